@@ -16,6 +16,7 @@ FOLDERS = ("fairgpu/dialects", "webhook/admission")
 MODULES = (
     "choices",
     "container_parser",
+    "json_values",
     "demand",
     "faults",
     "names",

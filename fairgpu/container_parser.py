@@ -10,6 +10,7 @@ from fairgpu.demand import is_native_sidecar
 from fairgpu.dialects.reading import Container, DialectSettings, Reading
 from fairgpu.dialects.registry import BETWEEN_NAMES, DialectSet, read_container, unclaimed_annotations
 from fairgpu.faults import Fault, show
+from fairgpu.json_values import mapping
 
 MAX_CONTAINERS: Final = 512
 """The most containers in one list of a GPU pod; no kubelet starts as many, and each one costs admission time."""
@@ -116,11 +117,6 @@ class ContainerParser:
         dialect, reading = found
         stays = path[-2] == "initContainers" and is_native_sidecar(item)
         return ContainerReading(path, name, dialect, reading, native_sidecar=stays)
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """Returns the value if it is a JSON object, else an empty one."""
-    return value if isinstance(value, dict) else {}
 
 
 def texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str, str]:

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from fairgpu.choices import NOTHING_CHOSEN, Path, contradictions, merge_choices, read_choices
-from fairgpu.container_parser import ContainerParser, ContainerReading, mapping, texts
+from fairgpu.container_parser import ContainerParser, ContainerReading, texts
 from fairgpu.demand import NO_DEMAND, Demand, pod_demand
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.dialects.registry import DIALECTS, DialectSet
 from fairgpu.faults import Fault
+from fairgpu.json_values import mapping
 from fairgpu.permissions import Permission, PermissionRequest
 from fairgpu.pod_faults import beyond_a_node, misplaced, mistyped_annotations, oversized, too_many
 from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, CorePolicy, PodChoices

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from fairgpu import names
 from fairgpu.choices import Path
-from fairgpu.container_parser import MAX_CONTAINERS, ContainerReading, mapping
+from fairgpu.container_parser import MAX_CONTAINERS, ContainerReading
 from fairgpu.demand import Demand
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.dialects.registry import DialectSet
 from fairgpu.faults import Fault, field_path, show
+from fairgpu.json_values import mapping
 
 MAX_ANNOTATIONS: Final = 1000
 """The most annotations of a GPU pod."""

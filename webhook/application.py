@@ -10,8 +10,8 @@ import structlog
 
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.reflector import reflect
-from fairgpu.container_parser import mapping
 from fairgpu.faults import explain
+from fairgpu.json_values import mapping
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import ImmediateAnswer, Response, problem

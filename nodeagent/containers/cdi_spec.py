@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairgpu.json_values import mapping
 from nodeagent.containers.cdi_name import KIND
 
 LEAST_VERSION = "0.6.0"
@@ -47,7 +48,7 @@ def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, mino
     indexes = []
     for spec in specs:
         for device in _entries(spec, "devices"):
-            edits = _mapping(device.get("containerEdits"))
+            edits = mapping(device.get("containerEdits"))
             if device.get("name") == uuid:
                 found.append((spec, edits))
             elif device.get("name") == str(index):
@@ -62,7 +63,7 @@ def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, mino
         told = f"{len(found)} entries" if found else f"no entry by its uuid, nor one called {index} with {node}"
         raise VendorSpecError(f"the vendor's CDI specs have {told} for GPU {uuid}")
     spec, edits = found[0]
-    return str(spec.get("cdiVersion", LEAST_VERSION)), joined([_mapping(spec.get("containerEdits")), edits])
+    return str(spec.get("cdiVersion", LEAST_VERSION)), joined([mapping(spec.get("containerEdits")), edits])
 
 
 def joined(edits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -107,7 +108,3 @@ def _version(text: str) -> tuple[int, ...]:
 def _entries(parent: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     value = parent.get(key)
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairgpu.json_values import mapping, mappings
+
 Json = Mapping[str, Any]
 
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -60,15 +62,17 @@ ANYWHERE = Rules()
 
 def rules_of(spec: Json) -> Rules:
     """Parses the rules of a pod's spec."""
-    affinity = _mapping(spec.get("affinity"))
-    required = _mapping(affinity.get("nodeAffinity")).get(REQUIRED)
+    affinity = mapping(spec.get("affinity"))
+    required = mapping(affinity.get("nodeAffinity")).get(REQUIRED)
     return Rules(
-        _mapping(spec.get("nodeSelector")),
-        tuple(_list(spec.get("tolerations"))),
-        None if required is None else tuple(_list(_mapping(required).get("nodeSelectorTerms"))),
-        any(_mapping(affinity.get(kind)).get(REQUIRED) for kind in ("podAffinity", "podAntiAffinity"))
-        or any(one.get("whenUnsatisfiable") != "ScheduleAnyway" for one in _list(spec.get("topologySpreadConstraints")))
-        or any("persistentVolumeClaim" in one or "ephemeral" in one for one in _list(spec.get("volumes")))
+        mapping(spec.get("nodeSelector")),
+        tuple(mappings(spec.get("tolerations"))),
+        None if required is None else tuple(mappings(mapping(required).get("nodeSelectorTerms"))),
+        any(mapping(affinity.get(kind)).get(REQUIRED) for kind in ("podAffinity", "podAntiAffinity"))
+        or any(
+            one.get("whenUnsatisfiable") != "ScheduleAnyway" for one in mappings(spec.get("topologySpreadConstraints"))
+        )
+        or any("persistentVolumeClaim" in one or "ephemeral" in one for one in mappings(spec.get("volumes")))
         or bool(spec.get("resourceClaims"))
         or bool(spec.get("hostNetwork")),
     )
@@ -100,7 +104,7 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
 
 def _meets_term(term: Json, site: Site) -> bool:
     """Whether a node meets all of a term; no node meets an empty one."""
-    expressions, fields = _list(term.get("matchExpressions")), _list(term.get("matchFields"))
+    expressions, fields = mappings(term.get("matchExpressions")), mappings(term.get("matchFields"))
     if not expressions and not fields:
         return False
     return all(_meets(one, site.labels.get(str(one.get("key")))) for one in expressions) and all(
@@ -127,11 +131,3 @@ def _compares(value: str | None, values: Sequence[str], sign: int) -> bool:
         return value is not None and len(values) == 1 and sign * int(value) > sign * int(values[0])
     except ValueError:
         return False
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Json]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

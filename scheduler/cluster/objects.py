@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
@@ -16,6 +16,7 @@ from fairgpu.demand import is_native_sidecar, peak
 from fairgpu.dialects import registry
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.faults import explain
+from fairgpu.json_values import mapping, mappings
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.quantity import MIB, QuantityError, parse_quantity
 from fairgpu.request import HIGH_PRIORITY, Gang, Placement
@@ -111,7 +112,7 @@ def read_waiting(pod: Json) -> WaitingPod:
     Raises:
         PodError: it requests no GPU in FairGPU's resources, or an impossible one.
     """
-    metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
+    metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     reading = read_pod(pod, CANONICAL, dialects=registry.NATIVE)
     if reading.faults:
         raise PodError(explain(reading.faults))
@@ -119,7 +120,7 @@ def read_waiting(pod: Json) -> WaitingPod:
         raise PodError(
             "the pod asks for no fairgpu.io/gpu: leave schedulerName out, so that default-scheduler places it"
         )
-    choices = read_choices(_mapping(metadata.get("annotations"))).choices
+    choices = read_choices(mapping(metadata.get("annotations"))).choices
     containers, init = _asking(reading)
     cpu_milli, host_mib = host_demand(spec)
     placement = choices.placement or Placement.PACK
@@ -147,8 +148,8 @@ def read_waiting(pod: Json) -> WaitingPod:
 
 def read_note(pod: Json) -> PodNote:
     """Parses a pod's facts; a sound allocation decides what it holds."""
-    metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
-    annotations = _mapping(metadata.get("annotations"))
+    metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
+    annotations = mapping(metadata.get("annotations"))
     note = PodNote(
         str(metadata["uid"]),
         str(metadata.get("namespace", "")),
@@ -160,7 +161,7 @@ def read_note(pod: Json) -> PodNote:
         high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
         priority=_priority(spec),
     )
-    status, node = _mapping(pod.get("status")), spec.get("nodeName")
+    status, node = mapping(pod.get("status")), spec.get("nodeName")
     if status.get("phase") in ENDED:
         return replace(note, ended=True)
     if not isinstance(node, str) or not node:
@@ -175,7 +176,7 @@ def read_note(pod: Json) -> PodNote:
         )
     cpu_milli, host_mib = host_demand(spec)
     holding = Holding(node, (), cpu_milli, host_mib)
-    text = _mapping(metadata.get("annotations")).get(names.ALLOCATION)
+    text = mapping(metadata.get("annotations")).get(names.ALLOCATION)
     fault = ""
     if isinstance(text, str):
         try:
@@ -191,12 +192,12 @@ def read_node(item: Json) -> Node | None:
     Raises:
         InventoryError: its inventory is invalid.
     """
-    metadata = _mapping(item.get("metadata"))
-    text = _mapping(metadata.get("annotations")).get(names.INVENTORY)
+    metadata = mapping(item.get("metadata"))
+    text = mapping(metadata.get("annotations")).get(names.INVENTORY)
     if not isinstance(text, str):
         return None
     found = inventory.decode(text)
-    free = _mapping(_mapping(item.get("status")).get("allocatable"))
+    free = mapping(mapping(item.get("status")).get("allocatable"))
     return Node(str(metadata["name"]), found, _milli(free.get("cpu")), _mib(free.get("memory")))
 
 
@@ -214,12 +215,12 @@ def allocation_of(pod: WaitingPod, placed: Placed, node: Node) -> allocation.All
 
 def read_site(item: Json) -> Site:
     """Parses what kube-scheduler's plugins know of a node."""
-    metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
-    free = _mapping(_mapping(item.get("status")).get("allocatable"))
+    metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
+    free = mapping(mapping(item.get("status")).get("allocatable"))
     return Site(
         str(metadata["name"]),
-        _mapping(metadata.get("labels")),
-        tuple(_dictionaries(spec.get("taints"))),
+        mapping(metadata.get("labels")),
+        tuple(mappings(spec.get("taints"))),
         bool(spec.get("unschedulable")),
         int(_quantity(free.get("pods"))),
     )
@@ -227,9 +228,9 @@ def read_site(item: Json) -> Site:
 
 def host_demand(spec: Json) -> tuple[int, int]:
     """Returns the processor time (milli) and memory (MiB) of a pod's requests, as kube-scheduler counts them."""
-    main = [_requests(container) for container in _dictionaries(spec.get("containers"))]
-    init = [(_requests(item), is_native_sidecar(item)) for item in _dictionaries(spec.get("initContainers"))]
-    overhead = _mapping(spec.get("overhead"))
+    main = [_requests(container) for container in mappings(spec.get("containers"))]
+    init = [(_requests(item), is_native_sidecar(item)) for item in mappings(spec.get("initContainers"))]
+    overhead = mapping(spec.get("overhead"))
     cpu, memory = (
         peak([amounts[at] for amounts in main], [(amounts[at], keeps) for amounts, keeps in init]) for at in (0, 1)
     )
@@ -238,7 +239,7 @@ def host_demand(spec: Json) -> tuple[int, int]:
 
 def _bound_at(status: Json) -> float:
     """Returns when the pod was bound: the API server sets the condition with the Binding."""
-    conditions = _dictionaries(status.get("conditions"))
+    conditions = mappings(status.get("conditions"))
     text = next((str(one.get("lastTransitionTime")) for one in conditions if one.get("type") == "PodScheduled"), "")
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -267,14 +268,14 @@ def _may_be_placed(spec: Json) -> bool:
 def _is_unschedulable(status: Json) -> bool:
     return any(
         one.get("type") == "PodScheduled" and one.get("reason") == "Unschedulable"
-        for one in _dictionaries(status.get("conditions"))
+        for one in mappings(status.get("conditions"))
     )
 
 
 def _told(status: Json) -> str:
     """What another replica, or this one before it started anew, has written into the pod's condition."""
     return next(
-        (str(one.get("message")) for one in _dictionaries(status.get("conditions")) if one.get("type") == PLACEABLE), ""
+        (str(one.get("message")) for one in mappings(status.get("conditions")) if one.get("type") == PLACEABLE), ""
     )
 
 
@@ -304,8 +305,8 @@ def _pieces(found: allocation.Allocation, node: str, spec: Json) -> tuple[Any, .
         container.name: [Share(device.uuid, device.core_percent, device.memory_mib) for device in container.devices]
         for container in found.containers
     }
-    main = [str(item.get("name")) for item in _dictionaries(spec.get("containers"))]
-    init = [(str(item.get("name")), is_native_sidecar(item)) for item in _dictionaries(spec.get("initContainers"))]
+    main = [str(item.get("name")) for item in mappings(spec.get("containers"))]
+    init = [(str(item.get("name")), is_native_sidecar(item)) for item in mappings(spec.get("initContainers"))]
     unknown = shares.keys() - {*main, *(name for name, _ in init)}
     if unknown:
         raise allocation.AllocationError(
@@ -323,18 +324,18 @@ def _device_share(device: inventory.Device, share: Share) -> allocation.DeviceSh
 
 def _prefers(spec: Json) -> bool:
     """Whether the pod has soft preferences among nodes."""
-    affinity = _mapping(spec.get("affinity"))
+    affinity = mapping(spec.get("affinity"))
     soft = "preferredDuringSchedulingIgnoredDuringExecution"
     return any(
-        _mapping(affinity.get(kind)).get(soft) for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
+        mapping(affinity.get(kind)).get(soft) for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
     ) or any(
         constraint.get("whenUnsatisfiable") == "ScheduleAnyway"
-        for constraint in _dictionaries(spec.get("topologySpreadConstraints"))
+        for constraint in mappings(spec.get("topologySpreadConstraints"))
     )
 
 
 def _requests(container: Json) -> tuple[int, int]:
-    amounts = _mapping(_mapping(container.get("resources")).get("requests"))
+    amounts = mapping(mapping(container.get("resources")).get("requests"))
     return _milli(amounts.get("cpu")), _mib(amounts.get("memory"))
 
 
@@ -361,11 +362,3 @@ def _quantity(value: Any) -> Fraction:
         return parse_quantity(value)
     except QuantityError:
         return Fraction(0)
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _dictionaries(value: Any) -> Sequence[Json]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

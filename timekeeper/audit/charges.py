@@ -11,6 +11,7 @@ from typing import Any
 
 from fairgpu import names
 from fairgpu.demand import is_native_sidecar, peak
+from fairgpu.json_values import list_of, mapping
 from fairgpu.models import best_key
 from timekeeper.audit.snapshot import SessionRecord
 
@@ -42,14 +43,18 @@ def pod_rate(pod: Json, prices: PriceList, instant: int) -> int | None:
     That is so without an allocation that names the devices of every container with a GPU request, and for best effort,
     whose floor is a setting of the time at which the pod was first observed.
     """
-    spec = _mapping(pod.get("spec"))
-    annotation = _mapping(_mapping(pod.get("metadata")).get("annotations")).get(names.ALLOCATION)
+    spec = mapping(pod.get("spec"))
+    annotation = mapping(mapping(pod.get("metadata")).get("annotations")).get(names.ALLOCATION)
     try:
         allocation = json.loads(annotation) if isinstance(annotation, str) else {}
         if allocation.get("node") != spec.get("nodeName"):
             return None
         held = {item["name"]: item["devices"] for item in allocation["containers"]}
-        asks = {item["name"] for item in (*_list(spec, "containers"), *_list(spec, "initContainers")) if _asks(item)}
+        asks = {
+            item["name"]
+            for item in (*list_of(spec.get("containers")), *list_of(spec.get("initContainers")))
+            if _asks(item)
+        }
         if not asks <= held.keys():
             return None
         rates = {
@@ -57,8 +62,8 @@ def pod_rate(pod: Json, prices: PriceList, instant: int) -> int | None:
         }
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         return None
-    steps = [(rates.get(item["name"], 0), is_native_sidecar(item)) for item in _list(spec, "initContainers")]
-    return peak([rates.get(item["name"], 0) for item in _list(spec, "containers")], steps)
+    steps = [(rates.get(item["name"], 0), is_native_sidecar(item)) for item in list_of(spec.get("initContainers"))]
+    return peak([rates.get(item["name"], 0) for item in list_of(spec.get("containers"))], steps)
 
 
 def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
@@ -77,17 +82,8 @@ def price_at(prices: PriceList, model: str, instant: int) -> Fraction:
 
 
 def _asks(container: Json) -> bool:
-    limits = _mapping(_mapping(container.get("resources")).get("limits"))
+    limits = mapping(mapping(container.get("resources")).get("limits"))
     return any(name in limits for name in names.CANONICAL_RESOURCES)
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(spec: Json, key: str) -> list[Any]:
-    value = spec.get(key)
-    return value if isinstance(value, list) else []
 
 
 NANOSECONDS = 1_000_000_000

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from fairgpu.json_values import mapping
 from timekeeper.audit.charges import Changes, PriceList
 from timekeeper.domain.timestamps import TimeError, parse_duration
 from timekeeper.sources.base import Mirror, Mirrors, uid_of
@@ -95,7 +96,7 @@ class ClusterView:
         if account.startswith(DEFAULT_ACCOUNT):
             return self.template
         item = self.budgets.get(account)
-        return None if item is None or _goes_on_as_before(item) else read_limits(_mapping(item.get("spec")))
+        return None if item is None or _goes_on_as_before(item) else read_limits(mapping(item.get("spec")))
 
 
 def read_cluster(mirrors: Mirrors, template: Json | None) -> ClusterView | None:
@@ -108,7 +109,7 @@ def read_cluster(mirrors: Mirrors, template: Json | None) -> ClusterView | None:
     if any(getattr(mirrors, name).confirmed_at is None for name in mirrors.__slots__):
         return None
     return ClusterView(
-        budgets={str(_mapping(item.get("metadata")).get("name")): item for item in mirrors.budgets.items()},
+        budgets={str(mapping(item.get("metadata")).get("name")): item for item in mirrors.budgets.items()},
         pods={uid_of(item): item for item in mirrors.pods.items()},
         silent=_silent(mirrors.nodes),
         template=read_limits(template),
@@ -121,9 +122,9 @@ ReadCluster = Callable[[], ClusterView | None]
 
 def _goes_on_as_before(item: Json) -> bool:
     """Whether the ledger does not use the present spec: it is invalid, or not reconciled yet."""
-    status, metadata = _mapping(item.get("status")), _mapping(item.get("metadata"))
+    status, metadata = mapping(item.get("status")), mapping(item.get("metadata"))
     refused = any(
-        _mapping(condition).get("type") == "Ready" and condition.get("status") == "False"
+        mapping(condition).get("type") == "Ready" and condition.get("status") == "False"
         for condition in status.get("conditions") or []
     )
     return refused or (bool(status) and status.get("observedGeneration", 0) != metadata.get("generation", 0))
@@ -132,14 +133,10 @@ def _goes_on_as_before(item: Json) -> bool:
 def _silent(nodes: Mirror) -> frozenset[str]:
     found = set()
     for node in nodes.items():
-        for condition in _mapping(node.get("status")).get("conditions") or []:
-            if _mapping(condition).get("type") == "Ready" and condition.get("status") == "Unknown":
-                found.add(str(_mapping(node.get("metadata")).get("name")))
+        for condition in mapping(node.get("status")).get("conditions") or []:
+            if mapping(condition).get("type") == "Ready" and condition.get("status") == "Unknown":
+                found.add(str(mapping(node.get("metadata")).get("name")))
     return frozenset(found)
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
 
 
 RESERVED, MAX = "reserved", "max"

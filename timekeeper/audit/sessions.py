@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairgpu import names
+from fairgpu.json_values import mapping
 from timekeeper.audit.charges import Changes, PriceList, charge, pod_rate, rate_at
 from timekeeper.audit.cluster import MAX, AuditContext
 from timekeeper.audit.difference import Difference, Figure
@@ -22,7 +23,7 @@ from timekeeper.audit.snapshot import (
     read_session,
 )
 from timekeeper.audit.sums import difference
-from timekeeper.domain.timestamps import TimeError, parse_instant
+from timekeeper.domain.timestamps import instant_or_none
 
 Json = Mapping[str, Any]
 Missing = tuple[int, int]
@@ -224,17 +225,17 @@ def unmetered(pods: Mapping[str, Json], metered: set[str], settled: int) -> Iter
     for uid, pod in pods.items():
         bound = bound_at(pod)
         if uid not in metered and bound is not None and not _ended(pod) and bound < settled - SKEW:
-            yield str(_mapping(pod.get("metadata")).get("namespace", "")), uid
+            yield str(mapping(pod.get("metadata")).get("namespace", "")), uid
 
 
 def bound_at(pod: Json) -> int | None:
     """Returns the instant at which a pod was bound, by the API server's clock; None where it is unbound or unknown."""
-    if not _mapping(pod.get("spec")).get("nodeName"):
+    if not mapping(pod.get("spec")).get("nodeName"):
         return None
-    for condition in _mapping(pod.get("status")).get("conditions") or []:
-        if _mapping(condition).get("type") == "PodScheduled" and condition.get("status") == "True":
-            scheduled = _instant(condition.get("lastTransitionTime"))
-            created = _instant(_mapping(pod.get("metadata")).get("creationTimestamp"))
+    for condition in mapping(pod.get("status")).get("conditions") or []:
+        if mapping(condition).get("type") == "PodScheduled" and condition.get("status") == "True":
+            scheduled = instant_or_none(condition.get("lastTransitionTime"))
+            created = instant_or_none(mapping(pod.get("metadata")).get("creationTimestamp"))
             return max(scheduled, created or 0) if scheduled is not None else None
     return None
 
@@ -251,15 +252,4 @@ def _check_start(snapshot: Snapshot, record: SessionRecord, pod: Json, *, from_b
 
 
 def _ended(pod: Json) -> bool:
-    return _mapping(pod.get("status")).get("phase") in {"Succeeded", "Failed"}
-
-
-def _instant(value: Any) -> int | None:
-    try:
-        return parse_instant(value)
-    except TimeError:
-        return None
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
+    return mapping(pod.get("status")).get("phase") in {"Succeeded", "Failed"}

@@ -143,7 +143,7 @@ def _unread(start: int, answer: Any) -> Unread:
 def _snapshot(
     client: redis.Redis, name: str, start: int, answer: Sequence[Any], others: tuple[Rest, Rest], *, whole_ledger: bool
 ) -> Snapshot:
-    head, periods, sums, amounts, sessions, ended, *orders = (_mapping(found) for found in answer[:9])
+    head, periods, sums, amounts, sessions, ended, *orders = (_by_key(found) for found in answer[:9])
     grants, corrections, stored_credits = orders
     after = "" if whole_ledger else f"{max(start // 1_000_000 - HOUR_MS, 0)}-0"
     entries = tuple(_entries(client, name, start, after, _text(answer[9])))
@@ -182,7 +182,7 @@ def _by_field(read: Sequence[Any], rest: Rest) -> dict[str, str]:
     """Returns rows by hour and dimensions."""
     by_hour = [*zip(read[::2], read[1::2], strict=True)]
     by_hour += [(hour, [part for pair in rows.items() for part in pair]) for hour, rows in rest.rows]
-    return {f"{_text(hour)} {to}": row for hour, rows in by_hour for to, row in _mapping(rows).items()}
+    return {f"{_text(hour)} {to}": row for hour, rows in by_hour for to, row in _by_key(rows).items()}
 
 
 def _entries(client: redis.Redis, account: str, start: int, after: str, last: str) -> Iterator[Entry]:
@@ -201,7 +201,7 @@ def _entries(client: redis.Redis, account: str, start: int, after: str, last: st
         after = page[-1].id
 
 
-def _mapping(pairs: Sequence[Any]) -> dict[str, str]:
+def _by_key(pairs: Sequence[Any]) -> dict[str, str]:
     texts = [_text(part) for part in pairs]
     return dict(zip(texts[::2], texts[1::2], strict=True))
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from fairgpu.json_values import mapping, mappings
 from timekeeper.audit.charges import Changes, charge
 from timekeeper.audit.cluster import AuditContext, BudgetLimits, state
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import Snapshot, read_amount, read_session, whole
 from timekeeper.audit.sums import CORRECTION, MONEY, Sums, difference
-from timekeeper.domain.timestamps import TimeError, format_instant, parse_instant
+from timekeeper.domain.timestamps import format_instant, instant_or_none
 
 _NO_NAME = ""
 """The name of money that was rolled over, which expires with the period like its own money."""
@@ -43,11 +44,11 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
         snapshot: the period.
         item: the GPUBudget.
     """
-    status = _mapping(item.get("status"))
+    status = mapping(item.get("status"))
     spent, available, granted = (_money(status, name) for name in ("spent", "available", "granted"))
     open_credits = _credits(snapshot)
     published = _expiring(status)
-    shown_credits = _list(_mapping(status.get("checkpoint")).get("pots"))
+    shown_credits = mappings(mapping(status.get("checkpoint")).get("pots"))
     known = {(credit.get("grant"), bool(credit.get("lapsed"))) for credit in shown_credits if credit.get("grant")}
     if spent is None or open_credits is None or known != {(credit.name, credit.expired) for credit in open_credits}:
         return  # the status is older than the last credit or expiry
@@ -101,20 +102,12 @@ def _credits(snapshot: Snapshot) -> list[_Credit] | None:
 
 
 def _money(status: Json, field: str) -> int | None:
-    return whole(str(_mapping(status.get(field)).get("microGPUSeconds")))
+    return whole(str(mapping(status.get(field)).get("microGPUSeconds")))
 
 
 def _expiring(status: Json) -> dict[str, int | None]:
-    rows = _list(status.get("expiring"))
+    rows = mappings(status.get("expiring"))
     return {str(row.get("grant")): whole(str(row.get("microGPUSeconds"))) for row in rows}
-
-
-def _list(value: Any) -> list[Json]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
 
 
 REWRITTEN = 20 * 60 * 10**9
@@ -136,23 +129,23 @@ def check_status(
         context: payers and the time.
     """
     now = context.now
-    status = _mapping(item.get("status"))
-    written = _instant(_mapping(status.get("checkpoint")).get("time"))
-    start = _instant(_mapping(status.get("period")).get("start"))
+    status = mapping(item.get("status"))
+    written = instant_or_none(mapping(status.get("checkpoint")).get("time"))
+    start = instant_or_none(mapping(status.get("period")).get("start"))
     if not status or (start is not None and start != _second(snapshot.start) and written is not None):
         if snapshot.latest and (written is None or now - written > REWRITTEN):
-            published = _shown(_mapping(status.get("period")).get("start"))
+            published = _shown(mapping(status.get("period")).get("start"))
             yield _difference(snapshot, "period.start", published, format_instant(snapshot.start), "the latest period")
         return
     if written is None or not snapshot.start <= written <= now or now - written > REWRITTEN:
-        published = _shown(_mapping(status.get("checkpoint")).get("time"))
+        published = _shown(mapping(status.get("checkpoint")).get("time"))
         yield _difference(
             snapshot, "checkpoint.time", published, "an instant of the last 20 minutes", "when it was written"
         )
         return
     yield from _check_amounts(snapshot, sums, status, limits, context, written)
     yield from check_burning(snapshot, item)
-    generation = _mapping(item.get("metadata")).get("generation", 0)
+    generation = mapping(item.get("metadata")).get("generation", 0)
     if limits is not None and status.get("observedGeneration") == generation:
         yield from _check_state(snapshot, status, limits, written)
 
@@ -178,8 +171,8 @@ def _check_amounts(
         reason = "the ledger's grants up to when it was written"
         yield _difference(snapshot, "granted", _shown(published), str(granted), reason)
     yield from _check_spent(snapshot, sums, spent, context, written)
-    yield from _check_checkpoint(snapshot, sums, _mapping(status.get("checkpoint")))
-    end = _mapping(status.get("period")).get("end")
+    yield from _check_checkpoint(snapshot, sums, mapping(status.get("checkpoint")))
+    end = mapping(status.get("period")).get("end")
     if snapshot.end is not None and end != format_instant(snapshot.end):
         yield _difference(snapshot, "period.end", _shown(end), format_instant(snapshot.end), "the period")
     if limits is not None and limits.allowance is not None:
@@ -197,7 +190,7 @@ def _check_checkpoint(snapshot: Snapshot, sums: Sums, published: Json) -> Iterat
     shown_credits = {
         (credit.get("grant", ""), bool(credit.get("lapsed"))): credit
         for credit in published.get("pots") or ()
-        if _mapping(credit)
+        if mapping(credit)
     }
     for name, text in snapshot.credits.items():
         amount, *_, flag = text.split(" ")
@@ -236,7 +229,7 @@ def _granted(snapshot: Snapshot, until: int) -> int:
 
 def _check_state(snapshot: Snapshot, status: Json, limits: BudgetLimits, written: int) -> Iterator[Difference]:
     spent, available = _amount_of(status, "spent"), _amount_of(status, "available")
-    exhausted_at = _instant(status.get("exhaustedAt"))
+    exhausted_at = instant_or_none(status.get("exhaustedAt"))
     if spent is None:
         return
     expected = state(limits, available, spent, exhausted_at, written)
@@ -280,15 +273,8 @@ def _difference(snapshot: Snapshot, field: str, stored: str, expected: str, reas
 
 def _amount_of(status: Json, field: str) -> int | None:
     try:
-        return int(_mapping(status.get(field)).get("microGPUSeconds", ""))
+        return int(mapping(status.get(field)).get("microGPUSeconds", ""))
     except (TypeError, ValueError):
-        return None
-
-
-def _instant(value: Any) -> int | None:
-    try:
-        return parse_instant(value)
-    except TimeError:
         return None
 
 

@@ -13,9 +13,10 @@ from typing import Any
 from fairgpu import names
 from fairgpu.charging import ChargeRules, UnplacedShare
 from fairgpu.demand import peak
+from fairgpu.json_values import mapping
 from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.reservations import Held, Reservation
-from timekeeper.domain.timestamps import MINUTE, TimeError, parse_instant
+from timekeeper.domain.timestamps import MINUTE, instant_or_none
 
 TEMPLATE_HASH = "pod-template-hash"
 MINUTES_BETWEEN_SCHEDULE_AND_START = 10 * 24 * 60
@@ -58,8 +59,8 @@ def read_origin(metadata: Mapping[str, Any]) -> Origin:
     An owner that a person wrote into their pod is not believed. The owner counts only where admission recorded that
     controller as the creator, or recorded no creator.
     """
-    labels = _mapping(metadata.get("labels"))
-    user = _mapping(metadata.get("annotations")).get(names.CREATED_BY)
+    labels = mapping(metadata.get("labels"))
+    user = mapping(metadata.get("annotations")).get(names.CREATED_BY)
     user = user if isinstance(user, str) else ""
     owner = _controller(metadata, labels)
     believed = owner and user in {"", owner}
@@ -115,7 +116,7 @@ def _controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
     """Returns Kind/name of the controller; a ReplicaSet counts as the Deployment that it is named after."""
     references = metadata.get("ownerReferences")
     for reference in references if isinstance(references, list) else []:
-        owner = _mapping(reference)
+        owner = mapping(reference)
         kind, name = owner.get("kind"), owner.get("name")
         if owner.get("controller") is True and isinstance(kind, str) and isinstance(name, str):
             suffix = f"-{labels.get(TEMPLATE_HASH, '')}"
@@ -135,17 +136,6 @@ def _cron_job(owner: str, metadata: Mapping[str, Any]) -> str:
     stem, _, minute = name.rpartition("-")
     if kind != "Job" or not stem or not (minute.isascii() and minute.isdigit() and len(minute) <= 9):
         return owner
-    created = _instant(metadata.get("creationTimestamp"))
+    created = instant_or_none(metadata.get("creationTimestamp"))
     late = None if created is None else created // MINUTE - int(minute)
     return f"CronJob/{stem}" if late is not None and 0 <= late <= MINUTES_BETWEEN_SCHEDULE_AND_START else owner
-
-
-def _instant(value: Any) -> int | None:
-    try:
-        return parse_instant(value)
-    except TimeError:
-        return None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -8,6 +8,7 @@ from decimal import ROUND_DOWN, Decimal
 from typing import Any, NamedTuple
 
 from fairgpu.faults import Fault, explain, show
+from fairgpu.json_values import mapping
 from timekeeper.domain.money import GPU_HOUR, MoneyError, from_signed_gpu_hours
 from timekeeper.domain.timestamps import TimeError, parse_instant
 
@@ -85,11 +86,6 @@ def _not_applied(status: Mapping[str, Any]) -> Mapping[str, Any]:
         if (found.get("type"), found.get("status")) == ("Applied", "False"):
             return found
     return {}
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    """Returns the value if it is a mapping, else an empty one."""
-    return value if isinstance(value, dict) else {}
 
 
 class GrantError(OrderError):

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairgpu import names
+from fairgpu.json_values import list_of, mapping
 from fairgpu.request import HIGH_PRIORITY
 from fairgpu.states import BudgetState
 from timekeeper.domain.attribution import Origin, read_origin
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.reservations import Reservation, read_reservation
-from timekeeper.domain.timestamps import TimeError, parse_instant
+from timekeeper.domain.timestamps import instant_or_none
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
 OUR_GATE = {"name": names.BUDGET_GATE}
@@ -76,20 +77,20 @@ class PodFacts:
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts:
     """Parses a pod; a field that is missing or of another type counts as absent."""
-    metadata, spec, status = (_mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
+    metadata, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     phase = status.get("phase")
-    annotations = _mapping(metadata.get("annotations"))
+    annotations = mapping(metadata.get("annotations"))
     node = spec.get("nodeName")
-    gates, finalizers = _list(spec.get("schedulingGates")), metadata.get("finalizers")
+    gates, finalizers = list_of(spec.get("schedulingGates")), metadata.get("finalizers")
     started = _has_begun(spec, status)
-    deleted = _instant(metadata.get("deletionTimestamp"))
+    deleted = instant_or_none(metadata.get("deletionTimestamp"))
     grace = metadata.get("deletionGracePeriodSeconds")
     return PodFacts(
         uid=str(metadata.get("uid", "")),
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata.get("name", "")),
         node=node if isinstance(node, str) else "",
-        created=_instant(metadata.get("creationTimestamp")) or 0,
+        created=instant_or_none(metadata.get("creationTimestamp")) or 0,
         scheduled=_scheduled(status.get("conditions")),
         bound=isinstance(node, str) and bool(node),
         running=phase not in {None, "Pending"} or started,
@@ -107,7 +108,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         removed=deleted is not None and grace == 0,
         admitted_over_budget=annotations.get(names.BUDGET_STATE) == BudgetState.OVER,
         high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
-        evict_at=_instant(annotations.get(names.EVICTION_AT)),
+        evict_at=instant_or_none(annotations.get(names.EVICTION_AT)),
         begun=_begun(status),
         started=started,
     )
@@ -120,8 +121,8 @@ def _seconds(value: Any) -> int | None:
 
 def _scheduled(conditions: Any) -> int | None:
     for condition in conditions if isinstance(conditions, list) else []:
-        if _mapping(condition).get("type") == "PodScheduled" and condition.get("status") == "True":
-            return _instant(condition.get("lastTransitionTime"))
+        if mapping(condition).get("type") == "PodScheduled" and condition.get("status") == "True":
+            return instant_or_none(condition.get("lastTransitionTime"))
     return None
 
 
@@ -129,17 +130,19 @@ def _finished(status: Mapping[str, Any]) -> int | None:
     moments = []
     for kind in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(kind) or []:
-            state = _mapping(_mapping(container).get("state"))
-            moments.append(_instant(_mapping(state.get("terminated")).get("finishedAt")))
+            state = mapping(mapping(container).get("state"))
+            moments.append(instant_or_none(mapping(state.get("terminated")).get("finishedAt")))
     return max((moment for moment in moments if moment is not None), default=None)
 
 
 def _begun(status: Mapping[str, Any]) -> int | None:
-    moments = [_instant(status.get("startTime"))]
+    moments = [instant_or_none(status.get("startTime"))]
     for kind in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(kind) or []:
-            states = [_mapping(_mapping(container).get(state)) for state in ("state", "lastState")]
-            moments += [_instant(_mapping(found.get(how)).get("startedAt")) for found in states for how in _STARTED]
+            states = [mapping(mapping(container).get(state)) for state in ("state", "lastState")]
+            moments += [
+                instant_or_none(mapping(found.get(how)).get("startedAt")) for found in states for how in _STARTED
+            ]
     return min((moment for moment in moments if moment is not None), default=None)
 
 
@@ -148,37 +151,20 @@ def _has_begun(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     begun = {
         found.get("name")
         for kind in ("containerStatuses", "initContainerStatuses")
-        for found in map(_mapping, _list(status.get(kind)))
-        if any(how in _mapping(found.get(state)) for state in ("state", "lastState") for how in _STARTED)
+        for found in map(mapping, list_of(status.get(kind)))
+        if any(how in mapping(found.get(state)) for state in ("state", "lastState") for how in _STARTED)
     }
     return bool(begun) and any(
         item.get("name") in begun and not _limits(item).keys().isdisjoint(names.CANONICAL_RESOURCES)
         for kind in ("containers", "initContainers")
-        for item in map(_mapping, _list(spec.get(kind)))
+        for item in map(mapping, list_of(spec.get(kind)))
     )
 
 
 def _limits(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(_mapping(container.get("resources")).get("limits"))
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return mapping(mapping(container.get("resources")).get("limits"))
 
 
 def _latest(items: Any, field: str) -> int | None:
-    moments = [_instant(_mapping(item).get(field)) for item in (items if isinstance(items, list) else [])]
+    moments = [instant_or_none(mapping(item).get(field)) for item in (items if isinstance(items, list) else [])]
     return max((moment for moment in moments if moment is not None), default=None)
-
-
-def _instant(value: Any) -> int | None:
-    if value is None:
-        return None
-    try:
-        return parse_instant(value)
-    except TimeError:
-        return None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

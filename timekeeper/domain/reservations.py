@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from fairgpu import names
 from fairgpu.allocation import AllocationError, DeviceShare, decode
 from fairgpu.charging import ChargeRules, UnplacedShare, unplaced_rate
 from fairgpu.demand import is_native_sidecar, peak
+from fairgpu.json_values import mapping, mappings
 from fairgpu.quantity import QuantityError, parse_count
 from timekeeper.domain.pricing import FOREVER, Prices, dearest_at, devices_rate, price_changes
 
@@ -47,11 +48,11 @@ def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
 
     None for a pod without a GPU.
     """
-    spec = _mapping(pod.get("spec"))
-    containers = _dictionaries(spec.get("containers"))
-    init = _dictionaries(spec.get("initContainers"))
+    spec = mapping(pod.get("spec"))
+    containers = mappings(spec.get("containers"))
+    init = mappings(spec.get("initContainers"))
     requests = {str(item.get("name")): _request(item) for item in (*containers, *init)}
-    annotations = _mapping(_mapping(pod.get("metadata")).get("annotations"))
+    annotations = mapping(mapping(pod.get("metadata")).get("annotations"))
     placed = _placed(annotations.get(names.ALLOCATION), spec.get("nodeName"), requests)
     if placed is None and not any(requests.values()):
         return None
@@ -115,7 +116,7 @@ def _placed(
 
 
 def _request(container: Mapping[str, Any]) -> UnplacedShare | None:
-    limits = _mapping(_mapping(container.get("resources")).get("limits"))
+    limits = mapping(mapping(container.get("resources")).get("limits"))
     if not any(name in limits for name in names.CANONICAL_RESOURCES):
         return None
     gpus = _count(limits.get(names.GPU, 1), 1)
@@ -132,11 +133,3 @@ def _count(value: Any, absent: int) -> int:
         return absent if value is None else parse_count(value)
     except QuantityError:
         return absent
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _dictionaries(value: Any) -> Sequence[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -15,7 +15,7 @@ from timekeeper.domain.attribution import Attribution
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.pods import PodFacts
 from timekeeper.domain.reservations import Tariff
-from timekeeper.domain.timestamps import MINUTE, TimeError, parse_instant
+from timekeeper.domain.timestamps import MINUTE, instant_or_none
 
 NODE_SKEW = 10 * SECOND
 """The most that a node's clock may be behind the API server's without its timestamps being corrected."""
@@ -227,13 +227,6 @@ def _unknown_ready(node: Json) -> Json | None:
 
 
 def _last_sign_of_life(lease: Json | None, condition: Json) -> int:
-    renewed = _instant(((lease or {}).get("spec") or {}).get("renewTime")) or 0
-    noticed = _instant(condition.get("lastTransitionTime"))
+    renewed = instant_or_none(((lease or {}).get("spec") or {}).get("renewTime")) or 0
+    noticed = instant_or_none(condition.get("lastTransitionTime"))
     return renewed if noticed is None else min(max(renewed, noticed - LONGEST_UNNOTICED), noticed)
-
-
-def _instant(value: Any) -> int | None:
-    try:
-        return parse_instant(value)
-    except TimeError:
-        return None

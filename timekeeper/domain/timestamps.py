@@ -41,6 +41,16 @@ def parse_instant(value: Any) -> int:
         raise TimeError(f"{value!r} is no moment: {error}") from error
 
 
+def instant_or_none(value: Any) -> int | None:
+    """Parses an RFC 3339 timestamp; None for an absent value or any other text."""
+    if value is None:
+        return None
+    try:
+        return parse_instant(value)
+    except TimeError:
+        return None
+
+
 def from_datetime(moment: datetime) -> int:
     """Converts an aware datetime to an instant, exact to its microsecond."""
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1000

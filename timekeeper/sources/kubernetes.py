@@ -14,6 +14,7 @@ import structlog
 from fairgpu import names
 from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
+from fairgpu.json_values import list_of, mapping, mappings
 from timekeeper.domain.attribution import TEMPLATE_HASH
 from timekeeper.sources.base import (
     CHECKPOINT_SHARDS,
@@ -57,7 +58,7 @@ def is_metered(pod: Json) -> bool:
     spec = pod.get("spec")
     if not isinstance(spec, dict):
         return False
-    return any(_asks(container) for key in ("containers", "initContainers") for container in _objects(spec.get(key)))
+    return any(_asks(container) for key in ("containers", "initContainers") for container in mappings(spec.get(key)))
 
 
 def metered_pod(pod: Json, kept_labels: Iterable[str] = ()) -> Json | None:
@@ -75,48 +76,40 @@ def metered_pod(pod: Json, kept_labels: Iterable[str] = ()) -> Json | None:
     """
     if not is_metered(pod):
         return None
-    metadata, spec, status = (_mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
+    metadata, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     read_metadata = _chosen(metadata, METADATA)
-    guarded = _mapping(metadata.get("labels")).get(names.POD_LABEL) == names.POD_LABEL_VALUE
+    guarded = mapping(metadata.get("labels")).get(names.POD_LABEL) == names.POD_LABEL_VALUE
     annotations = ANNOTATIONS if guarded else ()
     for key, wanted in (("annotations", annotations), ("labels", (names.POD_LABEL, TEMPLATE_HASH, *kept_labels))):
         if key in metadata:
-            read_metadata[key] = _chosen(_mapping(metadata[key]), wanted)
+            read_metadata[key] = _chosen(mapping(metadata[key]), wanted)
     if "finalizers" in metadata:
         # Our gate is removed by its index.
         read_metadata["finalizers"] = [
-            name if name == names.METER_FINALIZER else "" for name in _list(metadata["finalizers"])
+            name if name == names.METER_FINALIZER else "" for name in list_of(metadata["finalizers"])
         ]
     if "ownerReferences" in metadata:
-        references = _objects(metadata["ownerReferences"])
+        references = mappings(metadata["ownerReferences"])
         controllers = [reference for reference in references if reference.get("controller") is True]
         read_metadata["ownerReferences"] = [_chosen(owner, OWNER) for owner in controllers[:1]]
     read_spec = _chosen(spec, SPEC)
     if "schedulingGates" in spec:
-        gates = _objects(spec["schedulingGates"])
+        gates = mappings(spec["schedulingGates"])
         read_spec["schedulingGates"] = [OUR_GATE if gate == OUR_GATE else OTHER_GATE for gate in gates]
     for key in ("containers", "initContainers"):
         if key in spec:
-            read_spec[key] = [_container(container) for container in _objects(spec[key])]
+            read_spec[key] = [_container(container) for container in mappings(spec[key])]
     return {**_chosen(pod, KIND), "metadata": read_metadata, "spec": read_spec, "status": _chosen(status, STATUS)}
 
 
 def _container(container: Json) -> Json:
-    limits = _chosen(_mapping(_mapping(container.get("resources")).get("limits")), names.CANONICAL_RESOURCES)
+    limits = _chosen(mapping(mapping(container.get("resources")).get("limits")), names.CANONICAL_RESOURCES)
     asked: Json = {"resources": {"limits": limits}} if limits else {}
     return _chosen(container, ("name", "restartPolicy")) | asked
 
 
 def _chosen(item: Json, keys: Iterable[str]) -> Json:
     return {key: item[key] for key in keys if key in item}
-
-
-def _mapping(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def slim(item: Json) -> Json:
@@ -134,10 +127,6 @@ def _asks(container: Json) -> bool:
     resources = container.get("resources")
     limits = resources.get("limits") if isinstance(resources, dict) else None
     return isinstance(limits, dict) and any(resource in limits for resource in names.CANONICAL_RESOURCES)
-
-
-def _objects(value: object) -> list[Json]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 BUDGETS = f"/apis/{names.BUDGET_API}/gpubudgets"

@@ -6,8 +6,8 @@ import posixpath
 from typing import Any, Final
 
 from fairgpu import names
-from fairgpu.container_parser import mapping
 from fairgpu.faults import Fault, field_path, show
+from fairgpu.json_values import mapping
 from fairgpu.permissions import Granted, Permission, grant
 from fairgpu.pod import PodReading
 from fairgpu.pod_faults import out_of_bounds

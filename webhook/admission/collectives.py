@@ -16,8 +16,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fairgpu.container_parser import ContainerReading, mapping
+from fairgpu.container_parser import ContainerReading
 from fairgpu.faults import field_path, show
+from fairgpu.json_values import mapping
 from fairgpu.pod import PodReading
 from webhook.admission.undecoded import decoded, may_have
 from webhook.admission.verdict import objects

@@ -6,8 +6,8 @@ import re
 from typing import Any, Final
 
 from fairgpu import names
-from fairgpu.container_parser import mapping
 from fairgpu.dialects import registry
+from fairgpu.json_values import mapping
 from fairgpu.permissions import Granted
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.pod_faults import oversized_pod

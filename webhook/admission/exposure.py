@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fairgpu.container_parser import mapping
 from fairgpu.dialects.registry import DIALECTS
 from fairgpu.faults import field_path, show
+from fairgpu.json_values import mapping
 from fairgpu.pod import PodReading
 from webhook.admission.sidecar import OUR_VOLUMES
 from webhook.admission.undecoded import decoded, may_have

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
-from fairgpu.container_parser import mapping
 from fairgpu.faults import explain
+from fairgpu.json_values import mapping
 from webhook.admission.creation import admit_new
 from webhook.admission.excerpt import DECODER
 from webhook.admission.json_patch import add

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fairgpu.container_parser import mapping
+from fairgpu.json_values import mapping
 from webhook.admission.verdict import objects
 
 Path = tuple[str | int, ...]

@@ -10,9 +10,9 @@ from typing import Any
 
 from fairgpu import names
 from fairgpu.choices import merge_choices
-from fairgpu.container_parser import mapping
 from fairgpu.dialects import registry
 from fairgpu.faults import Fault, field_path, show
+from fairgpu.json_values import mapping
 from fairgpu.pod import ContainerReading, PodReading, read_pod
 from fairgpu.request import NO_CHOICES, GPURequest
 from webhook.admission.containers import change_containers

@@ -9,7 +9,7 @@ import structlog
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json
 from fairgpu.cluster.reflector import Collection
-from fairgpu.container_parser import mapping
+from fairgpu.json_values import mapping
 from fairgpu.permissions import Permission, parse_permissions
 from webhook.admission.knowledge import read_priority_class
 from webhook.cache.admission_cache import AdmissionCache

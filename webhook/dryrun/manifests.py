@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from fairgpu.container_parser import mapping
 from fairgpu.faults import field_path, show
+from fairgpu.json_values import mapping
 from webhook.dryrun.documents import Document, read_documents
 
 STANDARD_INPUT = "-"

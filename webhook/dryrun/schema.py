@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from fairgpu.container_parser import mapping
 from fairgpu.faults import Fault, field_path, show
+from fairgpu.json_values import mapping
 from webhook.admission.templates import pod_template
 from webhook.admission.verdict import objects
 from webhook.dryrun.manifests import Manifest

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fairgpu.container_parser import mapping
 from fairgpu.dialects.registry import DIALECTS
 from fairgpu.faults import field_path
+from fairgpu.json_values import mapping
 from webhook.admission.templates import pod_template
 from webhook.dryrun.manifests import Manifest
 
