@@ -21,8 +21,8 @@ from tests.cluster.demonstration import acts, services
 
 TITLE = "FairGPU on a real control plane"
 INTRODUCTION = (
-    "Real: etcd, the API server, controllers, kubectl; Redis, timekeeper, webhook, a sidecar for each pod.",
-    "Played by this program: FairGPU's scheduler, the kubelet and a node with four A100 GPUs.",
+    "Real: etcd, the API server, controllers, kubectl; Redis, timekeeper, webhook, scheduler, a sidecar for each pod.",
+    "Played by this program: the kubelet and a node with four A100 GPUs.",
 )
 FAILURES = (StepError, ApiError, AssertionError, TimeoutError, RuntimeError, subprocess.SubprocessError)
 

@@ -64,11 +64,20 @@ def admit_dialects(stage: ClusterStage) -> None:
     )
 
 
-def spend(stage: ClusterStage) -> None:
-    """The pods are bound and paid for until the money is gone."""
-    stage.screen.act("What is held is paid for")
+def place(stage: ClusterStage) -> None:
+    """The scheduler gives each pod a node and devices."""
+    stage.screen.act("The scheduler chooses a node and the GPUs")
+    stage.start_scheduler()
     for item in stage.plane.admin.api.get(PODS)["items"]:
         stage.run(item["metadata"]["name"])
+    stage.asks("top")
+    stage.asks("inspect", "-d")
+    stage.screen.done(f"{len(stage.bound)} pods share four GPUs, and none holds more of one than there is")
+
+
+def spend(stage: ClusterStage) -> None:
+    """The pods are paid for until the money is gone."""
+    stage.screen.act("What is held is paid for")
     for pod in stage.bound:
         stage.start_sidecar(pod)
     seen = stage.watch(BudgetState.GRACE)
@@ -129,7 +138,12 @@ def hold_and_release(stage: ClusterStage) -> None:
     stage.kubectl(stage.money, "create", "-f", "-", shown="--user=finance create -f grant.yaml", stdin=held_grant())
     wait_until("the gate is lifted", lambda: not stage.gated("homework"), stage.children, STEP_LIMIT_SECONDS)
     require("<none>" in stage.kubectl(stage.ada, *look), "the pod still has a gate")
-    stage.screen.done("the timekeeper lifted the gate: the scheduler may place the pod")
+    where = f"/api/v1/namespaces/{HELD_NAMESPACE}/pods/homework"
+    wait_until(
+        "the pod is placed", lambda: "nodeName" in stage.plane.admin.api.get(where)["spec"], stage.children,
+        STEP_LIMIT_SECONDS,
+    )  # fmt: skip
+    stage.screen.done("the timekeeper lifted the gate, and the scheduler has placed the pod")
 
 
 def refuse(stage: ClusterStage) -> None:
@@ -145,7 +159,7 @@ def close_the_books(stage: ClusterStage) -> None:
     """All pods end; what was spent is computed here, from their objects alone, and must be the ledger's figure."""
     stage.screen.act("The books are exact")
     end_sidecars(stage.children, stage.sidecars)
-    expected = sum(cost(stage.finish(pod)) for pod in stage.bound)
+    expected = sum(cost(stage.finish(pod)) for pod in stage.all_bound())
     wait_until("every pod is settled", lambda: stage.reading().rate == 0, stage.children, STEP_LIMIT_SECONDS)
     stage.kubectl(stage.ada, "-n", NAMESPACE, "get", "pods")
     spent = stage.reading().spent
@@ -175,4 +189,4 @@ def status(stage: ClusterStage) -> str:
     return str(found.get("status", {}).get("state", ""))
 
 
-ALL = (give_money, admit_dialects, spend, next_pod_yields, grant, hold_and_release, refuse, close_the_books)
+ALL = (give_money, admit_dialects, place, spend, next_pod_yields, grant, hold_and_release, refuse, close_the_books)

@@ -76,9 +76,9 @@ def build(screen: Screen, stack: ExitStack, folder: Path) -> ClusterStage:
         ada=ada,
         money=plane.service_account(names.SYSTEM_NAMESPACE, FINANCE),
         node=create_node(plane, NODE, gpus=4),
-        scheduler=plane.service_account(names.SYSTEM_NAMESPACE, names.SCHEDULER_ACCOUNT),
         timekeeper=timekeeper,
         folder=folder,
+        stack=stack,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,18 @@ from typing import Any
 import yaml
 
 from demo.children import Child, Children, wait_until
-from demo.cluster import Cluster
 from demo.folder import BUDGET, HELD_NAMESPACE, NAMESPACE
 from demo.gpus import Gpus
 from demo.running import start_sidecar, work
 from demo.screen import Reading, Screen
 from demo.steps import STEP_LIMIT_SECONDS, read_budget, require, run_client, watch
 from fairgpu import names
-from fairgpu.allocation import encode
 from fairgpu.client.server import Server
 from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, bind
+from tests.cluster.control_plane.stand_ins import StandInNode
+from tests.cluster.services.scheduler import running_scheduler
 
 Json = dict[str, Any]
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -44,15 +44,13 @@ class ClusterStage:
     ada: Identity
     money: Identity
     node: StandInNode
-    scheduler: Identity
     timekeeper: int
     folder: Path
-    cluster: Cluster = field(init=False)
+    stack: ExitStack
     bound: list[Json] = field(default_factory=list)
     sidecars: list[Child] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.cluster = Cluster(self.folder, self.node.name)
         config_map = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps/{names.TIMEKEEPER_SERVICE}-ca"
         self.ca_pem = self.plane.admin.api.get(config_map)["data"]["ca.crt"]
         tls = ssl.create_default_context(cadata=self.ca_pem)
@@ -98,10 +96,18 @@ class ClusterStage:
         pod = self.plane.admin.api.get(f"/api/v1/namespaces/{HELD_NAMESPACE}/pods/{name}")
         return bool(pod["spec"].get("schedulingGates"))
 
-    def run(self, name: str) -> None:
-        """Plays scheduler, kubelet and GPU for a pod that was admitted."""
+    def start_scheduler(self) -> None:
+        """Starts kube-scheduler and the extender beside it, which run until the end."""
+        self.stack.enter_context(running_scheduler(self.plane, self.timekeeper))
+
+    def placed(self, name: str) -> bool:
+        """Whether the scheduler has given a pod of the team a node and devices."""
         pod = self.plane.admin.api.get(f"{PODS}/{name}")
-        bind(self.scheduler, pod, self.node.name, encode(self.cluster.allocate(pod)))
+        return bool(pod["spec"].get("nodeName")) and names.ALLOCATION in pod["metadata"]["annotations"]
+
+    def run(self, name: str) -> None:
+        """Plays kubelet and GPU for a pod once the scheduler has placed it."""
+        wait_until(f"{name} is placed", lambda: self.placed(name), self.children, STEP_LIMIT_SECONDS)
         self.node.set_pod_phase(NAMESPACE, name, "Running")
         bound = self.plane.admin.api.get(f"{PODS}/{name}")
         self.bound.append(bound)
@@ -133,6 +139,14 @@ class ClusterStage:
             "KUBECONFIG": str(self.money.kubeconfig),
         }
         run_client(self.screen, environment, arguments)
+
+    def asks(self, *arguments: str) -> None:
+        """Runs a command that asks the API server alone, and shows it with what it said."""
+        run_client(self.screen, {"KUBECONFIG": str(self.plane.admin.kubeconfig)}, arguments)
+
+    def all_bound(self) -> list[Json]:
+        """The pods of the team that hold devices."""
+        return [item for item in self.plane.admin.api.get(PODS)["items"] if item["spec"].get("nodeName")]
 
     def reading(self) -> Reading:
         """The budget as the timekeeper tells it now."""

@@ -15,6 +15,7 @@ def test_the_demonstration_happens_on_a_real_control_plane_too() -> None:
     for sign in (
         "gpubudget.fairgpu.io/research created",
         "7 pods admitted by the API server",
+        "7 pods share four GPUs, and none holds more of one than there is",
         "its class is gpu-over-budget",
         "gpugrants.fairgpu.io is forbidden",
         "the next pod is gpu-in-budget",
