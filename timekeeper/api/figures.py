@@ -16,7 +16,6 @@ import structlog
 from timekeeper.domain.charges import rate_now
 from timekeeper.domain.sessions import Session
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.codec import decode_assignments, decode_session
 from timekeeper.ledger.entries import LedgerEntry
 from timekeeper.ledger.totals import Summary, SummaryError, decode_summary
 
@@ -141,16 +140,16 @@ class Book:
         return found
 
     def _accounts_of(self, namespace: str) -> list[str]:
-        text = self._client.hget(keys.NAMESPACES, namespace)
-        return [account for _, account in decode_assignments(text)] if isinstance(text, bytes) else []
+        known = reading.assignments_of(self._client, [namespace])
+        return [account for _, account in known.get(namespace, ())]
 
     def _sessions_of(self, namespace: str) -> list[tuple[Session, str]]:
         accounts = sorted(set(self._accounts_of(namespace)))
         pipeline = self._client.pipeline(transaction=False)
         for account in accounts:
-            pipeline.hvals(keys.AccountKeys(account).sessions)
+            pipeline.hgetall(keys.AccountKeys(account).sessions)
         stored = zip(accounts, pipeline.execute(), strict=True)
-        found = [(decode_session(text), account) for account, texts in stored for text in texts]
+        found = [(each, account) for account, texts in stored for each in reading.readable_sessions(texts).values()]
         return sorted((item for item in found if item[0].namespace == namespace), key=lambda item: item[0].uid)
 
     def _with_amounts(self, page: list[tuple[Session, str]]) -> list[SessionFigures]:

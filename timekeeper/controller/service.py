@@ -33,7 +33,7 @@ from timekeeper.controller.report.series import BookSeries
 from timekeeper.controller.state.books import controller_rules
 from timekeeper.export.destination import destination
 from timekeeper.ledger.connection import connect as connect_to_store
-from timekeeper.ledger.shared import highest_epoch
+from timekeeper.ledger.reading import highest_epoch
 from timekeeper.settings import JobsSettings, NotificationSettings, TimekeeperSettings
 from timekeeper.sources.base import Source
 from timekeeper.sources.kubernetes import KubernetesSource

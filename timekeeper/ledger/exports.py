@@ -18,8 +18,9 @@ from timekeeper.domain.usage import Row
 from timekeeper.domain.usage_folding import fold, parse_part
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import put
+from timekeeper.ledger.client import ScriptError, concerns_all, put
 from timekeeper.ledger.codec import UNREADABLE, RecordError
+from timekeeper.ledger.reading import whole
 from timekeeper.ledger.usage import accounts_usage
 
 _log = structlog.get_logger()
@@ -63,25 +64,63 @@ class Exports:
 def load(client: redis.Redis) -> Exports:
     """Reads the records of all months. A month with an unreadable record counts as not exported."""
     # Files first: a change between the two reads makes a month due once more, and is never missed.
-    written: Any = client.hgetall(keys.EXPORTS)
-    changes: Any = client.hgetall(keys.LATE_CHANGES)
+    written = _fields(client, keys.EXPORTS) or {}
+    changes = _fields(client, keys.LATE_CHANGES)
     exports = {}
     for month, text in written.items():
         try:
             exports[month.decode()] = _decode(text)
         except UNREADABLE as error:
             _log.error("export record unreadable", month=repr(month), error=repr(error))
-    return Exports({month.decode(): int(number) for month, number in changes.items()}, exports)
+    if changes is None:
+        return Exports(dict.fromkeys(exports, UNKNOWN), exports)
+    numbers = {month.decode(errors="replace"): whole(number) for month, number in changes.items()}
+    return Exports({month: UNKNOWN if number is None else number for month, number in numbers.items()}, exports)
+
+
+UNKNOWN = -1
+"""The number of a month's late changes where the store's entry cannot be read: the month is exported once more."""
+
+
+def _fields(client: redis.Redis, key: str) -> dict[bytes, bytes] | None:
+    """Returns the fields of a hash; None where the key holds another type."""
+    try:
+        found: Any = client.hgetall(key)
+    except redis.ResponseError as error:
+        if concerns_all(error):
+            raise
+        _log.error("export records unreadable", key=key, error=str(error))
+        return None
+    return dict(found)
 
 
 def note_late_changes(client: redis.Redis, months: Iterable[str]) -> None:
     """Counts a late change of each of these months. Called before the change, so that no change is missed.
 
+    A count that cannot be read is replaced by one that no exported file has.
+
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
     """
     for month in months:
-        put(client, "HINCRBY", keys.LATE_CHANGES, [month, 1])
+        try:
+            put(client, "HINCRBY", keys.LATE_CHANGES, [month, 1])
+        except ScriptError as error:
+            _log.error("count of late changes unreadable: it is written anew", month=month, error=str(error))
+            _replace_counts(client, month)
+
+
+def _replace_counts(client: redis.Redis, month: str) -> None:
+    """Replaces a month's count, and those of all exported months where the key holds no counts at all."""
+    known = load(client)
+    months = {month}
+    if _fields(client, keys.LATE_CHANGES) is None:
+        months |= known.written.keys()
+        client.delete(keys.LATE_CHANGES)
+    for each in sorted(months):
+        export = known.written.get(each)
+        put(client, "HSET", keys.LATE_CHANGES, [each, 1 if export is None else export.change + 1])
 
 
 def note_written(client: redis.Redis, month: str, export: Export) -> None:

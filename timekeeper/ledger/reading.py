@@ -19,8 +19,16 @@ from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.sessions import Session
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, described, run_one
-from timekeeper.ledger.codec import UNREADABLE, as_text, decode_assignments, decode_burn, decode_prices, decode_session
+from timekeeper.ledger.client import Call, concerns_all, described, run_one
+from timekeeper.ledger.codec import (
+    UNREADABLE,
+    RecordError,
+    as_text,
+    decode_assignments,
+    decode_burn,
+    decode_prices,
+    decode_session,
+)
 from timekeeper.ledger.entries import SEGMENT_ENTRIES, LedgerEntry, entry_order, read_entry, unpack_entries
 from timekeeper.ledger.totals import PeriodTotals, read_totals
 
@@ -29,6 +37,8 @@ Value = TypeVar("Value")
 BATCH = 500
 FINALIZED = "g"
 """The flag of a finalized session's amount."""
+EPOCH_LIMIT = 10**15
+"""No epoch is as high: a script's numbers are doubles."""
 _WHOLE = re.compile(r"[0-9]{1,40}")
 SUMS = ["total", "granted", "gone", "exhausted", "struck", "terms"]
 
@@ -58,6 +68,41 @@ UNREADABLE_AMOUNT = StoredAmount(0, -1, "")
 def account_names(client: redis.Redis) -> list[str]:
     """Returns the names of all accounts, sorted."""
     return sorted(as_text(name) for name in client.smembers(keys.ACCOUNTS))
+
+
+def highest_epoch(client: redis.Redis) -> int:
+    """Returns the highest fencing token that the store has given out: the floor for a new term's number.
+
+    Where the store's entry cannot be read, that is the highest token under which an account was written.
+    """
+    known = whole(_text(client, keys.BOOK_EPOCH))
+    if known is not None and known < EPOCH_LIMIT:
+        return known
+    if not client.exists(keys.BOOK_EPOCH):
+        return 0
+    epochs = [0]
+    names = account_names(client)
+    for start in range(0, len(names), BATCH):
+        pipeline = client.pipeline(transaction=False)
+        for name in names[start : start + BATCH]:
+            pipeline.hget(keys.AccountKeys(name).head, "epoch")
+        answers = pipeline.execute(raise_on_error=False)
+        for error in answers:
+            if isinstance(error, Exception) and concerns_all(error):
+                raise error
+        found = [whole(answer) for answer in answers if not isinstance(answer, Exception)]
+        epochs += [epoch for epoch in found if epoch is not None and epoch < EPOCH_LIMIT]
+    return max(epochs)
+
+
+def _text(client: redis.Redis, key: str) -> Any:
+    """Returns a key's text; None where it holds none, or another type."""
+    try:
+        return client.get(key)
+    except redis.ResponseError as error:
+        if concerns_all(error):
+            raise
+        return None
 
 
 def period_totals(client: redis.Redis, account: str, period: int) -> PeriodTotals | None:
@@ -164,12 +209,17 @@ def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str
 
 
 def sessions(client: redis.Redis, found: Sequence[tuple[str, str]]) -> dict[str, Session]:
-    """Returns the open sessions among these (uid, account), by uid."""
+    """Returns the open sessions among these (uid, account), by uid; unreadable ones are left out."""
     pipeline = client.pipeline(transaction=False)
     for uid, account in found:
         pipeline.hget(keys.AccountKeys(account).sessions, uid)
     answers = zip(found, pipeline.execute(), strict=True)
-    return {uid: decode_session(text) for (uid, _), text in answers if text is not None}
+    return readable_sessions({uid: text for (uid, _), text in answers if text is not None})
+
+
+def readable_sessions(found: Mapping[Any, Any]) -> dict[str, Session]:
+    """Decodes sessions' records by uid; unreadable ones are left out."""
+    return _readable(found, decode_session)[0]
 
 
 def assigned_namespaces(client: redis.Redis) -> list[str]:
@@ -224,13 +274,18 @@ def prices(client: redis.Redis) -> Prices:
     Raises:
         RecordError: the stored prices cannot be read.
     """
-    text = client.get(keys.PRICES)
+    try:
+        text = client.get(keys.PRICES)
+    except redis.ResponseError as error:
+        if concerns_all(error):
+            raise
+        raise RecordError(described(error)) from error
     return decode_prices(text) if text is not None else {}
 
 
 def watched(client: redis.Redis) -> int | None:
     """Returns the latest instant at which all open sessions were known to be alive; None without a readable one."""
-    return whole(client.get(keys.WATCHED))
+    return whole(_text(client, keys.WATCHED))
 
 
 def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:

@@ -20,6 +20,7 @@ from timekeeper.ledger import keys
 from timekeeper.ledger.client import Call, StoreError, run, run_one
 from timekeeper.ledger.codec import encode_hourly_points, encode_optional
 from timekeeper.ledger.entries import pack_note
+from timekeeper.ledger.reading import highest_epoch
 from timekeeper.ledger.totals import PeriodTotals, totals_and_flag_or_error, totals_or_error
 
 MAX_ITEMS = 500
@@ -148,9 +149,10 @@ def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
     Raises:
         FencedError: a token was given to a later term, or to another holder of this term.
         StoreError: Redis does not answer, or a later timekeeper wrote in a format that this one does not know.
+        redis.RedisError: Redis does not answer.
     """
     touched = (keys.BOOK_EPOCH, keys.BOOK_FORMAT, keys.BOOK_CONVERTING, keys.BOOK_TERM)
-    return int(run_one(client, Call("take_epoch", touched, (term, keys.FORMAT, holder))))
+    return int(run_one(client, Call("take_epoch", touched, (term, keys.FORMAT, holder, highest_epoch(client)))))
 
 
 def open_periods(

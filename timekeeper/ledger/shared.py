@@ -72,11 +72,6 @@ def write_prices(client: redis.Redis, prices: Prices) -> None:
     put(client, "SET", keys.PRICES, [encode_prices(prices)])
 
 
-def highest_epoch(client: redis.Redis) -> int:
-    """Returns the highest fencing token that the store has given out: the floor for a new term's number."""
-    return int(client.get(keys.BOOK_EPOCH) or 0)
-
-
 def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
     """Writes the leader's fencing token and term again where the store lost them, or returned to earlier ones.
 
@@ -93,8 +88,20 @@ def note_restored(client: redis.Redis, accounts: Sequence[str]) -> None:
 
 
 def write_capacity(client: redis.Redis, instant: int, rate: int) -> None:
-    """Writes the capacity of all nodes from an instant on, in microGPU-seconds a second."""
-    put(client, "HSET", keys.CAPACITY, [str(instant), str(rate)])
+    """Writes the capacity of all nodes from an instant on, in microGPU-seconds a second.
+
+    A key of another type is replaced: it holds no capacity.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+    """
+    point = [str(instant), str(rate)]
+    try:
+        put(client, "HSET", keys.CAPACITY, point)
+    except ScriptError as error:
+        _log.error("capacity unreadable: it is written anew", error=str(error))
+        client.delete(keys.CAPACITY)
+        put(client, "HSET", keys.CAPACITY, point)
 
 
 def write_watched(client: redis.Redis, until: int) -> None:

@@ -25,9 +25,9 @@ from timekeeper.domain.usage import Row, Use, dimension_values
 from timekeeper.domain.usage_folding import FOREVER, read_folded
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, StoreError, run, run_one
+from timekeeper.ledger.client import Call, StoreError, concerns_all, run, run_one
 from timekeeper.ledger.codec import decode_session
-from timekeeper.ledger.reading import StoredAmount, read_amount, used
+from timekeeper.ledger.reading import StoredAmount, read_amount, used, whole
 
 SESSIONS_AT_ONCE = 500
 
@@ -329,9 +329,18 @@ def restored(client: redis.Redis) -> list[str]:
 
 
 def capacity(client: redis.Redis) -> dict[int, int]:
-    """Returns the capacity of all nodes, in microGPU-seconds a second, from each instant at which it changed."""
-    rates: Any = client.hgetall(keys.CAPACITY)
-    return {int(instant): int(rate) for instant, rate in rates.items()}
+    """Returns the capacity of all nodes, in microGPU-seconds a second, from each instant at which it changed.
+
+    Entries that cannot be read are left out.
+    """
+    try:
+        rates: Any = client.hgetall(keys.CAPACITY)
+    except redis.ResponseError as error:
+        if concerns_all(error):
+            raise
+        return {}
+    found = ((whole(instant), whole(rate)) for instant, rate in rates.items())
+    return {instant: rate for instant, rate in found if instant is not None and rate is not None}
 
 
 class _Answer(NamedTuple):

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, told
-from timekeeper.domain.money import GPU_SECOND
+from timekeeper.api.figures import Book
+from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import price_at
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import StoreEmptyError
+from timekeeper.ledger.client import FencedError, StoreEmptyError
+from timekeeper.ledger.exports import Export, note_late_changes, note_written
+from timekeeper.ledger.exports import load as load_exports
+from timekeeper.ledger.reading import highest_epoch
+from timekeeper.ledger.usage import capacity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,3 +223,91 @@ def test_a_record_with_a_field_of_another_type_is_its_account_s_error(
     teams.round(1)
     assert not_settled(teams) == set()
     assert teams.spent("a") == (60 + 2 * HOUR + 601) * GPU_SECOND
+
+
+def spoil(stage: LedgerHarness, key: str, broken: str | bytes | None) -> None:
+    """Puts a text where a number belongs, or a key of another type where none is given."""
+    if broken is None:
+        stage.client.delete(key)
+        stage.client.rpush(key, "of another type")
+    else:
+        stage.client.set(key, broken)
+
+
+@pytest.mark.parametrize("broken", ["soon", b"\xff", "1e3", "", "-7", "9" * 400, None])
+@pytest.mark.parametrize("name", [keys.BOOK_EPOCH, keys.BOOK_TERM])
+def test_an_epoch_or_a_term_that_cannot_be_read_stops_nobody_and_no_earlier_leader_writes_after_it(
+    teams: LedgerHarness, name: str, broken: str | bytes | None
+) -> None:
+    before = teams.keeper
+    assert before is not None
+    spoil(teams, name, broken)
+    teams.round(10)
+    spoil(teams, name, broken)
+    following = teams.lead()
+    assert following.epoch > before.epoch
+    teams.round(HOUR)
+    assert not_settled(teams) == set()
+    assert [teams.spent(team) for team in "ab"] == [(60 + 10 + HOUR) * GPU_SECOND] * 2
+    with pytest.raises(FencedError):
+        before.reconcile(teams.now + SECOND)
+    assert highest_epoch(teams.client) == following.epoch
+
+
+@pytest.mark.parametrize("broken", ["lots", b"\xff", "1e3", None])
+def test_a_capacity_that_cannot_be_read_stops_nobody(teams: LedgerHarness, broken: str | bytes | None) -> None:
+    if broken is None:
+        spoil(teams, keys.CAPACITY, None)
+    else:
+        teams.client.hset(keys.CAPACITY, mapping={"7": broken, "soon": "1", "8": "5"})
+    assert capacity(teams.client) == ({} if broken is None else {8: 5, **capacity(teams.client)})
+    teams.lead()
+    teams.round(HOUR)
+    assert not_settled(teams) == set()
+    assert teams.now in capacity(teams.client)
+
+
+@pytest.mark.parametrize("key", [keys.WATCHED, keys.PRICES])
+def test_an_entry_of_another_type_stops_nobody_and_is_written_anew(teams: LedgerHarness, key: str) -> None:
+    spoil(teams, key, None)
+    teams.lead()
+    teams.round(HOUR)
+    teams.round(10)
+    assert not_settled(teams) == set()
+    assert teams.client.type(key) == b"string"
+
+
+@pytest.mark.parametrize("broken", ["many", b"\xff", "1e3", "9" * 400, None])
+def test_a_count_of_late_changes_that_cannot_be_read_stops_no_folding_and_makes_the_month_due(
+    teams: LedgerHarness, broken: str | bytes | None
+) -> None:
+    client, export = teams.client, Export(2, "hash", 1, "tag")
+    note_late_changes(client, ["2025-11", "2025-12", "2025-12"])
+    note_written(client, "2025-12", export)
+    assert load_exports(client).is_confirmed("2025-12")
+    if broken is None:
+        spoil(teams, keys.LATE_CHANGES, None)
+    else:
+        client.hset(keys.LATE_CHANGES, "2025-12", broken)
+    assert not load_exports(client).is_confirmed("2025-12")
+    note_late_changes(client, ["2025-12"])
+    found = load_exports(client)
+    assert not found.is_confirmed("2025-12")
+    note_written(client, "2025-12", replace(export, change=found.changes["2025-12"]))
+    assert load_exports(client).is_confirmed("2025-12")
+    note_late_changes(client, ["2025-12"])
+    assert not load_exports(client).is_confirmed("2025-12")
+
+
+def test_payers_and_sessions_that_cannot_be_read_are_left_out_of_answers(teams: LedgerHarness) -> None:
+    book = Book(teams.client, lambda: teams.now)
+    whole = book.sessions("", "", 10)
+    assert [figures.session.uid for figures in whole] == ["pod-a", "pod-b"]
+    break_entry(teams, keys.AccountKeys("b").sessions, "pod-b", "broken")
+    assert book.sessions("", "", 10) == whole[:1]
+    assert book.sessions("team-b", "", 10) == []
+    break_entry(teams, keys.NAMESPACES, "team-a", "broken")
+    assert book.namespace("team-a") is None
+    assert not book.has_paid_for("a", "team-a")
+    assert book.sessions("team-a", "", 10) == []
+    assert book.namespace("team-b") is not None

@@ -16,8 +16,8 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.reading import highest_epoch
 from timekeeper.ledger.settlement import take_epoch
-from timekeeper.ledger.shared import highest_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import format_exact, format_instant
 from timekeeper.ledger import reading
+from timekeeper.ledger.reading import highest_epoch
 from timekeeper.ledger.settlement import take_epoch
-from timekeeper.ledger.shared import highest_epoch
 from timekeeper.sources.base import Mirror
 
 if TYPE_CHECKING:

@@ -50,6 +50,8 @@ MAY_FAIL = re.compile(
 )
 ANSWERS_ERRORS = {"write_terms"}
 """Scripts of several keys of which each is written apart: what one of them is refused for is part of the answer."""
+BELIEVES_NOTHING = {"raise_epoch"}
+"""Scripts that write over what they cannot read."""
 NAMES = sorted(
     file.name.removesuffix(".lua")
     for file in files("timekeeper.ledger.scripts").iterdir()
@@ -195,7 +197,7 @@ def test_a_script_that_breaks_off_has_written_nothing(stage: LedgerHarness, monk
     use_all_scripts(stage)
     assert sorted(spoiler.tried) == NAMES
     assert sorted(spoiler.half_done) == []
-    assert set(NAMES) - set(spoiler.broke_off) == ANSWERS_ERRORS
+    assert set(NAMES) - set(spoiler.broke_off) == ANSWERS_ERRORS | BELIEVES_NOTHING
 
 
 @pytest.mark.parametrize("name", NAMES)

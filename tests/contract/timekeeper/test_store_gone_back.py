@@ -12,7 +12,7 @@ from tests.support.ledger.chaos_model import ChaosStory
 from tests.support.ledger.harness import LedgerHarness
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import FencedError
-from timekeeper.ledger.shared import highest_epoch
+from timekeeper.ledger.reading import highest_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

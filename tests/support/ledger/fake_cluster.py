@@ -13,8 +13,8 @@ from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import format_instant
+from timekeeper.ledger.reading import highest_epoch
 from timekeeper.ledger.settlement import take_epoch
-from timekeeper.ledger.shared import highest_epoch
 from timekeeper.sources.base import Mirror, Mirrors, ObjectEvent
 
 Json = dict[str, Any]

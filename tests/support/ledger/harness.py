@@ -17,10 +17,9 @@ from timekeeper.domain.money import SECOND
 from timekeeper.domain.reports import Counter
 from timekeeper.domain.timestamps import format_instant, parse_instant
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.reading import load_accounts
+from timekeeper.ledger.reading import highest_epoch, load_accounts
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 from timekeeper.ledger.settlement import Kind, take_epoch
-from timekeeper.ledger.shared import highest_epoch
 from timekeeper.ledger.totals import Summary, decode_summary
 from timekeeper.ledger.usage import accounts_usage
 from timekeeper.standalone.folder import FolderSource

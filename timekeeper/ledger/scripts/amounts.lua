@@ -66,6 +66,23 @@ local function decimal(high, low)
   return sign .. string.format('%d%09d', high, low)
 end
 
+-- A key's text; nothing where it holds none, or another type.
+local function text_of(key)
+  local found = redis.pcall('GET', key)
+  return type(found) == 'string' and found or nil
+end
+
+-- The number of an epoch or of a term; nothing where a text is none.
+local function ordinal(text)
+  return text and #text <= 15 and string.find(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- The term that got the latest epoch, and its holder; nothing where the store does not say so.
+local function stored_term(key)
+  local term, holder = string.match(text_of(key) or '', '^(%d+) (.*)$')
+  return ordinal(term), holder
+end
+
 -- The error of a write to an account under an epoch; nothing where the write is allowed.
 local function refusal(head, epoch)
   local known = redis.call('HGET', head, 'epoch')

@@ -3,13 +3,14 @@
 --
 -- KEYS  epoch, term
 -- ARGV  the leader's epoch, its term, and the term's holder
-local epoch = tonumber(redis.call('GET', KEYS[1]) or '0')
-local known, holder = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+) (.*)$')
-local later = known and tonumber(known) > tonumber(ARGV[2])
-if later or epoch > tonumber(ARGV[1]) or (known and tonumber(known) == tonumber(ARGV[2]) and holder ~= ARGV[3]) then
+local epoch = ordinal(text_of(KEYS[1])) or 0
+local known, holder = stored_term(KEYS[2])
+local term = tonumber(ARGV[2])
+local later = known and (known > term or (known == term and holder ~= ARGV[3]))
+if later or epoch > tonumber(ARGV[1]) then
   return redis.error_reply('FENCED epoch ' .. ARGV[1] .. ' was followed by ' .. epoch .. ', term ' .. (known or 'unknown'))
 end
-if epoch < tonumber(ARGV[1]) or known ~= ARGV[2] then
+if epoch < tonumber(ARGV[1]) or known ~= term then
   write_though_full(KEYS[1])
   redis.call('SET', KEYS[1], ARGV[1])
   redis.call('SET', KEYS[2], ARGV[2] .. ' ' .. ARGV[3])

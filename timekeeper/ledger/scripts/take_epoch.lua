@@ -2,9 +2,10 @@
 -- or the same term of another holder, gets none: a fenced leader must not fence its successor.
 --
 -- KEYS  epoch, format, the format that the store is being converted from, term
--- ARGV  the term, the format of the store that the leader reads and writes, and the term's holder
-local known, holder = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+) (.*)$')
-if known and (tonumber(ARGV[1]) < tonumber(known) or (tonumber(ARGV[1]) == tonumber(known) and ARGV[3] ~= holder)) then
+-- ARGV  the term, the format of the store that the leader reads and writes, the term's holder, and the highest epoch that
+--       an account was written under: the floor where the store's own entry cannot be read
+local known, holder = stored_term(KEYS[4])
+if known and (tonumber(ARGV[1]) < known or (tonumber(ARGV[1]) == known and ARGV[3] ~= holder)) then
   return redis.error_reply('FENCED term ' .. ARGV[1] .. ' of ' .. ARGV[3] .. ' was followed by ' .. known .. ' of ' .. holder)
 end
 local format = redis.call('GET', KEYS[2]) or ARGV[2]
@@ -12,7 +13,7 @@ if tonumber(format) > tonumber(ARGV[2]) then
   return redis.error_reply('FORMAT the store is of format ' .. format .. ', and this timekeeper knows formats up to '
     .. ARGV[2] .. ': install the timekeeper that wrote it, or a later one')
 end
-local epoch = math.max(tonumber(redis.call('GET', KEYS[1]) or '0') + 1, tonumber(ARGV[1]))
+local epoch = math.max((ordinal(text_of(KEYS[1])) or tonumber(ARGV[4])) + 1, tonumber(ARGV[1]))
 local is_older = tonumber(format) < tonumber(ARGV[2])
 write_though_full(KEYS[1])
 redis.call('SET', KEYS[1], string.format('%d', epoch))
