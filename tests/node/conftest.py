@@ -25,4 +25,4 @@ def namespace(machine: Machine) -> Iterator[str]:
     yield name
     machine.plane.remove_pods(name)
     folders = Path("/var/run/cdi"), Path("/run/fairgpu-nodeagent/containers")
-    wait_until(lambda: not [path for folder in folders for path in folder.iterdir()], "what the containers had is gone")
+    wait_until(lambda: not [path for each in folders for path in each.glob("*")], "what the containers had is gone")

@@ -15,10 +15,10 @@ from tests.support.waiting import wait_until
 
 
 def page(number: int) -> schedule_page.Page | None:
-    """A GPU's page; None while it is being written."""
+    """A GPU's page; None before it is there, and while it is being written."""
     try:
         return schedule_page.unpack(Path("/run/fairgpu-nodeagent/gpus", uuid(number), "schedule").read_bytes())
-    except ValueError:
+    except (FileNotFoundError, ValueError):
         return None
 
 
