@@ -19,6 +19,7 @@ from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.inventory import Health, InventoryError
 from nodeagent import figures_file
+from nodeagent.bundles import Bundles
 from nodeagent.containers import folders as files
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
@@ -37,12 +38,14 @@ from nodeagent.publishing import notices, schedule
 from nodeagent.settings import Nodeagent
 from nodeagent.starting import Starter, World
 from nodeagent.truth import SECONDS, Node, Truth, end
+from nodeagent.whole_gpus import WholeGpus
 
 _log = structlog.get_logger(__name__)
 
 ENDPOINT = "fairgpu.sock"
 ROUND_SECONDS = 1.0
 REFUSED_REASON = "PlacementRefused"
+NOT_APPLIED_REASON = "CDINotApplied"
 UNSLOTTED_REASON = "GPUProcessWithoutSlot"
 WHY_UNSLOTTED = {
     Standing.WITHOUT_SLOT: "which the shim has not taken up: a program that is linked statically or with musl reads no "
@@ -82,6 +85,8 @@ class Agent:
         self._starter = Starter(world, self._folders, files.install_shim(self._folders, settings.shim))
         told = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)
         self._truth = Truth(told, self._folders)
+        self._bundles = Bundles(settings.bundles)
+        self._whole_gpus = WholeGpus(settings.kubelet.pods)
         self._registry = CollectorRegistry()
         self._measures = Measures(self._registry)
         self._registry.register(
@@ -134,7 +139,10 @@ class Agent:
                 f"another plugin offers this node's GPUs as {', '.join(foreign)}: FairGPU offers nothing new here "
                 "until it is switched off for this node",
             )
-        self._slots.replace(Offered(slot_ids(len(self._offer.inventory.devices)), open=not foreign))
+        for record in self._bundles.look(self._starter.records(), self._pods.all()):
+            self._warn_of_runtime(record)
+        is_open = not foreign and not self._bundles.failed
+        self._slots.replace(Offered(slot_ids(len(self._offer.inventory.devices)), open=is_open))
         try:
             for what in write_node(self._api, node, self._offer.inventory, self._pods.all()):
                 _log.info("node written", node=self._settings.node, what=what)
@@ -245,6 +253,7 @@ class Agent:
             for uuid in seen.silent.keys() - before.silent.keys():
                 _log.warning("driver silent", uuid=uuid, error=seen.silent[uuid])
             self._publish_figures()
+            self._whole_gpus.write(self._starter.records(), seen, time.monotonic_ns(), time.time_ns())
             for uuid, stray in seen.strays:
                 if stray.process.pod_uid:
                     self._warn_of(uuid, stray)
@@ -263,6 +272,17 @@ class Agent:
             files.put(self._folders.root / figures_file.NAME, figures_file.encode(gpus), 0o600)
         except OSError as error:
             _log.warning("figures not written", error=str(error))
+
+    def _warn_of_runtime(self, record: Record) -> None:
+        message = f"the runtime made container {record.container} without its CDI device: nothing limits it"
+        _log.error("CDI not applied", namespace=record.namespace, pod=record.pod, container=record.container)
+        about = About("Pod", record.pod, record.uid, record.namespace)
+        self._events.warn(about, NOT_APPLIED_REASON, message, dt.datetime.now(dt.UTC))
+        self._warn_node(
+            NOT_APPLIED_REASON,
+            f"the runtime made container {record.container} of pod {record.namespace}/{record.pod} without its CDI "
+            "device: FairGPU offers nothing new here until CDI is switched on and the agent has restarted",
+        )
 
     def _warn_of(self, uuid: str, stray: Owned) -> None:
         process = stray.process

@@ -19,6 +19,8 @@ class Kubelet(Section):
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
     """The folder of the device plugins' sockets."""
+    pods: Path = Path("/var/lib/kubelet/pods")
+    """The folder of the pods' volumes."""
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     """The socket of the kubelet's PodResources API, which lists the containers that hold devices."""
 
@@ -40,6 +42,8 @@ class Nodeagent(Section):
     """The folder in which the runtime looks for the containers' CDI specs."""
     vendor_cdi_folders: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
     """The folders of the vendor's CDI specs."""
+    bundles: Path = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
+    """The folder in which the runtime keeps the OCI configuration of each running container."""
     look_seconds: Annotated[float, Field(gt=0)] = 30.0
     """The interval at which the GPUs and the vendor's CDI specs are read."""
     unslotted_processes: Literal["report", "kill"] = "report"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,11 +58,15 @@ class Seen:
     Attributes:
         figures: of each container's piece of each GPU; of a GPU whose sample does not say all, those of before.
         strays: the processes that nothing holds to a share, with their GPU's uuid.
+        busy_percent: the part of the time since the last look in which each container kept each GPU busy.
+        processes: how many processes of each container hold each GPU.
         silent: the GPUs that the driver did not answer for, and why.
     """
 
     figures: Mapping[ContainerDevice, Figure] = field(default_factory=dict)
     strays: tuple[tuple[str, Owned], ...] = ()
+    busy_percent: Mapping[ContainerDevice, float] = field(default_factory=dict)
+    processes: Mapping[ContainerDevice, int] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,6 +89,8 @@ class Truth:
         names = container_names(self._node.pods())
         found: dict[ContainerDevice, Figure] = {}
         strays: list[tuple[str, Owned]] = []
+        busy: dict[ContainerDevice, float] = {}
+        processes: Counter[ContainerDevice] = Counter()
         silent: dict[str, str] = {}
         samples: dict[str, DriverSample] = {}
         for uuid in self._node.uuids():
@@ -91,22 +98,26 @@ class Truth:
                 samples[uuid] = self._node.sample(uuid)
             except OSError as error:
                 silent[uuid] = str(error)
-        alive = self._processes.look(frozenset(pid for sample in samples.values() for pid in sample.bytes_by_pid))
+        alive = self._processes.look(frozenset().union(*(_pids(sample) for sample in samples.values())))
         for uuid in self._node.uuids():
             here = [record for record in records if any(device.uuid == uuid for device in record.devices)]
             sample = samples.get(uuid)
             if sample is not None:
-                owned = self._owned(uuid, sample, alive, records, names)
-                strays += [(uuid, each) for each in owned or () if each.standing is not Standing.HELD]
-                if owned is not None:
-                    found |= self._figures(uuid, sample, owned, frozenset(alive), here)
+                owned, unnamed = self._owned(uuid, sample, alive, records, names)
+                strays += [(uuid, each) for each in owned if each.standing is not Standing.HELD]
+                for each in owned:
+                    if each.record is not None:
+                        key = (each.record.uid, each.record.container, uuid)
+                        processes[key] += 1
+                        busy[key] = busy.get(key, 0.0) + sample.percent_by_pid.get(each.process.pid, 0.0)
+                found |= self._figures(uuid, sample, owned, [each for each in here if each.uid not in unnamed])
             for record in here:
                 key = (record.uid, record.container, uuid)
                 if key not in found and key in self.seen.figures:
                     found[key] = self.seen.figures[key]
         self._since = unheld_since(self._since, (each for _, each in strays), now_seconds)
         self._ledgers.keep(self._ledger(record) for record in records)
-        self.seen = Seen(found, tuple(strays), silent)
+        self.seen = Seen(found, tuple(strays), busy, processes, silent)
         return self.seen
 
     def overdue(self, now_seconds: float) -> list[Process]:
@@ -125,19 +136,20 @@ class Truth:
         alive: Mapping[int, Process],
         records: list[Record],
         names: Mapping[str, str],
-    ) -> list[Owned] | None:
-        """Whose the living processes of a sample are; None where nobody can say of one."""
+    ) -> tuple[list[Owned], frozenset[str]]:
+        """Returns the owners of a sample's living processes, and the uids of pods of which a process has none yet."""
         owned = []
-        for pid in sample.bytes_by_pid:
-            if pid in alive:
-                one = owner(alive[pid], uuid, records, names, lambda record: taken_up(self._ledger(record)))
-                if one is None:
-                    return None
+        unnamed = set()
+        for process in (alive[pid] for pid in _pids(sample) if pid in alive):
+            one = owner(process, uuid, records, names, lambda record: taken_up(self._ledger(record)))
+            if one is None:
+                unnamed.add(process.pod_uid)
+            else:
                 owned.append(one)
-        return owned
+        return owned, frozenset(unnamed)
 
     def _figures(
-        self, uuid: str, sample: DriverSample, owned: list[Owned], alive: frozenset[int], here: list[Record]
+        self, uuid: str, sample: DriverSample, owned: list[Owned], here: list[Record]
     ) -> dict[ContainerDevice, Figure]:
         indexes = {
             (record.uid, record.container): next(
@@ -147,12 +159,12 @@ class Truth:
         }
         slots = {key: record.devices[indexes[key]].slot for record in here for key in [(record.uid, record.container)]}
         members = {
-            each.process.pid: slots[each.record.uid, each.record.container] for each in owned if each.record is not None
+            each.process.pid: slots[each.record.uid, each.record.container]
+            for each in owned
+            if each.record is not None and (each.record.uid, each.record.container) in slots
         }
-        placed = place(sample, members, alive, self._placed.get(uuid, Placed()))
-        if placed is None:
-            return {}
-        self._placed[uuid] = placed
+        alive = frozenset(each.process.pid for each in owned)
+        placed = self._placed[uuid] = place(sample, members, alive, self._placed.get(uuid, Placed()))
         charged: dict[int, int] = {}
         shares: dict[int, float] = {}
         before: dict[int, Figure] = {}
@@ -173,6 +185,10 @@ class Truth:
 
     def _ledger(self, record: Record) -> Any:
         return self._folders.start(record) / "ledger"
+
+
+def _pids(sample: DriverSample) -> frozenset[int]:
+    return frozenset(sample.bytes_by_pid) | frozenset(sample.untold)
 
 
 def end(process: Process) -> bool:

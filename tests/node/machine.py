@@ -168,7 +168,6 @@ def _running_machine(folder: Path, binaries: Path, runc: Path, plane: ControlPla
 
 
 def _start_containerd(machine: Machine, stack: ExitStack) -> None:
-    configuration = machine.folder / "containerd.toml"
     networks = machine.folder / "cni"
     networks.mkdir()
     network = {
@@ -183,14 +182,26 @@ def _start_containerd(machine: Machine, stack: ExitStack) -> None:
         ],
     }
     (networks / "10-pods.conflist").write_text(json.dumps(network))
-    configuration.write_text(
+    configure_containerd(machine)
+    machine.start("containerd", [machine.binaries / "containerd", "--config", _containerd_toml(machine)], stack)
+    wait_until(CONTAINERD_SOCKET.exists, "containerd listens")
+    wait_until(lambda: _imported(machine), "containerd takes images")
+
+
+def _containerd_toml(machine: Machine) -> Path:
+    return machine.folder / "containerd.toml"
+
+
+def configure_containerd(machine: Machine, *, cdi: bool = True) -> None:
+    """Writes containerd's configuration, with CDI switched on or off; it holds from containerd's next start."""
+    _containerd_toml(machine).write_text(
         f"""version = 3
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = '{PAUSE}'
 [plugins.'io.containerd.cri.v1.runtime']
   disable_apparmor = true
   restrict_oom_score_adj = true
-  enable_cdi = true
+  enable_cdi = {str(cdi).lower()}
   cdi_spec_dirs = ['/var/run/cdi']
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = 'io.containerd.runc.v2'
@@ -198,12 +209,9 @@ def _start_containerd(machine: Machine, stack: ExitStack) -> None:
       BinaryName = '{machine.runc}'
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = ['{machine.binaries}']
-    conf_dir = '{networks}'
+    conf_dir = '{machine.folder / "cni"}'
 """
     )
-    machine.start("containerd", [machine.binaries / "containerd", "--config", configuration], stack)
-    wait_until(CONTAINERD_SOCKET.exists, "containerd listens")
-    wait_until(lambda: _imported(machine), "containerd takes images")
 
 
 def _imported(machine: Machine) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.node.machine import MEMORY_MIB, NAME, OWN_PRELOAD, Machine, uuid
+from tests.node.machine import MEMORY_MIB, NAME, OWN_PRELOAD, Machine, configure_containerd, uuid
 from tests.node.pods import STAYS, container, place
 from tests.support.waiting import wait_until
 
@@ -43,6 +43,29 @@ def test_capacity_that_was_taken_away_is_written_again(machine: Machine) -> None
 def test_a_node_whose_gpus_another_plugin_offers_takes_no_new_pods(machine: Machine) -> None:
     (message,) = wait_until(lambda: node_events(machine, "ForeignDevicePlugin"), "the Node says so")
     assert "nvidia.com/gpu" in message
+    wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no new GPU pods")
+
+
+@pytest.fixture
+def without_cdi(machine: Machine) -> Iterator[None]:
+    """A runtime that ignores CDI, until the end of the test."""
+    with machine.servers["containerd"].away():
+        configure_containerd(machine, cdi=False)
+    wait_until(machine.is_ready, "the node is ready again")
+    yield
+    with machine.servers["containerd"].away():
+        configure_containerd(machine)
+    with machine.servers["agent"].away():
+        wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no GPU pods without its agent")
+    wait_until(machine.is_ready, "the node offers its GPUs again")
+
+
+@pytest.mark.usefixtures("without_cdi")
+def test_a_node_whose_runtime_ignores_cdi_takes_no_new_pods(machine: Machine, namespace: str) -> None:
+    pod = place(machine, namespace, [container("main", 30, 4096, "exec sleep 3600")])
+    (message,) = wait_until(lambda: pod.events("CDINotApplied"), "the pod says that nothing limits it")
+    assert message == "the runtime made container main without its CDI device: nothing limits it"
+    assert wait_until(lambda: node_events(machine, "CDINotApplied"), "the Node says so")
     wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no new GPU pods")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,15 @@ echo $began $ended
 until [ -e /out/end ]; do sleep 0.2; done
 """
 """Asks for more memory than the pod has, works for WORK_NS of GPU time, and ends when it is told to."""
+
+
+WORK_ON_A_WHOLE_GPU = f"""
+{{
+  echo init; echo ctx; echo total
+  until [ -e /out/end ]; do echo launch spin_ms_{KERNEL_MS}; sleep 0.1; done
+}} | actor
+"""
+"""Works for a fifth of the time or less, until it is told to end."""
 
 
 def program(name: str, limits: Mapping[str, Any], script: str = WORK) -> dict[str, Any]:
@@ -96,7 +106,8 @@ def test_a_pod_is_admitted_placed_held_to_its_share_and_billed_for_what_it_held(
     assert created["metadata"]["annotations"]["fairgpu.io/source-dialect"] == "tencent"
     assert [each["name"] for each in created["spec"]["initContainers"]] == ["fairgpu-sidecar"]
 
-    session = wait_until(lambda: all_reported(books, namespace), "the sidecar's reports are on the books")
+    almost_all = WORK_NS * 9 // 10 // 1000
+    session = wait_until(lambda: reported(books, namespace, almost_all), "the sidecar's reports are on the books")
     assert int(session["used"]["microGPUSeconds"]) <= WORK_NS * 1.1 / 1000
     end(created)
     done = wait_until(lambda: ended(user, f"{path}/train"), "the program has ended")
@@ -132,10 +143,26 @@ def held_ns(pod: Mapping[str, Any]) -> int:
     return last - parse_instant(bound)
 
 
-def all_reported(books: TimekeeperClient, namespace: str) -> dict[str, Any] | None:
-    """The session once the sidecar has reported nearly all the GPU time of the pod's program."""
+def reported(books: TimekeeperClient, namespace: str, least: int) -> dict[str, Any] | None:
+    """The namespace's session once its sidecar has reported so many microGPU-seconds."""
     for session in books.get("/v1/sessions", namespace=namespace)["sessions"]:
-        if session["used"] is not None and int(session["used"]["microGPUSeconds"]) >= WORK_NS * 0.9 / 1000:
+        if session["used"] is not None and int(session["used"]["microGPUSeconds"]) >= least:
             found: dict[str, Any] = session
             return found
     return None
+
+
+def test_the_agent_measures_a_whole_gpu_for_the_sidecar_to_report(
+    user: Identity, namespace: str, budget: str, books: TimekeeperClient
+) -> None:
+    assert budget
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    created = user.api.create(path, program("whole", {"nvidia.com/gpu": 1}, WORK_ON_A_WHOLE_GPU))
+    session = wait_until(lambda: reported(books, namespace, 100_000), "a tenth of a second's use is on the books")
+    assert session["rate"]["microGPUSecondsPerSecond"] == str(PRICE * 1_000_000)
+    age_ns = time.time_ns() - parse_instant(session["start"])
+    assert int(session["used"]["microGPUSeconds"]) < age_ns / 1000 / 2, "it works for less than half of the time"
+    end(created)
+    done = wait_until(lambda: ended(user, f"{path}/whole"), "the program has ended")
+    total = printed(done)[2]
+    assert int(total.split()[1]) >> 20 == MEMORY_MIB

@@ -55,6 +55,8 @@ def test_the_agent_finds_the_hosts_folders_where_its_settings_say_and_where_the_
         settings.cdi_folder,
         settings.kubelet.device_plugins,
         settings.kubelet.pod_resources,
+        settings.kubelet.pods,
+        settings.bundles,
         *settings.vendor_cdi_folders,
     ]
     for path in wanted:

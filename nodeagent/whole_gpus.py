@@ -1,0 +1,112 @@
+"""The use of containers that have GPUs whole: no shim measures them, so the agent does, by NVML's figures.
+
+It writes the record that a shim would write into the pod's volume `fairgpu-usage`, where the sidecar reads it. The
+container can write there as well: each folder on the way is opened by itself, and none that is a link.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from fairgpu import names
+from nodeagent.containers.records import Record
+from nodeagent.truth import Seen
+from nodeagent.usage_record import DeviceUse, pack
+
+_log = structlog.get_logger(__name__)
+
+MIB = 1 << 20
+LONGEST_STEP_NS = 5 * 10**9
+"""A longer time between two looks counts as this: the driver was silent in it."""
+
+Start = tuple[str, str, int]
+
+
+class Tally:
+    """The counters of one start of a container, from when the agent first saw it."""
+
+    def __init__(self, record: Record, now_ns: int, wall_ns: int) -> None:
+        self._epoch_ns = wall_ns
+        self._looked_ns = now_ns
+        self._sequence = 0
+        self._uses = {
+            device.uuid: DeviceUse(device.uuid, memory_limit_bytes=device.memory_mib * MIB) for device in record.devices
+        }
+
+    def add(self, record: Record, seen: Seen, now_ns: int, wall_ns: int) -> bytes:
+        """Counts the time since the last look; returns the record to write."""
+        elapsed_ns = min(max(now_ns - self._looked_ns, 0), LONGEST_STEP_NS)
+        self._looked_ns = now_ns
+        self._sequence += 1
+        for uuid, use in self._uses.items():
+            key = (record.uid, record.container, uuid)
+            figure = seen.figures.get(key)
+            held = figure.driver_bytes if figure is not None else 0
+            busy_ns = int(elapsed_ns * min(seen.busy_percent.get(key, 0.0), 100.0) / 100)
+            self._uses[uuid] = replace(
+                use,
+                busy_ns=use.busy_ns + busy_ns,
+                span_ns=use.span_ns + (elapsed_ns if busy_ns else 0),
+                memory_now_bytes=held,
+                memory_peak_bytes=max(use.memory_peak_bytes, held),
+            )
+        holders = sum(seen.processes.get((record.uid, record.container, uuid), 0) for uuid in self._uses)
+        return pack(self._sequence, self._epoch_ns, wall_ns, holders, list(self._uses.values()))
+
+
+class WholeGpus:
+    """Counts and writes; an agent that starts again begins new counters, which the sidecar adds to the old ones."""
+
+    def __init__(self, pods: Path) -> None:
+        self._pods = pods
+        self._tallies: dict[Start, Tally] = {}
+
+    def write(self, records: Iterable[Record], seen: Seen, now_ns: int, wall_ns: int) -> None:
+        """Writes the record of each container that has its GPUs whole. One that cannot be written costs a log line."""
+        whole = {(record.uid, record.container, record.start): record for record in records if record.whole}
+        self._tallies = {key: self._tallies.get(key) or Tally(whole[key], now_ns, wall_ns) for key in whole}
+        for key, record in whole.items():
+            content = self._tallies[key].add(record, seen, now_ns, wall_ns)
+            try:
+                put(self._pods, record, content)
+            except FileNotFoundError:
+                continue  # the pod is starting, or ending, or has no such volume: it was admitted by other means
+            except OSError as error:
+                _log.warning("use not written", uid=record.uid, container=record.container, error=str(error))
+
+
+def put(pods: Path, record: Record, content: bytes) -> None:
+    """Writes the record into the pod's volume, with one write.
+
+    Args:
+        pods: the kubelet's folder of pods.
+        record: the container.
+        content: the whole record.
+
+    Raises:
+        OSError: there is no such volume, or something in it is a link, or no regular file.
+    """
+    path = (record.uid, "volumes", "kubernetes.io~empty-dir", names.USAGE_VOLUME, record.container)
+    descriptor = os.open(pods, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in path:
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open("usage", flags, 0o644, dir_fd=descriptor)
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                raise OSError("usage: no regular file of its own")
+            os.pwrite(file, content, 0)
+        finally:
+            os.close(file)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,107 @@
+"""The use of whole GPUs as the agent counts it, read as the sidecar reads it out of the pod's volume."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from nodeagent.containers.records import GivenDevice, Record
+from nodeagent.driver_figures import Figure
+from nodeagent.truth import Seen
+from nodeagent.turns import Policy
+from nodeagent.whole_gpus import LONGEST_STEP_NS, WholeGpus, put
+from sidecar.usage_record import DeviceUsage, read_usage
+
+SECOND, MIB = 10**9, 1 << 20
+UID, GPU = "uid-1", "GPU-0"
+
+
+def record(*, whole: bool = True, start: int = 1) -> Record:
+    device = GivenDevice(GPU, 100, 16384, 0, 7)
+    return Record("team", "train", UID, "main", frozenset({"slot-0"}), start, whole, Policy.HARD, 1, (device,))
+
+
+def seen(percent: float, mib: int) -> Seen:
+    key = UID, "main", GPU
+    return Seen({key: Figure(mib * MIB)}, busy_percent={key: percent}, processes={key: 1})
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Path:
+    """The kubelet's folder of pods, with the volume of one."""
+    volume(tmp_path).mkdir(parents=True)
+    return tmp_path
+
+
+def volume(pods: Path) -> Path:
+    return pods / UID / "volumes" / "kubernetes.io~empty-dir" / "fairgpu-usage" / "main"
+
+
+def used(pods: Path) -> DeviceUsage:
+    read = read_usage(str(volume(pods).parent), "main")
+    assert read is not None
+    (device,) = read.devices
+    return device
+
+
+def test_the_sidecar_reads_what_the_driver_said(pods: Path) -> None:
+    whole = WholeGpus(pods)
+    for number, (percent, mib) in enumerate([(0, 100), (50, 900), (100, 300)]):
+        whole.write([record()], seen(percent, mib), number * SECOND, number)
+    assert used(pods).busy_ns == 1.5 * SECOND
+    assert (used(pods).uuid, used(pods).memory_peak_bytes) == (GPU, 900 * MIB)
+    assert stat.S_IMODE((volume(pods) / "usage").stat().st_mode) == 0o644
+
+
+def test_time_in_which_the_driver_was_silent_counts_for_little(pods: Path) -> None:
+    whole = WholeGpus(pods)
+    whole.write([record()], seen(100, 0), 0, 0)
+    whole.write([record()], seen(100, 0), 3600 * SECOND, 1)
+    assert used(pods).busy_ns == LONGEST_STEP_NS
+
+
+def test_a_container_that_starts_again_counts_from_zero_in_an_epoch_of_its_own(pods: Path) -> None:
+    whole = WholeGpus(pods)
+    whole.write([record()], seen(100, 0), 0, 11)
+    whole.write([record()], seen(100, 0), SECOND, 12)
+    whole.write([record(start=2)], seen(100, 0), 2 * SECOND, 13)
+    read = read_usage(str(volume(pods).parent), "main")
+    assert read is not None
+    assert (read.epoch_ns, read.devices[0].busy_ns) == (13, 0)
+
+
+def test_containers_with_a_shim_are_the_shims(pods: Path) -> None:
+    WholeGpus(pods).write([record(whole=False)], seen(100, 0), 0, 0)
+    assert list(volume(pods).iterdir()) == []
+
+
+def test_a_pod_without_the_volume_is_left_alone(tmp_path: Path) -> None:
+    WholeGpus(tmp_path).write([record()], seen(100, 0), 0, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder", "folder by a link"])
+def test_nothing_is_written_through_what_a_container_put_there(pods: Path, kind: str) -> None:
+    (pods / "outside").mkdir()
+    outside = pods / "outside" / "usage"
+    outside.write_bytes(b"of the host")
+    usage = volume(pods) / "usage"
+    if kind == "link":
+        usage.symlink_to(outside)
+    elif kind == "hard link":
+        usage.hardlink_to(outside)
+    elif kind == "pipe":
+        os.mkfifo(usage)
+    elif kind == "folder":
+        usage.mkdir()
+    else:
+        volume(pods).rmdir()
+        volume(pods).symlink_to(outside.parent)
+    with pytest.raises(OSError, match=r".+"):
+        put(pods, record(), b"counted")
+    assert outside.read_bytes() == b"of the host"
+    WholeGpus(pods).write([record()], seen(100, 0), 0, 0)
+    assert outside.read_bytes() == b"of the host"

@@ -1,0 +1,79 @@
+"""Proof that the runtime applied CDI, from what it keeps of each container."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.bundles import PROOF, Bundles, is_applied, running
+from nodeagent.containers.records import GivenDevice, Record
+from nodeagent.turns import Policy
+
+
+def record(container: str = "main", *, whole: bool = False) -> Record:
+    device = GivenDevice("GPU-0", 30, 4096, 0, 7)
+    return Record("team", "train", "uid-1", container, frozenset({"slot-0"}), 1, whole, Policy.HARD, 1, (device,))
+
+
+def pod(**states: dict[str, Any]) -> dict[str, Any]:
+    statuses = [
+        {"name": name, "containerID": f"containerd://id-{name}", "state": state} for name, state in states.items()
+    ]
+    return {"metadata": {"uid": "uid-1"}, "status": {"containerStatuses": statuses}}
+
+
+RUNNING: dict[str, Any] = {"running": {}}
+
+
+def keep(bundles: Path, container: str, *mounts: str) -> None:
+    folder = bundles / f"id-{container}"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"mounts": [{"destination": each} for each in mounts]}))
+
+
+def test_containers_that_run_with_a_shim_are_looked_at() -> None:
+    pods = [pod(main=RUNNING, other=RUNNING, waits={"waiting": {}})]
+    found = running([record(), record("waits"), record("whole", whole=True)], pods)
+    assert found == {"id-main": record()}
+
+
+@pytest.mark.parametrize(
+    ("content", "applied"),
+    [
+        (json.dumps({"mounts": [{"destination": "/proc"}, {"destination": PROOF}]}), True),
+        (json.dumps({"mounts": [{"destination": "/proc"}]}), False),
+        (json.dumps({}), False),
+        ("{", None),
+        ("[]", None),
+    ],
+)
+def test_a_container_has_its_device_if_its_configuration_mounts_it(
+    tmp_path: Path, content: str, *, applied: bool | None
+) -> None:
+    (tmp_path / "id-main").mkdir()
+    (tmp_path / "id-main" / "config.json").write_text(content)
+    assert is_applied(tmp_path, "id-main") is applied
+    assert is_applied(tmp_path, "id-other") is None
+
+
+def test_one_container_without_its_device_is_told_of_once_and_remembered(tmp_path: Path) -> None:
+    bundles = Bundles(tmp_path)
+    keep(tmp_path, "main", PROOF)
+    assert bundles.look([record()], [pod(main=RUNNING)]) == []
+    assert not bundles.failed
+    keep(tmp_path, "bad")
+    pods, records = [pod(main=RUNNING, bad=RUNNING)], [record(), record("bad")]
+    assert bundles.look(records, pods) == [record("bad")]
+    assert bundles.look(records, pods) == []
+    assert bundles.look([], []) == []
+    assert bundles.failed
+
+
+def test_a_container_is_looked_at_again_until_the_runtime_has_written_its_configuration(tmp_path: Path) -> None:
+    bundles = Bundles(tmp_path)
+    assert bundles.look([record()], [pod(main=RUNNING)]) == []
+    keep(tmp_path, "main")
+    assert bundles.look([record()], [pod(main=RUNNING)]) == [record()]
