@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fairgpu.cluster.api import ApiError
+from scheduler.cluster.earmarks import Earmark, encode
+from scheduler.cluster.gang_pods import Hold
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
 from scheduler.extender.binding import BindError, settle
+from scheduler.gangs.holding import arrive, let_overdue_go
+from scheduler.placement.holding import Piece
 from tests.unit.scheduler.extended import ALLOCATION, ApiServer, Time, ask, bind_pod, pod
 from tests.unit.scheduler.fleets import node
 
@@ -44,6 +48,7 @@ class Interleavings(RuleBasedStateMachine):
         self.read = [0, 0]
         self.leader = 0
         self.number = 0
+        self.binding: list[tuple[dict[str, Any], str, Hold, State]] = []
 
     def listed(self) -> State:
         """A replica that has listed everything."""
@@ -68,30 +73,64 @@ class Interleavings(RuleBasedStateMachine):
                 self.states[replica].put_pod(read_note(item))
         self.read[replica] = min(self.read[replica] + count, len(self.log))
 
-    @rule(core=st.sampled_from([10, 30, 50, 60, 100]), gpus=st.sampled_from([1, 1, 2]), anew=st.booleans())
-    def create(self, core: int, gpus: int, *, anew: bool) -> None:
+    @rule(
+        core=st.sampled_from([10, 30, 50, 60, 100]),
+        gpus=st.sampled_from([1, 1, 2]),
+        gang=st.sampled_from(["", "", "train/2", "train/3"]),
+        anew=st.booleans(),
+    )
+    def create(self, core: int, gpus: int, gang: str, *, anew: bool) -> None:
         self.number += 1
         name = f"p{self.number % 4}" if anew else f"p{self.number}"
         if name not in self.api.pods:
-            self.api.pods[name] = pod(name, uid=f"uid-{self.number}", core=core, gpus=gpus)
+            self.api.pods[name] = pod(name, uid=f"uid-{self.number}", core=core, gpus=gpus, gang=gang)
             self.note("ADDED", name)
 
-    @precondition(lambda self: any(not item["spec"].get("nodeName") for item in self.api.pods.values()))
+    @precondition(lambda self: self.api.pods)
     @rule(data=st.data(), answer=st.sampled_from(sorted(ANSWERS)), skips=st.booleans())
     def schedule(self, data: st.DataObject, answer: str, *, skips: bool) -> None:
-        """kube-scheduler asks about a pod, and perhaps binds it."""
-        unbound = sorted(name for name, item in self.api.pods.items() if not item["spec"].get("nodeName"))
-        name = data.draw(st.sampled_from(unbound))
+        """kube-scheduler asks about a pod, and perhaps binds it; it may not have seen yet that it is bound."""
+        name = data.draw(st.sampled_from(sorted(self.api.pods)))
         item, state = copy.deepcopy(self.api.pods[name]), self.states[self.leader]
+        item["spec"].pop("nodeName", None)
+        item["metadata"]["annotations"].pop(ALLOCATION, None)
         found = ask(state, item, self.time.now, list(NODES)).node_names
         if not found or skips:
             return
+        hold = arrive(state, item["metadata"]["uid"], found[0], self.time.now)
+        if hold is None:
+            self.bind(state, item, found[0], answer)
+        else:
+            self.binding.append((item, found[0], hold, state))
+            self.go_on(answer)
+
+    def bind(self, state: State, item: dict[str, Any], node: str, answer: str) -> None:
+        name = item["metadata"]["name"]
+        before = self.api.pods.get(name, {}).get("spec", {}).get("nodeName")
         self.api.answers = list(ANSWERS[answer])
         with contextlib.suppress(BindError):
-            bind_pod(state, self.api, item, found[0], self.time)
+            bind_pod(state, self.api, item, node, self.time)
         self.api.answers = []
-        if self.api.pods[name]["spec"].get("nodeName"):
+        if name in self.api.pods and self.api.pods[name]["spec"].get("nodeName") != before:
             self.note("MODIFIED", name)
+
+    def go_on(self, answer: str) -> None:
+        """Binds of a gang that waited go on, or end."""
+        ready = [one for one in self.binding if one[2].outcome.done()]
+        self.binding = [one for one in self.binding if not one[2].outcome.done()]
+        for item, name, hold, state in ready:
+            if not hold.outcome.result():
+                self.bind(state, item, name, answer)
+
+    @precondition(lambda self: any(not item["spec"].get("nodeName") for item in self.api.pods.values()))
+    @rule(data=st.data(), core=st.sampled_from([30, 100]), device=st.sampled_from(["n0-0", "n0-1", "n1-1"]))
+    def promise(self, data: st.DataObject, core: int, device: str) -> None:
+        """Devices are kept for a pod that waits."""
+        unbound = sorted(name for name, item in self.api.pods.items() if not item["spec"].get("nodeName"))
+        name = data.draw(st.sampled_from(unbound))
+        earmark = Earmark(device.partition("-")[0], (Piece(device, core, core * 10, 1),), (), 10**10)
+        self.api.pods[name]["metadata"]["annotations"]["fairgpu.io/earmark"] = encode(earmark)
+        self.note("MODIFIED", name)
 
     @precondition(lambda self: self.api.pods)
     @rule(data=st.data(), ends=st.booleans())
@@ -111,15 +150,20 @@ class Interleavings(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([5.0, 31.0, 66.0]))
     def wait(self, seconds: float) -> None:
         self.time.now += seconds
+        for state in self.states:
+            let_overdue_go(state, self.time.now)
+        self.go_on("made")
         settle(self.states[self.leader], self.api, self.time.now)
 
     @rule(replica=st.integers(0, 1))
     def restart(self, replica: int) -> None:
+        self.binding = [one for one in self.binding if one[3] is not self.states[replica]]
         self.states[replica], self.read[replica] = self.listed(), len(self.log)
 
     @rule()
     def take_over(self) -> None:
         """The other replica leads once its watch shows its mark, and with it all that was bound before."""
+        self.binding.clear()
         self.leader = 1 - self.leader
         self.catch_up(self.leader, len(self.log))
 
