@@ -105,7 +105,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             self.servers.append(acceptor)
 
     async def _serve_connection(self, application: Any, context: ssl.SSLContext | None, taken: socket.socket) -> None:
-        # No client holds a place by not reading; only the kernel sees whether a client takes anything (tcp(7)).
+        # For answers that the kernel has taken whole; BoundedConnection watches those that it has not (tcp(7)).
         taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self.options.unread_seconds * 1000))
         if context and not await self._sends_first_bytes(taken):
             return

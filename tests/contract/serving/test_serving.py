@@ -81,6 +81,23 @@ def test_a_connection_whose_client_reads_no_answer_is_closed(impatient: Served) 
         send_until_closed(deaf.sock)
 
 
+def test_nor_does_it_keep_its_place_by_sending(impatient: Served) -> None:
+    deaf = impatient.connect()
+    deaf.connect()
+    assert deaf.sock is not None
+    deaf.sock.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with deaf.sock, pytest.raises(ConnectionError):
+        send_urgent_until_closed(deaf.sock)
+
+
+def send_urgent_until_closed(sock: socket.socket) -> None:
+    """Sends bytes that are none of TLS's, each of which restarts the kernel's timer for a closed window."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        socket.socket.send(sock, b"!", socket.MSG_OOB)
+        time.sleep(0.01)
+
+
 def send_until_closed(sock: socket.socket) -> None:
     """Sends single bytes: the client of a connection that is gone is told so when it speaks."""
     deadline = time.monotonic() + LIMIT_S
