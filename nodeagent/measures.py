@@ -1,4 +1,4 @@
-"""The agent's metrics. What it tells by pod is bounded by the pods of one node."""
+"""The agent's metrics. Series by pod are bounded by the pods of one node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTAINER = ("namespace", "pod", "container", "uuid")
 
 
 class Measures:
-    """What is counted as it happens."""
+    """Counters of events."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._starts = Counter(
@@ -58,7 +58,7 @@ class Measures:
 
 
 class NodeCollector(Collector):
-    """What is there when Prometheus asks: GPUs, what containers hold of them, processes that nothing holds."""
+    """Gauges that are read at each scrape: GPUs, their parts that containers hold, and processes without a limit."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class NodeCollector(Collector):
         self._withheld = withheld
 
     def collect(self) -> Iterable[Metric]:
-        """All samples."""
+        """Yields all series."""
         seen = self._seen()
         yield self._gpus(seen)
         yield from self._containers(seen)

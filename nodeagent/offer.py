@@ -44,7 +44,7 @@ class Vendor(Protocol):
         """
 
     def sample(self, uuid: str) -> DriverSample:
-        """What the driver says now of one device and of the processes on it.
+        """Returns the driver's present figures of one device and of the processes on it.
 
         Raises:
             OSError: the driver does not answer.

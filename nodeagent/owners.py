@@ -1,4 +1,4 @@
-"""Whose each process on a GPU is, and which of them nothing holds to a share. Pure."""
+"""Finds the container of each process on a GPU, and the processes that no share limits. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from nodeagent.processes import Process
 
 
 class Standing(StrEnum):
-    """What a process is to the GPU that it works on."""
+    """The relation of a process to the GPU that it uses."""
 
     HELD = "held"
-    """In a container that has a piece of the GPU; the shim has taken it up, or the container has the GPU whole."""
+    """In a container with a piece of the GPU; the shim has registered it, or the container has the GPU whole."""
     WITHOUT_SLOT = "without_slot"
-    """In a container that has a piece of the GPU; the shim has not taken it up: the program is linked statically or
-    with musl, or went round the shim."""
+    """In a container with a piece of the GPU, but not registered by the shim.
+
+    The program is linked statically or with musl, or went around the shim.
+    """
     WITHOUT_SHARE = "without_share"
-    """In a pod's container that has no piece of the GPU."""
+    """In a pod's container without a piece of the GPU."""
     OUTSIDE_PODS = "outside_pods"
     """A process of the node's own."""
 
 
 @dataclass(frozen=True)
 class Owned:
-    """A process on a GPU, and the container that it belongs to; None where that has no piece of the GPU."""
+    """A process on a GPU with its container; None where the container has no piece of the GPU."""
 
     process: Process
     standing: Standing
@@ -35,7 +37,7 @@ class Owned:
 
 
 def container_names(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The names of containers that have started, by the ids that the runtime gave them."""
+    """Returns the names of containers that have started, by the runtime's ids."""
     return {
         str(status["containerID"]).rpartition("/")[2]: str(status["name"])
         for pod in pods
@@ -52,12 +54,12 @@ def owner(
     names: Mapping[str, str],
     taken_up: Callable[[Record], frozenset[tuple[int, int]]],
 ) -> Owned | None:
-    """Whose the process is; None as long as nobody can say, which is until its container's status names it.
+    """Returns the container of a process; None while it is unknown, until a container's status names it.
 
     Args:
-        process: one that the driver names on the GPU.
-        uuid: the GPU's.
-        records: of all containers that live or are starting on this node.
+        process: a process that the driver names on the GPU.
+        uuid: the GPU's uuid.
+        records: the records of all containers that are alive or starting on this node.
         names: containers' names by their ids (`container_names`).
         taken_up: the processes, by own pid and start time, that a container's shim has taken up.
     """
@@ -77,7 +79,7 @@ def owner(
 def unheld_since(
     before: Mapping[tuple[int, int], float], owned: Iterable[Owned], now_seconds: float
 ) -> dict[tuple[int, int], float]:
-    """Since when each process in a pod has been on a GPU that nothing holds it to, by pid and start time."""
+    """Returns the instant since when each pod's process has been on a GPU without a limit, by pid and start time."""
     return {
         (each.process.pid, each.process.start_time): before.get(
             (each.process.pid, each.process.start_time), now_seconds

@@ -329,7 +329,7 @@ class Agent:
             self._events.warn(About("Node", name, name), reason, message, dt.datetime.now(dt.UTC))
 
     def _heard(self, error: KubeletError | OSError | None) -> None:
-        """What the device plugin tells of each try to register."""
+        """Logs the outcome of each attempt to register with the kubelet."""
         self._measures.registered.set(error is None)
         if error is None:
             _log.info("registered with the kubelet", resource=names.GPU)

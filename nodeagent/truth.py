@@ -1,7 +1,7 @@
-"""What the driver says that each container holds, asked once a second, and which processes nothing holds to a share.
+"""Asks the driver once a second what each container uses, and finds the processes that no share limits.
 
-It runs beside everything else: a driver that hangs keeps nobody from starting containers or writing pages, and the
-figures on the pages tell their age.
+It runs in a thread of its own: a driver that hangs delays neither starts of containers nor writes of pages, and the
+figures on the pages show their age.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ ContainerDevice = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Node:
-    """What the driver's word is held against.
+    """The node's records and pods, which the driver's figures are compared with.
 
     Attributes:
-        records: of all containers that live or are starting.
+        records: the records of all containers that are alive or starting.
         pods: the node's pods.
-        uuids: of the GPUs that are offered.
+        uuids: the uuids of the offered GPUs.
         sample: asks the driver for one GPU.
     """
 
@@ -53,14 +53,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Seen:
-    """One look at all GPUs.
+    """The result of one look at all GPUs.
 
     Attributes:
-        figures: of each container's piece of each GPU; of a GPU whose sample does not say all, those of before.
-        strays: the processes that nothing holds to a share, with their GPU's uuid.
+        figures: the figures of each container's piece of each GPU; those of the last sample if this one is incomplete.
+        strays: the processes that no share limits, with their GPU's uuid.
         busy_percent: the part of the time since the last look in which each container kept each GPU busy.
-        processes: how many processes of each container hold each GPU.
-        silent: the GPUs that the driver did not answer for, and why.
+        processes: the number of processes of each container on each GPU.
+        silent: the GPUs for which the driver did not answer, and why.
     """
 
     figures: Mapping[ContainerDevice, Figure] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Seen:
 
 
 class Truth:
-    """Looks again and again, and remembers what each look needs of the one before."""
+    """Looks at the GPUs repeatedly, and keeps what each look needs of the last one."""
 
     def __init__(self, node: Node, folders: Folders) -> None:
         self._node = node
@@ -84,7 +84,7 @@ class Truth:
         """The last look; replaced whole, so that it can be read from any thread."""
 
     def look(self, now_seconds: float) -> Seen:
-        """Asks the driver for each GPU."""
+        """Asks the driver about each GPU."""
         records = self._node.records()
         names = container_names(self._node.pods())
         found: dict[ContainerDevice, Figure] = {}
@@ -121,7 +121,7 @@ class Truth:
         return self.seen
 
     def overdue(self, now_seconds: float) -> list[Process]:
-        """The processes in pods that nothing has held to a share for so long that an admin may want them ended."""
+        """Returns the pods' processes that no share has limited for so long that they should be ended."""
         return [
             each.process
             for _, each in self.seen.strays
@@ -192,9 +192,9 @@ def _pids(sample: DriverSample) -> frozenset[int]:
 
 
 def end(process: Process) -> bool:
-    """Ends a process, if it is still the one that was seen and still in a pod's cgroup. Whether it was told to.
+    """Ends a process if it is still the observed one and still in a pod's cgroup; returns whether it was signalled.
 
-    A pid may be another process's by now: the descriptor is opened first, and what it means is looked at then.
+    The pid may belong to another process by now: the descriptor is opened first, and its process is checked then.
     """
     try:
         descriptor = os.pidfd_open(process.pid)

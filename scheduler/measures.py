@@ -121,7 +121,7 @@ class Measures:
         self._seconds.labels(verb).observe(seconds)
 
     def condition(self, outcome: str) -> None:
-        """Counts a condition of a waiting pod; `outcome` is one of TOLD."""
+        """Counts a condition of a waiting pod by its outcome."""
         self._conditions.labels(outcome).inc()
 
     def reclaim(self, outcome: str) -> None:

@@ -67,16 +67,16 @@ class StatesSettings(Section):
 
 
 class ReclaimSettings(Section):
-    """How devices are freed for pods within their budget that wait."""
+    """The eviction of pods that frees devices for waiting pods within their budget."""
 
     enabled: bool = True
     """Whether pods of spent budgets, and pods of normal task priority for those of high, are evicted at all."""
     notice_seconds: Annotated[float, Field(ge=0, le=86400)] = 60
-    """How long before its eviction a pod gets notice."""
+    """The time between a pod's notice and its eviction."""
     placed_seconds: Annotated[float, Field(gt=0, le=3600)] = 30
-    """How long the devices are kept once they are free. Where the pod is not placed by then, the node is left out."""
+    """The time for which freed devices are kept. A node on which the pod is not placed by then is left out."""
     give_up_seconds: Annotated[float, Field(gt=0, le=86400)] = 600
-    """How long pods may take to go after their notice, as one may whose PodDisruptionBudget allows no eviction."""
+    """The longest time after their notice in which pods may end; a PodDisruptionBudget may delay one."""
 
 
 class SchedulerSettings(Section):

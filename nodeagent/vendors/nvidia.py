@@ -102,7 +102,7 @@ class Nvidia:
         return replace(offer, inventory=replace(offer.inventory, devices=devices))
 
     def sample(self, uuid: str) -> DriverSample:
-        """What NVML says now of one GPU and of the processes on it.
+        """Returns NVML's present figures of one GPU and of the processes on it.
 
         Raises:
             OSError: NVML does not answer for this GPU.

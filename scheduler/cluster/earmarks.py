@@ -1,6 +1,7 @@
-"""Reads and writes `fairgpu.io/earmark`: the devices that are freed and kept for a pod that waits.
+"""Reads and writes `fairgpu.io/earmark`: the devices that are freed and kept for a waiting pod.
 
-It stands on that pod, so that a replica that takes over knows what was promised to whom once the victims are gone.
+The annotation is on that pod, so that a replica that takes over knows for which pod the devices are once the victims
+are gone.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ MAX_BYTES = 64 << 10
 
 
 class EarmarkError(ValueError):
-    """An annotation that is no earmark; the message names the cause."""
+    """An annotation that is not an earmark; the message names the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Earmark:
-    """What is kept for a pod.
+    """The devices that are kept for a pod, and the pods that are evicted for it.
 
     Attributes:
-        node: where.
-        pieces: of which devices.
-        victims: the uids of the pods that go for it.
-        until: when it falls at the latest, in seconds since the epoch.
+        node: the node of the devices.
+        pieces: the pieces of devices.
+        victims: the uids of the pods that are evicted for it.
+        until: the instant at which it is withdrawn at the latest, in seconds since the epoch.
     """
 
     node: str
@@ -58,22 +59,22 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def earmark_of(placed: Placed, request: Request, victims: tuple[str, ...], until: float) -> Earmark:
-    """Returns the earmark of a place in a plan."""
+    """Returns the earmark for a place in a plan."""
     return Earmark(placed.node, placed.pieces(request), victims, int(until))
 
 
 def encode(earmark: Earmark) -> str:
-    """Returns the annotation's text."""
+    """Encodes an earmark as the annotation's value."""
     devices = [_Device(*piece) for piece in earmark.pieces]
     document = _Document(VERSION, earmark.node, devices, list(earmark.victims), earmark.until)
     return msgspec.json.encode(document).decode()
 
 
 def decode(text: str) -> Earmark:
-    """Parses the annotation.
+    """Decodes the annotation's value.
 
     Raises:
-        EarmarkError: it is none, or of another version.
+        EarmarkError: it is not an earmark, or of another version.
     """
     if len(text) > MAX_BYTES:
         raise EarmarkError(f"{len(text)} characters, and at most {MAX_BYTES} are read")

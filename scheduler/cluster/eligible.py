@@ -1,9 +1,9 @@
-"""The nodes on which a pod may run once there is room, as kube-scheduler will judge it.
+"""Finds the nodes on which a pod may run once there is room, by kube-scheduler's rules.
 
-kube-scheduler drops nodes that are short in aggregate before it asks an extender, so a node full of victims is in no
-call. What its plugins say of unschedulable nodes, taints, node selectors and required node affinity is judged here
-(https://kubernetes.io/docs/concepts/scheduling-eviction/). What depends on other pods or on volumes is not: such a pod
-is planned only on nodes that kube-scheduler has named for it.
+kube-scheduler drops nodes that are short in aggregate before it asks an extender, so it never names a node full of
+victims. Its rules of unschedulable nodes, taints, node selectors and required node affinity are applied here
+(https://kubernetes.io/docs/concepts/scheduling-eviction/). Rules that depend on other pods or on volumes are not: a pod
+with such rules is planned only on nodes that kube-scheduler has named for it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from fairgpu.json_values import mapping, mappings
 Json = Mapping[str, Any]
 
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-"""The taint for which a pod may have a toleration that lets it onto a cordoned node."""
+"""The taint of a cordoned node, which a pod may tolerate."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What kube-scheduler's plugins know of a node, beside its resources.
+    """A node's properties that kube-scheduler's plugins check, beside its resources.
 
     Attributes:
-        name: the node's.
-        labels: its.
-        taints: its.
+        name: the node's name.
+        labels: the node's labels.
+        taints: the node's taints.
         unschedulable: whether it is cordoned.
-        pods: how many pods it takes in all.
+        pods: the number of pods that it takes in all.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The part of a pod's spec that says on which nodes it may run.
+    """The part of a pod's spec that decides on which nodes it may run.
 
     Attributes:
         node_selector: labels that a node must have.
-        tolerations: of taints.
-        node_terms: one of which a node must meet; None where there are none to meet.
+        tolerations: the taints that it tolerates.
+        node_terms: the terms of which a node must meet one; None where there are none.
         only_where_named: whether other pods or volumes decide where it may run.
     """
 
@@ -79,7 +79,7 @@ def rules_of(spec: Json) -> Rules:
 
 
 def may_run(rules: Rules, site: Site) -> bool:
-    """Whether a pod may run on a node, whatever runs there."""
+    """Whether a pod may run on a node, whatever else runs there."""
     taints: Iterable[Json] = (*site.taints, UNSCHEDULABLE) if site.unschedulable else site.taints
     return (
         all(site.labels.get(key) == value for key, value in rules.node_selector.items())

@@ -1,4 +1,4 @@
-"""Events on Nodes whose inventory is not used, for whoever runs `kubectl describe node`."""
+"""Writes Events on Nodes whose inventory is not used, and on pods, for users of kubectl describe."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _log = structlog.get_logger(__name__)
 
 COMPONENT = "fairgpu-scheduler"
 NAMESPACE = "default"
-"""Of events about objects of the cluster, as the API server wants it."""
+"""The namespace of events about cluster-scoped objects, as the API server requires."""
 LONGEST_MESSAGE = 1024
-"""The API server's bound on an event's message."""
+"""The longest message of an event that the API server accepts."""
 
 
 class Creating(Protocol):
-    """The part of the API server that events need."""
+    """The request to the API server that events need."""
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Posts an object."""
 
 
 class Named(Protocol):
-    """A pod, as far as events name it."""
+    """The parts of a pod that events name."""
 
     @property
     def uid(self) -> str:
@@ -46,12 +46,12 @@ class NodeEvents:
     """Writes warnings about Nodes."""
 
     def __init__(self, api: Creating, stamp: Callable[[], str]) -> None:
-        """Names the API server, and what gives the present time as the API writes it."""
+        """Makes a writer; `stamp` returns the present time in the API's format."""
         self._api = api
         self._stamp = stamp
 
     def warn(self, node: str, uid: str, reason: str, message: str) -> None:
-        """Writes a warning; a replica that finds the same does not write it again.
+        """Writes a warning about a Node; a replica with the same finding does not write it again.
 
         An API server that refuses costs a log line.
         """
@@ -64,7 +64,7 @@ class NodeEvents:
 
 
 def pod_event(pod: Named, reason: str, message: str, at: str) -> dict[str, Any]:
-    """The core/v1 Event about a pod; its name comes from what it says, so that it is written once."""
+    """Returns the core/v1 Event about a pod, named by its content, so that it is written once."""
     digest = hashlib.sha256(f"{pod.uid}/{reason}/{message}".encode()).hexdigest()[:16]
     regarding = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     return {
@@ -83,7 +83,7 @@ def pod_event(pod: Named, reason: str, message: str, at: str) -> dict[str, Any]:
 
 
 def node_event(node: str, uid: str, reason: str, message: str, at: str) -> dict[str, Any]:
-    """The core/v1 Event; its name comes from what it says, so that both replicas write one."""
+    """Returns the core/v1 Event about a Node, named by its content, so that two replicas write one."""
     digest = hashlib.sha256(f"{uid}/{reason}/{message}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",

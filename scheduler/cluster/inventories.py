@@ -38,7 +38,7 @@ class Inventories:
         self._refused.add(name)
 
     def left_out(self) -> tuple[int, int]:
-        """How many nodes have an inventory that makes no sense, and how many offer a device of another one."""
+        """Returns the number of nodes with an invalid inventory, and of those that offer a device of another node."""
         return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
     def names(self) -> set[str]:

@@ -273,7 +273,7 @@ def _is_unschedulable(status: Json) -> bool:
 
 
 def _told(status: Json) -> str:
-    """What another replica, or this one before it started anew, has written into the pod's condition."""
+    """Returns the text that this replica or another one has written into the pod's condition."""
     return next(
         (str(one.get("message")) for one in mappings(status.get("conditions")) if one.get("type") == PLACEABLE), ""
     )

@@ -416,7 +416,7 @@ class State:
         return self._mix.pods
 
     def figures(self) -> Figures:
-        """What it all comes to now, for metrics."""
+        """Returns the figures of the state for metrics."""
         with self.lock:
             refused, shared = self.inventories.left_out()
             fleet, rows = self.fleet, slice(0, self.fleet.size)

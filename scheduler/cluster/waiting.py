@@ -70,7 +70,7 @@ class WaitingPods:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Returns the number of waiting pods."""
         return len(self._pods)
 
     def all(self) -> Iterator[WaitingPod]:

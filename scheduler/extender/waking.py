@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.1
 MISSED_LOOKS = 20
-"""How many looks back a refusal may have missed the end of a pod: kube-scheduler may see it before this watch does."""
+"""The number of looks for which a refusal may have missed a pod's end, which kube-scheduler may see first."""
 RETRY_SECONDS = 2.0
 BETWEEN_SECONDS = 0.02
 """The pause between patches: at most 50 a second, so that thousands of waiting pods do not load the API server."""
@@ -108,7 +108,7 @@ def wake(
 
 
 def _patch(api: Patching, pod: WaitingPod, text: str, at: str) -> str:
-    """Writes a pod's condition; what became of it, as one of scheduler.measures.TOLD."""
+    """Writes a pod's condition; returns the outcome, one of scheduler.measures.TOLD."""
     fits = text == FITS
     condition = {
         "type": PLACEABLE,

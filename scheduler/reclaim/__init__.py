@@ -1,1 +1,1 @@
-"""Frees devices for pods within their budget: whom to evict, and when."""
+"""Evicts pods of spent budgets to free devices for pods within their budget: chooses them, gives notice, evicts."""

@@ -1,13 +1,14 @@
-"""Plans which pods are to go, so that pods within their budget that wait can be placed.
+"""Plans which pods to evict, so that waiting pods within their budget can be placed.
 
-A pod of a spent budget goes before any other. One within its budget goes only for a pod of high task priority, and only
-if its own is normal. Of several sets that free the devices, the one with the fewest pods within their budget is taken,
-then the one with the fewest of high priority, then the one whose end loses the least work. No set holds a pod that
-could stay: each of the set is put back, the dearest first, and goes only if the devices do not suffice with it.
+A pod of a spent budget goes before any other. A pod within its budget goes only for a pod of high task priority, and
+only if its own is normal. Of several sets that free the devices, the one with the fewest pods within their budget is
+chosen, then the one with the fewest of high priority, then the one whose end loses the least work. No set contains a
+pod that could stay: each pod of the set is put back, the dearest first, and goes only if the devices do not suffice
+with it.
 
-The cheapest devices are found for all nodes at once; the best nodes are then searched exactly, as
-`kube-scheduler's own preemption
-<https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/preemption/preemption.go>`_ does for all.
+The cheapest devices are found for all nodes at once; the best nodes are then searched exactly, as `kube-scheduler's own
+preemption <https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/preemption/preemption.go>`_
+does for all.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from scheduler.reclaim.roster import Holders, Pieces, pieces_on
 
 NOTHING = Holding("")
 SEARCHED = 32
-"""The nodes that are searched exactly, those first whose cheapest devices cost least."""
+"""The number of nodes that are searched exactly: those whose cheapest devices cost least."""
 HIGH_COST, IN_BUDGET_COST = 1e11, 1e13
-"""What a pod of high priority, and one within its budget, weighs in the order in which nodes are searched: more than
-any work that is lost, in percent of a GPU times seconds."""
+"""The costs of a pod of high priority and of one within its budget, in the order in which nodes are searched: each is
+more than any lost work, in percent of a GPU times seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A pod within its budget that waits.
+    """A waiting pod within its budget.
 
     Attributes:
-        uid: its.
-        request: what it needs.
+        uid: the pod's uid.
+        request: the pod's request.
         rows: the nodes on which it may run, once there is room.
         high_priority: whether its task priority is high.
     """
@@ -55,11 +56,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Pods that run and may be evicted, one place in each array a pod.
+    """The running pods, with the figures that decide on their eviction; one place in each array a pod.
 
     Attributes:
-        holders: all pods that run.
-        may_go: which of them may be evicted at all.
+        holders: all running pods.
+        may_go: whether each may be evicted at all.
         in_budget: whether the budget of each has money.
         spent: the work that is lost with each, in percent of a GPU times seconds.
     """
@@ -72,11 +73,11 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done.
+    """The placements to make, and the evictions that they need.
 
     Attributes:
-        places: where each claim goes, by its uid.
-        victims: the uids of the pods that go before.
+        places: the place of each claim, by its uid.
+        victims: the uids of the pods to evict first.
     """
 
     places: dict[str, Placed]
@@ -84,7 +85,7 @@ class Plan:
 
 
 class Cost(NamedTuple):
-    """What a set of victims costs; the smaller, the better."""
+    """The cost of evicting a set of pods; smaller is better."""
 
     in_budget: int
     high_priority: int
@@ -93,7 +94,7 @@ class Cost(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """One node as it is searched: what is left of its devices, processor time, memory and places for pods."""
+    """A node during the search: its free devices, processor time, memory and places for pods."""
 
     rooms: tuple[Room, ...]
     cpu_milli: int
@@ -102,13 +103,13 @@ class _Node(NamedTuple):
 
 
 def plan_reclaim(fleet: Fleet, victims: Victims, claims: Sequence[Claim], spare_pods: Ints) -> Plan | None:
-    """The fewest evictions after which all claims can be placed; None where no evictions suffice.
+    """Returns the fewest evictions after which all claims can be placed; None where no evictions suffice.
 
     Args:
         fleet: a copy of what there is, which this changes. What pods hold that are about to end anyway is free in it.
-        victims: who may be evicted.
-        claims: all are placed, or none is.
-        spare_pods: how many more pods each node takes.
+        victims: the pods that may be evicted.
+        claims: the pods to place, all or none.
+        spare_pods: the number of further pods that each node takes.
     """
     planner = _Planner(fleet, victims, spare_pods.copy())
     places: dict[str, Placed] = {}
@@ -129,7 +130,7 @@ def victims_on(fleet: Fleet, victims: Victims, claim: Claim, spare_pods: Ints) -
 
 
 def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
-    """What a set of victims costs."""
+    """Returns the cost of evicting a set of pods."""
     at = np.fromiter(chosen, np.int64)
     return Cost(
         int(victims.in_budget[at].sum()),
@@ -140,7 +141,7 @@ def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
 
 
 class _Planner:
-    """The claims so far are placed, and their victims gone."""
+    """Plans claims one after the other: earlier claims are placed, and their victims are gone."""
 
     def __init__(self, fleet: Fleet, victims: Victims, spare_pods: Ints) -> None:
         self._fleet = fleet
@@ -153,7 +154,7 @@ class _Planner:
         self._gone: dict[int, Holding] = {}
 
     def place(self, claim: Claim) -> Placed | None:
-        """Places one more claim, with what victims that takes."""
+        """Places one more claim, and adds the victims that it needs; returns its place."""
         fleet, request = self._fleet, claim.request
         rows = claim.rows
         roomy = (fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)
@@ -175,7 +176,7 @@ class _Planner:
         return placed
 
     def spared(self) -> list[int]:
-        """The victims that have to go for the claims where they are: later claims may have gone elsewhere."""
+        """Returns the victims that the claims need where they are now: later claims may have gone elsewhere."""
         fleet, needed = self._fleet, []
         for at in sorted(self._gone, key=self._dearness, reverse=True):
             uid, row = self._holders.uids[at], int(self._holders.row[at])
@@ -196,7 +197,7 @@ class _Planner:
         return bool(victims.in_budget[at]), bool(holders.high_priority[at]), spent, holders.uids[at]
 
     def _cheapest(self, claim: Claim) -> tuple[int, list[int]] | None:
-        """The node and the victims on it that cost least; None where no victims make room."""
+        """Returns the node with the cheapest victims, and these; None where no victims make room."""
         best: tuple[Cost, int, list[int]] | None = None
         order = self._in_order(claim)
         for start in range(0, len(order), SEARCHED):
@@ -214,7 +215,7 @@ class _Planner:
         return np.asarray(self._here & (lower | ~self._holders.high_priority if claim.high_priority else lower))
 
     def _in_order(self, claim: Claim) -> list[int]:
-        """The nodes on which there is room once all who may go are gone, the cheapest first."""
+        """Returns the nodes with enough room after all possible evictions, the cheapest first."""
         fleet, request, may_go = self._fleet, claim.request, self._may_go(claim)
         shape = fleet.core.shape
         lines = may_go[self._holders.pieces.pod]
@@ -235,7 +236,7 @@ class _Planner:
         return able[np.argsort(costs[able], kind="stable")].tolist()  # type: ignore[no-any-return]
 
     def _costs(self, need: Need, pieces: Pieces, usable: Flags) -> Floats:
-        """For each node what its cheapest devices cost, where those on each device go in the order of their cost."""
+        """Returns the cost of each node's cheapest devices, whose pods are evicted in the order of their cost."""
         fleet = self._fleet
         memory = need.memory_mib or fleet.total * need.memory_percent // 100
         short_core = (need.core_percent - fleet.core).ravel()
@@ -269,7 +270,7 @@ class _Planner:
         return np.asarray(np.sort(of_node, axis=1)[:, : need.gpus].sum(axis=1))
 
     def on_node(self, claim: Claim, row: int) -> list[int] | None:
-        """The victims on one node that cost least, as far as that is found; None where no victims make room."""
+        """Returns the cheapest victims on one node, as far as the search finds them; None where none make room."""
         may_go = self._may_go(claim) & (self._holders.row == row)
         dearest_first = sorted(np.flatnonzero(may_go).tolist(), key=self._dearness, reverse=True)
         whole = self._spare(claim, row, dearest_first)
@@ -293,7 +294,7 @@ class _Planner:
     def _on_device(
         self, need: Need, row: int, device: int, dearest_first: Sequence[int], claim: Claim
     ) -> list[int] | None:
-        """The victims on one device without whom one container fits on it."""
+        """Returns the victims on one device without which one container fits on it."""
         holds = {at for at in dearest_first if any(place == device for place, *_ in self._places(at, row))}
         room = next(one for one in self._node(claim, row, holds).rooms if one.device == device)
         if not room.takes(need):
@@ -314,7 +315,7 @@ class _Planner:
         return chosen
 
     def _spare(self, claim: Claim, row: int, dearest_first: Sequence[int]) -> list[int] | None:
-        """Those of some pods who have to go; None where it does not suffice that they all go."""
+        """Returns those of some pods that must go; None where it does not suffice that all of them go."""
         node = self._node(claim, row, dearest_first)
         if not _fits(node, claim.request):
             return None
@@ -328,7 +329,7 @@ class _Planner:
         return chosen
 
     def _node(self, claim: Claim, row: int, gone: Iterable[int]) -> _Node:
-        """A node without some pods, and those of its devices that the claim may use."""
+        """Returns a node without some pods, and with only the devices that the claim may use."""
         fleet = self._fleet
         usable = np.flatnonzero(self._chooser.usable(claim.request, np.array([row]))[0]).tolist()
         core, memory, slots = fleet.core[row].tolist(), fleet.memory[row].tolist(), fleet.slots[row].tolist()
@@ -344,14 +345,14 @@ class _Planner:
         return _Node(rooms, cpu, host, pods)
 
     def _with(self, node: _Node, at: int, row: int) -> _Node:
-        """A node with one pod more."""
+        """Returns a node with one more pod."""
         pieces = {piece[0]: piece for piece in self._places(at, row)}
         rooms = tuple(_without(room, pieces[room.device]) if room.device in pieces else room for room in node.rooms)
         cpu, host = node.cpu_milli - int(self._holders.cpu_milli[at]), node.host_mib - int(self._holders.host_mib[at])
         return _Node(rooms, cpu, host, node.pods - 1)
 
     def _places(self, at: int, row: int) -> list[tuple[int, int, int, int]]:
-        """What a pod holds of the devices of its node: device, core, memory, slots."""
+        """Returns what a pod holds of the devices of its node: device, core, memory, slots."""
         return [piece[1:] for piece in pieces_on(self._fleet, row, self._holding(at))]
 
     def _holding(self, at: int) -> Holding:

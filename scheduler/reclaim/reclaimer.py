@@ -1,8 +1,8 @@
-"""Carries plans out, step by step, from what the API server shows: earmark, notice, eviction.
+"""Carries plans out step by step, from the API server's objects alone: earmark, notice, eviction.
 
-The earmark on the pod that waits is written first, and everything else follows from it: a pod that an earmark names
-gets notice, and is evicted once that has passed; a notice that no earmark wants is called off. So a replica that takes
-over goes on where the last one stood.
+The earmark on the waiting pod is written first, and everything else follows from it: a pod that an earmark names gets a
+notice, and is evicted once the notice has passed; a notice without an earmark is called off. So a replica that takes
+over continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
 PLANS_A_ROUND = 2
-"""Each takes a good part of a tenth of a second at 5,000 nodes."""
+"""The most plans of one round; each takes up to a tenth of a second at 5,000 nodes."""
 SHOWN_SECONDS = 10.0
-"""How long an earmark that was written may take until the watch shows it."""
+"""The longest time until the watch shows an earmark that was written."""
 NOTICE_REASON = "PodReclaimNotice"
 NOTICE = "a pod within its GPU budget waits for the GPUs of this one, which goes first: it is evicted at {at}"
 MERGE = "application/merge-patch+json"
@@ -51,7 +51,7 @@ class Writing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Time as reclaim sees it: monotonic seconds, and seconds since the epoch."""
+    """The clocks of reclaim: monotonic seconds, and seconds since the epoch."""
 
     now: Callable[[], float]
     wall: Callable[[], float]
@@ -67,14 +67,14 @@ class _Written:
 
 
 def keep_reclaiming(reclaimer: Reclaimer, acts: Callable[[], bool], wait: Callable[[float], bool]) -> None:
-    """Looks for what is to be reclaimed until `wait` returns true."""
+    """Runs a step at intervals until `wait` returns true."""
     while not wait(LOOK_SECONDS):
         if acts():
             reclaimer.step()
 
 
 class Reclaimer:
-    """Frees devices for pods within their budget that wait."""
+    """Frees devices for waiting pods within their budget."""
 
     def __init__(
         self, state: State, api: Writing, settings: ReclaimSettings, clocks: Clocks, measures: Measures
@@ -92,7 +92,7 @@ class Reclaimer:
         self._fruitless: dict[tuple[Any, ...], tuple[int, int]] = {}
 
     def step(self) -> None:
-        """Does what is due now."""
+        """Does all that is due now: plans, earmarks, notices and evictions."""
         with self._state.lock:
             earmarks = dict(self._state.earmarks)
         now = self._clocks.now()
@@ -119,7 +119,7 @@ class Reclaimer:
         self._left_out = {uid: left for uid, left in self._left_out.items() if self._state.note(uid) is not None}
 
     def _why_fall(self, pod: WaitingPod, earmark: Earmark) -> str:
-        """Returns why an earmark is to fall; empty where it stands."""
+        """Returns why an earmark must be withdrawn; empty where it stays."""
         state, settings = self._state, self._settings
         with state.lock:
             if state.reservation(pod.uid) is not None:
@@ -151,7 +151,7 @@ class Reclaimer:
         return self._state.budgets.standing(note.namespace) is Standing.IN_BUDGET
 
     def _fall(self, pod: WaitingPod, earmark: Earmark, why: str) -> None:
-        """Takes an earmark back; a node on which it was in vain is left out for this pod."""
+        """Withdraws an earmark; a node that was freed in vain is left out for this pod."""
         if pod.uid in self._freed_at or self._clocks.wall() >= earmark.until:
             self._left_out.setdefault(pod.uid, set()).add(earmark.node)
             self._known[pod.uid, earmark] = "in_vain"
@@ -212,7 +212,7 @@ class Reclaimer:
         _log.info("victim evicted", pod=_name(note), uid=note.uid, waits=uid)
 
     def _call_off(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> None:
-        """Takes notices back that no earmark wants."""
+        """Removes the notices that no earmark needs."""
         wanted = {uid for _, earmark in earmarks.values() for uid in earmark.victims}
         wanted |= {uid for one in self._written.values() for uid in one.earmark.victims}
         for uid in self._state.noticed() - wanted:
@@ -223,7 +223,7 @@ class Reclaimer:
     # What is to be planned.
 
     def _plan(self) -> None:
-        """Plans for the pods that wait, the highest class and the oldest first, and writes their earmarks."""
+        """Plans for the waiting pods, by class and then by age, and writes their earmarks."""
         plans = 0
         for claims in self._claims():
             if plans == PLANS_A_ROUND:
@@ -257,7 +257,7 @@ class Reclaimer:
         return frozenset(self._left_out.get(uid, ()))
 
     def _claims(self) -> Iterator[list[WaitingPod]]:
-        """Yields the pods within their budget for which nothing is kept, those of a gang together."""
+        """Yields the waiting pods within their budget that have no reservation or earmark; those of a gang together."""
         state = self._state
         with state.lock:
             waiting = [one.pod for one in state.waiting.in_order()]
@@ -298,7 +298,7 @@ class Reclaimer:
         return shown + [one.earmark for one in self._written.values()]
 
     def _planned(self, claims: Sequence[WaitingPod], victims: Victims) -> Plan | None:
-        """Returns the plan for some pods, with what is promised to others kept and what ends anyway free."""
+        """Returns the plan for some pods; devices promised to others count as held, ending pods' devices as free."""
         state = self._state
         fleet = state.fleet.copy()
         for uid in state.leaving() | {uid for one in self._promised() for uid in one.victims}:
@@ -331,7 +331,7 @@ class Reclaimer:
             _log.info("reclaim planned", pod=_name(pod), uid=pod.uid, node=placed.node, victims=list(gone))
 
     def _annotate(self, pod: WaitingPod | PodNote, key: str, value: str | None) -> bool:
-        """Writes or removes an annotation by the right to the pod's status; whether that was done."""
+        """Writes or removes an annotation by the right to the pod's status; returns whether that succeeded."""
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
         try:
             self._api.patch(path, {"metadata": {"uid": pod.uid, "annotations": {key: value}}}, MERGE)
@@ -343,7 +343,7 @@ class Reclaimer:
 
 
 def _whole(state: State, pod: WaitingPod) -> list[WaitingPod]:
-    """Returns the pods that are placed together with a pod; none where its gang is not complete."""
+    """Returns the pods that must be placed together with a pod; none where its gang is not complete."""
     if pod.gang is None:
         return [pod]
     gang = state.gangs.wait(pod)

@@ -1,4 +1,4 @@
-"""What the pods that run hold, as arrays over all nodes; a node's part is computed again once it changes."""
+"""The running pods and their devices, as arrays over all nodes; a changed node's part is computed again."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scheduler.placement.learning import Floats
 
 
 class Running(NamedTuple):
-    """What is known of a pod that runs and may be evicted.
+    """A running pod that may be evicted.
 
     Attributes:
-        namespace: its.
+        namespace: the pod's namespace.
         high_priority: whether its task priority is high.
-        since: since when it holds its devices, in seconds since the epoch.
+        since: the instant since when it holds its devices, in seconds since the epoch.
     """
 
     namespace: str
@@ -30,12 +30,12 @@ class Running(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What pods hold of devices, one line each.
+    """The pieces of devices that pods hold, one line each.
 
     Attributes:
-        pod: its place in the arrays of pods.
+        pod: the pod's place in the arrays of pods.
         device: row times the fleet's columns, plus column.
-        core, memory, slots: how much.
+        core, memory, slots: the size of the piece.
     """
 
     pod: Ints
@@ -47,17 +47,17 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Pods that run, one place in each array a pod.
+    """The running pods, one place in each array a pod.
 
     Attributes:
-        uids: which.
-        row: of the node of each.
+        uids: the pods' uids.
+        row: the row of each pod's node.
         namespace: the place of its namespace in `Roster.namespaces`.
         high_priority: whether its task priority is high.
         since: since when it holds its devices, in seconds since the epoch.
         core_percent: the GPU time that it holds, at least 1.
-        cpu_milli, host_mib: what it holds of its node.
-        pieces: what they hold of devices.
+        cpu_milli, host_mib: the processor time and memory that it holds of its node.
+        pieces: the pieces of devices that all pods hold.
     """
 
     uids: list[str]
@@ -71,7 +71,7 @@ class Holders:
     pieces: Pieces
 
     def places(self, uids: set[str]) -> Flags:
-        """Which of them these pods are."""
+        """Returns, for each running pod, whether it is among these."""
         return np.fromiter((uid in uids for uid in self.uids), np.bool_, len(self.uids))
 
 
@@ -85,10 +85,10 @@ NO_PODS = _Row((), np.zeros((0, 6)), np.zeros((0, 5), np.int64))
 
 
 class Roster:
-    """The pods that run, by node.
+    """The running pods by node, kept from one reading to the next.
 
     Attributes:
-        namespaces: those that were seen.
+        namespaces: the namespaces met so far.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Roster:
         self._unsettled: set[int] = set()
 
     def read(self, fleet: Fleet, running: Callable[[str], Running | None]) -> Holders:
-        """All pods of a fleet that run.
+        """Returns all running pods of a fleet.
 
         Args:
             fleet: who holds what; always the same one.
@@ -160,7 +160,7 @@ class Roster:
 
 
 def pieces_on(fleet: Fleet, row: int, holding: Holding, at: int = 0) -> list[tuple[int, int, int, int, int]]:
-    """What is held of the devices of one node: `at`, the device's column, core, memory, slots."""
+    """Returns the pieces that a holding has of one node's devices: `at`, the device's column, core, memory, slots."""
     places: dict[str, Any] = fleet.places
     return [
         (at, places[uuid][1], core, memory, slots)

@@ -1,1 +1,1 @@
-"""What people ask about GPUs and pods that wait, answered on a workstation from the API server's objects."""
+"""Answers `fairgpu top`, `inspect` and `why` on a workstation, from the API server's objects."""

@@ -1,4 +1,4 @@
-"""Reads nodes and pods once into the state on which the scheduler decides."""
+"""Reads nodes and pods once, into the state by which the scheduler decides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cluster:
     Attributes:
         state: nodes with their GPUs, and what pods hold of them.
         pods: each pod by its uid.
-        faults: by node, what is wrong with its inventory.
+        faults: the fault of each node's inventory that has one.
     """
 
     state: State

@@ -19,11 +19,11 @@ from scheduler.view.waiting import FRAGMENTED, Reason, conditions_of, fitting_no
 RIGHTS = "this needs `list` of nodes and of pods in the whole cluster"
 NOBODY = {"pod": "", "corePercent": 0, "memoryMiB": 0, "containers": 0}
 SHOWN = 8
-"""Nodes that a line names."""
+"""The most nodes that a line names."""
 
 
 def run_top(arguments: argparse.Namespace) -> int:
-    """Prints each node's GPUs and what is held of them."""
+    """Prints each node's GPUs, and the parts that pods hold."""
     cluster = _whole(_api())
     rows = node_rows(cluster)
     if arguments.output == "json":
@@ -64,7 +64,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
 
 
 def run_why(arguments: argparse.Namespace) -> int:
-    """Prints what a pod waits for."""
+    """Prints why a pod waits."""
     api = _api()
     try:
         pod = api.get(f"/api/v1/namespaces/{arguments.namespace}/pods/{arguments.pod}")
@@ -78,7 +78,7 @@ def run_why(arguments: argparse.Namespace) -> int:
 
 
 def _of_nodes(api: KubernetesAPI, pod: dict[str, Any], *, verbose: bool) -> list[str]:
-    """What the GPUs of the cluster have for a pod, as far as the caller may see them."""
+    """Returns the reasons why a pod waits, from the GPUs that the caller may see."""
     try:
         cluster = read_cluster(api)
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""`fairgpu top` and `fairgpu inspect`: what nodes offer, and what pods hold of it."""
+"""`fairgpu top` and `fairgpu inspect`: the GPUs that nodes offer, and the parts that pods hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fairgpu why`: what a pod waits for, cause by cause."""
+"""`fairgpu why`: the causes that keep a pod waiting, each with its remedy."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Reason:
     """A cause that keeps a pod from some nodes.
 
     Attributes:
-        text: what is asked, and the most that there is.
-        remedy: what helps.
-        nodes: from which nodes.
-        fragmented: those of them that have enough free over all their GPUs together.
+        text: the requested amount, and the largest that is free.
+        remedy: the advice to the pod's author.
+        nodes: the nodes that the cause concerns.
+        fragmented: the nodes among them that have enough free over all their GPUs together.
     """
 
     text: str
@@ -47,7 +47,7 @@ class Reason:
 
 
 def stage_of(pod: Json) -> str:
-    """Returns what becomes of a pod now, in a word or two."""
+    """Returns the present stage of a pod, in a word or two."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     if status.get("phase") in ("Succeeded", "Failed"):
         return f"ended: {status['phase']}"
@@ -64,7 +64,7 @@ def stage_of(pod: Json) -> str:
 
 
 def conditions_of(pod: Json) -> list[tuple[str, str]]:
-    """Returns what kube-scheduler and its extender have written about the pod."""
+    """Returns the messages of kube-scheduler and its extender in the pod's conditions."""
     found = {str(one.get("type")): one for one in (pod.get("status") or {}).get("conditions") or []}
     said = (("kube-scheduler", found.get("PodScheduled")), ("FairGPU", found.get(PLACEABLE)))
     return [(who, str(one["message"])) for who, one in said if one is not None and one.get("message")]

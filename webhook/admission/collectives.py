@@ -1,7 +1,7 @@
-"""Warns where a fraction of a GPU meets a job of several pods: kernels of its collectives wait for one another.
+"""Warns of a fraction of a GPU in a job of several pods, whose collectives' kernels wait for one another.
 
-Each node lays the turns of its GPUs by itself, so that the turns of two nodes begin at different moments. A collective
-goes on only while all pods have theirs (docs/vcuda.md). A job says that it has several pods in one of these places:
+Each node plans the turns of its GPUs on its own, so the turns of two nodes begin at different moments. A collective
+proceeds only while all pods have their turn (docs/vcuda.md). One of these places shows that a job has several pods:
 
 - the variables of PyTorch's process groups (https://docs.pytorch.org/docs/stable/distributed.html) and of NCCL
   (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html);
@@ -26,7 +26,7 @@ from webhook.admission.verdict import objects
 Path = tuple[str | int, ...]
 
 WHOLE: Final = 100
-"""Percent of each GPU."""
+"""A whole GPU, in percent."""
 MAX_NAMED: Final = 16
 """The most warnings of this kind for one pod."""
 
@@ -45,11 +45,11 @@ _IN_COMMANDS: Final = (b"torch", b"mpirun", b"mpiexec")
 
 
 class Sign:
-    """A sign that a pod is one of several.
+    """A part of a manifest that shows that the pod is one of several.
 
     Attributes:
         path: the field path.
-        said: the sentence about it.
+        said: the warning's sentence about it.
     """
 
     def __init__(self, path: str, said: str) -> None:
@@ -58,7 +58,7 @@ class Sign:
 
 
 def collective_warnings(pod: dict[str, Any], reading: PodReading, together: Sign | None = None) -> tuple[str, ...]:
-    """Warns of each container with a fraction of a GPU in a pod that works with others.
+    """Returns a warning for each container with a fraction of a GPU in a pod that works with others.
 
     Args:
         pod: a pod or a pod template.
@@ -123,7 +123,7 @@ def _variables(container: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _is_alone(variables: Mapping[Any, Any]) -> bool:
-    """Returns true where the environment says that there is one process, or that all are in this pod."""
+    """Whether the environment states that there is one process, or that all are in this pod."""
     address = variables.get("MASTER_ADDR")
     return variables.get("WORLD_SIZE") in ("0", "1") or (
         isinstance(address, str) and _LOOPBACK.fullmatch(address) is not None
@@ -184,7 +184,7 @@ def _starts_one_node(words: list[str]) -> bool:
 
 
 def _starts_several_nodes(words: list[str]) -> str:
-    """Returns the launcher that is given several nodes; empty where none is."""
+    """Returns the launcher that starts several nodes; empty where none does."""
     launcher, after = _launcher(words, _LAUNCHERS)
     if launcher and _most_nodes(after) not in (None, "", "0", "1"):
         return launcher

@@ -1,6 +1,6 @@
-"""Tolerations of GPU pods: the taints by which pools of GPU nodes keep other pods away do not keep these.
+"""Adds tolerations to GPU pods, for the taints that keep other pods away from GPU nodes.
 
-The scheduler goes by taints as it does for every pod. The API server's own admission plugin for this,
+The scheduler applies taints to GPU pods as to every pod. The API server's own admission plugin for this,
 ExtendedResourceToleration, is off by default and tolerates the name of the resource alone
 (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration).
 """
@@ -14,7 +14,7 @@ from webhook.settings import Toleration
 
 
 def tolerate(spec: dict[str, Any], wanted: tuple[Toleration, ...]) -> list[Operation]:
-    """The operations that add each toleration that the pod does not have as it is written."""
+    """Returns the operations that add each wanted toleration that the pod does not have."""
     given = spec.get("tolerations")
     if not isinstance(given, list):
         return [add("/spec/tolerations", [each.written() for each in wanted])] if wanted else []
