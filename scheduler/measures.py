@@ -18,7 +18,7 @@ RECLAIMS = ("placed", "called_off", "in_vain")
 """The outcomes of an earmark: the pod was placed, the need was gone, or it was not placed on what was freed."""
 EVICTIONS = ("evicted", "blocked", "gone", "failed")
 """The outcomes of an eviction; blocked by a PodDisruptionBudget."""
-TOLD = ("written", "refused", "failed")
+WRITES = ("written", "refused", "failed")
 """The outcomes of writing a condition of a waiting pod."""
 
 
@@ -91,7 +91,7 @@ class Measures:
             ("outcome",),
             registry=registry,
         )
-        for outcome in TOLD:
+        for outcome in WRITES:
             self._conditions.labels(outcome)
         self._reclaims = Counter(
             "fairgpu_scheduler_reclaims",

@@ -93,7 +93,7 @@ class NodeStatus(TypedDict, total=False):
     allocatable: Any
 
 
-class Pod(TypedDict, total=False):
+class PodObject(TypedDict, total=False):
     """A pod; or the Status that ends a watch, of which the last three fields are."""
 
     metadata: Metadata
@@ -104,7 +104,7 @@ class Pod(TypedDict, total=False):
     message: Any
 
 
-class Node(TypedDict, total=False):
+class NodeObject(TypedDict, total=False):
     """A node; or the Status that ends a watch."""
 
     metadata: Metadata
@@ -123,28 +123,28 @@ class PodList(TypedDict, total=False):
     """A page of pods."""
 
     metadata: ListMetadata
-    items: list[Pod]
+    items: list[PodObject]
 
 
 class NodeList(TypedDict, total=False):
     """A page of nodes."""
 
     metadata: ListMetadata
-    items: list[Node]
+    items: list[NodeObject]
 
 
 class PodEvent(TypedDict, total=False):
     """An event of a watch of pods."""
 
     type: Any
-    object: Pod
+    object: PodObject
 
 
 class NodeEvent(TypedDict, total=False):
     """An event of a watch of nodes."""
 
     type: Any
-    object: Node
+    object: NodeObject
 
 
 def excerpt(kind: type) -> Callable[[bytes], Any]:

@@ -79,11 +79,11 @@ class PodNote:
         ended: whether it has ended, and holds nothing any more.
         gang: of which gang it is.
         member: what it asks for, where it is of a gang and kube-scheduler may place it.
-        told: the message of its condition fairgpu.io/Placeable; empty where it has none.
+        placeable: the message of its condition fairgpu.io/Placeable; empty where it has none.
         earmark: the text of its earmark, where it is not bound.
         reclaim_at: its notice by the scheduler; empty where it has none.
         leaving: whether it was deleted, and ends.
-        since: when it was bound, in seconds since the epoch; 0 where nobody says so.
+        since: when it was bound, in seconds since the epoch; 0 where no condition says it.
         high_priority: whether its task priority is high.
         priority: of its class.
     """
@@ -97,7 +97,7 @@ class PodNote:
     ended: bool = False
     gang: Gang | None = None
     member: WaitingPod | None = None
-    told: str = ""
+    placeable: str = ""
     earmark: str = ""
     reclaim_at: str = ""
     leaving: bool = False
@@ -171,7 +171,7 @@ def read_note(pod: Json) -> PodNote:
             note,
             waits=asked if unplaced else None,
             member=asked if note.gang else None,
-            told=_told(status),
+            placeable=_placeable(status),
             earmark=str(annotations.get(names.EARMARK) or ""),
         )
     cpu_milli, host_mib = host_demand(spec)
@@ -272,7 +272,7 @@ def _is_unschedulable(status: Json) -> bool:
     )
 
 
-def _told(status: Json) -> str:
+def _placeable(status: Json) -> str:
     """Returns the text that this replica or another one has written into the pod's condition."""
     return next(
         (str(one.get("message")) for one in mappings(status.get("conditions")) if one.get("type") == PLACEABLE), ""

@@ -67,7 +67,7 @@ class State:
     """The fleet, the reservations, and all else that decisions need. Thread-safe.
 
     Attributes:
-        lock: held by whoever decides.
+        lock: held for each decision.
         fleet, chooser, refusals: what there is, what is chosen of it, and why not.
         inventories: what nodes offer.
         budgets: where the budgets stand.
@@ -162,8 +162,8 @@ class State:
             if note.ended:
                 self.remove_pod(note.uid)
             elif note.waits is not None and note.uid not in self._reservations and note.uid not in self._bound:
-                # A pod that is bound stays bound: one that was told otherwise is how it was before.
-                self.waiting.add(note.waits, note.told)
+                # A pod that is bound stays bound: a note that says otherwise is older.
+                self.waiting.add(note.waits, note.placeable)
 
     def remove_pod(self, uid: str) -> None:
         """Frees all that a pod held."""

@@ -20,11 +20,11 @@ class Waiting:
 
     Attributes:
         pod: which.
-        told: what its condition says; empty where it has none of ours.
+        text: what its condition says; empty where it has none of ours.
     """
 
     pod: WaitingPod
-    told: str = ""
+    text: str = ""
 
 
 class WaitingPods:
@@ -39,19 +39,19 @@ class WaitingPods:
         self._pods: dict[str, Waiting] = {}
         self._refused: set[str] = set()
 
-    def add(self, pod: WaitingPod, told: str = "") -> None:
+    def add(self, pod: WaitingPod, text: str = "") -> None:
         """Notes a pod that waits, and the text of its condition if no later text is known."""
         known = self._pods.get(pod.uid)
         if known is None:
             self.version += 1
-        self._pods[pod.uid] = Waiting(pod, known.told if known is not None else told)
+        self._pods[pod.uid] = Waiting(pod, known.text if known is not None else text)
 
     def refuse(self, pod: WaitingPod) -> None:
         """Notes a pod that was refused; when it fits again, its condition is written again."""
         self.add(pod)
         self._refused.add(pod.uid)
-        if self._pods[pod.uid].told == FITS:
-            self.tell(pod.uid, "")
+        if self._pods[pod.uid].text == FITS:
+            self.set_text(pod.uid, "")
 
     def remove(self, uid: str) -> None:
         """Removes a pod that was placed or deleted."""
@@ -63,10 +63,10 @@ class WaitingPods:
         taken, self._refused = self._refused, set()
         return taken
 
-    def tell(self, uid: str, told: str) -> None:
+    def set_text(self, uid: str, text: str) -> None:
         """Notes the text that was written into a pod's condition."""
         if uid in self._pods:
-            self._pods[uid] = replace(self._pods[uid], told=told)
+            self._pods[uid] = replace(self._pods[uid], text=text)
 
     @property
     def count(self) -> int:

@@ -94,21 +94,21 @@ def wake(
         with state.lock:
             text = explain_pod(state, one.pod)
             # A pod that still fits nowhere, and knows so from kube-scheduler alone, needs no condition.
-            changed = text != one.told and (bool(one.told) or text == FITS or text == kept_out(state, one.pod))
+            changed = text != one.text and (bool(one.text) or text == FITS or text == kept_out(state, one.pod))
         if changed:
             outcome = _patch(api, one.pod, text, stamp())
             measures.condition(outcome)
             if outcome == "failed":
                 return False
         with state.lock:
-            state.waiting.tell(one.pod.uid, text)
+            state.waiting.set_text(one.pod.uid, text)
         if changed and wait(BETWEEN_SECONDS):
             break
     return True
 
 
 def _patch(api: Patching, pod: WaitingPod, text: str, at: str) -> str:
-    """Writes a pod's condition; returns the outcome, one of scheduler.measures.TOLD."""
+    """Writes a pod's condition; returns the outcome, one of scheduler.measures.WRITES."""
     fits = text == FITS
     condition = {
         "type": PLACEABLE,
