@@ -176,6 +176,8 @@ def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
         second = _pass(environment, request, again, environment.read_cluster() if cluster is not None else None)
         kept = {_identity(found) for found in doubtful}
         differences += [found for found in second.differences if found.figure in FOLLOWING and _identity(found) in kept]
+    if not request.accounts:
+        differences += _unreadable_payers(environment.client)
     missing = tuple(sorted(set(request.accounts) - first.accounts))
     return Audit(
         began, len(first.accounts), first.sessions, first.entries, tuple(differences), missing, cluster is not None
@@ -238,6 +240,15 @@ def _unmetered(environment: AuditEnvironment, request: AuditRequest, cluster: Cl
         if not request.accounts or account in request.accounts:
             reason = "its pod holds a GPU"
             yield Difference(account, None, Figure.SESSION, uid, "nothing", "an open session", reason)
+
+
+def _unreadable_payers(client: redis.Redis) -> Iterator[Difference]:
+    """Yields the namespaces whose payers cannot be read: no session in them can be checked, or settled."""
+    for namespace, (text, _) in sorted(reading.unreadable_payers(client).items()):
+        expected = "the accounts that paid, and from when"
+        yield Difference(
+            f"namespace:{namespace}", None, Figure.PAYERS, namespace, text[:200], expected, "its place in the store"
+        )
 
 
 def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest, doubtful: list[Difference]) -> None:

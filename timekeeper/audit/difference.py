@@ -49,6 +49,8 @@ class Figure(StrEnum):
     """The hours and dimensions that spending is attributed to."""
     BURNED = "burned"
     """The amount that is left of grants with an expiry of their own."""
+    PAYERS = "payers"
+    """The accounts that paid for a namespace, and from when."""
 
 
 FOLLOWING = frozenset(

@@ -16,6 +16,8 @@ REFRESH_SHARE = 100
 """The fraction of the available amount by which the remaining amount changes before it is published again."""
 NANOSECONDS = 1_000_000_000
 SUMMARY = "summary"
+EXPIRED = "l"
+"""The flag of a credit that has expired."""
 
 
 def check_published(
@@ -50,10 +52,12 @@ def check_published(
         "available": (Figure.AVAILABLE, available, "allowance + grants"),
         "rate": (Figure.RATE, rate, "the rates of its open sessions"),
         "exhausted_at": (Figure.EXHAUSTED, exhausted_at, "the period's sums"),
+        **_credited(snapshot, available if available is not None else granted),
     }
     if limits is not None and limits.simple:
         found = acted_on(limits, state(limits, available, total, exhausted_at, now))
         expected["state"] = (Figure.STATE, found, "limits, spending and when it ran out")
+        expected["committed"] = (Figure.AVAILABLE, 0, "admission is simple")
     for field, (figure, value, reason) in expected.items():
         if published.get(field) != value:
             yield difference(snapshot, figure, SUMMARY, _shown(published.get(field)), _shown(value), reason)
@@ -64,6 +68,27 @@ def check_published(
         if namespace in context.payers and payer_at(context.payers[namespace], now) == snapshot.account:
             stands = (published.get("state"), available or 0, remaining, rate)
             yield from _check_state(snapshot, namespace, _json(text), stands, tolerance)
+
+
+def _credits(snapshot: Snapshot) -> list[list[Any]]:
+    """Returns the credits of grants as the summary lists them; unreadable ones are left out."""
+    found = []
+    for name, text in sorted(snapshot.credits.items()):
+        amount, expires, since, flag = [*text.split(" "), *[""] * 4][:4]
+        figures = whole(amount), whole(expires), whole(since)
+        if name and None not in figures:
+            found.append([name, *figures, flag == EXPIRED])
+    return found
+
+
+def _credited(snapshot: Snapshot, money: int) -> dict[str, tuple[Figure, Any, str]]:
+    """Returns the expected credits of a summary, and the expected rest of an amount of money."""
+    found = _credits(snapshot)
+    own = money - sum(amount for _, amount, *_ in found)
+    return {
+        "own": (Figure.AVAILABLE, own, "what is available, less the period's credits"),
+        "pots": (Figure.BURNED, found, "the period's credits"),
+    }
 
 
 def _check_exhausted(snapshot: Snapshot, available: Any, total: int, now: int) -> Iterator[Difference]:

@@ -252,6 +252,14 @@ def assignments_and_faults(client: redis.Redis) -> tuple[dict[str, Assignments],
     return _readable(client.hgetall(keys.NAMESPACES), decode_assignments)
 
 
+def unreadable_payers(client: redis.Redis) -> dict[str, tuple[str, str]]:
+    """Returns the namespaces with unreadable payers: for each, what is stored, and why it cannot be read."""
+    stored: Any = client.hgetall(keys.NAMESPACES)
+    texts = {key.decode(errors="backslashreplace"): text.decode(errors="replace") for key, text in stored.items()}
+    faults = _readable(stored, decode_assignments)[1]
+    return {namespace: (texts[namespace], why) for namespace, why in faults.items()}
+
+
 def namespaces(client: redis.Redis) -> list[str]:
     """Returns the namespaces that ever had a payer, sorted by name."""
     return sorted(as_text(name) for name in client.hkeys(keys.NAMESPACES))

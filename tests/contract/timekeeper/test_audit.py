@@ -121,6 +121,8 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
             (Figure.GRANTED, "credit lasting"),
             (Figure.BURNED, "status.expiring lasting"),
             (Figure.STATUS, "status.checkpoint.pots lasting"),
+            (Figure.BURNED, "summary"),
+            (Figure.AVAILABLE, "summary"),
         },
     ),
     "a correction": (in_hash(KEYS.corrections, "refund", f"{MONTH} 5"), {(Figure.SPENT, "correction refund")}),

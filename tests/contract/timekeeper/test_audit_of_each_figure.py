@@ -111,6 +111,7 @@ FIGURES: dict[str, tuple[Change, tuple[Figure, str]]] = {
     "a period's sum of pods that are gone": (figure_in(PERIOD, "gone"), (Figure.GONE, "")),
     "a grant": (figure_in(KEYS.grants, "more", 1), (Figure.GRANTED, "grant more")),
     "a grant that outlives its period": (figure_in(KEYS.credits(MONTH), "lasting"), (Figure.GRANTED, "credit lasting")),
+    "the spending when a credit came": (figure_in(KEYS.credits(MONTH), "lasting", 2), (Figure.BURNED, "summary")),
     "a correction": (figure_in(KEYS.corrections, "refund", 1), (Figure.SPENT, "correction refund")),
     "the amount of an ended session": (figure_in(AMOUNTS, "ended", 2), (Figure.AMOUNT, "ended")),
     "the amount of a session whose pod is gone": (figure_in(AMOUNTS, "gone", 2), (Figure.AMOUNT, "gone")),
@@ -131,6 +132,14 @@ FIGURES: dict[str, tuple[Change, tuple[Figure, str]]] = {
         figure_of_json(KEYS.head, "summary", "available"),
         (Figure.AVAILABLE, "summary"),
     ),
+    "the published money without credits": (figure_of_json(KEYS.head, "summary", "own"), (Figure.AVAILABLE, "summary")),
+    "the published committed money": (figure_of_json(KEYS.head, "summary", "committed"), (Figure.AVAILABLE, "summary")),
+    "a published credit": (figure_of_json(KEYS.head, "summary", "pots", 0, 1), (Figure.BURNED, "summary")),
+    "the spending when a published credit came": (
+        figure_of_json(KEYS.head, "summary", "pots", 0, 3),
+        (Figure.BURNED, "summary"),
+    ),
+    "the amount of a running session": (figure_in(AMOUNTS, "running", 2), (Figure.SPENT, "")),
     "the published rate": (figure_of_json(KEYS.head, "summary", "rate"), (Figure.RATE, "summary")),
     "the available money of a published state": (
         figure_of_json(keys.STATES_VALUES, "team-a", "available"),

@@ -158,3 +158,10 @@ def test_a_budget_that_is_gone_is_held_to_what_was_published_of_it(books: Ledger
     books.round(10)
     assert audited(books).differences == ()
     assert audited(books).accounts == 2
+
+
+@pytest.mark.parametrize("broken", ["broken", "[]"])
+def test_a_namespace_whose_payers_cannot_be_read_is_named(books: LedgerHarness, broken: str) -> None:
+    books.client.hset(keys.NAMESPACES, "team-a", broken)
+    (difference,) = [each for each in audited(books).differences if each.figure is Figure.PAYERS]
+    assert (difference.account, difference.subject, difference.stored) == ("namespace:team-a", "team-a", broken)
