@@ -2,7 +2,7 @@
 #ifndef VCUDA_DEVICE_H
 #define VCUDA_DEVICE_H
 
-#include "driver.h"
+#include "loading/driver.h"
 
 /* Index in the config of a CUDA device; -1 when the container was not given it. */
 int device_index(CUdevice ordinal);

@@ -7,10 +7,10 @@
 
 #include "clock.h"
 #include "complain.h"
-#include "pacer.h"
 #include "process.h"
-#include "schedule_page.h"
 #include "state.h"
+#include "time/pacer.h"
+#include "time/schedule_page.h"
 #include "usage_file.h"
 
 #define BUSY_PAUSE_NS 2000000u    /* while work is in flight */

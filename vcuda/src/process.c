@@ -9,7 +9,7 @@
 #include "clock.h"
 #include "compiler.h"
 #include "complain.h"
-#include "identity.h"
+#include "loading/identity.h"
 #include "state.h"
 
 /* A page that the kernel empties in the child of a fork. `current` is published with release once it is whole. */

@@ -2,13 +2,13 @@
 #ifndef VCUDA_PROCESS_H
 #define VCUDA_PROCESS_H
 
-#include "allocations.h"
 #include "config.h"
-#include "deferred_frees.h"
-#include "driver.h"
-#include "graph_memory.h"
-#include "multicast.h"
-#include "pools.h"
+#include "loading/driver.h"
+#include "memory/allocations.h"
+#include "memory/deferred_frees.h"
+#include "memory/graph_memory.h"
+#include "memory/multicast.h"
+#include "memory/pools.h"
 
 /* What a fork must not inherit: its child starts with a new one (the page that points to it is wiped). */
 struct process {

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "complain.h"
-#include "config_file.h"
-#include "schedule_page.h"
+#include "loading/config_file.h"
+#include "time/schedule_page.h"
 
 enum mode state_published;
 struct vcuda_config config;

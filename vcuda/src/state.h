@@ -6,7 +6,7 @@
 
 #include "compiler.h"
 #include "config.h"
-#include "ledger.h"
+#include "ledger/ledger.h"
 
 enum mode {
     MODE_UNKNOWN = 0,

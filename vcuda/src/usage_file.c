@@ -6,10 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "charge.h"
 #include "clock.h"
 #include "complain.h"
 #include "crc32.h"
+#include "memory/charge.h"
 #include "state.h"
 #include "usage.h"
 

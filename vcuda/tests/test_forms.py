@@ -183,7 +183,7 @@ def test_every_hook_is_called_in_some_test() -> None:
     hooks = {
         name
         for section in named
-        if section != "launch"
+        if section != "hook_launch"
         for name in re.findall(r"^HOOK\((\w+)\)", named[section], re.MULTILINE)
     }
     programs: list[Path] = [*TESTS.glob("actor/*.c"), *TESTS.glob("*.c"), *TESTS.glob("test_*.py")]

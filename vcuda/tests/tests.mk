@@ -5,7 +5,7 @@ PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c)) $(TESTS)/acto
 UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead $(TESTS)/unit/refused_ledger \
   $(TESTS)/unit/full_disk.so $(TESTS)/unit/finds_itself.so $(TESTS)/unit/constructor.so \
   $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions $(TESTS)/unit/stub_driver.so)
-PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude $(ROOMS:%=-I%) -isystem $(CUDA)
+PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
 
 $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
 	@mkdir -p $(@D)
@@ -125,7 +125,7 @@ FUZZED := tests/unit/parsers.c src/loading/config_file.c src/loading/identity.c 
 $(FUZZ)/parsers: $(FUZZED) $(INCLUDED)
 	@mkdir -p $(@D)
 	clang -std=c11 -D_GNU_SOURCE -O1 -g $(WARNINGS) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
-	  -DVCUDA_LIBFUZZER -Iinclude $(ROOMS:%=-I%) $(FUZZED) -o $@
+	  -DVCUDA_LIBFUZZER -Iinclude -Isrc $(FUZZED) -o $@
 $(FUZZ)/ledger_contents: tests/unit/ledger_contents.c tests/unit/no_loader.c $(ALONE) $(INCLUDED)
 	@mkdir -p $(@D)
 	clang $(ALL_CFLAGS) -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -DVCUDA_TESTING $(SOON) \

@@ -6,9 +6,9 @@
 #ifndef VCUDA_HOOK_H
 #define VCUDA_HOOK_H
 
-#include "charge.h"
 #include "device.h"
-#include "orphans.h"
+#include "memory/charge.h"
+#include "memory/orphans.h"
 #include "process.h"
 #include "state.h"
 
@@ -42,7 +42,7 @@ static inline bool freeing(enum kind kind, uint64_t key, struct allocation *allo
 {
     bool ours = allocations_take(&process()->allocations, kind, key, allocation);
     if (ours)
-        loosen(allocation->device, allocation->bytes);
+        unsettle(allocation->device, allocation->bytes);
     return ours;
 }
 

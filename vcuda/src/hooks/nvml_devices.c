@@ -1,5 +1,5 @@
 /* nvml_devices.c: NVML shows the container's devices and no others. */
-#include "nvml_library.h"
+#include "loading/nvml_library.h"
 #include "state.h"
 
 #include <string.h>

@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "charge.h"
 #include "clock.h"
-#include "nvml_library.h"
+#include "loading/nvml_library.h"
+#include "memory/charge.h"
 #include "state.h"
 
 static void slice(int index, unsigned long long *total, unsigned long long *free, unsigned long long *used)

@@ -1,5 +1,5 @@
 /* ledger.c: opening, and charging. */
-#include "ledger.h"
+#include "ledger/ledger.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -178,7 +178,7 @@ void ledger_detach(struct ledger *ledger, int slot)
     ledger_unlock(ledger);
 }
 
-void ledger_loosen(struct ledger *ledger, int slot, int device, uint64_t bytes)
+void ledger_unsettle(struct ledger *ledger, int slot, int device, uint64_t bytes)
 {
     __atomic_add_fetch(&ledger->slots[slot].unsettled[device], bytes, __ATOMIC_SEQ_CST);
 }
@@ -203,7 +203,7 @@ bool ledger_charge(struct ledger *ledger, int slot, int device, uint64_t bytes, 
     uint64_t held = ledger_held(ledger, device);
     bool fits = force || (bytes <= limit && held <= limit - bytes);
     if (fits) {
-        ledger_loosen(ledger, slot, device, bytes);
+        ledger_unsettle(ledger, slot, device, bytes);
         __atomic_store_n(word, *word + bytes, __ATOMIC_RELEASE);
         ledger_set_total(shared, shared->total + bytes);
         __atomic_store_n(&ledger->public.devices[device].charged_bytes, shared->total, __ATOMIC_RELAXED);

@@ -8,7 +8,7 @@
 #include <linux/futex.h>
 
 #include "clock.h"
-#include "ledger.h"
+#include "ledger/ledger.h"
 
 #define LAST_THREADS_NS 1000000000u /* after the helper's end the process's other threads may still be in the driver */
 

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ledger.h"
+#include "ledger/ledger.h"
 
 #define OWNER_MASK 0x3fffffff       /* futex(2): the owner's thread, and that somebody waits for it */
 #define SOMEBODY_WAITS 0x80000000u

@@ -1,7 +1,7 @@
 /* ledger_repair.c: what cannot be true. The ledger is written to by programs that may die at any instruction, and lies in
  * memory that every program of the container can overwrite. */
 #include "clock.h"
-#include "ledger.h"
+#include "ledger/ledger.h"
 
 #define MOST_BYTES (1ull << 50) /* no GPU holds so much */
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "clock.h"
-#include "ledger.h"
+#include "ledger/ledger.h"
 
 #define MERGED_NS 200000000u /* orphans so close to each other share a slot: there are not many slots */
 

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 
 #include "clock.h"
-#include "identity.h"
-#include "ledger.h"
+#include "ledger/ledger.h"
+#include "loading/identity.h"
 
 /* Without word from the node (no fresh page, or one that never asked the driver) the dead are given this long to
  * be torn down before their memory counts as free. */

@@ -1,4 +1,4 @@
-#include "config_file.h"
+#include "loading/config_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

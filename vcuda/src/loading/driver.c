@@ -1,5 +1,5 @@
 /* driver.c: finds the driver's functions, and which hook stands for which of their addresses. */
-#include "driver.h"
+#include "loading/driver.h"
 
 #include <dlfcn.h>
 #include <sched.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loader.h"
+#include "loading/loader.h"
 
 struct driver driver;
 _Bool driver_bound; /* published with release once `driver` and `by_address` are whole */
@@ -22,7 +22,7 @@ static const struct hook {
     void *function;
 } hooks[] = {
 #define HOOK(name) {#name, offsetof(struct driver, name), (void *)name},
-#include "hooks.def"
+#include "hooks/hooks.def"
 };
 
 static const struct {
@@ -30,7 +30,7 @@ static const struct {
     size_t offset;
 } uses[] = {
 #define USE(name) {#name, offsetof(struct driver, name)},
-#include "hooks.def"
+#include "hooks/hooks.def"
 };
 
 #define HOOK_COUNT (sizeof hooks / sizeof hooks[0])

@@ -12,7 +12,7 @@
 struct driver {
 #define HOOK(name) __typeof__(name) *name;
 #define USE(name) __typeof__(name) *name;
-#include "hooks.def"
+#include "hooks/hooks.def"
 };
 
 /* Written once, before any hook can be reached (driver_bind), and only read afterwards. */

@@ -1,4 +1,4 @@
-#include "identity.h"
+#include "loading/identity.h"
 
 #include <errno.h>
 #include <fcntl.h>

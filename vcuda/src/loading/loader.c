@@ -4,14 +4,14 @@
  * by name would reach ourselves. RTLD_DEFAULT and RTLD_NEXT depend on who calls: loader_entry.S jumps to the
  * real function for them, so that the caller's return address is what the loader sees.
  */
-#include "loader.h"
+#include "loading/loader.h"
 
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
 
-#include "driver.h"
-#include "nvml_library.h"
+#include "loading/driver.h"
+#include "loading/nvml_library.h"
 #include "state.h"
 
 typedef void *dlsym_function(void *, const char *);

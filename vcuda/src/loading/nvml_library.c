@@ -1,13 +1,13 @@
 /* nvml_library.c: finds NVML's functions. */
-#include "nvml_library.h"
+#include "loading/nvml_library.h"
 
 #include <dlfcn.h>
 #include <sched.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "driver.h"
-#include "loader.h"
+#include "loading/driver.h"
+#include "loading/loader.h"
 
 struct nvml_library nvml_library;
 
@@ -20,7 +20,7 @@ static const struct row {
 } rows[] = {
 #define HOOK(name) {#name, offsetof(struct nvml_library, name), (void *)name},
 #define USE(name) {#name, offsetof(struct nvml_library, name), NULL},
-#include "nvml_hooks.def"
+#include "hooks/nvml_hooks.def"
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 

@@ -9,7 +9,7 @@
 struct nvml_library {
 #define HOOK(name) __typeof__(name) *name;
 #define USE(name) __typeof__(name) *name;
-#include "nvml_hooks.def"
+#include "hooks/nvml_hooks.def"
 };
 
 /* Written once, before any hook can be reached (nvml_bind). */

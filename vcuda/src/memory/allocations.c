@@ -1,5 +1,5 @@
 /* allocations.c: open addressing with backward-shift deletion, which leaves no tombstones. */
-#include "allocations.h"
+#include "memory/allocations.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,13 @@
-#include "charge.h"
+#include "memory/charge.h"
 
 #include <time.h>
 
 #include "clock.h"
 #include "compiler.h"
-#include "deferred_frees.h"
+#include "memory/deferred_frees.h"
 #include "process.h"
-#include "schedule_page.h"
 #include "state.h"
+#include "time/schedule_page.h"
 
 uint64_t memory_limit(int index)
 {
@@ -81,11 +81,11 @@ void confirm(int index, uint64_t bytes)
         ledger_confirm(ledger, slot, index, bytes);
 }
 
-void loosen(int index, uint64_t bytes)
+void unsettle(int index, uint64_t bytes)
 {
     int slot = process()->slot;
     if (slot >= 0 && bytes != 0)
-        ledger_loosen(ledger, slot, index, bytes);
+        ledger_unsettle(ledger, slot, index, bytes);
 }
 
 void discharge(int index, uint64_t bytes)

@@ -1,7 +1,7 @@
 /* charge.h: this process's charges in the container's ledger.
  *
  * The life of a charge: charge (false means: answer CUDA_ERROR_OUT_OF_MEMORY), the driver allocates, confirm; then
- * loosen, the driver frees, discharge. When the driver fails: discharge after charge, confirm after loosen.
+ * unsettle, the driver frees, discharge. When the driver fails: discharge after charge, confirm after unsettle.
  */
 #ifndef VCUDA_CHARGE_H
 #define VCUDA_CHARGE_H
@@ -20,7 +20,7 @@ uint64_t memory_held(int index);
 /* Charges what the driver did already; to be confirmed like any other. */
 void charge_anyway(int index, uint64_t bytes);
 void confirm(int index, uint64_t bytes);
-void loosen(int index, uint64_t bytes);
+void unsettle(int index, uint64_t bytes);
 void discharge(int index, uint64_t bytes);
 
 #endif

@@ -1,11 +1,11 @@
-#include "deferred_frees.h"
+#include "memory/deferred_frees.h"
 
 #include <stdlib.h>
 #include <time.h>
 
 #include "clock.h"
 #include "device.h"
-#include "linear.h"
+#include "memory/linear.h"
 #include "process.h"
 
 #define MOMENT_NS 20000u           /* between looks whether another thread has left the driver */

@@ -3,8 +3,8 @@
 #ifndef VCUDA_DEFERRED_FREES_H
 #define VCUDA_DEFERRED_FREES_H
 
-#include "allocations.h"
-#include "driver.h"
+#include "loading/driver.h"
+#include "memory/allocations.h"
 
 struct deferred_free;
 

@@ -1,7 +1,7 @@
-#include "graph_memory.h"
+#include "memory/graph_memory.h"
 
-#include "graph_needs.h"
-#include "hook.h"
+#include "hooks/hook.h"
+#include "memory/graph_needs.h"
 
 static uint64_t attribute(CUdevice ordinal, CUgraphMem_attribute which, uint64_t fallback)
 {
@@ -23,7 +23,7 @@ static void settle(int index, struct graph_device *device, uint64_t set_aside)
             discharge(index, have - reserved);
     } else {
         discharge(index, set_aside);
-        loosen(index, device->charged - reserved);
+        unsettle(index, device->charged - reserved);
         discharge(index, device->charged - reserved);
     }
     device->charged = reserved;
@@ -135,7 +135,7 @@ void graph_memory_context_ends(CUcontext context)
         struct graph_device *device = &ours->devices[i];
         if (device->context != context)
             continue;
-        loosen(i, device->charged);
+        unsettle(i, device->charged);
         device->ending += device->charged;
         device->charged = 0;
     }

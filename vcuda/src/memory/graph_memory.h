@@ -6,7 +6,7 @@
 #ifndef VCUDA_GRAPH_MEMORY_H
 #define VCUDA_GRAPH_MEMORY_H
 
-#include "driver.h"
+#include "loading/driver.h"
 
 #include <pthread.h>
 #include <stdint.h>

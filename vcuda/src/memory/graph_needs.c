@@ -1,10 +1,10 @@
 /* graph_needs.c: an allocation node has its addresses from when it is added. Where its memory can take over what an earlier
  * node freed, the driver gives it the same ones: so a graph takes as much as the addresses of its nodes cover together. */
-#include "graph_needs.h"
+#include "memory/graph_needs.h"
 
 #include <stdlib.h>
 
-#include "granule.h"
+#include "memory/granule.h"
 
 #define DEEPEST 16 /* graphs in graphs in graphs */
 

@@ -2,7 +2,7 @@
 #ifndef VCUDA_GRAPH_NEEDS_H
 #define VCUDA_GRAPH_NEEDS_H
 
-#include "driver.h"
+#include "loading/driver.h"
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
-#include "linear.h"
+#include "memory/linear.h"
 
-#include "granule.h"
-#include "hook.h"
+#include "hooks/hook.h"
+#include "memory/granule.h"
 
 /* The spare block of each device: 1 while this process has one set aside. Atomic. */
 static bool take_spare(int index)
@@ -70,7 +70,7 @@ bool linear_freeing(uint64_t pointer, struct allocation *allocation)
 {
     bool ours = freeing(KIND_LINEAR, pointer, allocation);
     if (ours && shares(allocation))
-        loosen(allocation->device, GRANULE);
+        unsettle(allocation->device, GRANULE);
     return ours;
 }
 

@@ -8,8 +8,8 @@
 #ifndef VCUDA_LINEAR_H
 #define VCUDA_LINEAR_H
 
-#include "allocations.h"
-#include "driver.h"
+#include "loading/driver.h"
+#include "memory/allocations.h"
 
 /* Before the driver allocates: false means out of memory. */
 bool linear_reserve(int index, uint64_t bytes);

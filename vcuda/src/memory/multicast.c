@@ -1,9 +1,9 @@
-#include "multicast.h"
+#include "memory/multicast.h"
 
 #include <stdlib.h>
 
-#include "hook.h"
-#include "physical.h"
+#include "hooks/hook.h"
+#include "memory/physical.h"
 
 /* Without room for it, the memory stays charged until the process ends. */
 static void note(const struct binding *binding)

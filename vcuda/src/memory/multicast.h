@@ -2,7 +2,7 @@
 #ifndef VCUDA_MULTICAST_H
 #define VCUDA_MULTICAST_H
 
-#include "driver.h"
+#include "loading/driver.h"
 
 #include <pthread.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
-#include "orphans.h"
+#include "memory/orphans.h"
 
-#include "charge.h"
+#include "memory/charge.h"
 #include "process.h"
 #include "state.h"
 

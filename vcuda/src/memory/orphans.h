@@ -2,7 +2,7 @@
 #ifndef VCUDA_ORPHANS_H
 #define VCUDA_ORPHANS_H
 
-#include "allocations.h"
+#include "memory/allocations.h"
 
 /* Notes that others can get at an allocation from now on; once, however often it is exported. */
 void shared_with_others(enum kind kind, uint64_t key);

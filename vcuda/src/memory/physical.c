@@ -1,13 +1,13 @@
-#include "physical.h"
+#include "memory/physical.h"
 
-#include "hook.h"
-#include "multicast.h"
+#include "hooks/hook.h"
+#include "memory/multicast.h"
 
 bool physical_dropping(CUmemGenericAllocationHandle handle, struct allocation *physical)
 {
     bool ours = allocations_find(&process()->allocations, KIND_PHYSICAL, handle, physical);
     if (ours)
-        loosen(physical->device, physical->bytes);
+        unsettle(physical->device, physical->bytes);
     if (ours && physical->owner == ORIGIN_MULTICAST && physical->count == 1)
         multicast_ends(handle, physical->extent != 0);
     return ours;

@@ -2,8 +2,8 @@
 #ifndef VCUDA_PHYSICAL_H
 #define VCUDA_PHYSICAL_H
 
-#include "allocations.h"
-#include "driver.h"
+#include "loading/driver.h"
+#include "memory/allocations.h"
 
 /* One reference fewer, before the driver drops it; the charge is loose until physical_dropped knows whether it was the
  * last. False when the handle is none of ours. */

@@ -1,13 +1,13 @@
-#include "pools.h"
+#include "memory/pools.h"
 
 #include <stdlib.h>
 
-#include "charge.h"
 #include "clock.h"
 #include "device.h"
-#include "granule.h"
 #include "helper.h"
-#include "orphans.h"
+#include "memory/charge.h"
+#include "memory/granule.h"
+#include "memory/orphans.h"
 #include "process.h"
 #include "state.h"
 
@@ -121,7 +121,7 @@ static struct pool *row_to_use(CUmemoryPool pool)
     return row;
 }
 
-/* Under the lock: the driver let go of so much, loosened before. */
+/* Under the lock: the driver let go of so much, unsettled before. */
 static void given_back(const struct pool *row, uint64_t bytes)
 {
     if (row->exported)
@@ -161,7 +161,7 @@ static bool settle(struct pool *row, uint64_t set_aside, bool anyway)
             discharge(row->index, have - reserved);
     } else {
         discharge(row->index, set_aside);
-        loosen(row->index, row->charged - reserved);
+        unsettle(row->index, row->charged - reserved);
         given_back(row, row->charged - reserved);
     }
     if (row->exported && reserved > row->charged)
@@ -348,7 +348,7 @@ void pools_context_ends(CUcontext context)
     for (struct pool *row = first_row(); row != NULL; row = row->next) {
         if (row->pool == NULL || row->context != context)
             continue;
-        loosen(row->index, row->charged);
+        unsettle(row->index, row->charged);
         row->ending += row->charged;
         __atomic_store_n(&row->charged, 0, __ATOMIC_SEQ_CST);
     }

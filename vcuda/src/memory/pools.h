@@ -3,7 +3,7 @@
 #define VCUDA_POOLS_H
 
 #include "config.h"
-#include "driver.h"
+#include "loading/driver.h"
 
 #include <pthread.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* account.c: atomics in the ledger, no lock: each counter stands for itself. */
-#include "account.h"
+#include "time/account.h"
 
 #include "clock.h"
 #include "process.h"

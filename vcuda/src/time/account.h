@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "schedule_page.h"
+#include "time/schedule_page.h"
 
 /* What a span tells of its launches. */
 struct worth {

@@ -1,11 +1,11 @@
 /* batches.c: what threads were granted, from the first launch to the span that it becomes. */
-#include "batches.h"
+#include "time/batches.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "account.h"
 #include "clock.h"
+#include "time/account.h"
 
 #define QUIET_NS 2000000u /* a batch that is open for longer is ended by the helper */
 

@@ -2,8 +2,8 @@
 #ifndef VCUDA_BATCHES_H
 #define VCUDA_BATCHES_H
 
-#include "pacer.h"
-#include "spans.h"
+#include "time/pacer.h"
+#include "time/spans.h"
 
 /* Makes this thread's batches known to the others. When it ends, nobody records their ends: no driver call is made by a
  * thread that ends. */

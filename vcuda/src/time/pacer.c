@@ -1,15 +1,15 @@
 /* pacer.c: who asks is granted a batch, in the container's turn, while it has credit and little in flight. */
-#include "pacer.h"
+#include "time/pacer.h"
 
 #include <sys/prctl.h>
 
-#include "account.h"
-#include "batches.h"
 #include "clock.h"
 #include "device.h"
 #include "helper.h"
-#include "spans.h"
 #include "state.h"
+#include "time/account.h"
+#include "time/batches.h"
+#include "time/spans.h"
 
 #define IN_FLIGHT_NS 2000000u /* of work that a stream may have queued in a turn, or one kernel that is longer */
 #define WAITER_NS 2000000u    /* after which what is in flight may be waiting for a launch that is held */

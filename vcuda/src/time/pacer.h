@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "config.h"
-#include "driver.h"
+#include "loading/driver.h"
 
 /* What a thread may still launch on one stream without asking. Its owner writes it; the helper revokes it by
  * clearing `turn`, under the lock of `queue`. */

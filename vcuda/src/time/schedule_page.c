@@ -1,5 +1,5 @@
 /* schedule_page.c: mapping and copying the pages. */
-#include "schedule_page.h"
+#include "time/schedule_page.h"
 
 #include <errno.h>
 #include <fcntl.h>

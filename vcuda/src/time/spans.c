@@ -1,12 +1,12 @@
 /* spans.c: events around batches, and what they say. */
-#include "spans.h"
+#include "time/spans.h"
 
 #include <string.h>
 
-#include "account.h"
-#include "batches.h"
 #include "clock.h"
 #include "device.h"
+#include "time/account.h"
+#include "time/batches.h"
 
 #define QUEUES 128
 #define REBASE_NS 60000000000u /* elapsed times are floats: count from a base that is not too far back */
@@ -235,7 +235,7 @@ static CUevent recorded(struct queue *queue, CUstream stream)
 }
 
 /* The base is recorded right before a beginning, on the same stream: what the program has in that stream before it may make
- * it happen later than it was recorded, which straighten puts right. */
+ * it happen later than it was recorded, which correct_base puts right. */
 static void rebase(struct queue *queue, CUstream stream, uint64_t now)
 {
     CUevent base = recorded(queue, stream);
@@ -380,7 +380,7 @@ static uint64_t most_of(uint64_t one, uint64_t other)
 
 /* Nothing happens before it was recorded or while it is seen not to have, nor after it was seen to have happened. So far off was the base's time, or so
  * much has the GPU's clock drifted since: the base is put right, and this span's times (0: unknown) with it. */
-static void straighten(struct queue *queue, const struct span *span, uint64_t *begin, uint64_t *end, uint64_t seen_ns)
+static void correct_base(struct queue *queue, const struct span *span, uint64_t *begin, uint64_t *end, uint64_t seen_ns)
 {
     uint64_t earliest = most_of(span->end_ns, span->unfinished_ns);
     int64_t off = 0;
@@ -546,7 +546,7 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
     if (nobody_knows && look->seen_ns < span->begin_ns + 2 * span->estimate_ns)
         return false;
     if (end != 0)
-        straighten(queue, span, &begin, &end, look->seen_ns);
+        correct_base(queue, span, &begin, &end, look->seen_ns);
     if (begin == 0)
         begin = span->begin_ns;
     if (begin < queue->cursor_ns)

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "driver.h"
+#include "loading/driver.h"
 
 #define SPANS 64 /* batches in flight at one time in a context */
 #define FLOWS 64 /* streams of a context that have something in flight at one time; more share the first entry */

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "crc32.h"
-#include "schedule_page.h"
+#include "time/schedule_page.h"
 
 bool schedule_check(const void *bytes, size_t size)
 {

@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "identity.h"
-#include "ledger.h"
+#include "ledger/ledger.h"
+#include "loading/identity.h"
 
 #define BYTES (64u << 20)
 #define LONGEST 100000 /* instructions */

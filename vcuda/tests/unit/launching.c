@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "../kernels.h"
-#include "loader.h"
+#include "loading/loader.h"
 
 #define THREADS 4
 #define LAUNCHES 400 /* of a thread in each round */

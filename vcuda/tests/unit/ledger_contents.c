@@ -12,13 +12,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "account.h"
-#include "charge.h"
 #include "clock.h"
-#include "orphans.h"
+#include "memory/charge.h"
+#include "memory/orphans.h"
 #include "process.h"
-#include "schedule_page.h"
 #include "state.h"
+#include "time/account.h"
+#include "time/schedule_page.h"
 #include "usage_file.h"
 
 #define MIB (1ull << 20)
@@ -97,12 +97,12 @@ static void change_memory(struct input *input, int index, uint64_t bytes)
             confirm(index, bytes);
         break;
     case 1:
-        loosen(index, bytes);
+        unsettle(index, bytes);
         discharge(index, bytes);
         break;
     case 2:
         others_may_hold(index, bytes);
-        loosen(index, bytes);
+        unsettle(index, bytes);
         orphan(index, bytes);
         break;
     case 3:

@@ -2,7 +2,7 @@
  * brings a function of its own. */
 #include <stddef.h>
 
-#include "loader.h"
+#include "loading/loader.h"
 
 __attribute__((weak)) void *loader_symbol(void *handle, const char *name)
 {

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config_file.h"
 #include "crc32.h"
-#include "identity.h"
-#include "schedule_page.h"
+#include "loading/config_file.h"
+#include "loading/identity.h"
+#include "time/schedule_page.h"
 
 /* Every parser, each on an exact copy, so that one byte read too far is seen. */
 static void parse_all(const uint8_t *data, size_t size)

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ledger.h"
+#include "ledger/ledger.h"
 
 static int mappings(const char *path)
 {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "ledger.h"
+#include "ledger/ledger.h"
 
 #define MIB (1ull << 20)
 #define SECOND 1000000000ull
@@ -100,7 +100,7 @@ static uint64_t owner_killed_in_discharge(void)
     dead(64);
     int p = holding(40), status;
     use(sample(104));
-    ledger_loosen(ledger, p, 0, 40 * MIB);
+    ledger_unsettle(ledger, p, 0, 40 * MIB);
     struct vcuda_slot after = sample(64); /* P's 40 are freed */
     pid_t child = fork();
     if (child == 0) { /* as ledger_discharge does, up to where it is killed */
@@ -118,7 +118,7 @@ static uint64_t freed_then_left(void)
 {
     dead(64);
     int p = holding(40), q = attach();
-    ledger_loosen(ledger, p, 0, 40 * MIB);
+    ledger_unsettle(ledger, p, 0, 40 * MIB);
     use(sample(104));
     struct vcuda_slot freed = sample(64); /* P's 40 are freed and still charged */
     charge(q, 40);
@@ -173,7 +173,7 @@ static uint64_t freed_while_open(void)
 {
     int p = holding(64);
     ledger_export(ledger, p, 0, 64 * MIB);
-    ledger_loosen(ledger, p, 0, 64 * MIB);
+    ledger_unsettle(ledger, p, 0, 64 * MIB);
     if (!ledger_orphan(ledger, p, 0, 64 * MIB))
         abort();
     ledger_confirm(ledger, p, 0, 64 * MIB);
@@ -187,7 +187,7 @@ static uint64_t left_while_another_grew(void)
     dead(64);
     int p = holding(40), q = attach();
     use(sample(104));
-    ledger_loosen(ledger, p, 0, 40 * MIB);
+    ledger_unsettle(ledger, p, 0, 40 * MIB);
     struct vcuda_slot freed = sample(64); /* P's 40 are freed and still charged */
     for (int i = 0; i < 4; i++) {
         charge(q, 10);
@@ -204,7 +204,7 @@ static uint64_t left_before_the_window(void)
     int p = holding(40);
     holding(40);
     dead(64);
-    ledger_loosen(ledger, p, 0, 40 * MIB);
+    ledger_unsettle(ledger, p, 0, 40 * MIB);
     ledger_discharge(ledger, p, 0, 40 * MIB);
     ledger_detach(ledger, p);
     use(sample(104));
@@ -217,7 +217,7 @@ static uint64_t torn_down_while_others_came_and_went(void)
     dead(64);
     use(sample(64));
     int p = holding(40);
-    ledger_loosen(ledger, p, 0, 40 * MIB);
+    ledger_unsettle(ledger, p, 0, 40 * MIB);
     ledger_discharge(ledger, p, 0, 40 * MIB);
     use(sample(0));
     return 0;
@@ -275,7 +275,7 @@ static uint64_t orphan_while_open(void)
     int p = holding(64), q = attach();
     ledger_import(ledger, q, +1);
     ledger_export(ledger, p, 0, 64 * MIB);
-    ledger_loosen(ledger, p, 0, 64 * MIB);
+    ledger_unsettle(ledger, p, 0, 64 * MIB);
     if (!ledger_orphan(ledger, p, 0, 64 * MIB))
         abort();
     ledger_confirm(ledger, p, 0, 64 * MIB);

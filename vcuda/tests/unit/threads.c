@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "allocations.h"
 #include "clock.h"
-#include "identity.h"
-#include "ledger.h"
+#include "ledger/ledger.h"
+#include "loading/identity.h"
+#include "memory/allocations.h"
 
 #define THREADS 6
 #define LIMIT (64u << 20)
@@ -41,7 +41,7 @@ static void *work(void *argument)
         }
         if (!allocations_take(&table, KIND_LINEAR, row.key, &found) || found.bytes != bytes)
             abort();
-        ledger_loosen(ledger, slot, 0, bytes);
+        ledger_unsettle(ledger, slot, 0, bytes);
         ledger_discharge(ledger, slot, 0, bytes);
     }
     return NULL;

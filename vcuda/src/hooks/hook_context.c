@@ -1,8 +1,8 @@
-/* context.c: a context takes hundreds of MiB that no allocation shows; it is charged before it exists. */
-#include "estate.h"
-#include "granule.h"
-#include "hook.h"
-#include "pacer.h"
+/* hook_context.c: a context takes hundreds of MiB that no allocation shows; it is charged before it exists. */
+#include "hooks/hook.h"
+#include "memory/context_memory.h"
+#include "memory/granule.h"
+#include "time/pacer.h"
 
 /* What a bare context takes when the node has not measured it (it varies from 200 to 500 MiB by model). */
 #define CONTEXT_BYTES (256ull << 20)
@@ -80,15 +80,15 @@ static CUresult end(CUcontext context, bool whoever, __typeof__(cuCtxDestroy_v2)
 {
     unsigned int uses = uses_of(context);
     struct allocation row;
-    struct estate estate;
+    struct context_memory memory;
     if (uses == 1 || (uses != 0 && whoever)) {
-        estate_take(&estate, context, 0);
+        context_memory_take(&memory, context, 0);
         CUresult result = driver_does(context);
-        estate_settle(&estate, result == CUDA_SUCCESS);
+        context_memory_settle(&memory, result == CUDA_SUCCESS);
         return result;
     }
     if (uses == 0)
-        estate_unknown_ends(context);
+        context_memory_unknown_ends(context);
     CUresult result = driver_does(context);
     if (result == CUDA_SUCCESS && uses != 0)
         allocations_count(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, -1, &row);
@@ -158,14 +158,14 @@ static void unknown_contexts_end(int index)
     struct allocation row;
     for (uint32_t i = 0; pacer_context_at(i, index, &context); i++)
         if (context != NULL && !allocations_find(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, &row))
-            estate_unknown_ends(context);
+            context_memory_unknown_ends(context);
 }
 
 /* The last release ends the primary context, and so does a reset, which takes nobody's retain away. Whether it ended the
  * driver says: it knows also of retains that were made past us. */
 static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimaryCtxRelease_v2) *driver_does)
 {
-    struct estate estate;
+    struct context_memory memory;
     int index = device_index(device);
     if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
@@ -174,15 +174,15 @@ static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimary
     CUcontext primary = us->primary[index];
     bool taken = primary != NULL && (whoever || us->retains[index] == 1);
     if (taken)
-        estate_take(&estate, primary, index);
+        context_memory_take(&memory, primary, index);
     if (primary == NULL)
         unknown_contexts_end(index);
     CUresult result = driver_does(device);
     bool gone = primary != NULL && !primary_is_alive(device);
     if (gone && !taken)
-        estate_take(&estate, primary, index);
+        context_memory_take(&memory, primary, index);
     if (gone || taken)
-        estate_settle(&estate, gone);
+        context_memory_settle(&memory, gone);
     if (result == CUDA_SUCCESS && !whoever && us->retains[index] != 0)
         us->retains[index]--;
     if (gone)
@@ -235,16 +235,16 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     struct allocation row, part;
-    struct estate estate;
+    struct context_memory memory;
     PASS_UNLESS_ACTIVE(cuGreenCtxDestroy, green);
     if (!allocations_take(&process()->allocations, KIND_GREEN, (uint64_t)(uintptr_t)green, &row))
         return REAL(cuGreenCtxDestroy)(green);
     CUdevice device = (CUdevice)row.extent;
     if (row.owner != 0)
-        estate_take(&estate, (CUcontext)(uintptr_t)row.owner, device_index(device));
+        context_memory_take(&memory, (CUcontext)(uintptr_t)row.owner, device_index(device));
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (row.owner != 0)
-        estate_settle(&estate, result == CUDA_SUCCESS);
+        context_memory_settle(&memory, result == CUDA_SUCCESS);
     if (result == CUDA_SUCCESS) {
         allocations_take(&process()->allocations, KIND_PART, row.owner, &part);
         let_go(device, false, REAL(cuDevicePrimaryCtxRelease_v2));

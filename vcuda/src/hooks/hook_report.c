@@ -1,6 +1,6 @@
-/* report.c: the program sees a GPU of the size of its slice. */
-#include "deferred_frees.h"
-#include "hook.h"
+/* hook_report.c: the program sees a GPU of the size of its slice. */
+#include "hooks/hook.h"
+#include "memory/deferred_frees.h"
 
 static size_t least(size_t one, size_t other)
 {

@@ -1,6 +1,6 @@
-/* sharing.c: memory opened by other processes. Its maker pays for it as long as he has it, and the container for what
+/* hook_sharing.c: memory opened by other processes. Its maker pays for it as long as he has it, and the container for what
  * others hold of it when he has it no more. */
-#include "hook.h"
+#include "hooks/hook.h"
 
 /* A handle is of a whole allocation; of a small one it keeps the block, with all that lies in it. */
 EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)

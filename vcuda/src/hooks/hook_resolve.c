@@ -1,9 +1,9 @@
-/* resolve.c: cuGetProcAddress, by which the runtime finds nearly everything.
+/* hook_resolve.c: cuGetProcAddress, by which the runtime finds nearly everything.
  *
  * The driver decides which of its functions a name and a version mean; we only replace the address that it gives.
  * A table of names and versions of our own would bind wrong signatures as soon as a driver knows one more.
  */
-#include "driver.h"
+#include "loading/driver.h"
 #include "state.h"
 
 static void replace(CUresult result, void **function)

@@ -1,8 +1,8 @@
-/* pools.c: stream-ordered allocation. */
-#include "deferred_frees.h"
-#include "hook.h"
-#include "linear.h"
-#include "pools.h"
+/* hook_pools.c: stream-ordered allocation. */
+#include "hooks/hook.h"
+#include "memory/deferred_frees.h"
+#include "memory/linear.h"
+#include "memory/pools.h"
 
 #define PER_THREAD(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 
@@ -237,7 +237,7 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
     REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
     struct pool left = pools_forget(pool);
     pools_forget_current();
-    loosen(left.index, left.charged);
+    unsettle(left.index, left.charged);
     CUresult result = REAL(cuMemPoolDestroy)(pool);
     if (result == CUDA_SUCCESS && left.exported)
         orphan(left.index, left.charged);

@@ -1,6 +1,6 @@
-/* arrays.c: arrays are padded by rules that the driver keeps to itself; whole granules cover them. */
-#include "granule.h"
-#include "hook.h"
+/* hook_arrays.c: arrays are padded by rules that the driver keeps to itself; whole granules cover them. */
+#include "hooks/hook.h"
+#include "memory/granule.h"
 
 #define ROW 512u /* rows are padded at most to this */
 

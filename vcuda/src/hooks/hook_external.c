@@ -1,6 +1,6 @@
-/* external.c: memory of Vulkan, Direct3D or NvSci that is imported. Nobody else in the container counts it. */
-#include "granule.h"
-#include "hook.h"
+/* hook_external.c: memory of Vulkan, Direct3D or NvSci that is imported. Nobody else in the container counts it. */
+#include "hooks/hook.h"
+#include "memory/granule.h"
 
 EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description)
 {

@@ -1,11 +1,11 @@
-/* graph.c: graphs are launched in their turn, and what they allocate is charged before it is mapped.
+/* hook_graph.c: graphs are launched in their turn, and what they allocate is charged before it is mapped.
  *
  * Which graphs allocate is found when they are instantiated, whichever way their nodes were added (by hand, by capture,
  * in a graph inside another): so none of the many functions that add nodes needs a hook.
  */
-#include "graph_memory.h"
-#include "hook.h"
-#include "pacer.h"
+#include "hooks/hook.h"
+#include "memory/graph_memory.h"
+#include "time/pacer.h"
 
 /* One call under way, for the actions below. */
 struct call {

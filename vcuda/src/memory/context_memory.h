@@ -1,11 +1,11 @@
-/* estate.h: all that goes with a context, and what is charged for it. */
-#ifndef VCUDA_ESTATE_H
-#define VCUDA_ESTATE_H
+/* context_memory.h: all that goes with a context, and what is charged for it. */
+#ifndef VCUDA_CONTEXT_MEMORY_H
+#define VCUDA_CONTEXT_MEMORY_H
 
-#include "allocations.h"
-#include "driver.h"
+#include "loading/driver.h"
+#include "memory/allocations.h"
 
-struct estate {
+struct context_memory {
     CUcontext context;
     int index;         /* of its device */
     uint64_t bytes;    /* charged for the rows */
@@ -16,11 +16,11 @@ struct estate {
 
 /* Before the driver ends the context: what it frees, another thread may be given at once. `index` counts where the context
  * has no row of its own. */
-void estate_take(struct estate *estate, CUcontext context, int index);
+void context_memory_take(struct context_memory *memory, CUcontext context, int index);
 /* After it did (`gone`), or refused: then everything is as it was. */
-void estate_settle(struct estate *estate, bool gone);
+void context_memory_settle(struct context_memory *memory, bool gone);
 
 /* A context that was made past us may be about to end: nothing of it is touched any more. */
-void estate_unknown_ends(CUcontext context);
+void context_memory_unknown_ends(CUcontext context);
 
 #endif

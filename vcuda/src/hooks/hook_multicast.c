@@ -1,7 +1,7 @@
-/* multicast.c: an object takes no memory of its own, and keeps what is bound to it. It is made, referred to and
+/* hook_multicast.c: an object takes no memory of its own, and keeps what is bound to it. It is made, referred to and
  * released as physical memory is, which charges nothing for it. */
-#include "hook.h"
-#include "multicast.h"
+#include "hooks/hook.h"
+#include "memory/multicast.h"
 
 EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *object, const CUmulticastObjectProp *properties)
 {

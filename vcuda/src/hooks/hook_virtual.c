@@ -1,9 +1,9 @@
-/* virtual.c: physical memory of its own right. It is charged to its maker until nobody refers to it: handles,
+/* hook_virtual.c: physical memory of its own right. It is charged to its maker until nobody refers to it: handles,
  * mappings and bindings of this process are counted here; what descriptors or other processes hold is left to the
  * container's orphans, which end when the node sees the driver's figure fall. So is what lies under sparse arrays: when a
  * stream lets go of it is not ours to see. */
-#include "hook.h"
-#include "physical.h"
+#include "hooks/hook.h"
+#include "memory/physical.h"
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                             unsigned long long flags)

@@ -1,6 +1,6 @@
-/* stream.c: streams that capture are left alone; streams that end are let go of. */
-#include "hook.h"
-#include "pacer.h"
+/* hook_stream.c: streams that capture are left alone; streams that end are let go of. */
+#include "hooks/hook.h"
+#include "time/pacer.h"
 
 /* While some stream of the process captures, the driver is asked about no stream: it might be of that capture. */
 #define BEGINS(name, parameters, ...)                                       \

@@ -1,7 +1,7 @@
-/* linear.c: cuMemAlloc and its kin. Reserve, allocate, remember; take, free, discharge. */
-#include "granule.h"
-#include "hook.h"
-#include "linear.h"
+/* hook_linear.c: cuMemAlloc and its kin. Reserve, allocate, remember; take, free, discharge. */
+#include "hooks/hook.h"
+#include "memory/granule.h"
+#include "memory/linear.h"
 
 /* Plain allocations above the soft limit become managed memory, which the driver may move to the host. */
 static bool over_soft_limit(int index, uint64_t bytes)

@@ -1,6 +1,6 @@
-/* launch.c: every way to start work on the GPU that counts as a launch. */
-#include "hook.h"
-#include "pacer.h"
+/* hook_launch.c: every way to start work on the GPU that counts as a launch. */
+#include "hooks/hook.h"
+#include "time/pacer.h"
 
 /* A hook, and its twin for per-thread default streams: CUDA_STREAM_PER_THREAD stands for NULL there. */
 #define LAUNCHES(name, stream, parameters, ...)                             \

@@ -1,7 +1,7 @@
-/* graph_nodes.c: what can never fit is refused when its node is added, as by a smaller GPU. Whether all that a graph
- * allocates fits is decided when it is brought to the device (graph.c). */
-#include "granule.h"
-#include "hook.h"
+/* hook_graph_nodes.c: what can never fit is refused when its node is added, as by a smaller GPU. Whether all that a graph
+ * allocates fits is decided when it is brought to the device (hook_graph.c). */
+#include "hooks/hook.h"
+#include "memory/granule.h"
 
 static CUresult can_fit(const CUmemPoolProps *pool, uint64_t bytes)
 {
