@@ -17,7 +17,7 @@ ACTIVE_FOR_NS = 2 * PERIOD_NS
 
 
 @dataclass(frozen=True)
-class Seen:
+class LastCounters:
     """A container's counters at the last look, in ns of GPU time, and the time of that look."""
 
     busy_ns: int
@@ -85,7 +85,7 @@ class State:
     """The slots that would have used more."""
     lacked: Mapping[int, int] = field(default_factory=dict)
     """The time of their own turns that slots lacked in the period before."""
-    seen: Mapping[int, Seen] = field(default_factory=dict)
+    seen: Mapping[int, LastCounters] = field(default_factory=dict)
 
 
 def begun(now_ns: int) -> State:
@@ -141,7 +141,7 @@ def _observe(state: State, activities: Mapping[int, Activity], now_ns: int) -> S
             overruns[slot] = overruns.get(slot, 0) + growth(before.overrun_ns, activity.overrun_ns, elapsed_ns)
             used[slot] = used.get(slot, 0) + growth(before.busy_ns, activity.busy_ns, elapsed_ns)
     wanting = state.wanting | {slot for slot, activity in activities.items() if wants_more(activity, now_ns)}
-    seen = {slot: Seen(activity.busy_ns, activity.overrun_ns, now_ns) for slot, activity in activities.items()}
+    seen = {slot: LastCounters(activity.busy_ns, activity.overrun_ns, now_ns) for slot, activity in activities.items()}
     return replace(state, overruns=overruns, used=used, wanting=wanting, seen=seen)
 
 

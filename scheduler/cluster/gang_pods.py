@@ -40,7 +40,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GangRefusal:
     """The reason why a gang was not placed, and the state for which that holds.
 
     Attributes:
@@ -74,7 +74,7 @@ class Gang:
     hold: Hold | None = None
     awaited: set[str] = field(default_factory=set)
     rows: dict[str, Ints] = field(default_factory=dict)
-    refusal: Refusal | None = None
+    refusal: GangRefusal | None = None
 
 
 class GangPods:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import structlog
 
-from scheduler.cluster.gang_pods import Gang, GangKey, Hold, Refusal
+from scheduler.cluster.gang_pods import Gang, GangKey, GangRefusal, Hold
 from scheduler.cluster.objects import WaitingPod
 from scheduler.cluster.state import State
 from scheduler.placement.fleet import Ints
@@ -143,7 +143,7 @@ def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) ->
     fitting = _hold(state, key, gang, pod, now)
     if fitting == key.pods:
         return ""
-    gang.refusal = Refusal(cause(key, fitting), state.fleet.version, *asked)
+    gang.refusal = GangRefusal(cause(key, fitting), state.fleet.version, *asked)
     return gang.refusal.text
 
 
