@@ -32,6 +32,11 @@ _log = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.5
 PLANS_A_ROUND = 2
 """The most plans of one round; each takes up to a tenth of a second at 5,000 nodes."""
+STATES_SECONDS = 120.0
+"""How old the budgets' states may be: by older ones nobody gets notice or is evicted. The timekeeper confirms them at
+least every scheduler.states.wait_seconds, at most a minute."""
+SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease", names.SYSTEM_NAMESPACE})
+"""Nothing is evicted there: the policy fairgpu-eviction would refuse it."""
 SHOWN_SECONDS = 10.0
 """The longest time until the watch shows an earmark that was written."""
 NOTICE_REASON = "PodReclaimNotice"
@@ -98,14 +103,17 @@ class Reclaimer:
         now = self._clocks.now()
         self._written = {uid: one for uid, one in self._written.items() if uid not in earmarks and one.until > now}
         self._count_placed(earmarks)
+        confirmed = self._state.budgets.confirmed_at
+        known = confirmed is not None and now - confirmed <= STATES_SECONDS
         for uid, (pod, earmark) in earmarks.items():
             why = self._why_fall(pod, earmark)
             if why:
                 self._fall(pod, earmark, why)
-            elif self._state.reservation(uid) is None:
+            elif known and self._state.reservation(uid) is None:
                 self._free(uid, earmark)
         self._call_off(earmarks)
-        self._plan()
+        if known:
+            self._plan()
 
     # What was planned.
 
@@ -291,7 +299,9 @@ class Reclaimer:
 
     def _running(self, uid: str) -> Running | None:
         note = self._state.note(uid)
-        return None if note is None or note.holding is None else Running(note.namespace, note.high_priority, note.since)
+        if note is None or note.holding is None or note.namespace in SYSTEM_NAMESPACES:
+            return None
+        return Running(note.namespace, note.high_priority, note.since)
 
     def _promised(self) -> list[Earmark]:
         shown = [earmark for _, earmark in self._state.earmarks.values()]

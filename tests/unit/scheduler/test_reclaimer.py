@@ -39,6 +39,7 @@ class Cluster:
         self.events: list[dict[str, Any]] = []
         self.refuses: dict[str, ApiError] = {}
         self.shows = True
+        self.silent = False
         self.now = 0.0
         self.registry = CollectorRegistry()
         self.nodes = nodes
@@ -106,6 +107,8 @@ class Cluster:
 
     def step(self, seconds: float = 0.0) -> None:
         self.now += seconds
+        if not self.silent:
+            self.state.budgets.confirmed_at = self.now
         self.reclaimer.step()
 
     def notes(self, key: str) -> dict[str, str]:
@@ -421,6 +424,30 @@ def test_a_pod_with_required_pod_affinity_is_planned_only_on_nodes_that_were_nam
     filter_nodes(cluster.state, FilterArguments(cluster.pods["new"], ["n1"]), 0.0)
     cluster.step()
     assert decode(cluster.notes(EARMARK)["new"]).node == "n1"
+
+
+def test_by_states_that_nobody_confirms_any_more_nobody_gets_notice_or_is_evicted() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("a", "n0")
+    cluster.runs("b", "n1")
+    cluster.waits("first")
+    cluster.step()
+    cluster.step()
+    cluster.silent = True
+    cluster.waits("second")
+    cluster.step(121)
+    assert cluster.done == ["+earmark first", "+reclaim-at a"]
+    cluster.silent = False
+    cluster.step()
+    assert cluster.done[2:] == ["evict a", "+earmark second"]
+
+
+def test_pods_of_the_system_are_no_victims() -> None:
+    cluster = Cluster("n0", over=("kube-system",))
+    cluster.runs("old", "n0", namespace="kube-system")
+    cluster.waits("new")
+    cluster.step()
+    assert cluster.done == []
 
 
 def test_nothing_is_evicted_that_got_no_notice() -> None:
