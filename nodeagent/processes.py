@@ -71,7 +71,7 @@ class Processes:
         self._known: Mapping[int, Process] = {}
 
     def look(self, pids: frozenset[int]) -> Mapping[int, Process]:
-        """The processes that live, by pid. A pid that was reused is another process."""
+        """Returns the living processes among these, by pid; a reused pid is another process."""
         found = {}
         for pid in pids:
             known = self._known.get(pid)

@@ -133,7 +133,7 @@ class Measures:
         self._reclaim_evictions.labels(outcome).inc()
 
     def show(self, figures: Figures, *, acting: bool) -> None:
-        """Sets what the state comes to now, and whether this replica places pods."""
+        """Sets the gauges to the figures of the state, and to whether this replica places pods."""
         self._acting.set(acting)
         self._nodes.set(figures.nodes)
         self._left_out.labels("refused").set(figures.refused)

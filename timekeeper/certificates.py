@@ -69,7 +69,7 @@ def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], date
     """Returns the certificate chain to present now; makes or renews it where that is due.
 
     Raises:
-        ChainError: what is kept cannot be read, written or used.
+        ChainError: a stored certificate cannot be read, written or used.
     """
     try:
         authority = _authority(vault, now)
@@ -83,7 +83,7 @@ def keep_store_certificate(vault: Vault, server_names: Sequence[str], now: Calla
     """Makes or renews the store's certificate under the same authority, where that is due.
 
     Raises:
-        ChainError: what is kept cannot be read, written or used.
+        ChainError: a stored certificate cannot be read, written or used.
     """
     try:
         _leaf(vault, STORE_LEAF, _authority(vault, now), server_names, now)

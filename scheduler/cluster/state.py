@@ -321,7 +321,7 @@ class State:
         return self.keep(pod, placed, now + HOLD_SECONDS)
 
     def keep(self, pod: WaitingPod, placed: Placed, until: float | None) -> Reservation:
-        """Keeps the devices of a place for a pod for which nothing is kept; without an end where `until` is None."""
+        """Reserves the devices of a place for a pod without a reservation; for ever where `until` is None."""
         reservation = self._reservations[pod.uid] = Reservation(pod, placed, until)
         self.fleet.hold(pod.uid, holding_of(placed, pod.request))
         return reservation

@@ -87,7 +87,7 @@ def keep_settling(state: State, pods: Pods, clock: Clock) -> None:
 
 
 def settle(state: State, pods: Pods, now: float) -> None:
-    """Frees the devices of pods whose Binding was sent long ago and that are not bound; adopts the others'.
+    """Settles Bindings of unknown outcome that are old: frees the devices of unbound pods, adopts the bound ones'.
 
     No such Binding is under way any more, so the API server's present answer is final.
     """

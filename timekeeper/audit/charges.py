@@ -95,7 +95,7 @@ Changes = Sequence[tuple[int, str]]
 def charge(record: SessionRecord, payers: Changes, account: str, period: tuple[int, int], until: int) -> int:
     """Returns the cost of a session to an account in a period [start, end) up to an instant, in microGPU-seconds.
 
-    Between two instants at which nothing changes - who pays, at what rate - it is rate x time, rounded down.
+    Between two changes of payer or rate, the cost is rate x time, rounded down.
     """
     low, high = max(record.start, period[0]), min(until, period[1])
     if low >= high:

@@ -82,7 +82,7 @@ def _credits(snapshot: Snapshot) -> list[list[Any]]:
 
 
 def _credited(snapshot: Snapshot, money: int) -> dict[str, tuple[Figure, Any, str]]:
-    """Returns the expected credits of a summary, and the expected rest of an amount of money."""
+    """Returns the expected money figures of a summary: for each field, its figure, its value, and the reason."""
     found = _credits(snapshot)
     own = money - sum(amount for _, amount, *_ in found)
     return {

@@ -219,7 +219,7 @@ class Authority(Protocol):
         Raises:
             UnauthenticatedError: the token is not valid.
             IdentityUnavailableError: that cannot be found out now.
-            TooManyRequestsError: it was asked for too often.
+            TooManyRequestsError: the caller has asked too often.
         """
 
     def permits(self, caller: Caller, action: Action, /) -> bool:
@@ -315,7 +315,7 @@ def require(authority: Authority, token: str, action: Action, origin: str = "") 
         UnauthenticatedError: the token is not valid.
         ForbiddenError: the caller lacks the right.
         IdentityUnavailableError: that cannot be found out now.
-        TooManyRequestsError: it was asked for too often.
+        TooManyRequestsError: the caller has asked too often.
     """
     caller = authority.authenticate(token, origin)
     if not authority.permits(caller, action):

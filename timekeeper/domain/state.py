@@ -36,7 +36,7 @@ class Limits:
 
     Attributes:
         available: allowance and grants, in microGPU-seconds; None for no limit.
-        grace_amount: the most that spending may exceed what is available, in microGPU-seconds; None sets no limit.
+        grace_amount: the most that spending may exceed the available amount, in microGPU-seconds; None sets no limit.
         grace_duration: the length of grace after exhaustion, in nanoseconds; None sets no limit.
         on_exhausted: the treatment of new pods after grace.
 
@@ -50,7 +50,7 @@ class Limits:
 
 
 def exhaustion(limits: Limits, spend: int, exhausted_at: int | None, now: int) -> int | None:
-    """Returns the instant at which spending first reached what is available; None while it is below.
+    """Returns the instant at which spending first reached the available amount; None while it is below.
 
     Money that lifts a budget over its spending (a grant, a raised allowance, a correction) clears the instant, and the
     next exhaustion starts a new grace.
@@ -66,7 +66,7 @@ def state(limits: Limits, spend: int, exhausted_at: int | None, now: int) -> Bud
     Args:
         limits: the limits of the period.
         spend: microGPU-seconds spent in this period.
-        exhausted_at: when spending first reached what is available, in nanoseconds since 1970; None counts as now.
+        exhausted_at: when spending first reached the available amount, in nanoseconds since 1970; None counts as now.
         now: nanoseconds since 1970.
     """
     if limits.available is None:
@@ -92,7 +92,7 @@ def next_change(limits: Limits, spend: int, rate: int, exhausted_at: int | None,
         limits: the limits of the period.
         spend: microGPU-seconds spent by now.
         rate: microGPU-seconds a second.
-        exhausted_at: when spending reached what is available, or None.
+        exhausted_at: when spending reached the available amount, or None.
         now: nanoseconds since 1970.
     """
     if limits.available is None:

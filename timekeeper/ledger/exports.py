@@ -83,7 +83,7 @@ UNKNOWN = -1
 
 
 def _fields(client: redis.Redis, key: str) -> dict[bytes, bytes] | None:
-    """Returns the fields of a hash; None where the key holds another type."""
+    """Returns the fields of a hash; None where the key's value is not a hash."""
     try:
         found: Any = client.hgetall(key)
     except redis.ResponseError as error:

@@ -27,7 +27,7 @@ named by its start.
                                               folded      the part of gone whose amounts were removed
                                               passed      a further part of total whose amounts were removed: of
                                                           sessions that were still open when the period ended
-                                              exhausted   when the total first reached what was available, or empty
+                                              exhausted   when the total first reached the available amount, or empty
                                               struck      the total of the period before it at the moment when that
                                                           one's rest was carried over; absent before that
                                               terms       "allowance rollover" of the period before it at that moment

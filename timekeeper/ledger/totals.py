@@ -22,7 +22,7 @@ class PeriodTotals:
         total: the amount spent, in microGPU-seconds; below 0 where a correction and a refund of a session coincide.
         granted: the amount added by grants and by credits carried in; negative where more was taken away.
         finalized: the part of the total that finalized sessions spent, which a checkpoint must contain.
-        exhausted_at: the instant at which spending first reached what was available; None before that.
+        exhausted_at: the instant at which spending first reached the available amount; None before that.
         previous_spent: the closing balance's spent amount of the preceding period; None before it is closed.
         new: whether this change created the account or applied the order.
         version: the number of changes to the account.
@@ -95,13 +95,13 @@ class Summary:
         available: allowance and grants; None for no limit.
         spent: the amount spent in the period.
         rate: the spending of running reservations, a second.
-        exhausted_at: the instant at which spending first reached what was available; None before that.
+        exhausted_at: the instant at which spending first reached the available amount; None before that.
         computed: the state if it were enforced; None where the leader that wrote the summary did not store it.
         admission: simple or safe.
         committed: the amount that admitted pods may still spend, where admission is safe.
         own: the money of the period beside its credits.
         credits: the grants that expire on their own.
-        grace_amount: the amount by which spending may pass what is available; None sets no limit.
+        grace_amount: the amount by which spending may pass the available amount; None sets no limit.
         grace_duration: the time for which it may after running out, in nanoseconds; None sets no limit.
         burns: recent spending; read from the store, and not part of the summary's JSON.
     """

@@ -76,7 +76,7 @@ class _Scene(NamedTuple):
 def amount_going_on(
     acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
 ) -> tuple[Key, int] | None:
-    """The new amount of a session of which nothing but the amount changes, as is so for most; None for any other.
+    """Returns the new amount of a session that only goes on at its rate, as most do; None for any other session.
 
     `settle` would write that amount and nothing else. A session that is due a ledger entry gets None. To be used only
     where reservations are billed.
@@ -118,7 +118,7 @@ def settle(
     """Computes the settlement of a session that is charged up to an instant.
 
     Args:
-        acknowledged: what the store holds of it.
+        acknowledged: the session as the store holds it.
         facts: the session and its reports as they are now.
         payers: the accounts that pay for its namespace, by instant.
         accounts: the accounts, their periods opened up to that instant.
@@ -201,7 +201,7 @@ def _session_segments(scene: _Scene, final: int) -> list[Segment]:
 
 
 def _course(scene: _Scene, session_segments: Sequence[Segment], current: Key | None, *, shortened: bool) -> Course:
-    """Returns the segments; a period that the session enters at this very instant adds an empty one."""
+    """Returns the session's segments; a period that begins at the very instant of settlement adds an empty segment."""
     session, until = scene.facts.session, scene.until
     begun = []
     if current is not None and session.end is None:

@@ -248,8 +248,8 @@ def due_grants(
 ) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
     """Returns the due grants that the store does not hold, by period, and the grants whose period never opened.
 
-    A grant that outlives its period goes to the first period before its expiry, unless it was applied to a period that
-    is no longer known: its remainder then is among the credits that were carried over, if any is left.
+    A grant that outlives its period goes to the first period before its expiry. Where it was applied to a period that
+    is no longer in memory, its remainder is among the credits carried over, if any is left.
     """
     due: list[tuple[Grant, Period]] = []
     lapsed: list[tuple[Account, str]] = []

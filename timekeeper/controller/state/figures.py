@@ -37,7 +37,7 @@ def how_to_give_more(budget: Budget) -> str:
 
 
 REFRESH_SHARE = 100
-"""The remaining amount is published again once it has changed by this fraction of what is available."""
+"""The remaining amount is published again once it has changed by this fraction of the available amount."""
 PROMISED_SHARE = 1000
 """With safe admission, the uncommitted amount is published again once it has fallen by this fraction."""
 

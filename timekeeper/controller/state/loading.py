@@ -197,7 +197,7 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 
 
 def bring_back(books: Books, behind: set[str]) -> None:
-    """Meters again the sessions that have left since the checkpoint from which their account starts again.
+    """Meters again, in memory, the sessions that ended after the checkpoint from which their account starts again.
 
     Where the store still holds them, this changes nothing there.
     """
