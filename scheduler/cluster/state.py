@@ -76,6 +76,7 @@ class State:
         gang_seconds: how long devices are held for all pods of a gang.
         offers: grows when a node offers something else.
         frees: grows when a pod that held devices is shown to have ended.
+        sites: grows when a node's labels or taints change.
         earmarks: what is freed and kept for pods that wait, by their uid.
     """
 
@@ -99,6 +100,7 @@ class State:
         self._first: tuple[tuple[int, int, int], list[str]] = ((-1, -1, -1), [])
         self._hopes: dict[tuple[int, Request], bool] = {}
         self._listed: set[str] = set()
+        self.sites = 0
         self._sites: dict[str, Site] = {}
         self._named: dict[str, frozenset[str]] = {}
         self._noticed: set[str] = set()
@@ -137,6 +139,7 @@ class State:
     def put_site(self, site: Site) -> None:
         """Stores what kube-scheduler's plugins know of a node."""
         with self.lock:
+            self.sites += self._sites.get(site.name) != site
             self._sites[site.name] = site
 
     def remove_site(self, name: str) -> None:

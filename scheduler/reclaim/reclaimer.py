@@ -37,6 +37,8 @@ STATES_SECONDS = 120.0
 least every scheduler.states.wait_seconds, at most a minute."""
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease", names.SYSTEM_NAMESPACE})
 """Nothing is evicted there: the policy fairgpu-eviction would refuse it."""
+RETRY_SECONDS = 5.0
+"""How long a victim is left alone after the API server refused its notice or its eviction."""
 SHOWN_SECONDS = 10.0
 """The longest time until the watch shows an earmark that was written."""
 NOTICE_REASON = "PodReclaimNotice"
@@ -93,8 +95,9 @@ class Reclaimer:
         self._written: dict[str, _Written] = {}
         self._known: dict[tuple[str, Earmark], str] = {}
         self._freed_at: dict[str, float] = {}
+        self._retry_at: dict[str, float] = {}
         self._left_out: dict[str, set[str]] = {}
-        self._fruitless: dict[tuple[Any, ...], tuple[int, int]] = {}
+        self._fruitless: dict[tuple[Any, ...], tuple[int, int, int]] = {}
 
     def step(self) -> None:
         """Does all that is due now: plans, earmarks, notices and evictions."""
@@ -168,9 +171,11 @@ class Reclaimer:
 
     def _free(self, uid: str, earmark: Earmark) -> None:
         """Gives notice to the pods that an earmark names, and evicts those whose notice has passed."""
+        now = self._clocks.now()
+        self._retry_at = {victim: at for victim, at in self._retry_at.items() if at > now}
         for victim in earmark.victims:
             note = self._state.note(victim)
-            if note is None or note.holding is None or note.leaving:
+            if note is None or note.holding is None or note.leaving or victim in self._retry_at:
                 continue
             due = _instant(note.reclaim_at)
             if due is None:
@@ -181,6 +186,7 @@ class Reclaimer:
     def _give_notice(self, uid: str, note: PodNote) -> None:
         at = _stamp(self._clocks.wall() + self._settings.notice_seconds)
         if not self._annotate(note, names.RECLAIM_AT, at):
+            self._retry_at[note.uid] = self._clocks.now() + RETRY_SECONDS
             return
         _log.info("reclaim notice", pod=_name(note), uid=note.uid, at=at, waits=uid)
         event = pod_event(note, NOTICE_REASON, NOTICE.format(at=at), _stamp(self._clocks.wall()))
@@ -213,6 +219,7 @@ class Reclaimer:
             # A PodDisruptionBudget that allows no disruption now is answered 429.
             outcome = "blocked" if error.status == 429 else "gone" if error.not_found or error.conflict else "failed"
             self._measures.reclaim_eviction(outcome)
+            self._retry_at[note.uid] = self._clocks.now() + RETRY_SECONDS
             if outcome != "gone":
                 _log.warning("victim not evicted", pod=_name(note), uid=note.uid, waits=uid, error=str(error))
             return
@@ -247,7 +254,7 @@ class Reclaimer:
                     )
                     for pod in claims
                 )
-                versions = (self._state.fleet.version, self._state.budgets.version)
+                versions = (self._state.fleet.version, self._state.budgets.version, self._state.sites)
                 if self._fruitless.get(key) == versions:
                     continue
                 victims = self._victims()

@@ -355,11 +355,12 @@ def test_a_disruption_budget_holds_until_the_earmark_falls() -> None:
     cluster.step()
     cluster.refuses["eviction"] = ApiError(429, "TooManyRequests", "disruption budget")
     cluster.step(60)
-    cluster.step(10)
+    cluster.step(1)
+    cluster.step(5)
     assert cluster.count("reclaim_evictions", "blocked") == 2
     assert "new" in cluster.notes(EARMARK)
     cluster.step(600)
-    cluster.step(1)
+    cluster.step(5)
     cluster.step(1)
     assert (cluster.notes(EARMARK), cluster.notes(RECLAIM_AT)) == ({}, {})
     assert cluster.count("reclaims", "in_vain") == 1
@@ -411,6 +412,18 @@ def test_nodes_are_judged_as_kube_scheduler_will() -> None:
     cluster.waits("new")
     cluster.step()
     assert decode(cluster.notes(EARMARK)["new"]).node == "n1"
+
+
+def test_a_node_whose_taint_is_gone_is_thought_of_again() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.state.put_site(Site("n0", {}, ({"key": "k", "effect": "NoSchedule"},), pods=10))
+    cluster.waits("new")
+    cluster.step()
+    assert cluster.done == []
+    cluster.state.put_site(Site("n0", {}, pods=10))
+    cluster.step()
+    assert cluster.done == ["+earmark new"]
 
 
 def test_a_pod_with_required_pod_affinity_is_planned_only_on_nodes_that_were_named_for_it() -> None:
