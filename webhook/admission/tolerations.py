@@ -16,6 +16,7 @@ from webhook.settings import Toleration
 def tolerate(spec: dict[str, Any], wanted: tuple[Toleration, ...]) -> list[Operation]:
     """Returns the operations that add each wanted toleration that the pod does not have."""
     given = spec.get("tolerations")
+    written = [each.written() for each in wanted]
     if not isinstance(given, list):
-        return [add("/spec/tolerations", [each.written() for each in wanted])] if wanted else []
-    return [add("/spec/tolerations/-", written) for each in wanted if (written := each.written()) not in given]
+        return [add("/spec/tolerations", written)] if written else []
+    return [add("/spec/tolerations/-", each) for each in written if each not in given]
