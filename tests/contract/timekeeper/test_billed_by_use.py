@@ -466,3 +466,31 @@ def test_terms_that_cannot_be_read_are_written_anew_by_the_leader_that_finds_the
         stage.lead(ControllerRules(bill=Bill.USED))
         stage.round(1)
         assert stage.client.hget(keys.report("p1"), "terms") == terms
+
+
+@pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
+def test_an_end_that_is_seen_after_its_period_leaves_the_periods_before_as_they_were_billed(
+    stage: LedgerHarness, bill: Bill
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(ControllerRules(bill=bill))
+    item = stage.pod("p1", "team-a")
+    device = {"model": "A100", "totalMiB": 81920, "core": 100, "memoryMiB": 1}
+    held = [{"uuid": uuid, **device} for uuid in ("GPU-p1", "GPU-other")]
+    allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": held}]}
+    item["metadata"]["annotations"]["fairgpu.io/allocation"] = json.dumps(allocation)
+    limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "200", "fairgpu.io/gpu-memory": "2"}
+    item["spec"]["containers"][0]["resources"]["limits"] = limits
+    stage.write_pod(item)
+    stage.round()
+    for number in range(24):
+        stage.pass_time(300)
+        report(stage, "p1", number, 30 * number)
+        stage.round()
+    before = stage.spent("a", NOON)
+    report(stage, "p1", 99, 1000)
+    stage.pass_time(10)
+    stage.finish(stage.source_pod("p1"), 10)
+    stage.round()
+    assert stage.spent("a", NOON) == before
+    assert stage.spent("a", NOON + 2 * HOUR) == 0

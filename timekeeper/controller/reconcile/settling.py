@@ -133,6 +133,10 @@ def settle(
     session_segments = _session_segments(scene, final)
     current = _current(payers, accounts, until)
     reserved = amounts(facts.session.tariff, session_segments)
+    if shortened and session_segments:
+        # The end changes nothing in final periods before its own, and their older reports are not kept.
+        ended_in = session_segments[-1].account, session_segments[-1].period
+        reserved = {key: amount for key, amount in reserved.items() if key in acknowledged.periods or key == ended_in}
     course = _course(scene, session_segments, current, shortened=shortened)
     use = _known_use(scene, course, bill)
     due = _amounts_due(scene, bill, use, reserved, session_segments) if bill is not Bill.RESERVED else reserved
