@@ -42,7 +42,7 @@ def test_the_page_says_what_the_driver_holds_for_each_container(machine: Machine
     shown = slot(0)
     assert shown is not None
     assert shown.driver_bytes < HELD + 512 * MIB, "the container's memory and its context"
-    labels = f'{{container="main",namespace="{namespace}",pod="train",uuid="{uuid(0)}"}}'
+    labels = f'{{container_name="main",pod_name="train",pod_namespace="{namespace}",uuid="{uuid(0)}"}}'
     assert metrics("fairgpu_nodeagent_container_memory_bytes")[labels] == shown.driver_bytes
     pod.file("end").touch()
     wait_until(lambda: _driver_bytes() == 0, "the memory is free")

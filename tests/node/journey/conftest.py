@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,13 @@ from tests.cluster.services.scheduler import running_scheduler
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.node import shipped_images
 from tests.node.journey.name_server import TIMEKEEPER, name_server
+from tests.node.journey.programs import BUDGETS, status_of
 from tests.node.machine import ADDRESS, Machine, running_node
+from tests.support.ledger.periods import month_midway
+from tests.support.waiting import wait_until
 
 PRICE = 3
+RECLAIM = {"FAIRGPU_SCHEDULER_RECLAIM_NOTICE_SECONDS": "5"}
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +40,7 @@ def services(machine: Machine) -> Iterator[Services]:
     with ExitStack() as stack:
         stack.enter_context(name_server(ADDRESS))
         services = stack.enter_context(running_services(machine.plane, "finalizer", _settings))
-        stack.enter_context(running_scheduler(machine.plane, services.timekeeper))
+        stack.enter_context(running_scheduler(machine.plane, services.timekeeper, RECLAIM))
         yield services
 
 
@@ -58,6 +63,26 @@ def plane(machine: Machine) -> ControlPlane:
 def user(plane: ControlPlane, namespace: str) -> Identity:
     """Somebody who may do everything in the test's namespace, and nothing outside."""
     return plane.namespace_admin(namespace)
+
+
+@pytest.fixture
+def make_budget(plane: ControlPlane, services: Services) -> Iterator[Callable[..., str]]:
+    """Creates budgets: `make_budget(namespace, gpu_hours, state=..., **spec)`; each has its state once it returns."""
+    assert services
+    made: list[str] = []
+
+    def make(namespace: str, gpu_hours: str, *, state: str = "open", **more: Any) -> str:
+        name = f"budget-{namespace}"
+        spec = {"namespaces": [namespace], "allowance": {"gpuHours": gpu_hours}, "period": month_midway(), **more}
+        document = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
+        plane.admin.api.create(BUDGETS, document)
+        made.append(name)
+        wait_until(lambda: status_of(plane, name).get("state") == state, f"the budget is {state}")
+        return name
+
+    yield make
+    for name in made:
+        plane.admin.api.delete(f"{BUDGETS}/{name}")
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,87 +14,31 @@ from tests.cluster.control_plane.identities import Identity
 from tests.cluster.pods import spent_in
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.node.journey.conftest import PRICE
-from tests.node.machine import MEMORY_MIB, NAME, PROGRAMS, uuid
-from tests.support.ledger.periods import month_midway
+from tests.node.journey.programs import (
+    KERNELS,
+    OUT_OF_MEMORY,
+    WORK_NS,
+    WORK_ON_A_WHOLE_GPU,
+    end,
+    ended,
+    held_ns,
+    printed,
+    program,
+    reported,
+    status_of,
+)
+from tests.node.machine import MEMORY_MIB, NAME, uuid
+from tests.node.test_recovery import page
 from tests.support.waiting import wait_until
 from timekeeper.domain.timestamps import parse_instant
 
 pytestmark = pytest.mark.usefixtures("services")
 
-BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
-KERNEL_MS, KERNELS = 20, 60
-WORK_NS = KERNELS * KERNEL_MS * 1_000_000
-OUT_OF_MEMORY = "2"
-
-WORK = f"""
-read began rest < /proc/uptime
-{{
-  echo init; echo ctx; echo total; echo alloc big 5000000000; echo alloc small 1000000000
-  i=0; while [ $i -lt {KERNELS} ]; do echo launch spin_ms_{KERNEL_MS}; i=$((i + 1)); done
-}} | actor
-read ended rest < /proc/uptime
-echo $began $ended
-until [ -e /out/end ]; do sleep 0.2; done
-"""
-"""Asks for more memory than the pod has, works for WORK_NS of GPU time, and ends when it is told to."""
-
-
-WORK_ON_A_WHOLE_GPU = f"""
-{{
-  echo init; echo ctx; echo total
-  until [ -e /out/end ]; do echo launch spin_ms_{KERNEL_MS}; sleep 0.1; done
-}} | actor
-"""
-"""Works for a fifth of the time or less, until it is told to end."""
-
-
-def program(name: str, limits: Mapping[str, Any], script: str = WORK) -> dict[str, Any]:
-    """A pod as a user writes it."""
-    container = {
-        "name": "main",
-        "image": PROGRAMS,
-        "imagePullPolicy": "Never",
-        "command": ["/bin/sh", "-c", script],
-        "resources": {"limits": limits},
-        "volumeMounts": [{"name": "out", "mountPath": "/out"}],
-    }
-    spec = {"containers": [container], "restartPolicy": "Never", "volumes": [{"name": "out", "emptyDir": {}}]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-def end(pod: Mapping[str, Any]) -> None:
-    """Lets the pod's program end."""
-    Path("/var/lib/kubelet/pods", pod["metadata"]["uid"], "volumes/kubernetes.io~empty-dir/out/end").touch()
-
-
-def printed(pod: Mapping[str, Any]) -> list[str]:
-    """The lines that the pod's program printed, out of the runtime's log."""
-    metadata = pod["metadata"]
-    folder = f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
-    lines = Path("/var/log/pods", folder, "main", "0.log").read_text().splitlines()
-    return [line.split(" ", 3)[3] for line in lines]
-
 
 @pytest.fixture
-def budget(plane: ControlPlane, namespace: str) -> str:
+def budget(make_budget: Callable[..., str], namespace: str) -> str:
     """Ten GPU-hours for the test's namespace."""
-    name = f"budget-{namespace}"
-    spec = {"namespaces": [namespace], "allowance": {"gpuHours": "10"}, "period": month_midway()}
-    document = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
-    plane.admin.api.create(BUDGETS, document)
-    wait_until(lambda: status_of(plane, name).get("state") == "open", "the budget is open")
-    return name
-
-
-def status_of(plane: ControlPlane, budget: str) -> dict[str, Any]:
-    found: dict[str, Any] = plane.admin.api.get(f"{BUDGETS}/{budget}").get("status", {})
-    return found
-
-
-def ended(user: Identity, path: str) -> dict[str, Any] | None:
-    pod = user.api.get(path)
-    assert pod["status"]["phase"] != "Failed", pod["status"]
-    return pod if pod["status"]["phase"] == "Succeeded" else None
+    return make_budget(namespace, "10")
 
 
 def test_a_pod_is_admitted_placed_held_to_its_share_and_billed_for_what_it_held(
@@ -135,23 +78,6 @@ def test_a_pod_is_admitted_placed_held_to_its_share_and_billed_for_what_it_held(
     wait_until(lambda: spent_in(status_of(plane, budget)) == bill(), "the budget's status says the same")
 
 
-def held_ns(pod: Mapping[str, Any]) -> int:
-    """The time from the pod's binding to the end of its last container, as the API server has it."""
-    [bound] = [each["lastTransitionTime"] for each in pod["status"]["conditions"] if each["type"] == "PodScheduled"]
-    statuses = [*pod["status"]["containerStatuses"], *pod["status"]["initContainerStatuses"]]
-    last = max(parse_instant(each["state"]["terminated"]["finishedAt"]) for each in statuses)
-    return last - parse_instant(bound)
-
-
-def reported(books: TimekeeperClient, namespace: str, least: int) -> dict[str, Any] | None:
-    """The namespace's session once its sidecar has reported so many microGPU-seconds."""
-    for session in books.get("/v1/sessions", namespace=namespace)["sessions"]:
-        if session["used"] is not None and int(session["used"]["microGPUSeconds"]) >= least:
-            found: dict[str, Any] = session
-            return found
-    return None
-
-
 def test_the_agent_measures_a_whole_gpu_for_the_sidecar_to_report(
     user: Identity, namespace: str, budget: str, books: TimekeeperClient
 ) -> None:
@@ -166,3 +92,96 @@ def test_the_agent_measures_a_whole_gpu_for_the_sidecar_to_report(
     done = wait_until(lambda: ended(user, f"{path}/whole"), "the program has ended")
     total = printed(done)[2]
     assert int(total.split()[1]) >> 20 == MEMORY_MIB
+
+
+def test_two_programs_on_one_gpu_each_have_their_share(
+    user: Identity, namespace: str, budget: str, books: TimekeeperClient
+) -> None:
+    assert budget
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    made = {}
+    for core in (20, 60):
+        limits = {"fairgpu.io/gpu": 1, "fairgpu.io/gpu-core": core, "fairgpu.io/gpu-memory": 4096}
+        manifest = program(f"core-{core}", limits)
+        manifest["metadata"]["annotations"] = {"fairgpu.io/use-gpu-uuid": uuid(1)}
+        made[core] = user.api.create(path, manifest)
+    for core, created in made.items():
+        lines = wait_until(lambda created=created: finished(created), "the program has done its work")
+        began, over = map(float, lines[-1].split())
+        assert WORK_NS / (over - began) / 1e9 < core / 100 + 0.03
+    rates = {session["pod"]: session["rate"] for session in books.get("/v1/sessions", namespace=namespace)["sessions"]}
+    # Of a GPU's 16 GiB, 4 are more than 20 percent of its time.
+    expected = {f"core-{core}": PRICE * 10_000 * part for core, part in ((20, 25), (60, 60))}
+    assert {pod: int(rate["microGPUSecondsPerSecond"]) for pod, rate in rates.items()} == expected
+    for created in made.values():
+        end(created)
+
+
+def finished(pod: dict[str, Any]) -> list[str] | None:
+    """What the pod's program has printed, once its work is done."""
+    try:
+        lines = printed(pod)
+    except FileNotFoundError:
+        return None
+    return lines if len(lines) == KERNELS + 6 else None
+
+
+def test_a_held_budget_keeps_the_pod_until_there_is_money(
+    plane: ControlPlane, user: Identity, namespace: str, make_budget: Callable[..., str]
+) -> None:
+    name = make_budget(namespace, "0", state="held", onExhausted="hold")
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    limits = {"fairgpu.io/gpu-core": 50}
+    gate = [{"name": "fairgpu.io/budget"}]
+    numbers = iter(range(10_000))
+
+    def gated() -> dict[str, Any] | None:
+        made = user.api.create(path, program(f"held-{next(numbers)}", limits, WORK_ON_A_WHOLE_GPU))
+        return made if made["spec"].get("schedulingGates") == gate else None
+
+    held = wait_until(gated, "admission knows that the budget is held")
+    grant = {"budget": name, "gpuHours": "10", "reason": "a paper deadline"}
+    document = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUGrant", "metadata": {"name": f"grant-{namespace}"}}
+    plane.admin.api.create("/apis/fairgpu.io/v1alpha1/gpugrants", document | {"spec": grant})
+    running = f"{path}/{held['metadata']['name']}"
+    wait_until(lambda: user.api.get(running)["status"]["phase"] == "Running", "the pod runs once there is money")
+    end(held)
+    wait_until(lambda: ended(user, running), "the program has ended")
+
+
+def test_a_pod_of_a_spent_budget_gives_way_with_notice_on_its_page(
+    plane: ControlPlane, user: Identity, namespace: str, budget: str, make_budget: Callable[..., str]
+) -> None:
+    assert budget
+    poor = plane.create_namespace()
+    make_budget(poor, "0", state="over", onExhausted="deprioritize")
+    them = plane.namespace_admin(poor)
+    theirs, ours = f"/api/v1/namespaces/{poor}/pods", f"/api/v1/namespaces/{namespace}/pods"
+    both = {"fairgpu.io/gpu": 2, "fairgpu.io/gpu-core": 180, "fairgpu.io/gpu-memory": 20_000}
+    manifest = program("poor", both, WORK_ON_A_WHOLE_GPU)
+    manifest["spec"]["terminationGracePeriodSeconds"] = 1
+    wait_until(lambda: class_of(them, theirs, manifest) == "gpu-over-budget", "admission knows that it is spent")
+    them.api.create(theirs, manifest)
+    wait_until(lambda: them.api.get(f"{theirs}/poor")["status"]["phase"] == "Running", "it runs while nobody waits")
+
+    rich = program("rich", {"fairgpu.io/gpu-core": 50}, WORK_ON_A_WHOLE_GPU)
+    created = user.api.create(ours, rich)
+    wait_until(lambda: notices(0) and notices(1), "the pages of its GPUs tell of its end")
+    assert them.api.get(f"{theirs}/poor")["metadata"]["annotations"]["fairgpu.io/reclaim-at"]
+    wait_until(lambda: user.api.get(f"{ours}/rich")["status"]["phase"] == "Running", "the other runs in its place")
+    assert not plane.exists(f"{theirs}/poor") or "deletionTimestamp" in them.api.get(f"{theirs}/poor")["metadata"]
+    end(created)
+    wait_until(lambda: ended(user, f"{ours}/rich"), "the program has ended")
+    plane.remove_pods(poor)
+
+
+def class_of(who: Identity, path: str, manifest: dict[str, Any]) -> str:
+    """The priority class that a pod would have now."""
+    found: str = who.api.create(path, manifest, {"dryRun": "All"})["spec"]["priorityClassName"]
+    return found
+
+
+def notices(gpu: int) -> bool:
+    """Whether a GPU's page says that a container on it will be evicted."""
+    shown = page(gpu)
+    return shown is not None and any(slot.notice_ns for slot in shown.slots)
