@@ -16,7 +16,8 @@ from nodeagent.truth import Seen
 
 START_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
 OUTCOMES = ("prepared", "refused", "kubelet_silent")
-CONTAINER = ("namespace", "pod", "container", "uuid")
+CONTAINER = ("pod_namespace", "pod_name", "container_name", "uuid")
+"""Not the labels that Prometheus gives to the agent's own pod."""
 
 
 class Measures:
@@ -43,6 +44,11 @@ class Measures:
         self.writer_ends = Counter(
             "fairgpu_nodeagent_page_writer_ends",
             "Times that the writer of the schedule pages ended by itself and was started again.",
+            registry=registry,
+        )
+        self.offering = Gauge(
+            "fairgpu_nodeagent_offering",
+            "Whether the node takes new GPU pods: no other plugin offers its GPUs, and the runtime applies CDI.",
             registry=registry,
         )
         self.registered = Gauge(

@@ -142,6 +142,7 @@ class Agent:
         for record in self._bundles.look(self._starter.records(), self._pods.all()):
             self._warn_of_runtime(record)
         is_open = not foreign and not self._bundles.failed
+        self._measures.offering.set(is_open)
         self._slots.replace(Offered(slot_ids(len(self._offer.inventory.devices)), open=is_open))
         try:
             for what in write_node(self._api, node, self._offer.inventory, self._pods.all()):

@@ -11,6 +11,12 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from nodeagent.containers.records import GivenDevice, Record
+from nodeagent.driver_figures import Figure
+from nodeagent.measures import Measures as NodeMeasures
+from nodeagent.measures import NodeCollector
+from nodeagent.truth import Seen
+from nodeagent.turns import Policy
 from scheduler.measures import Measures
 from tests.contract.monitoring.queries import OF_THE_TARGET, read_query
 from tests.contract.monitoring.scraping import Families, running_services, scrape
@@ -32,7 +38,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Families:
         for port in ports:
             for name, labels in scrape(port).items():
                 found.setdefault(name, set()).update(labels)
-    for name, labels in of_the_extender().items():
+    for name, labels in {**of_the_extender(), **of_the_node_agent()}.items():
         found.setdefault(name, set()).update(labels)
     return {name: labels for name, labels in found.items() if name.startswith("fairgpu_")}
 
@@ -41,6 +47,21 @@ def of_the_extender() -> Families:
     """From its registry: the service itself answers only in the pod of a kube-scheduler."""
     registry = CollectorRegistry()
     Measures(registry)
+    found: Families = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def of_the_node_agent() -> Families:
+    """From its registry: the service itself answers only on a node."""
+    registry = CollectorRegistry()
+    NodeMeasures(registry)
+    device = GivenDevice("GPU-0", 30, 4096, 0, 7)
+    record = Record("team", "train", "uid", "main", frozenset({"slot-0"}), 1, False, Policy.HARD, 1, (device,))
+    seen = Seen({("uid", "main", "GPU-0"): Figure(1)})
+    registry.register(NodeCollector(lambda: seen, lambda: [record], tuple, dict))
     found: Families = {}
     for family in registry.collect():
         for sample in family.samples:
@@ -164,15 +185,17 @@ def test_every_port_that_tells_metrics_is_scraped() -> None:
         for monitor in monitors
         for endpoint in monitor["spec"]["podMetricsEndpoints"]
     }
-    deployments = [
+    deploy = ROOT / "deploy"
+    files = [deploy / "base" / service / "deployment.yaml" for service in ("webhook", "timekeeper", "scheduler")]
+    workloads = [
         item
-        for service in ("webhook", "timekeeper", "scheduler")
-        for item in yaml.safe_load_all((ROOT / "deploy" / "base" / service / "deployment.yaml").read_text())
-        if item["kind"] == "Deployment"
+        for file in (*files, deploy / "nodes" / "daemonset.yaml")
+        for item in yaml.safe_load_all(file.read_text())
+        if item["kind"] in ("Deployment", "DaemonSet")
     ]
     there = {
         (item["metadata"]["name"], port["name"])
-        for item in deployments
+        for item in workloads
         for container in item["spec"]["template"]["spec"]["containers"]
         for port in container["ports"]
         if port["name"].endswith("metrics")
