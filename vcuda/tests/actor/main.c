@@ -7,6 +7,7 @@
  *     launch NAME          a kernel of that name, on the default stream        heap, prints - BYTES   cuCtxSetLimit
  *     info                 "FREE TOTAL"    total                cuDeviceTotalMem                      memory.c
  *     alloc NAME BYTES     free NAME       managed NAME BYTES   pitch NAME WIDTH HEIGHT
+ *     fill NAME BYTES      on the device
  *     array NAME WIDTH HEIGHT              freearray NAME       managed? NAME "1" when it is managed memory
  *     mipmap NAME WIDTH HEIGHT             freemipmap NAME      level NAME MIPMAP
  *     alloc32 - BYTES      pitch32 - WIDTH HEIGHT               info32  total32  by their oldest forms          forms.c

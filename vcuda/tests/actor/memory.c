@@ -22,6 +22,13 @@ static CUresult managed(struct line *line)
     return CU(cuMemAllocManaged)(place(line->name), line->one, CU_MEM_ATTACH_GLOBAL);
 }
 
+/* On the device: managed memory is there from then on. */
+static CUresult filled(struct line *line)
+{
+    CUresult result = CU(cuMemsetD8_v2)(*place(line->name), 0, line->one);
+    return result != CUDA_SUCCESS ? result : CU(cuStreamSynchronize)(NULL);
+}
+
 static CUresult pitched(struct line *line)
 {
     size_t pitch;
@@ -74,5 +81,5 @@ static CUresult freemipmap(struct line *line)
 const struct verb memory_verbs[] = {
     {"info", info},   {"total", total},         {"alloc", alloc}, {"managed", managed},     {"pitch", pitched},
     {"free", freed},  {"managed?", is_managed}, {"array", array}, {"freearray", freearray}, {"mipmap", mipmap},
-    {"level", level}, {"freemipmap", freemipmap}, {NULL, NULL},
+    {"level", level}, {"freemipmap", freemipmap}, {"fill", filled}, {NULL, NULL},
 };

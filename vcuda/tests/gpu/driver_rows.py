@@ -92,9 +92,9 @@ def told_by_nvml(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, A
         number = done(maker, "export p")[1]
         importing = f"import p /proc/{pids[0]}/fd/{number}"
         yield grew("NVML: who imports it grows by", 1, 0, opener, importing, f"map p {SHARED * MIB}")
-        yield grew(
-            "NVML: cuMemAllocManaged of 64 MiB, untouched, grows it by", 0, 0, maker, f"managed g {SHARED * MIB}"
-        )
+        managed = "NVML: cuMemAllocManaged of 64 MiB, its process grows by"
+        yield grew(managed, 0, 0, maker, f"managed g {SHARED * MIB}")
+        yield grew("NVML: once it is filled on the device, by", 0, SHARED, maker, f"fill g {SHARED * MIB}")
         before = nvml.sample()
         maker("kill")
         until(lambda: pids[0] not in nvml.sample().bytes_by_pid, 30)
