@@ -122,10 +122,6 @@ def whole_days(first: int, end: int) -> list[Window]:
     return [Window(hour * HOUR, (hour + HOURS_OF_A_DAY) * HOUR) for hour in range(first, end, HOURS_OF_A_DAY)]
 
 
-READ_AT_ONCE = 1000
-"""The most accounts that are read in one round trip."""
-
-
 @dataclass(frozen=True, slots=True)
 class WholeUsage:
     """A query about all accounts, as of one instant.
@@ -205,9 +201,7 @@ class WholeUsage:
 
     def _read(self, sums: UsageSums, accounts: Sequence[str], within: Window, known: Known) -> Iterator[AccountUsage]:
         view = View(asks_for_details(sums.aggregate), sums=False)
-        for start in range(0, len(accounts), READ_AT_ONCE):
-            chunk = accounts[start : start + READ_AT_ONCE]
-            yield from accounts_usage(self.client, chunk, self.assignments, within, view=view, known=known)
+        return accounts_usage(self.client, accounts, self.assignments, within, view=view, known=known)
 
     @property
     def _first(self) -> int:
@@ -229,6 +223,7 @@ def payers(assignments: Mapping[str, Assignments]) -> list[str]:
 
 
 LEAST_AT_ONCE = 50
+MOST_AT_ONCE = 1000
 STEPS_IN_ORDER = 3
 """The number of steps that are searched one by one; if they do not fill a page, the rest is read at once."""
 
@@ -336,7 +331,7 @@ def _in_order(client: redis.Redis, query: Query, divided_window: Steps, now: int
             missing = query.limit + 1 - sums.count(after)
             if missing <= 0:
                 return sums
-            chunk = names[begin : begin + max(min(missing, READ_AT_ONCE), LEAST_AT_ONCE)]
+            chunk = names[begin : begin + max(min(missing, MOST_AT_ONCE), LEAST_AT_ONCE)]
             begin += len(chunk)
             assignments = reading.assignments_of(client, chunk)
             accounts = payers(assignments)
@@ -374,6 +369,4 @@ def _read(
 ) -> Iterator[AccountUsage]:
     """Reads the accounts' use in a window, in the view that the sums need."""
     view = View(asks_for_details(sums.aggregate), _are_enough(sums))
-    for start in range(0, len(accounts), READ_AT_ONCE):
-        chunk = accounts[start : start + READ_AT_ONCE]
-        yield from accounts_usage(client, chunk, assignments, within, view=view)
+    return accounts_usage(client, accounts, assignments, within, view=view)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 import redis
@@ -29,6 +31,8 @@ from timekeeper.ledger.client import Call, StoreError, concerns_all, run, run_on
 from timekeeper.ledger.codec import decode_session
 from timekeeper.ledger.reading import StoredAmount, read_amount, used, whole
 
+READ_AT_ONCE = 500
+"""Accounts that are read in one round trip at most."""
 SESSIONS_AT_ONCE = 500
 
 
@@ -299,7 +303,8 @@ def accounts_usage(
 ) -> Iterator[AccountUsage]:
     """Yields the usage of accounts in the hours that touch a window, each account as of one moment.
 
-    Accounts that are not in the store are left out.
+    Accounts that are not in the store are left out. Of many accounts the store reads some while the caller adds up
+    others.
 
     Args:
         client: the store; its answers are bytes.
@@ -312,14 +317,29 @@ def accounts_usage(
     Raises:
         StoreError: the store refused to read.
     """
-    found = []
-    for name, answer in _answers(client, accounts, within, known, view):
-        found.append((name, answer, _open_sessions(name, answer, within)))
-    counts = reported(client, [running for _, _, sessions in found for running in sessions])
-    for name, answer, sessions in found:
-        adding = [(each, added(each, assignments, answer.settled, counts[each.session.uid])) for each in sessions]
-        posted = _put_down(answer, within, known, view)
-        yield AccountUsage(name, answer.settled, answer.past, answer.known, posted, _running(adding, within))
+    chunks = [accounts[start : start + READ_AT_ONCE] for start in range(0, len(accounts), READ_AT_ONCE)]
+    for found, counts in _one_ahead([partial(_read, client, chunk, within, known, view) for chunk in chunks]):
+        for name, answer, sessions in found:
+            adding = [(each, added(each, assignments, answer.settled, counts[each.session.uid])) for each in sessions]
+            posted = _put_down(answer, within, known, view)
+            yield AccountUsage(name, answer.settled, answer.past, answer.known, posted, _running(adding, within))
+
+
+_Result = TypeVar("_Result")
+
+
+def _one_ahead(calls: Sequence[Callable[[], _Result]]) -> Iterator[_Result]:
+    """Yields the result of each call in order; a thread makes the next call while the caller uses a result."""
+    if len(calls) <= 1:
+        yield from (call() for call in calls)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(calls[0])
+        for call in calls[1:]:
+            result = following.result()
+            following = pool.submit(call)
+            yield result
+        yield following.result()
 
 
 def restored(client: redis.Redis) -> list[str]:
@@ -354,6 +374,15 @@ class _Answer(NamedTuple):
     packed: Sequence[bytes]
     open: Sequence[Any]
     unread: Unread
+
+
+def _read(
+    client: redis.Redis, accounts: Sequence[str], within: Window, known: Known, view: View
+) -> tuple[list[tuple[str, _Answer, list[Running]]], dict[str, int | None]]:
+    """Reads accounts with their open sessions, and the GPU time in the reports of these."""
+    answers = _answers(client, accounts, within, known, view)
+    found = [(name, answer, _open_sessions(name, answer, within)) for name, answer in answers]
+    return found, reported(client, [running for _, _, sessions in found for running in sessions])
 
 
 def _answers(

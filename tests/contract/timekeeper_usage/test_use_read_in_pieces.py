@@ -15,6 +15,7 @@ from timekeeper.controller.archive import Archivist
 from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.windows import Retention, Window
 from timekeeper.ledger import compaction, keys, reading, usage
+from timekeeper.ledger.client import StoreError
 from timekeeper.ledger.compaction import fold_hours, pack_hours
 from timekeeper.ledger.usage import Bounds
 
@@ -67,6 +68,27 @@ def test_pieces_are_told_as_the_whole_is(stage: LedgerHarness, monkeypatch: pyte
     bounded(monkeypatch, LITTLE, EVERYTHING)
     assert told(stage) == whole
     assert differences(stage) == ()
+
+
+def test_many_accounts_are_told_in_order_as_each_alone_is(
+    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "bcde":
+        stage.budget(name, [f"team-{name}"])
+        stage.pod(f"of-{name}", f"team-{name}")
+    stage.round(60)
+    stage.round(3600)
+    assignments = reading.assignments(stage.client)
+    names = ["c", "nobody", "a", "e", "b", "d"]
+    alone = [found for name in names for found in usage.accounts_usage(stage.client, [name], assignments)]
+    assert [found.account for found in alone] == ["c", "a", "e", "b", "d"]
+    monkeypatch.setattr(usage, "READ_AT_ONCE", 2)
+    assert list(usage.accounts_usage(stage.client, names, assignments)) == alone
+    stage.client.set(keys.AccountKeys("d").folded, "of another type")
+    told_so_far = usage.accounts_usage(stage.client, names, assignments)
+    assert [next(told_so_far).account for _ in range(3)] == ["c", "a", "e"]
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        next(told_so_far)
 
 
 @pytest.mark.parametrize("seconds", [60, 3600, DAY // 10**9])

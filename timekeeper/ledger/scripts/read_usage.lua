@@ -8,7 +8,7 @@
 --       sum of the window will do (1 or 0), the most rows to read (the last hour is read whole), the most bytes of packed
 --       rows (the last value is read whole), the most sessions
 -- Returns when its sessions were last settled; the starts of the latest period and of the one before; the past; whether
--- the caller knows that; hours, each followed by its fields and values; packed values, without sections at their ends
+-- the caller knows that; hours, each followed by its fields and values; packed values, without sections
 -- that were not asked for; for each open session that may have added something its record and what stands of it in the
 -- two periods; then the stamp of this moment (version, folds), the hours that were not read, each followed by its
 -- revision, the names of packed values that were not read, and whether sessions were not read.
@@ -36,7 +36,7 @@ local rows, unread_hours = read_hours(hours, first, finish, most_rows, details a
 
 -- The sections that the caller reads of a packed value of the hours from `from` up to `to` (domain/usage_folding.py).
 local function sections(value, from, to)
-  local HEAD, SECTIONED = 10, 2
+  local HEAD, SECTIONED, NOTHING = 10, 2, '\0\0\0\0'
   if string.byte(value, 1) ~= SECTIONED or #value < HEAD then
     return value
   end
@@ -46,7 +46,8 @@ local function sections(value, from, to)
   end
   local plain, sums = length(3), length(7)
   if one_sum and sums > 0 and from >= first and to <= finish then
-    return string.sub(value, 1, HEAD + plain + sums)
+    local without = string.sub(value, 1, 2) .. NOTHING .. string.sub(value, 7, HEAD)
+    return without .. string.sub(value, HEAD + plain + 1, HEAD + plain + sums)
   end
   return details and value or string.sub(value, 1, HEAD + plain)
 end
