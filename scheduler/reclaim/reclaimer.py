@@ -23,6 +23,7 @@ from scheduler.cluster.events import pod_event
 from scheduler.cluster.objects import PodNote, WaitingPod
 from scheduler.cluster.state import EARMARKED, State
 from scheduler.measures import Measures
+from scheduler.placement.fleet import Fleet, Ints
 from scheduler.reclaim.plan import Claim, Plan, Victims, plan_reclaim
 from scheduler.reclaim.roster import Roster, Running
 from scheduler.settings import ReclaimSettings
@@ -37,6 +38,8 @@ STATES_SECONDS = 120.0
 least every scheduler.states.wait_seconds, at most a minute."""
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease", names.SYSTEM_NAMESPACE})
 """Nothing is evicted there: the policy fairgpu-eviction would refuse it."""
+REST = 10
+"""How many times as long as a round of plans took none is made: plans take at most a tenth of a core."""
 RETRY_SECONDS = 5.0
 """How long a victim is left alone after the API server refused its notice or its eviction."""
 SHOWN_SECONDS = 10.0
@@ -96,6 +99,7 @@ class Reclaimer:
         self._known: dict[tuple[str, Earmark], str] = {}
         self._freed_at: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
+        self._rest_until = float("-inf")
         self._left_out: dict[str, set[str]] = {}
         self._fruitless: dict[tuple[Any, ...], tuple[int, int, int]] = {}
 
@@ -104,7 +108,11 @@ class Reclaimer:
         with self._state.lock:
             earmarks = dict(self._state.earmarks)
         now = self._clocks.now()
-        self._written = {uid: one for uid, one in self._written.items() if uid not in earmarks and one.until > now}
+        for uid, one in list(self._written.items()):
+            if uid in earmarks:
+                del self._written[uid]
+            elif one.until <= now:
+                self._unwrite(uid)
         self._count_placed(earmarks)
         confirmed = self._state.budgets.confirmed_at
         known = confirmed is not None and now - confirmed <= STATES_SECONDS
@@ -115,8 +123,11 @@ class Reclaimer:
             elif known and self._state.reservation(uid) is None:
                 self._free(uid, earmark)
         self._call_off(earmarks)
-        if known:
+        if known and now >= self._rest_until:
+            began = self._clocks.now()
             self._plan()
+            ended = self._clocks.now()
+            self._rest_until = ended + REST * (ended - began)
 
     # What was planned.
 
@@ -261,12 +272,14 @@ class Reclaimer:
                 if not victims.may_go.any():
                     return
                 plans += 1
-                found = self._planned(claims, victims)
-                if found is None or not found.victims:
-                    self._fruitless = {one: seen for one, seen in self._fruitless.items() if seen == versions}
-                    self._fruitless[key] = versions
-                    continue
-            self._write(claims, found)
+                fleet, wanted, spare_pods = self._copy(claims)
+            # Other decisions go on meanwhile. Nothing is promised twice: only this thread writes earmarks.
+            found = plan_reclaim(fleet, victims, wanted, spare_pods)
+            if found is None or not found.victims:
+                self._fruitless = {one: seen for one, seen in self._fruitless.items() if seen == versions}
+                self._fruitless[key] = versions
+            else:
+                self._write(claims, found)
 
     def _avoided(self, uid: str) -> frozenset[str]:
         return frozenset(self._left_out.get(uid, ()))
@@ -314,20 +327,22 @@ class Reclaimer:
         shown = [earmark for _, earmark in self._state.earmarks.values()]
         return shown + [one.earmark for one in self._written.values()]
 
-    def _planned(self, claims: Sequence[WaitingPod], victims: Victims) -> Plan | None:
-        """Returns the plan for some pods; devices promised to others count as held, ending pods' devices as free."""
+    def _copy(self, claims: Sequence[WaitingPod]) -> tuple[Fleet, list[Claim], Ints]:
+        """Returns what a plan is made of; devices promised to others count as held, ending pods' devices as free."""
         state = self._state
         fleet = state.fleet.copy()
         for uid in state.leaving() | {uid for one in self._promised() for uid in one.victims}:
             fleet.release(uid)
-        for uid, one in self._written.items():
-            fleet.hold(f"{EARMARKED}{uid}", one.earmark.holding(one.pod.request))
         wanted = []
+        # The pods of a gang mostly have the same rules, and each look at all nodes takes a while.
+        eligible: dict[tuple[str, frozenset[str]], Ints] = {}
         for pod in claims:
+            rules = repr(pod.rules), state.named(pod.uid)
+            if rules not in eligible:
+                eligible[rules] = state.eligible(pod)
             left_out = [fleet.rows[name] for name in self._avoided(pod.uid) if name in fleet.rows]
-            rows = np.setdiff1d(state.eligible(pod), left_out)
-            wanted.append(Claim(pod.uid, pod.request, rows, pod.high_priority))
-        return plan_reclaim(fleet, victims, wanted, state.spare_pods())
+            wanted.append(Claim(pod.uid, pod.request, np.setdiff1d(eligible[rules], left_out), pod.high_priority))
+        return fleet, wanted, state.spare_pods()
 
     def _write(self, claims: Sequence[WaitingPod], plan: Plan) -> None:
         """Writes the earmarks of a plan, all or none."""
@@ -341,11 +356,19 @@ class Reclaimer:
             if not self._annotate(pod, names.EARMARK, encode(earmark)):
                 for other in done:
                     self._annotate(other, names.EARMARK, None)
-                    self._written.pop(other.uid, None)
+                    self._unwrite(other.uid)
                 return
             done.append(pod)
             self._written[pod.uid] = _Written(pod, earmark, self._clocks.now() + SHOWN_SECONDS)
+            with self._state.lock:
+                self._state.fleet.hold(f"{EARMARKED}{pod.uid}", earmark.holding(pod.request))
             _log.info("reclaim planned", pod=_name(pod), uid=pod.uid, node=placed.node, victims=list(gone))
+
+    def _unwrite(self, uid: str) -> None:
+        """Frees what an earmark would have kept that the watch has not shown."""
+        with self._state.lock:
+            if self._written.pop(uid, None) is not None and uid not in self._state.earmarks:
+                self._state.fleet.release(f"{EARMARKED}{uid}")
 
     def _annotate(self, pod: WaitingPod | PodNote, key: str, value: str | None) -> bool:
         """Writes or removes an annotation by the right to the pod's status; returns whether that succeeded."""

@@ -280,6 +280,21 @@ def test_no_pod_has_two_plans_while_the_watch_has_not_shown_the_first() -> None:
     assert cluster.done == ["+earmark new"]
 
 
+def test_an_earmark_that_is_never_shown_keeps_nothing_for_good() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.shows = False
+    cluster.step()
+    cluster.shows = True
+    cluster.ends("old")
+    cluster.waits("later")
+    assert cluster.filter("later") == []
+    cluster.ends("new")
+    cluster.step(11)
+    assert cluster.filter("later") == ["n0"]
+
+
 def test_two_pods_that_wait_are_not_promised_the_same_devices() -> None:
     cluster = Cluster("n0", "n1")
     cluster.runs("a", "n0")
