@@ -11,11 +11,8 @@ import struct
 from pathlib import Path
 
 from nodeagent.schedule_page import LEDGER_HEAD, LEDGER_MAGIC, LEDGER_VERSION
+from nodeagent.strangers import MOST_SLOTS, SLOT_BYTES, SLOTS_AT, SLOTS_USED_AT
 
-SLOTS = 1024
-USED_AT = 4248
-SLOTS_AT = 6528
-SLOT_SIZE = 832
 LIVE = 1
 _COUNT = struct.Struct("<Q")
 _SLOT = struct.Struct("<QQQ")
@@ -32,11 +29,11 @@ def taken_up(ledger: Path) -> frozenset[tuple[int, int]]:
         beginning = os.pread(descriptor, SLOTS_AT, 0)
         if len(beginning) < SLOTS_AT or LEDGER_HEAD.unpack_from(beginning) != (LEDGER_MAGIC, LEDGER_VERSION):
             return frozenset()
-        used = min(_COUNT.unpack_from(beginning, USED_AT)[0], SLOTS)
-        slots = os.pread(descriptor, used * SLOT_SIZE, SLOTS_AT)
+        used = min(_COUNT.unpack_from(beginning, SLOTS_USED_AT)[0], MOST_SLOTS)
+        slots = os.pread(descriptor, used * SLOT_BYTES, SLOTS_AT)
     except OSError:
         return frozenset()
     finally:
         os.close(descriptor)
-    found = (_SLOT.unpack_from(slots, at) for at in range(0, len(slots) - _SLOT.size + 1, SLOT_SIZE))
+    found = (_SLOT.unpack_from(slots, at) for at in range(0, len(slots) - _SLOT.size + 1, SLOT_BYTES))
     return frozenset((pid, began) for state, pid, began in found if state == LIVE)

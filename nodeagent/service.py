@@ -39,6 +39,7 @@ from nodeagent.settings import Nodeagent
 from nodeagent.starting import Starter, World
 from nodeagent.truth import SECONDS, Node, Truth, end
 from nodeagent.whole_gpus import WholeGpus
+from nodeagent.withholding import reasons
 
 _log = structlog.get_logger(__name__)
 
@@ -70,7 +71,8 @@ class Agent:
         self._slots = Slots(Offered())
         self._resources = PodResources(settings.kubelet.pod_resources)
         self._offer: Offer | None = None
-        self._looked_at = float("-inf")
+        self._answered_at = float("-inf")
+        self._look_now = threading.Event()
         self._published = b""
         self._publishing = threading.Lock()
         self._writer: subprocess.Popen[bytes] | None = None
@@ -101,7 +103,7 @@ class Agent:
     def run(self) -> None:
         """Runs until the agent is stopped."""
         # A watch waits for the API server's next word, for minutes: nobody waits for its end.
-        watched = (self._watch_pods, self._watch_node, self._watch_faults, self._watch_processes)
+        watched = (self._watch_pods, self._watch_node, self._watch_gpus, self._watch_faults, self._watch_processes)
         watches = [threading.Thread(target=watch, daemon=True) for watch in watched]
         plugin = threading.Thread(target=self._serve, name="device-plugin")
         self._starter.recover()
@@ -127,21 +129,16 @@ class Agent:
     def _round(self) -> None:
         """Runs one round: reads GPUs, writes the Node, removes files of ended containers."""
         self._keep_writer()
-        if time.monotonic() - self._looked_at >= self._settings.look_seconds:
-            self._look()
         node = self._node.node
         if self._offer is None or node is None or not self._pods.known.is_set():
             return
-        foreign = foreign_resources(node)
-        if foreign:
-            self._warn_node(
-                "ForeignDevicePlugin",
-                f"another plugin offers this node's GPUs as {', '.join(foreign)}: FairGPU offers nothing new here "
-                "until it is switched off for this node",
-            )
+        silent_seconds = time.monotonic() - self._answered_at
+        withheld = reasons(foreign_resources(node), silent_seconds, self._settings.look_seconds)
+        for reason in withheld:
+            self._warn_node(reason.event, reason.message)
         for record in self._bundles.look(self._starter.records(), self._pods.all()):
             self._warn_of_runtime(record)
-        is_open = not foreign and not self._bundles.failed
+        is_open = not withheld and not self._bundles.failed
         self._measures.offering.set(is_open)
         self._slots.replace(Offered(slot_ids(len(self._offer.inventory.devices)), open=is_open))
         try:
@@ -154,9 +151,9 @@ class Agent:
 
     def _look(self) -> None:
         """Reads the GPUs; where the driver does not answer, the known ones stay as they are."""
-        self._looked_at = time.monotonic()
         try:
             offer = self._vendor.offer()
+            self._answered_at = time.monotonic()
         except OSError as error:
             _log.warning("driver silent", error=str(error))
             return
@@ -246,6 +243,14 @@ class Agent:
                 silent = True
             self._stop.wait(self._settings.look_seconds)
 
+    def _watch_gpus(self) -> None:
+        """Reads the GPUs at an interval and after faults; a driver that hangs delays nothing else."""
+        while not self._stop.is_set():
+            self._look()
+            self._woken.set()
+            self._look_now.wait(self._settings.look_seconds)
+            self._look_now.clear()
+
     def _watch_processes(self) -> None:
         """Holds what containers say of themselves against the driver's word."""
         while not self._stop.wait(SECONDS):
@@ -305,8 +310,7 @@ class Agent:
                 )
 
     def _look_soon(self) -> None:
-        self._looked_at = float("-inf")
-        self._woken.set()
+        self._look_now.set()
 
     def _keep_writer(self) -> None:
         if self._writer is not None and self._writer.poll() is None:

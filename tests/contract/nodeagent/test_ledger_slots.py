@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from nodeagent import ledger_slots
+from nodeagent.strangers import MOST_SLOTS, SLOT_BYTES, SLOTS_AT, SLOTS_USED_AT
 
 VCUDA = Path(__file__).parents[3] / "vcuda"
 
@@ -50,7 +51,7 @@ def run(folder: Path, text: str, *arguments: str) -> str:
 
 
 def test_the_layout_is_the_compilers(tmp_path: Path) -> None:
-    known = ledger_slots.USED_AT, ledger_slots.SLOTS_AT, ledger_slots.SLOT_SIZE, ledger_slots.SLOTS, ledger_slots.LIVE
+    known = SLOTS_USED_AT, SLOTS_AT, SLOT_BYTES, MOST_SLOTS, ledger_slots.LIVE
     assert tuple(map(int, run(tmp_path, LAYOUT).split())) == known
 
 
@@ -66,7 +67,7 @@ def test_a_file_that_is_no_ledger_names_nobody(tmp_path: Path) -> None:
         ledger.write_bytes(content)
         assert ledger_slots.taken_up(ledger) == frozenset()
     run(tmp_path, WRITER, str(tmp_path / "whole"))
-    ledger.write_bytes((tmp_path / "whole").read_bytes()[: ledger_slots.SLOTS_AT + ledger_slots.SLOT_SIZE + 5])
+    ledger.write_bytes((tmp_path / "whole").read_bytes()[: SLOTS_AT + SLOT_BYTES + 5])
     assert ledger_slots.taken_up(ledger) == {(7, 50)}
     ledger.unlink()
     ledger.symlink_to(tmp_path / "whole")

@@ -1,0 +1,31 @@
+"""Why a node takes no new GPU pods."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeagent.withholding import SILENT_AFTER_SECONDS, reasons
+
+
+@pytest.mark.parametrize(
+    ("foreign", "silent_seconds", "look_seconds", "events"),
+    [
+        ([], 0, 30, []),
+        ([], 3 * 30, 30, []),
+        ([], 3 * 30 + 1, 30, ["DriverSilent"]),
+        ([], SILENT_AFTER_SECONDS, 1, []),
+        ([], SILENT_AFTER_SECONDS + 1, 1, ["DriverSilent"]),
+        (["nvidia.com/gpu"], 0, 30, ["ForeignDevicePlugin"]),
+        (["nvidia.com/gpu"], 1000, 30, ["ForeignDevicePlugin", "DriverSilent"]),
+    ],
+)
+def test_a_node_says_each_reason(
+    foreign: list[str], silent_seconds: float, look_seconds: float, events: list[str]
+) -> None:
+    assert [each.event for each in reasons(foreign, silent_seconds, look_seconds)] == events
+
+
+def test_the_message_names_the_resources_and_the_time() -> None:
+    plugin, driver = reasons(["a/gpu", "b/gpu"], 100.7, 1)
+    assert "as a/gpu, b/gpu:" in plugin.message
+    assert "for 100 seconds" in driver.message
