@@ -11,8 +11,10 @@ from gunicorn.asgi.protocol import ASGIProtocol
 
 from fairgpu.serving.framing import refuse_overflow
 
-BYTES_ACKNOWLEDGED = struct.Struct("=120xQ")
-"""tcpi_bytes_acked in struct tcp_info of Linux since 4.2 (include/uapi/linux/tcp.h): bytes that the peer took."""
+TCP_INFO = struct.Struct("=24xI92xQ16xI")
+"""Of struct tcp_info (include/uapi/linux/tcp.h): tcpi_unacked, tcpi_bytes_acked and tcpi_notsent_bytes."""
+
+NOTHING_WAITS = -1
 
 
 class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no types
@@ -26,7 +28,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._heard_at = 0.0
         self._idle_since = 0.0
         self._idle_limit = worker.options.header_seconds
-        self._unread_handle: asyncio.TimerHandle | None = None
+        self._unread_since = NOTHING_WAITS  # bytes acknowledged while answers waited
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
@@ -48,22 +50,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         """Removes the connection from the worker's sets."""
         self._connections.discard(self)
         self.worker.arrivals.forget(self)
-        self._stop_watching_reader()
         super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """Starts the time limit of a client that does not read its answer.
-
-        The kernel's TCP_USER_TIMEOUT alone does not end such a connection: each packet with an acknowledgement restarts
-        the timer of its window probes, so that a client that keeps sending is never probed.
-        """
-        super().pause_writing()
-        self._watch_reader(_bytes_acknowledged(self.transport))
-
-    def resume_writing(self) -> None:
-        """Ends the time limit: the client has read."""
-        self._stop_watching_reader()
-        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Notes the time and the number of the bytes received."""
@@ -72,26 +59,27 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         if self.worker.arrivals.add(self, len(data)):
             super().data_received(data)
 
+    def cut_off_if_unread(self) -> None:
+        """Closes the connection if answers waited for its client at the last call and it has taken nothing since.
+
+        The kernel's TCP_USER_TIMEOUT does not: each acknowledgement restarts the timer of its window probes, so that a
+        client that sends and never reads is kept. asyncio's flow control does not either: an answer that was handed on
+        whole counts as written.
+        """
+        taken = self.transport.get_extra_info("socket")
+        try:
+            info = taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+        except OSError:  # closed, but asyncio has not called connection_lost yet
+            return
+        segments_under_way, acknowledged, bytes_not_sent = TCP_INFO.unpack(info)
+        waits = bool(segments_under_way or bytes_not_sent)
+        if waits and acknowledged == self._unread_since:
+            self.cut_off()
+        self._unread_since = acknowledged if waits else NOTHING_WAITS
+
     def cut_off(self) -> None:
         """Closes the connection at once, without an answer."""
         self.transport.abort()
-
-    def _watch_reader(self, acknowledged: int) -> None:
-        self._stop_watching_reader()
-        seconds = self.worker.options.unread_seconds
-        self._unread_handle = self.worker.loop.call_later(seconds, self._cut_off_unless_read, acknowledged)
-
-    def _stop_watching_reader(self) -> None:
-        if self._unread_handle is not None:
-            self._unread_handle.cancel()
-            self._unread_handle = None
-
-    def _cut_off_unless_read(self, acknowledged: int) -> None:
-        now = _bytes_acknowledged(self.transport)
-        if now == acknowledged:
-            self.cut_off()
-        else:
-            self._watch_reader(now)
 
     def _on_message_complete(self) -> None:
         self.worker.arrivals.forget(self)
@@ -150,10 +138,3 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
 
     def _wait_idle(self, seconds: float) -> None:
         self._keepalive_handle = self.worker.loop.call_later(seconds, self._keepalive_timeout)
-
-
-def _bytes_acknowledged(transport: asyncio.Transport) -> int:
-    """Returns the number of bytes that the peer's kernel has acknowledged since the connection began."""
-    info = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_ACKNOWLEDGED.size)
-    (acknowledged,) = BYTES_ACKNOWLEDGED.unpack(info)
-    return int(acknowledged)

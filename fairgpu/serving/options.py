@@ -31,7 +31,7 @@ class ServerOptions:
             request has been arriving for longest is ended.
         body_seconds: a body that takes longer is answered with 408.
         header_seconds: a connection that has not sent its first request's headers by then is closed.
-        unread_seconds: a connection whose client reads nothing of its answers for so long is closed.
+        unread_seconds: a connection whose client reads nothing of its answers is closed after once to twice so long.
         keepalive_seconds: the time for which an idle connection is kept. A client that reuses connections must close
             them first: a request sent just as the server closes is lost. Go's default, and so the API server's, is 90.
         max_connections: per worker; one more takes the place of the one that is idle for longest, and is refused where

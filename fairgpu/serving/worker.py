@@ -74,6 +74,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         gc.collect()
         gc.freeze()
         self._listen(live)
+        reading = asyncio.create_task(self._cut_off_unread())
         reloading = asyncio.create_task(self._reload(live, read_chain)) if live and read_chain else None
         while self.alive and self.ppid == os.getppid():
             await self._beat(HEARTBEAT_SECONDS)
@@ -81,6 +82,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             reloading.cancel()
         self.lifecycle.drain()
         await self._end()
+        reading.cancel()
 
     async def _first_chain(self, read_chain: ReadChain) -> LiveContext:
         """Returns the context once there is a chain, whose issuer may be starting at this moment."""
@@ -105,8 +107,6 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             self.servers.append(acceptor)
 
     async def _serve_connection(self, application: Any, context: ssl.SSLContext | None, taken: socket.socket) -> None:
-        # For answers that the kernel has taken whole; BoundedConnection watches those that it has not (tcp(7)).
-        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self.options.unread_seconds * 1000))
         if context and not await self._sends_first_bytes(taken):
             return
         await self.loop.connect_accepted_socket(
@@ -134,6 +134,12 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
                 await self._end_requested.wait()
         except TimeoutError:
             pass
+
+    async def _cut_off_unread(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.unread_seconds)
+            for connection in tuple(self._connections):
+                connection.cut_off_if_unread()
 
     async def _reload(self, live: LiveContext, read_chain: ReadChain) -> None:
         while True:

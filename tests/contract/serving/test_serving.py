@@ -91,7 +91,7 @@ def test_nor_does_it_keep_its_place_by_sending(impatient: Served) -> None:
 
 
 def send_urgent_until_closed(sock: socket.socket) -> None:
-    """Sends bytes that are none of TLS's, each of which restarts the kernel's timer for a closed window."""
+    """Sends bytes that are none of TLS's; each restarts the timer of the kernel's TCP_USER_TIMEOUT."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         socket.socket.send(sock, b"!", socket.MSG_OOB)
