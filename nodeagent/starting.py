@@ -73,7 +73,7 @@ class Starter:
                     self._records[found.uid, found.container] = found
                 else:
                     path, error = found
-                    _log.warning("record not readable", path=str(path), error=str(error))
+                    _log.warning("record unreadable", path=str(path), error=str(error))
             removed = files.remove_unknown(self._folders, list(self._records.values()))
             if removed:
                 _log.info("files of no container removed", paths=[str(path) for path in removed])

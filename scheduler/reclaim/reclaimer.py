@@ -34,14 +34,14 @@ LOOK_SECONDS = 0.5
 PLANS_A_ROUND = 2
 """The most plans of one round; each takes up to a tenth of a second at 5,000 nodes."""
 STATES_SECONDS = 120.0
-"""How old the budgets' states may be: by older ones nobody gets notice or is evicted. The timekeeper confirms them at
+"""The greatest age of the budgets' states by which pods get notice or are evicted. The timekeeper confirms them at
 least every scheduler.states.wait_seconds, at most a minute."""
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease", names.SYSTEM_NAMESPACE})
 """Nothing is evicted there: the policy fairgpu-eviction would refuse it."""
 REST = 10
 """How many times as long as a round of plans took none is made: plans take at most a tenth of a core."""
 RETRY_SECONDS = 5.0
-"""How long a victim is left alone after the API server refused its notice or its eviction."""
+"""The time for which a victim is left alone after the API server refused its notice or its eviction."""
 SHOWN_SECONDS = 10.0
 """The longest time until the watch shows an earmark that was written."""
 NOTICE_REASON = "PodReclaimNotice"

@@ -186,5 +186,5 @@ def _decoded(name: str, text: str) -> Summary | None:
     try:
         return decode_summary(text)
     except SummaryError as error:
-        _log.error("summary not readable", account=name, error=str(error))
+        _log.error("summary unreadable", account=name, error=str(error))
         return None

@@ -77,7 +77,7 @@ def test_a_namespace_whose_payers_cannot_be_read_waits_and_stops_no_other(
     assert told(teams, "team-b")["state"] == "over"
     assert teams.spent("b") == (60 + 2 * HOUR + 60) * GPU_SECOND
     assert not_settled(teams) == {"a"}
-    (event,) = [event for event in logs if event["event"] == "payers not readable"]
+    (event,) = [event for event in logs if event["event"] == "payers unreadable"]
     assert (event["namespace"], event["account"], event["log_level"]) == ("team-a", "a", "error")
     stored = teams.client.hget(keys.NAMESPACES, "team-a")
     assert stored == (broken if isinstance(broken, bytes) else broken.encode())
@@ -152,7 +152,7 @@ def test_an_account_whose_kept_budget_cannot_be_read_waits_and_stops_no_other(
         teams.round(2 * HOUR)
     assert told(teams, "team-b")["state"] == "over"
     assert "a" in not_settled(teams)
-    assert [(event["account"], event["log_level"]) for event in logs if event["event"] == "budget not readable"] == [
+    assert [(event["account"], event["log_level"]) for event in logs if event["event"] == "budget unreadable"] == [
         ("a", "error")
     ]
     moved = [] if object_ == "its object cannot be used" else [[NOON + (60 + 2 * HOUR) * 10**9, "namespace:team-a"]]

@@ -165,7 +165,7 @@ def _each(context: ReconcileContext, names: AbstractSet[str], act: Callable[[lis
     failed = isolate_failures(names - context.books.failed.keys(), act)
     for name, error in failed.items():
         context.books.unreadable[name] = context.books.failed[name] = described(error)
-        _log.error("account not readable", account=name, error=described(error))
+        _log.error("account unreadable", account=name, error=described(error))
 
 
 def _stored_prices(context: ReconcileContext) -> Prices:
@@ -180,9 +180,9 @@ def _stored_prices(context: ReconcileContext) -> Prices:
 def _mark_unreadable(books: Books) -> None:
     """Marks as unreadable the accounts that an unreadable entry of the store concerns."""
     for namespace, why in books.payers_unreadable.items():
-        _log.error("payers not readable", namespace=namespace, account=books.payer_named(namespace), error=why)
+        _log.error("payers unreadable", namespace=namespace, account=books.payer_named(namespace), error=why)
     for name, why in books.budgets.unknown().items():
-        _log.error("budget not readable", account=name, error=why)
+        _log.error("budget unreadable", account=name, error=why)
         if name in books.accounts:
             books.unreadable[name] = books.failed[name] = f"its budget cannot be read: {why}"
 

@@ -144,7 +144,7 @@ def _readable(client: redis.Redis, names: Sequence[str]) -> tuple[list[StoredAcc
     stored: list[StoredAccount] = []
     failed = isolate_failures(names, lambda found: stored.extend(load_accounts(client, found)))
     for name, error in failed.items():
-        _log.error("account not readable", account=name, error=described(error))
+        _log.error("account unreadable", account=name, error=described(error))
     return stored, {name: f"it cannot be read: {described(error)}" for name, error in failed.items()}
 
 
@@ -320,7 +320,7 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]
 
     for name, error in isolate_failures({account for account, *_ in wanted}, read).items():
         books.unreadable[name] = books.failed[name] = f"its amounts cannot be read: {described(error)}"
-        _log.error("account not readable", account=name, error=described(error))
+        _log.error("account unreadable", account=name, error=described(error))
     books.ends_unreadable = {}
     for uid, amounts_found in found.items():
         metered = books.pods.sessions.get(uid)
