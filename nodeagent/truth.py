@@ -11,6 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -21,7 +22,7 @@ from nodeagent.driver_figures import DriverSample, Figure, Placed, figures, plac
 from nodeagent.ledger_slots import taken_up
 from nodeagent.owners import Owned, Standing, container_names, owner, unheld_since
 from nodeagent.pages import Ledgers
-from nodeagent.processes import Process, Processes, read_process
+from nodeagent.processes import PROC, Process, Processes, read_process
 from nodeagent.schedule_page import Activity
 from nodeagent.turns import Policy
 
@@ -73,10 +74,10 @@ class Seen:
 class Truth:
     """Looks at the GPUs repeatedly, and keeps what each look needs of the last one."""
 
-    def __init__(self, node: Node, folders: Folders) -> None:
+    def __init__(self, node: Node, folders: Folders, proc: Path = PROC) -> None:
         self._node = node
         self._folders = folders
-        self._processes = Processes()
+        self._processes = Processes(proc)
         self._ledgers = Ledgers()
         self._placed: dict[str, Placed] = {}
         self._since: dict[tuple[int, int], float] = {}
@@ -183,7 +184,7 @@ class Truth:
     def _activity(self, record: Record, index: int) -> Activity:
         return Activity() if record.whole else self._ledgers.activity(self._ledger(record), index)
 
-    def _ledger(self, record: Record) -> Any:
+    def _ledger(self, record: Record) -> Path:
         return self._folders.start(record) / "ledger"
 
 

@@ -1,4 +1,4 @@
-"""What the node agent costs: a container's start, and the processor time of the schedule pages."""
+"""What the node agent costs: a container's start, the schedule pages, and the look at the driver's word."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,13 +23,19 @@ from fairgpu import names
 from fairgpu.inventory import Device, Inventory
 from nodeagent import schedule_page
 from nodeagent.containers.folders import Folders
+from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.containers.resolving import Listed
+from nodeagent.driver_figures import DriverSample
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import PodResources
+from nodeagent.ledger_slots import LIVE
 from nodeagent.offer import Offer, slot_ids
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods
 from nodeagent.starting import Starter, World
+from nodeagent.strangers import SLOTS_AT, SLOTS_USED_AT
+from nodeagent.truth import Node, Truth
+from nodeagent.turns import Policy
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.waiting import wait_until
 
@@ -39,14 +46,18 @@ START_GOAL_MS = 20.0
 WRITER_SECONDS = 10.0
 WRITER_GOALS = ((4, 2.0), (16, 8.0))
 AGE_GOAL_MS = 100.0
+SHARING = 16
+LOOKS = 50
+LOOK_GOAL = 2.0
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """Starts of containers on a node with 100 pods; the writer of eight GPUs with all containers active."""
+    """Starts of containers on a node with 100 pods; the writer of eight GPUs with all containers active; the look."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     yield _start()
     for containers, goal in WRITER_GOALS:
         yield from _writer(containers, goal)
+    yield _look()
 
 
 def _start() -> dict[str, Any]:
@@ -138,6 +149,57 @@ def _writer(containers: int, goal_percent: float) -> Iterator[dict[str, Any]]:
     yield _row(f"nodeagent.pages.{containers}.processor", percent, "% of a core", goal_percent, context)
     oldest = sorted(ages)[int(0.999 * len(ages))]
     yield _row(f"nodeagent.pages.{containers}.age.p99.9", oldest, "ms", AGE_GOAL_MS, context)
+
+
+def _look() -> dict[str, Any]:
+    """The agent's look at all processes on all GPUs; what NVML itself takes is not in it."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        root = Path(name)
+        folders = Folders(root, root, root)
+        records, pods, pids = [], [], {}
+        for number in range(GPUS * SHARING):
+            uid, container_id = str(uuid.UUID(int=number)), f"{number:064x}"
+            device = GivenDevice(f"GPU-{number % GPUS}", 100 // SHARING, 1024, number // GPUS, number + 1)
+            slots = frozenset({f"slot-{number}"})
+            record = Record("team", f"p{number}", uid, "main", slots, 1, False, Policy.HARD, 1, (device,))
+            records.append(record)
+            status = {"name": "main", "containerID": f"containerd://{container_id}", "state": {"running": {}}}
+            pods.append({"metadata": {"uid": uid}, "status": {"containerStatuses": [status]}})
+            _process(root / "proc" / str(number + 2), f"0::/kubepods/pod{uid}/{container_id}\n")
+            _ledger_of_one(folders.start(record))
+            pids.setdefault(device.uuid, {})[number + 2] = 1 << 30
+        node = Node(lambda: records, lambda: pods, lambda: list(pids), lambda gpu: DriverSample(1, 1 << 35, pids[gpu]))
+        truth = Truth(node, folders, root / "proc")
+        truth.look(0.0)
+        began = time.process_time()
+        for second in range(LOOKS):
+            seen = truth.look(float(second))
+        percent = 100 * (time.process_time() - began) / LOOKS
+        if seen.strays or len(seen.figures) != len(records):
+            raise RuntimeError(f"{len(seen.strays)} strays, {len(seen.figures)} figures of {len(records)} containers")
+    context = f"once a second, {GPUS} GPUs, {SHARING} containers of one process each, without NVML's own time"
+    return _row("nodeagent.look.processor", percent, "% of a core", LOOK_GOAL, context)
+
+
+def _process(folder: Path, cgroup: str) -> None:
+    """What /proc has of a process that is the first of its PID namespace."""
+    folder.mkdir(parents=True)
+    fields = " ".join(map(str, range(4, 22)))
+    (folder / "stat").write_text(f"{folder.name} (python) S {fields} 50 0\n")
+    (folder / "status").write_text(f"Name:\tpython\nNSpid:\t{folder.name}\t1\n")
+    (folder / "cgroup").write_text(cgroup)
+
+
+def _ledger_of_one(folder: Path) -> None:
+    """A ledger with one process, as the shim of a container makes it."""
+    folder.mkdir(parents=True)
+    with (folder / "ledger").open("wb") as file:
+        file.truncate(4 << 20)
+        file.write(struct.pack("<QQ", schedule_page.LEDGER_MAGIC, schedule_page.LEDGER_VERSION))
+        file.seek(SLOTS_USED_AT)
+        file.write(struct.pack("<Q", 1))
+        file.seek(SLOTS_AT)
+        file.write(struct.pack("<QQQ", LIVE, 1, 50))
 
 
 def _lay_out(root: Path, containers: int) -> list[int]:
