@@ -6,7 +6,7 @@ settling does not wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import redis
 import structlog
@@ -86,8 +86,11 @@ class Archivist:
         self._hour = now // HOUR
         names = sorted(name for name in self._books.accounts if name > self._after)
         ends, done = self._time_is_up(), 0
+        unfolded = {metered.session.uid for _, metered in self._books.finalized}
         for name in names[:AT_ONCE]:
-            failed = isolate_failures([name], lambda chosen: self._archive(self._books.accounts[chosen[0]], now, ends))
+            failed = isolate_failures(
+                [name], lambda chosen: self._archive(self._books.accounts[chosen[0]], now, ends, unfolded)
+            )
             if failed:
                 _log.error("account not archived", account=name, error=repr(failed[name]))
             elif ends() and 0 < self._steps < MOST_STEPS:
@@ -98,7 +101,7 @@ class Archivist:
         if done == len(names):
             self._after = ""
 
-    def _archive(self, account: Account, now: int, ends: Callable[[], bool]) -> None:
+    def _archive(self, account: Account, now: int, ends: Callable[[], bool], unfolded: Container[str]) -> None:
         if not account.periods:
             return
         edges = [period.start for period in account.periods]
@@ -112,7 +115,7 @@ class Archivist:
         if not self._step_by_step(lambda: pack_ledger(self._client, self._epoch, account.name, unpacked), ends):
             return
         self._steps = 0
-        self._fold_amounts(account, now)
+        self._fold_amounts(account, now, unfolded)
         due = month_start(now, -self._retention.months)
         if self._pruned.get(account.name) == due:
             return
@@ -140,13 +143,15 @@ class Archivist:
                 return False
         return True
 
-    def _fold_amounts(self, account: Account, now: int) -> None:
-        """Folds the amounts of finalized sessions: hourly in the open period, daily in those before it."""
-        books, today = self._books, now // DAY
-        left = {metered.session.uid for _, metered in books.finalized}
+    def _fold_amounts(self, account: Account, now: int, unfolded: Container[str]) -> None:
+        """Folds the amounts of finalized sessions: hourly in the open period, daily in those before it.
+
+        The amounts of `unfolded`, sessions that the leader finalized lately, stay.
+        """
+        sessions, today = self._books.pods.sessions, now // DAY
 
         def known(uid: str) -> bool:
-            return uid in books.pods.sessions or uid in left
+            return uid in sessions or uid in unfolded
 
         first_today = self._amounts_folded.get(account.name) != today
         periods = account.periods[-MOST_PERIODS:] if first_today else account.periods[-1:]
