@@ -21,7 +21,7 @@ class ChargeRules:
 
     Attributes:
         best_effort_floor_percent: the least cost of a best-effort share, in percent of a GPU.
-        unknown_device_mib: the memory of a device that no allocation names, against which a request counts.
+        unknown_device_mib: the memory assumed of a device before a pod has one; a request is a share of it.
     """
 
     best_effort_floor_percent: int = 10

@@ -110,7 +110,7 @@ def log(event: str, **fields: object) -> None:
 
 
 class Figures:
-    """The last figures of every container, renewed by `look`, or by `watch` until it is stopped."""
+    """The latest NVML figures of each container; `look` renews them once, `watch` until it is stopped."""
 
     def __init__(self, sample: Callable[[], DriverSample]) -> None:
         self._sample = sample

@@ -79,7 +79,11 @@ def owner(
 def unheld_since(
     before: Mapping[tuple[int, int], float], owned: Iterable[Owned], now_seconds: float
 ) -> dict[tuple[int, int], float]:
-    """Returns the instant since when each pod's process has been on a GPU without a limit, by pid and start time."""
+    """Returns since when each process of a pod has been seen on a GPU without anything that limits it.
+
+    Keys are pid and start time. A process in `before`, the previous answer, keeps its instant; a new one gets
+    `now_seconds`.
+    """
     return {
         (each.process.pid, each.process.start_time): before.get(
             (each.process.pid, each.process.start_time), now_seconds

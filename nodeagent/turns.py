@@ -153,10 +153,16 @@ def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int 
 def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> dict[int, int]:
     """Returns the balances after a period in which work ran past the end of turns.
 
-    Overruns are the GPU time, by slot, that work took outside its turns; used is the GPU time that each slot had in
-    all, for those alone that wanted more. What they lack of their own turns is owed to them by those who ran over, in
-    proportion on both sides; an overrun that nobody missed is owed to nobody. Containers tell these figures themselves:
-    one that makes itself poor gains no more than what others admit to have run over.
+    A positive balance is GPU time in nanoseconds that the other slots owe to this one. Slots that ran over owe those
+    that had less than their turns and wanted more, in proportion on both sides; an overrun that took nothing from
+    others is owed to none. With turns of 30 and 70 ms of which the first ran 40, the second is owed 10 ms.
+
+    Args:
+        made: the turns of the period.
+        overruns: the GPU time that each slot's work took outside its turns, in nanoseconds.
+        used: the GPU time of each slot that still wanted more.
+
+    Containers report these figures: one that understates its use gains no more than the overruns that others report.
     """
     lacking = {slot: max(0, made.owned_ns(slot) - had) for slot, had in used.items() if slot in made.balances}
     over = {slot: overrun_ns for slot, overrun_ns in overruns.items() if slot in made.balances and overrun_ns > 0}

@@ -59,7 +59,7 @@ class Acting:
         return self._mark
 
     def show(self, mark: str) -> None:
-        """Takes the mark that the watch shows on this replica's pod."""
+        """Remembers the mark that the watch has shown on this replica's own pod."""
         self._shown = mark
 
     def acts(self, now: float) -> bool:

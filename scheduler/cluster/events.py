@@ -20,7 +20,7 @@ LONGEST_MESSAGE = 1024
 
 
 class Creating(Protocol):
-    """The request to the API server that events need."""
+    """The part of a Kubernetes client that writes events."""
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Posts an object."""

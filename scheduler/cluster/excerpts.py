@@ -88,7 +88,7 @@ class NodeSpec(TypedDict, total=False):
 
 
 class NodeStatus(TypedDict, total=False):
-    """A node's status."""
+    """The part of a node's status that the scheduler reads."""
 
     allocatable: Any
 

@@ -238,7 +238,10 @@ def host_demand(spec: Json) -> tuple[int, int]:
 
 
 def _bound_at(status: Json) -> float:
-    """Returns when the pod was bound: the API server sets the condition with the Binding."""
+    """Returns when the pod was bound, in seconds since 1970; 0 for a pod without the condition PodScheduled.
+
+    The API server sets that condition with the Binding.
+    """
     conditions = mappings(status.get("conditions"))
     text = next((str(one.get("lastTransitionTime")) for one in conditions if one.get("type") == "PodScheduled"), "")
     try:

@@ -236,7 +236,7 @@ class _Planner:
         return able[np.argsort(costs[able], kind="stable")].tolist()  # type: ignore[no-any-return]
 
     def _costs(self, need: Need, pieces: Pieces, usable: Flags) -> Floats:
-        """Returns the cost of each node's cheapest devices, whose pods are evicted in the order of their cost."""
+        """Returns, for each node, the least cost of the devices to free; pods are evicted from the cheapest on."""
         fleet = self._fleet
         memory = need.memory_mib or fleet.total * need.memory_percent // 100
         short_core = (need.core_percent - fleet.core).ravel()

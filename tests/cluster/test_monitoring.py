@@ -32,6 +32,7 @@ def test_the_monitoring_component_adds_monitors_rules_and_the_dashboard(tmp_path
         ("PodMonitor", "fairgpu-webhook"),
         ("PodMonitor", "fairgpu-timekeeper"),
         ("PodMonitor", "fairgpu-scheduler"),
+        ("PodMonitor", "fairgpu-nodeagent"),
         ("PrometheusRule", "fairgpu"),
         ("ConfigMap", "fairgpu-dashboard"),
     }

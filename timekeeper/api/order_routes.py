@@ -152,7 +152,8 @@ def acceptable(book: Book, spec: Json) -> None:
     """Refuses, by the present ledger, a correction that the leader would refuse later.
 
     Raises:
-        ProblemError: the budget has never paid for the namespace, has no such period, or has spent less in it.
+        ProblemError: the budget has never paid for the namespace, has no such period, or has spent less in it than the
+            correction gives back.
     """
     budget, namespace = spec["budget"], spec.get("namespace")
     if namespace is not None and not book.has_paid_for(budget, namespace):

@@ -95,7 +95,7 @@ class WorkerEnvironment:
 
     @property
     def pods(self) -> PodReader:
-        """The reader of pods."""
+        """Reads one pod, from the API server or from the folder in its place."""
         return ClusterPods(self._api) if self._api else FolderPods(self._folder)
 
     @cached_property

@@ -356,7 +356,7 @@ def _add(
 
 
 def _are_enough(sums: UsageSums) -> bool:
-    """Whether sums over many hours are enough for the query."""
+    """Whether stored sums over many hours answer the query, so that no single hour has to be read."""
     return len(sums.steps.windows) == 1 and asks_for_sums(sums.aggregate)
 
 

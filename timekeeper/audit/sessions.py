@@ -73,7 +73,11 @@ def check_use(
 
 
 def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, high: int) -> list[tuple[int, Missing]]:
-    """Returns the possible totals of reports, with unmeasured rates, if a settlement came between two instants."""
+    """Returns what the session's reports can have come to at its last settlement, between `low` and `high`.
+
+    One pair for each report that may have been the latest then: its use in microGPU-seconds, and the reserved rate
+    that no report had measured beside the whole rate.
+    """
     before = [place for place, (at, *_) in enumerate(reports.samples) if at <= low - LATE]
     first = before[-1] if before else 0
     found = [(money, (missing, reports.whole)) for at, money, missing in reports.samples[first:] if at <= high]

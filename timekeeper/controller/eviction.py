@@ -75,7 +75,7 @@ def ends_anyway(pod: PodFacts) -> bool:
 
 
 def _was_told(pod: PodFacts, budget: Budget, found: Figures, now: int) -> bool:
-    """Whether the pod carries a notice of this exhaustion, which ends no later than the budget's own notice would."""
+    """Whether the pod has a notice of this exhaustion that ends no later than one given now would."""
     if pod.evict_at is None:
         return False
     return (found.exhausted_at or 0) <= pod.evict_at <= now + budget.eviction_notice

@@ -1,4 +1,7 @@
-"""The tasks of the leader: each runs while this process leads, and all of them run in one thread."""
+"""The leader's tasks on the ledger, which run in one thread while this process leads.
+
+The audit, the export and the delivery of notifications run in threads of their own under the same term.
+"""
 
 from __future__ import annotations
 

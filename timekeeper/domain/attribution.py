@@ -56,8 +56,8 @@ class Origin:
 def read_origin(metadata: Mapping[str, Any]) -> Origin:
     """Reads a pod's metadata; a field that is missing or of another type counts as absent.
 
-    An owner that a person wrote into their pod is not believed. The owner counts only where admission recorded that
-    controller as the creator, or recorded no creator.
+    The pod's controller counts as its owner only where admission recorded that controller as the pod's creator, or
+    recorded nobody. Otherwise a person wrote the owner reference, and the pod itself is the owner.
     """
     labels = mapping(metadata.get("labels"))
     user = mapping(metadata.get("annotations")).get(names.CREATED_BY)

@@ -96,7 +96,7 @@ def named_price(prices: Prices, key: str, instant: int) -> Fraction | None:
 
 
 def prices_in_force(prices: Prices, instant: int) -> dict[str, Fraction]:
-    """Returns the price of each key at an instant; ANY_MODEL always has one."""
+    """Returns each model's price at an instant, by its key in `prices`; ANY_MODEL costs 1 where no price is set."""
     named = {key: price for key in prices if (price := named_price(prices, key, instant)) is not None}
     return {ANY_MODEL: ONE} | named
 

@@ -160,7 +160,10 @@ class Counter(NamedTuple):
 
 
 class Boot(NamedTuple):
-    """The latest report of one start of a sidecar, and its totals of GPU time and money in microGPU-seconds."""
+    """One start of a sidecar: its latest report, and the totals since then, as GPU time and as priced amount.
+
+    Both in microGPU-seconds.
+    """
 
     name: str
     sequence: int
@@ -169,12 +172,12 @@ class Boot(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The totals of all reports by an instant.
+    """The sum of one session's reports at an instant.
 
     Attributes:
         at: the instant at which the last of them was received, in nanoseconds since 1970.
         gpu: GPU time, in microGPU-seconds.
-        money: the price of it, or of memory over time where that is more; 0 where use is not billed.
+        money: the price of the GPU time or of memory times time, whichever is more; 0 where use is not billed.
         missing: the reserved rate of the devices that no report has named.
     """
 

@@ -38,7 +38,7 @@ class _Sections(NamedTuple):
 
 
 class FoldedError(ValueError):
-    """The stored value is not folded use, or a later timekeeper wrote it."""
+    """A stored value cannot be read as hours packed into days: it is damaged, or a later timekeeper wrote it."""
 
 
 def month_of(hour: int) -> str:

@@ -89,7 +89,7 @@ class DocumentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A month's file: its bytes, its number of rows, and the SHA-256 of its CSV, which no compressor changes."""
+    """A month's file: its bytes, its number of rows, and the SHA-256 of the CSV before compression."""
 
     body: bytes
     sha256: str
@@ -147,7 +147,7 @@ def content_sha256(body: bytes) -> str:
 def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss: bool = False) -> Iterator[Account]:
     """Replaces the rows of a file by the new rows of each account that has any.
 
-    Both come by account. Accounts whose month the store has forgotten stay as they are in the file.
+    Both must be sorted by account. An account without new rows keeps those of the file: the store has deleted them.
 
     Raises:
         DocumentError: the file has more of an account's time than the new rows, and `allow_loss` is not set. Money may

@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> list[tuple[redis.Redis, str]]:
-    """Returns the servers that take writes, each with the key of its mark.
+    """Returns the servers that take writes, each with a key that lies on it, for the mark of `replicated`.
 
     Args:
         client: the store.

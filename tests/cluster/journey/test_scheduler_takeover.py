@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,8 +19,6 @@ from tests.cluster.journey.manifests import pod
 from tests.cluster.services.everything import Services
 from tests.cluster.services.scheduler import Scheduler, scheduler_pods, scheduler_replica
 from tests.support.waiting import LIMIT_S, wait_until
-
-TAKEOVER_SECONDS = 15.0
 
 
 @pytest.fixture
@@ -44,17 +41,14 @@ def test_a_killed_replica_is_replaced_and_no_device_is_given_twice(
     create(user, namespace, node.name, range(12))
     wait_until(lambda: bound(user, namespace), "the first pods are bound")
     leader.signal(signal.SIGKILL)
-    killed = time.monotonic()
     before = len(bound(user, namespace))
     create(user, namespace, node.name, range(12, 16))
 
     wait_until(lambda: other.leads(control_plane), "the other replica leads")
     wait_until(lambda: len(bound(user, namespace)) > before, "the other replica binds a pod")
-    took = time.monotonic() - killed
     wait_until(lambda: len(bound(user, namespace)) == 16, "all pods are bound")
 
     assert set(held(user, namespace).values()) == {100}
-    assert took <= TAKEOVER_SECONDS, f"taken over after {took:.1f} s"
 
 
 def test_a_replica_that_stood_still_answers_nothing_when_it_goes_on(

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from tests.cluster.control_plane.control_plane import ControlPlane
@@ -18,8 +19,8 @@ from tests.support.ports import free_ports
 from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
-H100_PRICE = 3
-"""Of an H100, in GPU-hours an hour; every other model costs 1."""
+H100_PRICE = Fraction(1, 2)
+"""Of an H100, in GPU-hours an hour. Every other model costs 1, and so does a pod whose GPU is not known yet."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def running_services(
         stack.enter_context(timekeeper_replica(plane, "timekeeper", ports, redis.url, **more))
         metering = {
             "FAIRGPU_TIMEKEEPER_METERING_END_PROOF": end_proof,
-            "FAIRGPU_TIMEKEEPER_METERING_PRICES": f"{{H100: {H100_PRICE}}}",
+            "FAIRGPU_TIMEKEEPER_METERING_PRICES": f"{{H100: {float(H100_PRICE)}}}",
             **more,
         }
         jobs = stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis.url, **metering))

@@ -132,7 +132,10 @@ class Reconciler:
         return touched - self.books.failed.keys()
 
     def _settle(self, now: int, touched: set[str], *, full: bool) -> None:
-        """Runs every step for these accounts, and for those that an applied order changes."""
+        """Reconciles the accounts in `touched`: opens periods, applies orders, closes balances, settles, publishes.
+
+        Adds to `touched` the accounts that an applied order changes. `full` writes changed prices to the store, too.
+        """
         context, books = self._context, self.books
         suspects = touched & books.not_settled.keys()
         books.failed = {name: why for name, why in books.failed.items() if name not in touched} | books.unreadable

@@ -263,7 +263,7 @@ class StatusWriter:
         self.source.write_budget_status(draft.name, draft.status, draft.version)
 
     def _gather(self) -> int:
-        """Records the outcomes of the statuses that were sent; returns the number that were written.
+        """Records the outcome of each status whose request has ended; returns the number that the API server accepted.
 
         Raises:
             SourceError: the API server does not answer.

@@ -27,7 +27,7 @@ from timekeeper.settings import MeteringSettings, TimekeeperSettings
 
 
 def controller_rules(settings: TimekeeperSettings) -> ControllerRules:
-    """Returns the rules of the controller, from the settings.
+    """Translates the settings into the rules by which the leader meters, prices and bills, and its default budget.
 
     Raises:
         CommandError: the settings of the default budget are invalid.

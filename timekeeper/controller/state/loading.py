@@ -1,7 +1,8 @@
 """Loads the leader's state from the store: accounts, sessions, amounts, checkpoints, and prices as charged.
 
-The prices that sessions were charged by are kept outside the store, too: settings that an admin has changed no longer
-contain them. An emptied store's running sessions are computed with them, and metered time is never priced again.
+The prices that sessions were charged by are kept among the checkpoints, outside the store, too. After the store was
+emptied, running sessions are computed with these prices, since an admin may have changed the settings meanwhile.
+Metered time is never priced again.
 """
 
 from __future__ import annotations
