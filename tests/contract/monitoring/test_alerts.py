@@ -58,6 +58,11 @@ def test_the_runbook_has_a_section_of_each_alert_and_of_no_other() -> None:
     assert sections == [rule["alert"] for rule in ALERTS]
 
 
+def test_the_runbook_says_how_bad_each_alert_is() -> None:
+    stated = re.findall(r"^## (FairGPU\w+)\n\n\*\*Severity\.\*\* `(\w+)`\.$", DOCUMENT, re.MULTILINE)
+    assert stated == [(rule["alert"], rule["labels"]["severity"]) for rule in ALERTS]
+
+
 @pytest.mark.parametrize(
     "section", re.split(r"^## FairGPU", DOCUMENT, flags=re.MULTILINE)[1:], ids=lambda text: text.split()[0]
 )
