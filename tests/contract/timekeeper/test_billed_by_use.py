@@ -494,3 +494,46 @@ def test_an_end_that_is_seen_after_its_period_leaves_the_periods_before_as_they_
     stage.round()
     assert stage.spent("a", NOON) == before
     assert stage.spent("a", NOON + 2 * HOUR) == 0
+
+
+def test_the_reports_that_a_refused_amount_needs_are_kept_until_it_is_mended(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    amounts = keys.AccountKeys("a").amounts(NOON)
+    whole = stage.client.hget(amounts, "p1")
+    assert isinstance(whole, bytes)
+    stage.client.hset(amounts, "p1", "broken")
+    report_for(stage, 80, 0)
+    stage.round()
+    stage.round(1)
+    stage.lead(ControllerRules(bill=Bill.USED))
+    report_for(stage, 40, 80)
+    stage.client.hset(amounts, "p1", whole)
+    stage.round()
+    assert [stage.spent("a", NOON + hour * HOUR) for hour in (0, 1)] == [59 * GPU_SECOND, 60 * GPU_SECOND]
+
+
+def test_the_reports_before_a_move_are_kept_while_the_period_that_was_left_goes_on(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"])
+    stage.budget("b", ["team-b"])
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    report_for(stage, 20, 0)
+    stage.round()
+    stage.budget("a", ["team-c"])
+    stage.budget("b", ["team-b", "team-a"])
+    stage.round(1)
+    for hour in range(3):
+        report_for(stage, 60, 20 + 60 * hour)
+        stage.round()
+    assert (stage.spent("a"), stage.spent("b")) == (20 * GPU_SECOND, 180 * GPU_SECOND)
+
+
+def report_for(stage: LedgerHarness, minutes: int, before: int) -> None:
+    """Lets minutes pass, with a report of one busy second at the end of each; there were as many minutes before."""
+    for minute in range(1, minutes + 1):
+        stage.pass_time(60)
+        report(stage, "p1", before + minute, before + minute)

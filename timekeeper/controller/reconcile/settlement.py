@@ -149,11 +149,8 @@ def _read_reports(
     for metered, until in zip(sessions, instants, strict=True):
         session, payers = metered.session, books.assignments[metered.session.namespace]
         start = settling.present_start(session, payers, books.accounts, until)
-        cut = max(
-            (posted.last_point.until for posted in metered.acknowledged.periods.values() if posted.last_point),
-            default=0,
-        )
-        wanted.append((session.uid, Marks(start, cut, _phases(books, metered, until))))
+        needed_since = settling.totals_needed_since(metered.acknowledged, session)
+        wanted.append((session.uid, Marks(start, needed_since, _phases(books, metered, until))))
     found = close_and_read(context.client, wanted)
     lacking = [m for m, known in zip(sessions, found, strict=True) if known is None and m.acknowledged.open_under]
     if lacking:

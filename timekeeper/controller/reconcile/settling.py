@@ -412,6 +412,19 @@ def present_start(session: Session, payers: Assignments, accounts: Mapping[str, 
     return max(session.start, since if len(payers) > 1 else 0, 0 if current is None else current[1])
 
 
+def totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
+    """Returns the instant since which later settlements need the totals of a session's reports.
+
+    Each period that is not final needs them since its last hourly point: its amount may have been refused, or the
+    session may have left it for another account's.
+    """
+    starts = [start for _, start in acknowledged.periods]
+    if starts and min(starts) > max(acknowledged.settled_until, session.start):
+        return acknowledged.settled_until  # an earlier period's amount could not be read
+    points = [posted.last_point for posted in acknowledged.periods.values()]
+    return min((0 if point is None else point.until for point in points), default=0)
+
+
 def _current(payers: Assignments, accounts: Mapping[str, Account], until: int) -> Key | None:
     payer = next((name for since, name in reversed(payers) if since <= until), payers[0][1])
     period = accounts[payer].period_at(until)
