@@ -201,6 +201,21 @@ def test_a_closed_period_that_is_corrected_leaves_what_its_own_allowance_left(st
     assert published(stage, "a").granted == GPU_HOUR * 3 // 4
 
 
+def test_what_an_ended_pod_cost_counts_once_in_the_balance_of_a_period_that_is_corrected(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"], 10, period={"every": "hour"}, rollover={"gpuHours": 20})
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(3600)
+    stage.round(600)
+    stage.finish(stage.source_pod("p1"))
+    stage.round()
+    stage.correct("refund", "a", "-0.5", NOON)
+    stage.round()
+    stage.round(60)
+    assert stage.spent("a", NOON) == GPU_HOUR // 2
+    assert published(stage, "a").granted == GPU_HOUR * 19 // 2
+
+
 def test_usage_and_the_audit_count_it(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")

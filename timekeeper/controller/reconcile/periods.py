@@ -182,7 +182,8 @@ def _since_settled(
     context: ReconcileContext, metered: MeteredSession, account: Account, period: Period, instant: int, now: int
 ) -> int:
     """Returns the part of a session's amount up to an instant that the store does not hold yet."""
-    if period.end <= metered.acknowledged.settled_until:
+    known = metered.acknowledged
+    if known.closed or period.end <= known.settled_until:
         return 0
     session = metered.session
     assignments = context.books.assignments[session.namespace]
@@ -191,7 +192,7 @@ def _since_settled(
         assignments, lambda name: (period,) if name == account.name else (), session.start, until
     )
     key = (account.name, period.start)
-    return amounts(session.tariff, list(session_segments)).get(key, 0) - metered.acknowledged.amount(key)
+    return amounts(session.tariff, list(session_segments)).get(key, 0) - known.amount(key)
 
 
 def _sessions_by_account(books: Books) -> dict[str, list[MeteredSession]]:
