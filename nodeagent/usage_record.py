@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 MAGIC, VERSION, SIZE = b"FGUSAGE", 1, 2112
 DEVICES = 16
+MEASURED_BY_NODE = 1
+"""The flag of every record of the agent's."""
 HEAD = struct.Struct("<8sIIQQQII")
 DEVICE = struct.Struct("<48s8Q16x")
+TRAILER = struct.Struct("<QI")
 
 
 @dataclass(frozen=True)
@@ -46,5 +49,6 @@ def pack(sequence: int, epoch_ns: int, written_ns: int, processes: int, devices:
         )
         for device in devices
     )
-    record = (head + listed).ljust(SIZE - 4, b"\0")
+    body = (head + listed).ljust(HEAD.size + DEVICES * DEVICE.size, b"\0")
+    record = body + TRAILER.pack(MEASURED_BY_NODE, 0)
     return record + zlib.crc32(record).to_bytes(4, "little")

@@ -42,7 +42,7 @@ def advance(tally: Tally, record: UsageRecord | None) -> Tally:
     if record.sequence <= running.sequence:
         return tally
     devices = _merge(running.devices, record.devices, _highest)
-    return Tally(tally.ended, UsageRecord(record.epoch_ns, record.sequence, devices))
+    return Tally(tally.ended, record._replace(devices=devices))
 
 
 def _merge(

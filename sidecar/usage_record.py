@@ -1,4 +1,4 @@
-"""Reads and decodes the usage records that the shim writes for a pod's containers.
+"""Reads and decodes the usage records of a pod's containers, which the shim writes, or the node agent for whole GPUs.
 
 A container can replace its file by anything, so none is followed, waited for or mapped: a symbolic link, a FIFO or a
 truncated file gives an error for that container and no more. The layout is `struct vcuda_usage` of
@@ -19,6 +19,8 @@ from typing import NamedTuple
 MAGIC = b"FGUSAGE\0"
 VERSION = 1
 MAX_DEVICES = 16
+MEASURED_BY_NODE = 1
+"""The flag of a record that the node agent wrote, for a container that has its GPUs whole."""
 MAX_COUNT = 2**63 - 1
 """The largest counter that is accepted: a signed 64-bit integer, 292 years in nanoseconds."""
 
@@ -44,7 +46,7 @@ DEVICE_FIELDS = (
     ("oom", "Q"),
     ("reserved", "16s"),
 )
-TRAILER_FIELDS = (("reserved", "Q"), ("padding", "I"), ("checksum", "I"))
+TRAILER_FIELDS = (("flags", "Q"), ("padding", "I"), ("checksum", "I"))
 
 
 def _struct(fields: tuple[tuple[str, str], ...]) -> struct.Struct:
@@ -85,11 +87,15 @@ class DeviceUsage(NamedTuple):
 
 
 class UsageRecord(NamedTuple):
-    """One container's record: the epoch of its counters, its number within the epoch, and its devices."""
+    """One container's record: the epoch of its counters, its number within the epoch, and its devices.
+
+    In one that the node measured the driver counted, and nobody knows throttled time, launches and refusals.
+    """
 
     epoch_ns: int
     sequence: int
     devices: tuple[DeviceUsage, ...]
+    measured_by_node: bool = False
 
 
 def decode(raw: bytes) -> UsageRecord | None:
@@ -117,7 +123,9 @@ def decode(raw: bytes) -> UsageRecord | None:
     devices = tuple(_device(raw, index) for index in range(device_count))
     if len({device.uuid for device in devices}) != device_count:
         raise UsageError("a device stands in it twice")
-    return UsageRecord(epoch_ns=epoch_ns, sequence=sequence, devices=devices)
+    flags, _, _ = TRAILER.unpack_from(raw, SIZE - TRAILER.size)
+    measured_by_node = bool(flags & MEASURED_BY_NODE)
+    return UsageRecord(epoch_ns, sequence, devices, measured_by_node)
 
 
 def _device(raw: bytes, index: int) -> DeviceUsage:

@@ -23,11 +23,13 @@ class Device:
     oom: int = 0
 
 
-def usage_record(*devices: Device, sequence: int = 1, epoch_ns: int = 1, device_count: int | None = None) -> bytes:
+def usage_record(
+    *devices: Device, sequence: int = 1, epoch_ns: int = 1, device_count: int | None = None, flags: int = 0
+) -> bytes:
     count = len(devices) if device_count is None else device_count
     header = struct.pack("<8sIIQQQII", b"FGUSAGE", 1, RECORD_BYTES, sequence, epoch_ns, epoch_ns, count, 1)
     body = b"".join(map(_device, devices)).ljust(_MAX_DEVICES * 128, b"\0")
-    return sealed(header + body + bytes(16))
+    return sealed(header + body + flags.to_bytes(8, "little") + bytes(8))
 
 
 def _device(device: Device) -> bytes:

@@ -4,7 +4,8 @@
  *           always exactly VCUDA_USAGE_SIZE bytes. All integers little endian.
  * Writer    one process of the container at a time, about once a second while any device is in
  *           use and once more when a process ends normally; the whole record in one pwrite(2) at
- *           offset 0. The file is never truncated, mapped or renamed by the writer.
+ *           offset 0. The file is never truncated, mapped or renamed by the writer. The node agent
+ *           writes the record of a container that has its GPUs whole and no shim, in the same way.
  * Reader    open(O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), fstat: a regular file of exactly
  *           VCUDA_USAGE_SIZE bytes, one pread of VCUDA_USAGE_SIZE bytes. Never mmap it: whoever
  *           truncates a mapped file kills its reader.
@@ -33,6 +34,11 @@
 #define VCUDA_MAX_DEVICES 16
 #define VCUDA_UUID_SIZE 48 /* "GPU-" or "MIG-" and 36 characters, padded with NUL to 48 */
 
+enum vcuda_usage_flags {
+    VCUDA_USAGE_MEASURED_BY_NODE = 1 /* by the node agent from NVML's figures of whole GPUs: throttled_ns, launches and
+                                      * oom are zero, since nobody counts them */
+};
+
 struct vcuda_usage_device {
     char uuid[VCUDA_UUID_SIZE];  /* as NVML spells it; NUL padded, at least one NUL */
     uint64_t busy_ns;            /* GPU time attributed to this container, ns */
@@ -56,7 +62,7 @@ struct vcuda_usage {
     uint32_t device_count; /* entries used in `devices`, 0..VCUDA_MAX_DEVICES; the rest are zero */
     uint32_t processes;    /* processes of the container that hold a CUDA context now */
     struct vcuda_usage_device devices[VCUDA_MAX_DEVICES];
-    uint64_t reserved; /* zero */
+    uint64_t flags;    /* enum vcuda_usage_flags; a reader ignores those that it does not know */
     uint32_t padding;  /* zero */
     uint32_t checksum; /* CRC-32 of every byte before it */
 };
@@ -80,6 +86,7 @@ static_assert(offsetof(struct vcuda_usage, written_ns) == 32, "layout");
 static_assert(offsetof(struct vcuda_usage, device_count) == 40, "layout");
 static_assert(offsetof(struct vcuda_usage, processes) == 44, "layout");
 static_assert(offsetof(struct vcuda_usage, devices) == 48, "layout");
+static_assert(offsetof(struct vcuda_usage, flags) == 2096, "layout");
 static_assert(offsetof(struct vcuda_usage, checksum) == VCUDA_USAGE_SIZE - 4, "checksum comes last");
 static_assert(sizeof(struct vcuda_usage) == VCUDA_USAGE_SIZE, "the file's fixed size");
 

@@ -53,6 +53,7 @@ def test_the_sidecar_reads_what_the_driver_said(pods: Path) -> None:
         whole.write([record()], seen(percent, mib), number * SECOND, number)
     assert used(pods).busy_ns == 1.5 * SECOND
     assert (used(pods).uuid, used(pods).memory_peak_bytes) == (GPU, 900 * MIB)
+    assert read_usage(str(volume(pods).parent), "main").measured_by_node  # type: ignore[union-attr]
     assert stat.S_IMODE((volume(pods) / "usage").stat().st_mode) == 0o644
 
 

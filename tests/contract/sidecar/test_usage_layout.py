@@ -52,7 +52,8 @@ int main(int argc, char **argv) {
         return 0;
     }
     struct vcuda_usage usage = {.magic = VCUDA_USAGE_MAGIC, .version = VCUDA_USAGE_VERSION, .size = VCUDA_USAGE_SIZE,
-        .sequence = 7, .epoch_ns = 1234567890123456789u, .written_ns = 3, .device_count = 1, .processes = 2};
+        .sequence = 7, .epoch_ns = 1234567890123456789u, .written_ns = 3, .device_count = 1, .processes = 2,
+        .flags = VCUDA_USAGE_MEASURED_BY_NODE};
     struct vcuda_usage_device device = {.uuid = "GPU-abc", .busy_ns = 11, .span_ns = 12, .throttled_ns = 13,
         .memory_peak_bytes = 14, .memory_now_bytes = 15, .memory_limit_bytes = 16, .launches = 17, .oom = 18};
     usage.devices[0] = device;
@@ -102,4 +103,4 @@ def test_every_field_stands_where_the_compiler_puts_it(program: Path) -> None:
 def test_a_record_that_c_wrote_is_read_field_by_field(program: Path) -> None:
     raw = subprocess.run([program, "record"], check=True, capture_output=True).stdout
     used = DeviceUsage("GPU-abc", busy_ns=11, span_ns=12, throttled_ns=13, memory_peak_bytes=14, launches=17, oom=18)
-    assert decode(raw) == UsageRecord(epoch_ns=1234567890123456789, sequence=7, devices=(used,))
+    assert decode(raw) == UsageRecord(1234567890123456789, 7, (used,), measured_by_node=True)

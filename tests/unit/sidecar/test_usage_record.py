@@ -40,6 +40,13 @@ def test_what_the_shim_wrote_is_what_is_read(written: list[Device], sequence: in
     )
 
 
+@pytest.mark.parametrize("flags", [0, 1, 3, 2**63])
+def test_a_record_says_whether_the_node_measured_it_and_unknown_flags_mean_nothing(flags: int) -> None:
+    read = decode(usage_record(DEVICE, flags=flags))
+    assert read is not None
+    assert read.measured_by_node == (flags in (1, 3))
+
+
 @pytest.mark.parametrize("raw", [b"", bytes(SIZE)], ids=["empty", "zeros"])
 def test_an_empty_file_and_one_of_zeros_mean_that_nothing_was_used(raw: bytes) -> None:
     assert decode(raw) is None
