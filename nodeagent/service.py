@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
+from fairgpu.cluster.warning_events import About, RepeatedWarnings
 from fairgpu.inventory import Health, InventoryError
 from nodeagent import figures_file
 from nodeagent.bundles import Bundles
@@ -25,7 +26,6 @@ from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
 from nodeagent.containers.refusal import PlacementRefusedError
 from nodeagent.driver_figures import Figure
-from nodeagent.events import About, Events
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.measures import Measures, NodeCollector
@@ -64,7 +64,7 @@ class Agent:
         self._vendor = vendor
         self._stop = threading.Event()
         self._woken = threading.Event()
-        self._events = Events(api, settings.node)
+        self._events = RepeatedWarnings(api, "fairgpu-nodeagent", settings.node)
         self._pods = NodePods(self._woken.set, lambda error: self._unreachable("pods", error))
         self._node = NodeView(self._woken.set, lambda error: self._unreachable("node", error))
         self._folders = Folders(settings.run_folder, settings.shim_folder, settings.cdi_folder)

@@ -21,9 +21,8 @@ from fairgpu.serving.probes import build_about, build_probes
 from fairgpu.serving.server import serve
 from fairgpu.states_client import authority_config_map, authority_file, follow_authority, follow_states
 from scheduler.cluster.acting import Acting, follow_lease
-from scheduler.cluster.events import NodeEvents
 from scheduler.cluster.state import State
-from scheduler.cluster.watches import NODES, PODS, NodesView, PodsView
+from scheduler.cluster.watches import NODES, PODS, NodesView, NodeWarnings, PodsView
 from scheduler.extender.binding import BindError, Clock, bind, keep_settling
 from scheduler.extender.filtering import filter_nodes, prioritize_nodes
 from scheduler.extender.preempting import preempt
@@ -82,7 +81,7 @@ def build_application(
     lifecycle.run_thread("settling", lambda: keep_settling(state, api, Clock(time.monotonic, wait)))
     lifecycle.run_thread("waking", lambda: keep_waking(state, api, informed, wait, _stamp, measures))
     pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show)
-    nodes = NodesView(state, NodeEvents(api, _stamp).warn)
+    nodes = NodesView(state, NodeWarnings(api, _stamp).warn)
     if lease.pod_name:
         lifecycle.run_thread(
             "lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, time.monotonic, wait)

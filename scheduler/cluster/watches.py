@@ -9,6 +9,7 @@ import structlog
 
 from fairgpu.cluster.api import ApiError, Json
 from fairgpu.cluster.reflector import Collection
+from fairgpu.cluster.warning_events import About, Creating, post, warning_event
 from fairgpu.inventory import InventoryError
 from fairgpu.names import INVENTORY
 from scheduler.cluster.acting import mark_of
@@ -23,6 +24,8 @@ REFUSED = "InventoryRefused"
 """The reason of events about a Node whose inventory is not used."""
 
 Warn = Callable[[str, str, str, str], None]
+SOURCE = {"component": "fairgpu-scheduler"}
+"""The EventSource of the scheduler's events."""
 
 
 def _noted(item: Json) -> Json:
@@ -90,6 +93,25 @@ class PodsView:
         if note.fault and note.uid not in self._faulty:
             self._faulty.add(note.uid)
             _log.warning("allocation ignored", pod=f"{note.namespace}/{note.name}", uid=note.uid, error=note.fault)
+
+
+class NodeWarnings:
+    """Writes warnings about Nodes as events."""
+
+    def __init__(self, api: Creating, stamp: Callable[[], str]) -> None:
+        """Makes a writer; `stamp` returns the present time in the API's format."""
+        self._api = api
+        self._stamp = stamp
+
+    def warn(self, node: str, uid: str, reason: str, message: str) -> None:
+        """Writes a warning about a Node; a replica with the same finding does not write it again.
+
+        An API server that refuses costs a log line.
+        """
+        try:
+            post(self._api, warning_event(About("Node", node, uid), reason, message, self._stamp(), SOURCE))
+        except ApiError as error:
+            _log.warning("warning of a node not written", node=node, reason=reason, error=str(error))
 
 
 class NodesView:

@@ -17,11 +17,12 @@ import structlog
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError
+from fairgpu.cluster.warning_events import About, post, warning_event
 from scheduler.cluster.budgets import Standing
 from scheduler.cluster.earmarks import Earmark, earmark_of, encode
-from scheduler.cluster.events import pod_event
 from scheduler.cluster.objects import PodNote, WaitingPod
 from scheduler.cluster.state import EARMARKED, State
+from scheduler.cluster.watches import SOURCE
 from scheduler.measures import Measures
 from scheduler.placement.fleet import Fleet, Ints
 from scheduler.reclaim.plan import Claim, Plan, Victims, plan_reclaim
@@ -200,12 +201,14 @@ class Reclaimer:
             self._retry_at[note.uid] = self._clocks.now() + RETRY_SECONDS
             return
         _log.info("reclaim notice", pod=_name(note), uid=note.uid, at=at, waits=uid)
-        event = pod_event(note, NOTICE_REASON, NOTICE.format(at=at), _stamp(self._clocks.wall()))
+        about = About("Pod", note.name, note.uid, note.namespace)
         try:
-            self._api.create(f"/api/v1/namespaces/{note.namespace}/events", event)
+            post(
+                self._api,
+                warning_event(about, NOTICE_REASON, NOTICE.format(at=at), _stamp(self._clocks.wall()), SOURCE),
+            )
         except ApiError as error:
-            if not error.conflict:
-                _log.warning("event of a pod not written", pod=_name(note), uid=note.uid, error=str(error))
+            _log.warning("event of a pod not written", pod=_name(note), uid=note.uid, error=str(error))
 
     def _evict(self, uid: str, note: PodNote) -> None:
         """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from fairgpu.cluster.warning_events import About, warning_event
 from fairgpu.inventory import Inventory
 from scheduler.cluster.acting import Acting
-from scheduler.cluster.events import NodeEvents, node_event
 from scheduler.cluster.state import State
-from scheduler.cluster.watches import NODES, PODS, NodesView, PodsView
+from scheduler.cluster.watches import NODES, PODS, SOURCE, NodesView, NodeWarnings, PodsView
 from tests.unit.scheduler.extended import ApiServer, api_node, ask, bind_pod, pod, state_of
 
 OURS = "fairgpu-scheduler-0_0b1c"
@@ -57,7 +57,7 @@ def test_a_node_whose_inventory_makes_no_sense_is_taken_out_until_it_does() -> N
 
 def test_a_node_that_is_left_out_has_an_event_that_says_why_and_counts_in_the_figures() -> None:
     state, api = State(), ApiServer()
-    view = NodesView(state, NodeEvents(api, lambda: "2026-01-01T00:00:00Z").warn)
+    view = NodesView(state, NodeWarnings(api, lambda: "2026-01-01T00:00:00Z").warn)
     view.replaced([told(NODES, api_node("n0", encode=nonsense)), told(NODES, api_node("n1"))])
     assert (state.figures().nodes, state.figures().refused, state.figures().gpus) == (1, 1, 1)
     twin = api_node("n1")
@@ -74,7 +74,8 @@ def test_a_node_that_is_left_out_has_an_event_that_says_why_and_counts_in_the_fi
 
 
 def test_both_replicas_write_one_event_of_what_they_find() -> None:
-    events = [node_event("n0", "uid", "InventoryRefused", "why", f"2026-01-01T00:00:0{second}Z") for second in (1, 2)]
+    stamps = [f"2026-01-01T00:00:0{second}Z" for second in (1, 2)]
+    events = [warning_event(About("Node", "n0", "uid"), "InventoryRefused", "why", at, SOURCE) for at in stamps]
     assert len({event["metadata"]["name"] for event in events}) == 1
 
 

@@ -1,0 +1,109 @@
+"""Warnings as core/v1 Events, which `kubectl describe` shows with the object that they are about."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from fairgpu.cluster.api import ApiError, Json
+
+_log = structlog.get_logger(__name__)
+
+LONGEST_MESSAGE = 1024
+"""The longest message of an event that the API server accepts."""
+REPEAT_SECONDS = 300.0
+"""The time until `RepeatedWarnings` writes the same warning again: the kubelet tries a start every few seconds."""
+REMEMBERED = 1024
+
+
+class Creating(Protocol):
+    """The part of a Kubernetes client that writes events."""
+
+    def create(self, path: str, body: Json) -> Json:
+        """Posts an object."""
+
+
+@dataclass(frozen=True)
+class About:
+    """The object that an event is about; its namespace is empty for one of the cluster's own, such as a Node."""
+
+    kind: str
+    name: str
+    uid: str
+    namespace: str = ""
+
+
+def warning_event(
+    about: About, reason: str, message: str, at: str, source: Mapping[str, str], suffix: str = ""
+) -> Json:
+    """Returns an event of type Warning.
+
+    Args:
+        about: the object; the API server requires that events of the cluster's own objects lie in `default`.
+        reason: one word in CamelCase.
+        message: a sentence for people, cut to LONGEST_MESSAGE.
+        at: the present time in the API's format.
+        source: the EventSource: `component`, and `host` where one node is meant.
+        suffix: the end of the event's name; by default a digest of its content, so that two replicas write one event.
+    """
+    namespace = about.namespace or "default"
+    involved = {"apiVersion": "v1", "kind": about.kind, "name": about.name, "uid": about.uid}
+    digest = hashlib.sha256(f"{about.uid}/{reason}/{message}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{about.name[:200]}.{suffix or digest}", "namespace": namespace},
+        "involvedObject": {**involved, **({"namespace": about.namespace} if about.namespace else {})},
+        "type": "Warning",
+        "reason": reason,
+        "message": message[:LONGEST_MESSAGE],
+        "source": dict(source),
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }
+
+
+def post(api: Creating, event: Json) -> None:
+    """Writes an event. One that exists already stands.
+
+    Raises:
+        ApiError: the API server refused or did not answer.
+    """
+    try:
+        api.create(f"/api/v1/namespaces/{event['metadata']['namespace']}/events", event)
+    except ApiError as error:
+        if not error.conflict:
+            raise
+
+
+class RepeatedWarnings:
+    """Writes warnings of one component on one node, the same one at most once in REPEAT_SECONDS.
+
+    A refused event costs a log line; no caller waits for events or fails with them.
+    """
+
+    def __init__(self, api: Creating, component: str, node: str) -> None:
+        self._api = api
+        self._source = {"component": component, "host": node}
+        self._written: dict[tuple[About, str, str], float] = {}
+
+    def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> None:
+        """Writes a warning, unless it was written in the last REPEAT_SECONDS."""
+        key = (about, reason, message)
+        if now.timestamp() - self._written.get(key, float("-inf")) < REPEAT_SECONDS:
+            return
+        if len(self._written) >= REMEMBERED:
+            self._written.clear()
+        self._written[key] = now.timestamp()
+        at = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            post(self._api, warning_event(about, reason, message, at, self._source, secrets.token_hex(8)))
+        except ApiError as error:
+            _log.warning("node event not written", object=about.name, reason=reason, error=str(error))
