@@ -34,6 +34,11 @@ class GPURequest(NamedTuple):
         """Whether it is guaranteed no GPU time, and runs when others leave the GPU idle."""
         return self.core_percent == 0
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is for all time and all memory of each of its GPUs; a number of MiB never says so by itself."""
+        return self.core_percent == self.memory_percentage == 100 * self.gpus
+
 
 class CorePolicy(StrEnum):
     """The use of GPU time beyond the share: never (hard), or while it is idle (elastic)."""

@@ -49,7 +49,7 @@ def _https(url: str) -> str:
 
 
 TimekeeperAddress = Annotated[str, AfterValidator(_https)]
-PriorityClassName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 PriorityValue = Annotated[int, Field(ge=-(2**31), le=10**9)]
 """The values that the API server allows in an admin's priority class."""
 
@@ -97,11 +97,11 @@ class StatesSettings(Section):
 class Priorities(Section):
     """The classes that GPU pods get. Where the API server knows a class, its own value and policy win."""
 
-    in_budget_class: PriorityClassName = names.IN_BUDGET_CLASS
+    in_budget_class: ObjectName = names.IN_BUDGET_CLASS
     """The PriorityClass of pods whose budget has money left."""
     in_budget_value: PriorityValue = 1000
     """Its value while the API server does not have the class."""
-    over_budget_class: PriorityClassName = names.OVER_BUDGET_CLASS
+    over_budget_class: ObjectName = names.OVER_BUDGET_CLASS
     """The PriorityClass of pods whose budget is spent."""
     over_budget_value: PriorityValue = 0
     """Its value while the API server does not have the class."""
@@ -233,6 +233,9 @@ class Webhook(Section):
     """The `schedulerName` of GPU pods."""
     tolerations: tuple[Toleration, ...] = (Toleration(key="nvidia.com/gpu", operator="Exists"),)
     """The tolerations that GPU pods get, as Kubernetes writes them: those of the taints of your GPU nodes."""
+    runtime_classes: tuple[ObjectName, ...] = ("nvidia",)
+    """The RuntimeClasses that a pod with a piece of a GPU may name: those whose runtime applies CDI on the node's own
+    kernel. Kata and gVisor do not."""
     end_proof: Literal["observe", "finalizer"] = "observe"
     """`finalizer`: GPU pods get the finalizer fairgpu.io/meter, which the timekeeper removes once their end is in
     the ledger; its own setting must be the same."""

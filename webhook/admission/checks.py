@@ -38,6 +38,7 @@ def check_pod(
     faults = [*reading.faults, *granted.faults, *out_of_bounds(mapping(pod.get("metadata")), root)]
     faults += _faults_of_system(spec, root)
     faults += _faults_of_node(spec, root)
+    faults += _faults_of_runtime(spec, reading, settings.runtime_classes, root)
     faults += faults_of_class(spec, settings.priorities, knowledge, root)
     faults += _faults_of_names(spec, root)
     faults += _faults_of_copies(spec, root)
@@ -75,6 +76,25 @@ def _faults_of_node(spec: dict[str, Any], root: Path) -> list[Fault]:
             given=show(node),
             allowed="no node: FairGPU's scheduler chooses it together with the devices",
             instead="spec.nodeSelector with kubernetes.io/hostname, or fairgpu.io/use-gpu-uuid",
+        )
+    ]
+
+
+def _faults_of_runtime(spec: dict[str, Any], reading: PodReading, allowed: tuple[str, ...], root: Path) -> list[Fault]:
+    """Refuses pieces of GPUs in a sandbox with a kernel of its own, into which the node agent's files do not reach."""
+    given = spec.get("runtimeClassName")
+    if not isinstance(given, str) or not given or given in allowed:
+        return []
+    pieces = (each.request for each in reading.all_containers if each.request is not None)
+    if all(each.whole for each in pieces):
+        return []
+    known = f", or one of {', '.join(allowed)}" if allowed else ""
+    return [
+        Fault(
+            path=field_path(*root, "spec", "runtimeClassName"),
+            given=show(given),
+            allowed=f"none{known}: other runtimes do not hold a container to a piece of a GPU",
+            instead="no runtimeClassName, or whole GPUs (fairgpu.io/gpu-core: 100 for each, and no amount of memory)",
         )
     ]
 

@@ -66,6 +66,7 @@ class Spec(TypedDict, total=False):
     volumes: Any
     hostPID: Any
     nodeName: Any
+    runtimeClassName: Any
     nodeSelector: Any
     os: Any
     schedulerName: str

@@ -80,6 +80,11 @@ ODD_PODS: dict[str, Callable[[], Answer]] = {
     ),
     "`os: windows`": lambda: mutate(gpu_pod(os={"name": "windows"})),
     "a `nodeName`": lambda: mutate(gpu_pod(nodeName="n1")),
+    "`runtimeClassName: kata`, and a piece of a GPU": lambda: mutate(gpu_pod(runtimeClassName="kata")),
+    "`runtimeClassName: kata`, and a whole GPU": lambda: mutate(
+        pod(container(limits={"nvidia.com/gpu": "1"}), runtimeClassName="kata")
+    ),
+    "`runtimeClassName: nvidia`": lambda: mutate(gpu_pod(runtimeClassName="nvidia")),
     "another scheduler": lambda: mutate(gpu_pod(schedulerName="volcano")),
     "the cluster's default priority class": lambda: mutate(
         gpu_pod(priorityClassName="everyday", priority=10), knowing(default_class="everyday")

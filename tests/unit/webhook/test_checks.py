@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.admission import Pod, gpu_container, gpu_pod, mutate, pod
+from tests.support.admission import Pod, container, gpu_container, gpu_pod, mutate, pod, validate
+from webhook.settings import Webhook
 
 MOUNT = {"name": "data", "mountPath": "/run/fairgpu"}
 
@@ -49,3 +50,24 @@ def test_what_is_common_is_let_in(fields: dict[str, Any]) -> None:
 def test_a_mount_below_ours_is_let_in() -> None:
     mounts = [{"name": "data", "mountPath": "/run/fairgpu-data"}, {"name": "data", "mountPath": "/run"}]
     assert mutate(pod(gpu_container(volumeMounts=mounts))).allowed
+
+
+def test_a_runtime_that_the_admin_names_may_run_pieces_of_gpus() -> None:
+    settings = Webhook(runtime_classes=("nvidia", "crun-gpu"))
+    assert mutate(gpu_pod(runtimeClassName="crun-gpu"), settings=settings).allowed
+    refused = mutate(gpu_pod(runtimeClassName="gvisor"), settings=settings)
+    assert 'spec.runtimeClassName: given "gvisor"; allowed: none, or one of nvidia, crun-gpu' in refused.message
+
+
+def test_one_piece_among_whole_gpus_is_refused_in_a_runtime_with_a_kernel_of_its_own() -> None:
+    whole = container("trainer", {"nvidia.com/gpu": "1"})
+    assert not mutate(pod(whole, gpu_container("helper"), runtimeClassName="kata")).allowed
+    assert mutate(pod(whole, container("helper"), runtimeClassName="kata")).allowed
+
+
+def test_a_template_of_such_a_pod_is_warned_of() -> None:
+    template = {"metadata": {}, "spec": gpu_pod(runtimeClassName="kata")["spec"]}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}}
+    kind = {"group": "batch", "version": "v1", "kind": "Job"}
+    (warning,) = validate(job, kind=kind, resource={**kind, "resource": "jobs"}).warnings
+    assert "spec.template.spec.runtimeClassName" in warning
