@@ -50,6 +50,19 @@ def status_patch(node: Mapping[str, Any], offered: Inventory, pods: Iterable[Map
     return {"status": {"capacity": wrong}} if wrong else None
 
 
+def taint_patch(node: Mapping[str, Any]) -> Json | None:
+    """Returns a merge patch that removes the startup taint; None where there is none, or the node offers no GPU yet.
+
+    The patch names the Node's version: a list of taints is replaced whole, and others write it as well.
+    """
+    taints = (node.get("spec") or {}).get("taints") or []
+    left = [taint for taint in taints if taint.get("key") != names.STARTUP_TAINT]
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    if left == taints or any(str(allocatable.get(name, "0")) == "0" for name in (names.GPU, names.GPU_CORE)):
+        return None
+    return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": left or None}}
+
+
 class NodeView:
     """A view of the agent's own Node, kept current by `fairgpu.cluster.reflector.reflect`."""
 
@@ -91,13 +104,17 @@ def read_node(node: Json) -> Json:
     annotations = metadata.get("annotations") or {}
     kept = {key: value for key, value in annotations.items() if key.startswith(names.ANNOTATION_PREFIX)}
     return {
-        "metadata": {"name": metadata["name"], "uid": metadata.get("uid"), "annotations": kept},
-        "status": {"capacity": status.get("capacity") or {}},
+        "metadata": {
+            **{key: metadata.get(key) for key in ("name", "uid", "resourceVersion")},
+            "annotations": kept,
+        },
+        "spec": {"taints": (node.get("spec") or {}).get("taints") or []},
+        "status": {key: status.get(key) or {} for key in ("capacity", "allocatable")},
     }
 
 
 def write_node(api: KubernetesAPI, node: Json, offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Writes the changed parts of the Node; returns their names (`inventory`, `capacity`).
+    """Writes the changed parts of the Node; returns their names (`inventory`, `capacity`, `taint`).
 
     Raises:
         ApiError: the API server refuses or cannot be reached.
@@ -113,4 +130,8 @@ def write_node(api: KubernetesAPI, node: Json, offered: Inventory, pods: Iterabl
     if status is not None:
         api.patch(f"{path}/status", status)
         written.append("capacity")
+    taint = taint_patch(node)
+    if taint is not None and not written:  # what was written just now made another version of the Node
+        api.patch(path, taint)
+        written.append("taint")
     return written

@@ -35,6 +35,7 @@ def test_the_agent_of_one_node_changes_no_other(
     ("subresource", "patch"),
     [
         ("", {"spec": {"unschedulable": True}}),
+        ("", {"spec": {"taints": [{"key": "example.org/mine", "effect": "NoExecute"}]}}),
         ("", {"metadata": {"labels": {"nvidia.com/gpu.present": "false"}}}),
         ("", {"metadata": {"annotations": {"example.org/owner": "me"}}}),
         ("/status", {"status": {"capacity": {"cpu": "9999"}}}),
@@ -42,7 +43,7 @@ def test_the_agent_of_one_node_changes_no_other(
         ("/status", {"status": {"allocatable": {"fairgpu.io/gpu-core": "9999"}}}),
         ("/status", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}),
     ],
-    ids=["cordon", "label", "annotation", "cpu", "slots", "allocatable", "condition"],
+    ids=["cordon", "taint", "label", "annotation", "cpu", "slots", "allocatable", "condition"],
 )
 def test_an_agent_changes_nothing_else_of_its_own_node(
     machine: Machine, subresource: str, patch: dict[str, Any]

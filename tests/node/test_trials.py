@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fairgpu import names
 from tests.node.machine import MEMORY_MIB, NAME, OWN_PRELOAD, Machine, configure_containerd, uuid
 from tests.node.pods import STAYS, container, place
 from tests.support.waiting import wait_until
@@ -37,6 +38,16 @@ def test_capacity_that_was_taken_away_is_written_again(machine: Machine) -> None
         lambda: (machine.allocatable("gpu-core"), machine.allocatable("gpu-memory")) == wanted,
         "the node says again what it offers",
     )
+
+
+def test_the_agent_removes_the_startup_taint_and_no_other(machine: Machine) -> None:
+    taints = [{"key": key, "effect": "PreferNoSchedule"} for key in (names.STARTUP_TAINT, "example.org/other")]
+    machine.plane.admin.api.patch(NODE, {"spec": {"taints": taints}})
+    wait_until(
+        lambda: [taint["key"] for taint in machine.node()["spec"]["taints"]] == ["example.org/other"],
+        "the startup taint is removed",
+    )
+    machine.plane.admin.api.patch(NODE, {"spec": {"taints": None}})
 
 
 @pytest.mark.usefixtures("foreign_plugin")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairgpu.inventory import Inventory, Link, decode
-from nodeagent.node_object import foreign_resources, metadata_patch, status_patch
+from nodeagent.node_object import foreign_resources, metadata_patch, read_node, status_patch, taint_patch
 from nodeagent.vendors.nvidia import Found, offered, tier
 
 ONE, TWO = (Found(index, index, f"GPU-{index}", "NVIDIA A100", 81038, f"00000000:0{index}:00.0", 0) for index in (0, 1))
@@ -79,3 +79,33 @@ def test_the_node_is_written_only_where_it_says_something_else() -> None:
     assert status["status"]["capacity"]["fairgpu.io/gpu-memory"] == "81038"
     node |= {"metadata": {"name": "n1", **metadata["metadata"]}, **status}
     assert (metadata_patch(node, inventory), status_patch(node, inventory, [])) == (None, None)
+
+
+STARTING = {"key": "startup-taint.cluster-autoscaler.kubernetes.io/fairgpu", "effect": "NoSchedule"}
+OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+
+
+def starting_node(*taints: dict[str, str], **allocatable: str) -> dict[str, Any]:
+    status = {"allocatable": {f"fairgpu.io/{name.replace('_', '-')}": amount for name, amount in allocatable.items()}}
+    metadata = {"name": "n1", "resourceVersion": "7"}
+    return read_node({"metadata": metadata, "spec": {"taints": list(taints)}, "status": status})
+
+
+def test_the_startup_taint_goes_once_the_node_offers_its_gpus_and_other_taints_stay() -> None:
+    assert taint_patch(starting_node(OTHER, STARTING, gpu="64", gpu_core="100")) == {
+        "metadata": {"resourceVersion": "7"},
+        "spec": {"taints": [OTHER]},
+    }
+    assert taint_patch(starting_node(STARTING, gpu="64", gpu_core="100")) == {
+        "metadata": {"resourceVersion": "7"},
+        "spec": {"taints": None},
+    }
+
+
+@pytest.mark.parametrize("allocatable", [{}, {"gpu": "0", "gpu_core": "100"}, {"gpu": "64"}])
+def test_the_startup_taint_stays_while_a_resource_is_missing(allocatable: dict[str, str]) -> None:
+    assert taint_patch(starting_node(STARTING, **allocatable)) is None
+
+
+def test_a_node_without_the_startup_taint_is_left_alone() -> None:
+    assert taint_patch(starting_node(OTHER, gpu="64", gpu_core="100")) is None
