@@ -41,8 +41,10 @@ NOTICES: Final = (ALLOCATION, EVICTION_AT, RECLAIM_AT, EARMARK)
 INVENTORY: Final = "fairgpu.io/inventory"
 """On a Node: the devices that it offers (see fairgpu.inventory)."""
 STARTUP_TAINT: Final = "startup-taint.cluster-autoscaler.kubernetes.io/fairgpu"
-"""The taint of a new Node that the node agent removes once the Node offers its GPUs. Cluster Autoscaler counts a Node with
-a taint of this prefix as one that is starting (its FAQ); Karpenter takes any key in `startupTaints`."""
+"""The taint of a new Node that the node agent removes once the Node offers its GPUs.
+
+Cluster Autoscaler counts a Node with a taint of this prefix as one that is starting (its FAQ); Karpenter takes any key in
+`startupTaints`."""
 
 USE_GPU_MODEL: Final = "fairgpu.io/use-gpu-model"
 AVOID_GPU_MODEL: Final = "fairgpu.io/avoid-gpu-model"
