@@ -43,8 +43,8 @@ INVENTORY: Final = "fairgpu.io/inventory"
 STARTUP_TAINT: Final = "startup-taint.cluster-autoscaler.kubernetes.io/fairgpu"
 """The taint of a new Node that the node agent removes once the Node offers its GPUs.
 
-Cluster Autoscaler counts a Node with a taint of this prefix as one that is starting (its FAQ); Karpenter takes any key in
-`startupTaints`."""
+Cluster Autoscaler counts a Node with a taint of this prefix as one that is starting (its FAQ); Karpenter takes any key
+in `startupTaints`."""
 
 USE_GPU_MODEL: Final = "fairgpu.io/use-gpu-model"
 AVOID_GPU_MODEL: Final = "fairgpu.io/avoid-gpu-model"
