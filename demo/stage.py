@@ -60,9 +60,9 @@ class Stage:
         """Runs a client command, and shows it with its output."""
         run_client(self.screen, self.client_environment(), arguments)
 
-    def watch(self, state: BudgetState) -> Reading:
-        """Shows the budget until it is in a state; returns the last reading."""
-        return watch(self.screen, self.children, self.reading, state)
+    def watch(self, *states: BudgetState) -> Reading:
+        """Shows the budget until it is in one of these states; returns the last reading."""
+        return watch(self.screen, self.children, self.reading, *states)
 
     def next_pod(self, name: str, priority_class: str, state: BudgetState, namespace: str = NAMESPACE) -> Admitted:
         """Creates a pod once the webhook knows a state; test reviews find out whether it does."""

@@ -61,21 +61,21 @@ def meant(pod: Json) -> str:
     return f"{time_share}, {memory_share}" + (f", on {models}" if models else "")
 
 
-def watch(screen: Screen, children: Children, read: Callable[[], Reading], state: BudgetState) -> Reading:
-    """Shows a budget until it is in a state; returns the last reading.
+def watch(screen: Screen, children: Children, read: Callable[[], Reading], *states: BudgetState) -> Reading:
+    """Shows a budget until it is in one of these states; returns the last reading.
 
     Raises:
-        StepError: it is not in that state within the limit.
+        StepError: it is in none of them within the limit.
     """
     deadline = time.monotonic() + STEP_LIMIT_SECONDS
     with screen.meter() as meter:
         while True:
             reading = read()
             meter.show(reading)
-            if reading.state is state:
+            if reading.state in states:
                 return reading
             children.check()
-            require(time.monotonic() < deadline, f"the budget did not become {state} in time: {reading}")
+            require(time.monotonic() < deadline, f"the budget did not become {' or '.join(states)} in time: {reading}")
             time.sleep(READING_SECONDS)
 
 

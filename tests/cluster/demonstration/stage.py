@@ -152,9 +152,9 @@ class ClusterStage:
         """The budget as the timekeeper tells it now."""
         return read_budget(self.server, BUDGET, NAMESPACE)
 
-    def watch(self, state: BudgetState) -> Reading:
-        """Shows the budget until it is in a state."""
-        return watch(self.screen, self.children, self.reading, state)
+    def watch(self, *states: BudgetState) -> Reading:
+        """Shows the budget until it is in one of these states."""
+        return watch(self.screen, self.children, self.reading, *states)
 
 
 def manifest_path(file: str) -> Path:
