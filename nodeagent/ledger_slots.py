@@ -1,4 +1,4 @@
-"""The processes that a container's shim has taken up, from the container's ledger (vcuda/src/ledger/ledger.h).
+"""The processes that a container's shim has registered, from the container's ledger (vcuda/src/ledger/ledger.h).
 
 The container can write what it likes there: a process that is listed may still go round the shim, one that is not
 listed does.
@@ -9,31 +9,52 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 from nodeagent.schedule_page import LEDGER_HEAD, LEDGER_MAGIC, LEDGER_VERSION
-from nodeagent.strangers import MOST_SLOTS, SLOT_BYTES, SLOTS_AT, SLOTS_USED_AT
 
-LIVE = 1
+SLOTS_USED_AT = 4248
+SLOTS_AT = 6528
+SLOT_BYTES = 832
+MOST_SLOTS = 1024
+"""Places in the ledger, as vcuda/src/ledger/ledger.h gives them."""
+FREE, LIVE = 0, 1
+"""States of a slot; others are those of a process that has just ended."""
 _COUNT = struct.Struct("<Q")
 _SLOT = struct.Struct("<QQQ")
-"""State, pid in the process's own namespace, start time in clock ticks."""
 
 
-def taken_up(ledger: Path) -> frozenset[tuple[int, int]]:
-    """(own pid, start time) of each process with a slot; none where the file is absent or no ledger yet."""
-    try:
-        descriptor = os.open(ledger, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return frozenset()
+class Slot(NamedTuple):
+    """A process in a ledger: its slot's state, its pid in its own namespace, its start time in clock ticks."""
+
+    state: int
+    own_pid: int
+    start_time: int
+
+
+def read_slots(ledger: Path) -> list[Slot]:
+    """Returns the slots of a ledger that are in use; none where the file is no ledger yet.
+
+    Raises:
+        OSError: the file cannot be read, or is a link.
+    """
+    descriptor = os.open(ledger, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         beginning = os.pread(descriptor, SLOTS_AT, 0)
         if len(beginning) < SLOTS_AT or LEDGER_HEAD.unpack_from(beginning) != (LEDGER_MAGIC, LEDGER_VERSION):
-            return frozenset()
+            return []
         used = min(_COUNT.unpack_from(beginning, SLOTS_USED_AT)[0], MOST_SLOTS)
         slots = os.pread(descriptor, used * SLOT_BYTES, SLOTS_AT)
-    except OSError:
-        return frozenset()
     finally:
         os.close(descriptor)
-    found = (_SLOT.unpack_from(slots, at) for at in range(0, len(slots) - _SLOT.size + 1, SLOT_BYTES))
-    return frozenset((pid, began) for state, pid, began in found if state == LIVE)
+    every = (Slot(*_SLOT.unpack_from(slots, at)) for at in range(0, len(slots) - _SLOT.size + 1, SLOT_BYTES))
+    return [slot for slot in every if slot.state != FREE]
+
+
+def living(ledger: Path) -> frozenset[tuple[int, int]]:
+    """Returns (own pid, start time) of each living process with a slot; none where there is no ledger to read."""
+    try:
+        slots = read_slots(ledger)
+    except OSError:
+        return frozenset()
+    return frozenset((slot.own_pid, slot.start_time) for slot in slots if slot.state == LIVE)

@@ -3,6 +3,7 @@
 NVML can take long; the writer of the page uses the latest finished sample.
 """
 
+import contextlib
 import json
 import sys
 import threading
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.driver_figures import DriverSample, Figure, Placed, figures, place
+from nodeagent.ledger_slots import read_slots
+from nodeagent.processes import own_pid_of
 from nodeagent.rounds import Container
-from nodeagent.strangers import LEDGER_BYTES, innermost_pid, pids_with_slots, strangers
 from nodeagent.turns import Policy
 
 INTERVAL_SECONDS = 0.5
@@ -78,29 +80,44 @@ def members_of(containers: Iterable[Container]) -> dict[int, int]:
     return found
 
 
-def known_to(containers: Iterable[Container]) -> dict[int, frozenset[int]]:
-    """Returns the pids in the ledgers of the containers, by slot; none for a ledger that cannot be read."""
-    found = {}
+def registered_pids(containers: Iterable[Container]) -> dict[int, frozenset[int]]:
+    """Returns the own pids in each container's ledger, by the container's slot; without ledgers that cannot be read.
+
+    The processes live, or have just ended.
+    """
+    pids = {}
     for container in containers:
-        try:
-            with container.ledger.open("rb") as ledger:
-                found[container.slot] = pids_with_slots(ledger.read(LEDGER_BYTES))
-        except OSError:
-            continue
-    return found
+        with contextlib.suppress(OSError):
+            pids[container.slot] = frozenset(slot.own_pid for slot in read_slots(container.ledger))
+    return pids
 
 
-def innermost_of(pids: Iterable[int]) -> dict[int, int]:
-    """Returns the pids of living processes in their own namespaces."""
-    found = {}
+def own_pids(pids: Iterable[int]) -> dict[int, int]:
+    """Returns the pids of living processes in their own namespaces, by the host's."""
+    own = {}
     for pid in pids:
-        try:
-            inner = innermost_pid(Path(f"/proc/{pid}/status").read_text(errors="replace"))
-        except OSError:
-            continue
-        if inner is not None:
-            found[pid] = inner
-    return found
+        with contextlib.suppress(OSError, ValueError):
+            own[pid] = own_pid_of(Path(f"/proc/{pid}/status").read_text(errors="replace"))
+    return own
+
+
+def unregistered(
+    slots: Mapping[int, int | None], own: Mapping[int, int], registered: Mapping[int, frozenset[int]]
+) -> frozenset[int]:
+    """Returns the host's pids of the containers' processes on the GPU that no shim has registered in a ledger.
+
+    A container can write to its ledger what it likes, so that only processes are found that do not hide.
+
+    Args:
+        slots: the container of each process on the GPU, by its slot.
+        own: the pids of those that still live in their own namespaces; another process is in no answer.
+        registered: the own pids in each container's ledger; no process of another container is in the answer.
+    """
+    return frozenset(
+        pid
+        for pid, slot in slots.items()
+        if slot is not None and slot in registered and pid in own and own[pid] not in registered[slot]
+    )
 
 
 def log(event: str, **fields: object) -> None:
@@ -119,7 +136,7 @@ class Figures:
         """By slot; replaced whole, so that it can be read from any thread."""
         self.listed: tuple[tuple[Container, ...], Mapping[int, int]] = ((), {})
         """What `watch` looks at, and the bytes charged by slot; replaced whole."""
-        self._strange: frozenset[int] = frozenset()
+        self._unregistered: frozenset[int] = frozenset()
         self._reported: frozenset[int] = frozenset()
 
     def look(self, containers: tuple[Container, ...], charged: Mapping[int, int]) -> None:
@@ -133,16 +150,16 @@ class Figures:
         shares = {each.slot: float(each.core_percent) for each in containers if each.policy is Policy.HARD}
         self._placed = placed
         self.latest = figures(sample, placed, charged, shares, self.latest)
-        self._find_strangers(containers, sample, placed)
+        self._find_unregistered(containers, sample, placed)
 
-    def _find_strangers(self, containers: tuple[Container, ...], sample: DriverSample, placed: Placed) -> None:
+    def _find_unregistered(self, containers: tuple[Container, ...], sample: DriverSample, placed: Placed) -> None:
         """Logs once each process without a slot in two samples in a row. One that is just ending may lack it in one."""
-        strange = strangers(placed.slots, innermost_of(placed.slots), known_to(containers))
-        lasting = strange & self._strange
+        found = unregistered(placed.slots, own_pids(placed.slots), registered_pids(containers))
+        lasting = found & self._unregistered
         for pid in sorted(lasting - self._reported):
             held = sample.bytes_by_pid.get(pid, 0)
             log("schedule.process_without_slot", slot=placed.slots[pid], pid=pid, bytes=held)
-        self._strange, self._reported = strange, lasting
+        self._unregistered, self._reported = found, lasting
 
     def watch(self, stop: threading.Event) -> None:
         """Takes samples repeatedly, once a container's cgroup is named; logs a refusal of NVML once.

@@ -52,7 +52,7 @@ def owner(
     uuid: str,
     records: Iterable[Record],
     names: Mapping[str, str],
-    taken_up: Callable[[Record], frozenset[tuple[int, int]]],
+    registered: Callable[[Record], frozenset[tuple[int, int]]],
 ) -> Owned | None:
     """Returns the container of a process; None while it is unknown, until a container's status names it.
 
@@ -61,7 +61,7 @@ def owner(
         uuid: the GPU's uuid.
         records: the records of all containers that are alive or starting on this node.
         names: containers' names by their ids (`container_names`).
-        taken_up: the processes, by own pid and start time, that a container's shim has taken up.
+        registered: the processes, by own pid and start time, that a container's shim has registered.
     """
     if not process.pod_uid:
         return Owned(process, Standing.OUTSIDE_PODS)
@@ -72,7 +72,7 @@ def owner(
     found = next((record for record in of_pod if record.container == name), None)
     if found is None or all(device.uuid != uuid for device in found.devices):
         return Owned(process, Standing.WITHOUT_SHARE)
-    is_held = found.whole or (process.own_pid, process.start_time) in taken_up(found)
+    is_held = found.whole or (process.own_pid, process.start_time) in registered(found)
     return Owned(process, Standing.HELD if is_held else Standing.WITHOUT_SLOT, found)
 
 

@@ -46,7 +46,7 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
     folder = proc / str(pid)
     try:
         began = _start_time((folder / "stat").read_text())
-        own_pid = _own_pid((folder / "status").read_text())
+        own_pid = own_pid_of((folder / "status").read_text())
         pod_uid, container_id = in_pod((folder / "cgroup").read_text())
         again = _start_time((folder / "stat").read_text())
     except (OSError, ValueError):
@@ -61,6 +61,19 @@ def in_pod(cgroups: str) -> tuple[str, str]:
     """
     found = _IN_POD.search(cgroups)
     return (found["uid"].replace("_", "-"), found["container"]) if found else ("", "")
+
+
+def own_pid_of(status: str) -> int:
+    """Returns a process's pid in its innermost PID namespace, from the text of /proc/PID/status (proc(5), NSpid).
+
+    Raises:
+        ValueError: there is no such line, or it names no pid.
+    """
+    for line in status.splitlines():
+        name, _, pids = line.partition(":")
+        if name == "NSpid" and pids.split():
+            return int(pids.split()[-1])
+    raise ValueError("no NSpid")
 
 
 class Processes:
@@ -91,10 +104,3 @@ class Processes:
 def _start_time(stat: str) -> int:
     """The second field is the program's name in parentheses, which may hold spaces and parentheses."""
     return int(stat.rpartition(")")[2].split()[START_TIME - 3])
-
-
-def _own_pid(status: str) -> int:
-    for line in status.splitlines():
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    raise ValueError("no NSpid")

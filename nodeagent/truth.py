@@ -19,7 +19,7 @@ import structlog
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
 from nodeagent.driver_figures import DriverSample, Figure, Placed, figures, place
-from nodeagent.ledger_slots import taken_up
+from nodeagent.ledger_slots import living
 from nodeagent.owners import Owned, Standing, container_names, owner, unheld_since
 from nodeagent.pages import Ledgers
 from nodeagent.processes import PROC, Process, Processes, read_process
@@ -142,7 +142,7 @@ class Truth:
         owned = []
         unnamed = set()
         for process in (alive[pid] for pid in _pids(sample) if pid in alive):
-            one = owner(process, uuid, records, names, lambda record: taken_up(self._ledger(record)))
+            one = owner(process, uuid, records, names, lambda record: living(self._ledger(record)))
             if one is None:
                 unnamed.add(process.pod_uid)
             else:

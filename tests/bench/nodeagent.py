@@ -28,12 +28,11 @@ from nodeagent.containers.resolving import Listed
 from nodeagent.driver_figures import DriverSample
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import PodResources
-from nodeagent.ledger_slots import LIVE
+from nodeagent.ledger_slots import LIVE, SLOTS_AT, SLOTS_USED_AT
 from nodeagent.offer import Offer, slot_ids
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods
 from nodeagent.starting import Starter, World
-from nodeagent.strangers import SLOTS_AT, SLOTS_USED_AT
 from nodeagent.truth import Node, Truth
 from nodeagent.turns import Policy
 from tests.support.fake_kubelet import FakeKubelet

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from pathlib import Path
 
-from nodeagent import ledger_slots
-from nodeagent.strangers import MOST_SLOTS, SLOT_BYTES, SLOTS_AT, SLOTS_USED_AT
+from nodeagent.ledger_slots import LIVE, MOST_SLOTS, SLOT_BYTES, SLOTS_AT, SLOTS_USED_AT, living, read_slots
 
 VCUDA = Path(__file__).parents[3] / "vcuda"
 
@@ -51,24 +51,39 @@ def run(folder: Path, text: str, *arguments: str) -> str:
 
 
 def test_the_layout_is_the_compilers(tmp_path: Path) -> None:
-    known = SLOTS_USED_AT, SLOTS_AT, SLOT_BYTES, MOST_SLOTS, ledger_slots.LIVE
+    known = SLOTS_USED_AT, SLOTS_AT, SLOT_BYTES, MOST_SLOTS, LIVE
     assert tuple(map(int, run(tmp_path, LAYOUT).split())) == known
 
 
 def test_processes_that_live_have_slots_and_those_beyond_the_used_have_none(tmp_path: Path) -> None:
     run(tmp_path, WRITER, str(tmp_path / "ledger"))
-    assert ledger_slots.taken_up(tmp_path / "ledger") == {(7, 50), (9, 52)}
+    assert living(tmp_path / "ledger") == {(7, 50), (9, 52)}
 
 
-def test_a_file_that_is_no_ledger_names_nobody(tmp_path: Path) -> None:
+def test_a_slot_is_listed_until_its_processs_end_is_settled(tmp_path: Path) -> None:
+    run(tmp_path, WRITER, str(tmp_path / "ledger"))
+    assert [slot.own_pid for slot in read_slots(tmp_path / "ledger")] == [7, 8, 9]
+
+
+def test_no_number_of_used_slots_is_too_strange_to_be_read(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
-    assert ledger_slots.taken_up(ledger) == frozenset()
+    run(tmp_path, WRITER, str(ledger))
+    content = bytearray(ledger.read_bytes())
+    for used in (0, 1, MOST_SLOTS, MOST_SLOTS + 1, 2**63, 2**64 - 1):
+        struct.pack_into("<Q", content, SLOTS_USED_AT, used)
+        ledger.write_bytes(content)
+        assert [slot.own_pid for slot in read_slots(ledger)] == [7, 8, 9, 10][:used]
+
+
+def test_a_file_that_is_no_ledger_lists_no_process(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    assert living(ledger) == frozenset()
     for content in (b"", bytes(4 << 20), b"\xff" * (4 << 20)):
         ledger.write_bytes(content)
-        assert ledger_slots.taken_up(ledger) == frozenset()
+        assert living(ledger) == frozenset()
     run(tmp_path, WRITER, str(tmp_path / "whole"))
     ledger.write_bytes((tmp_path / "whole").read_bytes()[: SLOTS_AT + SLOT_BYTES + 5])
-    assert ledger_slots.taken_up(ledger) == {(7, 50)}
+    assert living(ledger) == {(7, 50)}
     ledger.unlink()
     ledger.symlink_to(tmp_path / "whole")
-    assert ledger_slots.taken_up(ledger) == frozenset()
+    assert living(ledger) == frozenset()

@@ -1,0 +1,30 @@
+"""Processes that use a GPU past the shim, from what NVML names and what ledgers list."""
+
+import pytest
+
+from nodeagent.nvml import unregistered
+from nodeagent.processes import own_pid_of
+
+
+@pytest.mark.parametrize(
+    ("status", "pid"),
+    [
+        ("Name:\tpython\nNSpid:\t4711\t7\n", 7),
+        ("Name:\tNSpid: 3\nNSpid:\t4711\n", 4711),
+        ("Name:\tpython\n", None),
+        ("NSpid:\n", None),
+    ],
+)
+def test_the_pid_in_a_processs_own_namespace_is_the_last_that_the_kernel_names(status: str, pid: int | None) -> None:
+    if pid is None:
+        with pytest.raises(ValueError, match="NSpid"):
+            own_pid_of(status)
+    else:
+        assert own_pid_of(status) == pid
+
+
+def test_processes_of_a_container_that_its_ledger_does_not_list_are_unregistered() -> None:
+    slots = {100: 0, 101: 0, 102: 1, 103: None, 104: 0, 105: 2}
+    own = {100: 1, 101: 2, 102: 1, 103: 9, 105: 5}
+    registered = {0: frozenset({1}), 1: frozenset({1})}
+    assert unregistered(slots, own, registered) == {101}, "103 is in no container, 104 has ended, 2 has no ledger"
