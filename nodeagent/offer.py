@@ -1,13 +1,16 @@
-"""The GPUs that the node offers: their identity, health, and the CDI edits that a container needs for each."""
+"""The GPUs that the node offers, with their CDI edits, and the reasons to withhold some or all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from fairgpu.inventory import MAX_SLOTS, Device, Health, Inventory
 from nodeagent.driver_figures import DriverSample
+
+SILENT_AFTER_SECONDS = 60.0
+"""A driver that has not answered for so long hangs; a look at eight GPUs takes a fraction of a second."""
 
 Edits = tuple[str, Mapping[str, Any]]
 """The version of a CDI spec, and the edits that give a container one GPU."""
@@ -86,3 +89,35 @@ def fenced(device: Device, faults: Mapping[str, Fault], now_seconds: float, reco
     if fault is None or now_seconds - fault.at_seconds >= recover_seconds:
         return device
     return replace(device, health=Health.FENCED, why=fault.why)
+
+
+@dataclass(frozen=True)
+class Withholding:
+    """A reason to offer none of the node's GPUs: the reason of the Node's event, and its message."""
+
+    event: str
+    message: str
+
+
+def withholdings(foreign: Sequence[str], silent_seconds: float, look_seconds: float) -> list[Withholding]:
+    """Returns why all GPUs of the node are withheld; none where they are offered.
+
+    Args:
+        foreign: the resources by which other plugins offer the same GPUs.
+        silent_seconds: the time since the driver last answered.
+        look_seconds: the interval at which the driver is asked.
+    """
+    withheld = []
+    if foreign:
+        message = (
+            f"another plugin offers this node's GPUs as {', '.join(foreign)}: FairGPU offers nothing new here "
+            "until it is switched off for this node"
+        )
+        withheld.append(Withholding("ForeignDevicePlugin", message))
+    if silent_seconds > max(SILENT_AFTER_SECONDS, 3 * look_seconds):
+        message = (
+            f"NVML has not answered for {int(silent_seconds)} seconds: FairGPU offers nothing new here until it does; "
+            "running containers go on"
+        )
+        withheld.append(Withholding("DriverSilent", message))
+    return withheld

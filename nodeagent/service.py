@@ -30,7 +30,7 @@ from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.measures import Measures, NodeCollector
 from nodeagent.node_object import NodeView, foreign_resources, read_node, write_node
-from nodeagent.offer import Offer, Vendor, slot_ids
+from nodeagent.offer import Offer, Vendor, slot_ids, withholdings
 from nodeagent.owners import Owned, Standing
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods, read
@@ -39,7 +39,6 @@ from nodeagent.settings import Nodeagent
 from nodeagent.starting import Starter, World
 from nodeagent.truth import SECONDS, Node, Truth, end
 from nodeagent.whole_gpus import WholeGpus
-from nodeagent.withholding import reasons
 
 _log = structlog.get_logger(__name__)
 
@@ -133,7 +132,7 @@ class Agent:
         if self._offer is None or node is None or not self._pods.known.is_set():
             return
         silent_seconds = time.monotonic() - self._answered_at
-        withheld = reasons(foreign_resources(node), silent_seconds, self._settings.look_seconds)
+        withheld = withholdings(foreign_resources(node), silent_seconds, self._settings.look_seconds)
         for reason in withheld:
             self._warn_node(reason.event, reason.message)
         for record in self._bundles.look(self._starter.records(), self._pods.all()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.withholding import SILENT_AFTER_SECONDS, reasons
+from nodeagent.offer import SILENT_AFTER_SECONDS, withholdings
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ from nodeagent.withholding import SILENT_AFTER_SECONDS, reasons
 def test_a_node_says_each_reason(
     foreign: list[str], silent_seconds: float, look_seconds: float, events: list[str]
 ) -> None:
-    assert [each.event for each in reasons(foreign, silent_seconds, look_seconds)] == events
+    assert [each.event for each in withholdings(foreign, silent_seconds, look_seconds)] == events
 
 
 def test_the_message_names_the_resources_and_the_time() -> None:
-    plugin, driver = reasons(["a/gpu", "b/gpu"], 100.7, 1)
+    plugin, driver = withholdings(["a/gpu", "b/gpu"], 100.7, 1)
     assert "as a/gpu, b/gpu:" in plugin.message
     assert "for 100 seconds" in driver.message
