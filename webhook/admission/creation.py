@@ -22,9 +22,8 @@ from webhook.admission.json_patch import Operation, add, change_map, remove_elem
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.priority import earned_class, keeps_own, set_class
 from webhook.admission.sidecar import place_sidecar, place_volumes, sidecar_parts, strange_volumes
-from webhook.admission.tolerations import tolerate
 from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, indexes_named, objects
-from webhook.settings import Webhook
+from webhook.settings import Toleration, Webhook
 
 NATIVE_NAMES: Final = frozenset(dialect.name for dialect in registry.NATIVE.dialects)
 LABELS: Final = {names.POD_LABEL: names.POD_LABEL_VALUE}
@@ -101,6 +100,20 @@ def _rewrite(
     operations += tolerate(spec, settings.tolerations)
     operations += _gate(spec, held=budget.held)
     return operations
+
+
+def tolerate(spec: dict[str, Any], wanted: tuple[Toleration, ...]) -> list[Operation]:
+    """Returns the operations that add each wanted toleration that the pod does not have.
+
+    The taints that keep other pods away from GPU nodes hold for GPU pods as well. The API server's own admission plugin
+    for this, ExtendedResourceToleration, is off by default and tolerates the name of the resource alone
+    (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration).
+    """
+    given = spec.get("tolerations")
+    written = [each.written() for each in wanted]
+    if not isinstance(given, list):
+        return [add("/spec/tolerations", written)] if written else []
+    return [add("/spec/tolerations/-", each) for each in written if each not in given]
 
 
 def _annotate(subject: Subject, reading: PodReading, granted: Granted, budget: BudgetVerdict) -> list[Operation]:

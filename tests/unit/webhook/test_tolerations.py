@@ -10,7 +10,7 @@ import yaml
 
 from fairgpu.commands import CommandError
 from tests.support.admission import admitted, container, gpu_pod, mutate, pod
-from webhook.admission.tolerations import tolerate
+from webhook.admission.creation import tolerate
 from webhook.settings import Toleration, read_settings
 
 ANY_GPU = {"key": "nvidia.com/gpu", "operator": "Exists"}
