@@ -4,7 +4,8 @@
 
 It reads `FOLDER/schedule.json` again whenever that changes: {"gpus": [{"uuid": "GPU-...", "containers": [...]}]}, the
 containers as nodeagent.schedule describes them; and the driver's figures from `FOLDER/figures.json`
-(nodeagent.figures_file). Each GPU's page is `FOLDER/gpus/UUID/schedule`.
+(nodeagent.figures_file). Each GPU's page is `FOLDER/gpus/UUID/schedule`. A second writer of the same folder waits until
+the first has ended, and goes on where that stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 import structlog
 
 from fairgpu.logs import configure_logs
-from nodeagent import figures_file, turns
+from nodeagent import figures_file, handover, turns
 from nodeagent.figures_file import Keyed, of_slots
 from nodeagent.rounds import Container, State, begun, describe, step
 from nodeagent.schedule import PageFile, containers_of
@@ -181,9 +182,15 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    writer = Writer(arguments.root)
     parent = os.getppid()
-    while not stop.wait(CONTENDED_SECONDS) and os.getppid() == parent:
+
+    def stopped() -> bool:
+        return stop.wait(CONTENDED_SECONDS) or os.getppid() != parent
+
+    if handover.wait_for(arguments.root / handover.PAGES, stopped) is None:
+        return
+    writer = Writer(arguments.root)
+    while not stopped():
         writer.look()
     writer.close()
 

@@ -19,7 +19,7 @@ from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.cluster.warning_events import About, RepeatedWarnings
 from fairgpu.inventory import Health, InventoryError
-from nodeagent import figures_file
+from nodeagent import figures_file, handover
 from nodeagent.bundles import Bundles
 from nodeagent.containers import folders as files
 from nodeagent.containers.folders import Folders
@@ -43,7 +43,11 @@ from nodeagent.whole_gpus import WholeGpus
 _log = structlog.get_logger(__name__)
 
 ENDPOINT = "fairgpu.sock"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""The kernel's name of this boot (proc(5))."""
 ROUND_SECONDS = 1.0
+HANDOVER_SECONDS = 0.05
+"""The time between two looks at whether the last agent has ended."""
 REFUSED_REASON = "PlacementRefused"
 NOT_APPLIED_REASON = "CDINotApplied"
 UNSLOTTED_REASON = "GPUProcessWithoutSlot"
@@ -100,13 +104,30 @@ class Agent:
         )
 
     def run(self) -> None:
-        """Runs until the agent is stopped."""
+        """Runs until the agent is stopped; while another agent of this node runs, waits for its end."""
+        files.void_after_boot(self._folders, BOOT_ID.read_text().strip())
+        start_http_server(self._settings.metrics_port, self._settings.metrics_host, self._registry)
+        self._keep_writer()
+        try:
+            if self._takes_over():
+                self._act()
+        finally:
+            self._end_writer()
+
+    def _takes_over(self) -> bool:
+        """Returns whether this agent is to act, once no other does; the lock is dropped when the process ends."""
+        path = self._folders.root / handover.AGENT
+        if handover.lock(path) is not None:
+            return True
+        _log.info("another agent runs", node=self._settings.node)
+        return handover.wait_for(path, lambda: self._stop.wait(HANDOVER_SECONDS)) is not None
+
+    def _act(self) -> None:
         # A watch waits for the API server's next word, for minutes: nobody waits for its end.
         watched = (self._watch_pods, self._watch_node, self._watch_gpus, self._watch_faults, self._watch_processes)
         watches = [threading.Thread(target=watch, daemon=True) for watch in watched]
         plugin = threading.Thread(target=self._serve, name="device-plugin")
         self._starter.recover()
-        start_http_server(self._settings.metrics_port, self._settings.metrics_host, self._registry)
         for thread in (*watches, plugin):
             thread.start()
         try:
@@ -118,7 +139,6 @@ class Agent:
             self.stop()
             plugin.join()
             self._resources.close()
-            self._end_writer()
 
     def stop(self) -> None:
         """Stops the agent; containers continue by the last pages."""

@@ -3,10 +3,11 @@
     ROOT/containers/UID/NAME/record.json     what the agent remembers of it (nodeagent.containers.records)
     ROOT/containers/UID/NAME/START/          config, injected, preload, ledger of one start
     ROOT/gpus/UUID/schedule                  a device's schedule page
+    ROOT/boot                                the kernel's name of the boot that all of it belongs to
     SHIM/DIGEST/libvcuda.so.1                the shim, by the SHA-256 of its bytes
 
-ROOT lies on a tmpfs: a node that boots has none of them. The spec comes last, so that a runtime which finds it finds
-everything.
+No container outlives a boot, and its clocks begin anew: what is of an earlier one is removed. The spec comes last, so
+that a runtime which finds it finds everything.
 """
 
 from __future__ import annotations
@@ -54,6 +55,30 @@ class Folders:
     def spec(self, record: Record) -> Path:
         """Returns the file of the container's CDI spec."""
         return self.cdi / spec_file(record.cdi_device)
+
+
+def void_after_boot(folders: Folders, boot_id: str) -> None:
+    """Removes all containers' files, pages and CDI specs of an earlier boot, where the folders are on a disk.
+
+    Files of an agent that wrote no boot count as of this one: its containers may run.
+
+    Raises:
+        OSError: the host refuses.
+    """
+    folders.root.mkdir(parents=True, exist_ok=True)
+    path = folders.root / "boot"
+    known = path.read_text() if path.exists() else None
+    if known is None:
+        put(path, boot_id.encode(), 0o600)
+    if known in (None, boot_id):
+        return
+    for spec in folders.cdi.glob(spec_file("*")):
+        spec.unlink(missing_ok=True)
+    for folder in ("containers", "gpus"):
+        shutil.rmtree(folders.root / folder, ignore_errors=True)
+    for told in folders.root.glob("*.json"):
+        told.unlink(missing_ok=True)
+    put(path, boot_id.encode(), 0o600)
 
 
 def read_records(folders: Folders) -> Iterator[Record | tuple[Path, RecordError]]:

@@ -161,3 +161,41 @@ def test_an_upgrade_leaves_running_containers_their_shim(folders: Folders, shim:
     assert newer != shim
     assert (shim.read_bytes(), newer.read_bytes()) == (b"shim 1", b"shim 2")
     assert files.install_shim(folders, tmp_path / "built.so") == newer
+
+
+def test_a_boot_voids_the_files_of_the_one_before(folders: Folders, shim: Path) -> None:
+    files.void_after_boot(folders, "first")
+    files.write(folders, RECORD, VENDOR, shim)
+    (folders.root / "schedule.json").write_text("{}")
+    vendors = folders.cdi / "nvidia.yaml"
+    vendors.write_text("")
+    kept = everything(folders.root)
+    files.void_after_boot(folders, "first")
+    assert everything(folders.root) == kept
+    files.void_after_boot(folders, "second")
+    assert everything(folders.root) == {"boot"}
+    assert list(folders.cdi.iterdir()) == [vendors]
+    assert shim.exists()
+
+
+def test_files_of_an_agent_that_wrote_no_boot_stay(folders: Folders, shim: Path) -> None:
+    files.write(folders, RECORD, VENDOR, shim)
+    files.void_after_boot(folders, "first")
+    assert list(files.read_records(folders)) == [RECORD]
+
+
+def test_an_agent_killed_while_it_voids_an_earlier_boot_begins_again(
+    folders: Folders, shim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.void_after_boot(folders, "first")
+    files.write(folders, RECORD, VENDOR, shim)
+    with monkeypatch.context() as killed:
+        killed.setattr(files, "put", killed_agent)
+        with pytest.raises(KeyboardInterrupt):
+            files.void_after_boot(folders, "second")
+    files.void_after_boot(folders, "second")
+    assert everything(folders.root) == {"boot"}
+
+
+def killed_agent(*_arguments: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,44 @@
+"""Lets the next agent of a node start before the last one ends: one of them acts, and the other waits.
+
+A lock belongs to a file, whatever container its holder is in, and the kernel drops it when the holder ends (flock(2)).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+AGENT = "agent.lock"
+"""The file, in the agent's folder, of the agent that acts."""
+PAGES = "pages.lock"
+"""The file of the process that writes the schedule pages."""
+
+
+def lock(path: Path) -> int | None:
+    """Returns a descriptor that holds the lock of a file until it is closed; None while another process holds it.
+
+    Raises:
+        OSError: the file cannot be created.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def wait_for(path: Path, stopped: Callable[[], bool]) -> int | None:
+    """Returns the lock's descriptor once no other process holds it; None where `stopped` returns true before.
+
+    Args:
+        path: the file.
+        stopped: waits a little; whether this process is to end.
+    """
+    while (descriptor := lock(path)) is None:
+        if stopped():
+            return None
+    return descriptor

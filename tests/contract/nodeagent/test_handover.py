@@ -1,0 +1,89 @@
+"""Two agents of one node, as an upgrade has them for a moment: one acts, and the pages are written without a gap."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nodeagent import handover, schedule_page
+from nodeagent.pages import SCHEDULE
+from tests.support.waiting import wait_until
+
+GPU = "GPU-1"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The agent's folder, with a GPU that one container shares."""
+    container = {"slot": 0, "key": 7, "corePercent": 30, "policy": "hard", "ledger": str(tmp_path / "ledger")}
+    (tmp_path / SCHEDULE).write_text(json.dumps({"gpus": [{"uuid": GPU, "containers": [container]}]}))
+    return tmp_path
+
+
+@contextmanager
+def writer(root: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-m", "nodeagent.pages", "--root", root])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def heartbeat_ns(root: Path) -> int:
+    """The time of the page's last write; 0 before the first."""
+
+    def read() -> int | None:
+        try:
+            return schedule_page.unpack((root / "gpus" / GPU / "schedule").read_bytes()).heartbeat_ns
+        except FileNotFoundError:
+            return 0
+        except ValueError:
+            return None  # it is being written
+
+    return wait_until(lambda: (read() or 0) + 1, "the page can be read") - 1
+
+
+def waits(process: subprocess.Popen[bytes], root: Path) -> bool:
+    """Whether a process has tried the lock of the pages, and none of its descriptors holds it."""
+    switches = Path(f"/proc/{process.pid}/status").read_text().split("voluntary_ctxt_switches:")[1].split()[0]
+    inode = f":{(root / handover.PAGES).stat().st_ino} "
+    holders = [line.split()[4] for line in Path("/proc/locks").read_text().splitlines() if inode in line]
+    return int(switches) > 20 and str(process.pid) not in holders
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_the_next_writer_goes_on_when_the_last_one_ends_and_no_page_grows_stale(
+    root: Path, end: signal.Signals
+) -> None:
+    with writer(root) as last:
+        wait_until(lambda: heartbeat_ns(root), "the page is written")
+        with writer(root) as following:
+            wait_until(lambda: waits(following, root), "the next writer waits")
+            last.send_signal(signal.SIGSTOP)
+            frozen = heartbeat_ns(root)
+            looked = time.monotonic_ns()
+            wait_until(lambda: time.monotonic_ns() - looked > 5 * 20_000_000, "five rounds have passed")
+            assert heartbeat_ns(root) == frozen, "one writes at a time"
+            last.send_signal(end)
+            last.send_signal(signal.SIGCONT)
+            last.wait()
+            ended = time.monotonic_ns()
+            wait_until(lambda: heartbeat_ns(root) > frozen, "the next writer writes")
+            assert heartbeat_ns(root) - ended < schedule_page.STALE_AFTER_NS
+
+
+def test_a_lock_is_free_once_its_holder_ends_and_a_process_that_is_told_to_end_waits_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held = handover.lock(path)
+    assert held is not None
+    assert handover.lock(path) is None
+    assert handover.wait_for(path, lambda: True) is None
