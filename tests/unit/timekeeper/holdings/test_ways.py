@@ -1,0 +1,433 @@
+"""Each way, on nodes and pods as the plugin or scheduler of that way writes them."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from timekeeper.domain.holdings.deciding import decide
+from timekeeper.domain.holdings.holding import Decision, Doubt
+from timekeeper.domain.holdings.listed import Listed
+from timekeeper.domain.holdings.observed import read_bound_pod, read_host_node
+
+A100 = "NVIDIA-A100-SXM4-80GB"
+
+
+def node(
+    capacity: dict[str, Any] | None = None,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    return {
+        "metadata": {"labels": labels or {}, "annotations": annotations or {}},
+        "status": {"capacity": {"cpu": "64", "memory": "1Ti", **(capacity or {})}},
+    }
+
+
+def pod(*containers: dict[str, Any], init: Any = (), namespace: str = "team", **metadata: Any) -> dict[str, Any]:
+    def item(limits: dict[str, Any]) -> dict[str, Any]:
+        restart = {"restartPolicy": limits["restartPolicy"]} if "restartPolicy" in limits else {}
+        kept = {key: value for key, value in limits.items() if key != "restartPolicy"}
+        return {"resources": {"limits": {"cpu": "1", **kept}}, **restart}
+
+    return {
+        "metadata": {"namespace": namespace, **metadata},
+        "spec": {"containers": [item(one) for one in containers], "initContainers": [item(one) for one in init]},
+    }
+
+
+def decided(asking: dict[str, Any], host: dict[str, Any], own: dict[str, Listed] | None = None) -> Decision:
+    return decide(read_bound_pod(asking), read_host_node(host), own or {})
+
+
+def held(asking: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str, int, str, str]]:
+    found = decided(asking, host).holdings
+    return [(item.way, item.model, item.count, str(item.time), str(item.memory)) for item in found]
+
+
+def gfd(product: str = A100, **labels: str) -> dict[str, str]:
+    return {"nvidia.com/gpu.product": product, **{f"nvidia.com/{key}": value for key, value in labels.items()}}
+
+
+SHARED = gfd(f"{A100}-SHARED", **{"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing", "gpu.memory": "81920"})
+MIXED = gfd(**{"mig.strategy": "mixed", "gpu.replicas": "0", "gpu.memory": "81920"})
+SINGLE = gfd(f"{A100}-MIG-1g.10gb", **{"mig.strategy": "single", "gpu.replicas": "1", "gpu.memory": "9728"})
+
+
+@pytest.mark.parametrize(
+    ("limits", "labels", "expected"),
+    [
+        ({"nvidia.com/gpu": "2"}, gfd(), (A100, 2, "1", "1")),
+        ({"nvidia.com/gpu": "1"}, SHARED, (A100, 1, "1/4", "1/4")),
+        ({"nvidia.com/gpu": "3"}, SHARED, (A100, 3, "1/4", "1/4")),
+        (
+            {"nvidia.com/gpu.shared": "1"},
+            gfd(**{"gpu.replicas": "10", "gpu.sharing-strategy": "mps"}),
+            (A100, 1, "1/10", "1/10"),
+        ),
+        ({"nvidia.com/gpu": "1"}, SINGLE, (A100, 1, "1/7", "1/8")),
+        (
+            {"nvidia.com/gpu": "1"},
+            SINGLE | gfd(f"{A100}-MIG-1g.10gb-SHARED", **{"gpu.replicas": "2"}),
+            (A100, 1, "1/14", "1/16"),
+        ),
+        ({"nvidia.com/mig-3g.40gb": "1"}, MIXED, (A100, 1, "3/7", "1/2")),
+        (
+            {"nvidia.com/mig-3g.40gb": "1"},
+            MIXED | {"nvidia.com/mig-3g.40gb.memory": "40192"},
+            (A100, 1, "3/7", "157/320"),
+        ),
+        ({"nvidia.com/mig-1g.10gb.me": "1"}, MIXED, (A100, 1, "1/7", "1/8")),
+        ({"nvidia.com/mig-1c.3g.40gb": "1"}, MIXED, (A100, 1, "1/7", "1/6")),
+        (
+            {"nvidia.com/mig-1g.10gb.shared": "1"},
+            MIXED | {"nvidia.com/mig-1g.10gb.replicas": "2"},
+            (A100, 1, "1/14", "1/16"),
+        ),
+        ({"nvidia.com/mig-7g.141gb": "1"}, gfd("NVIDIA-H200"), ("NVIDIA-H200", 1, "1", "1")),
+        ({"nvidia.com/mig-3g.90gb": "1"}, gfd("NVIDIA-B200"), ("NVIDIA-B200", 1, "3/7", "1/2")),
+        ({"nvidia.com/mig-2g.12gb": "2"}, gfd("NVIDIA-A30"), ("NVIDIA-A30", 2, "1/2", "1/2")),
+        (
+            {"nvidia.com/mig-1g.24gb": "1"},
+            gfd("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"),
+            ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 1, "1/4", "1/4"),
+        ),
+        (
+            {"nvidia.com/mig-1g.24gb": "1"},
+            gfd("NVIDIA-RTX-PRO-5000-Blackwell"),
+            ("NVIDIA-RTX-PRO-5000-Blackwell", 1, "1/2", "1/2"),
+        ),
+        (
+            {"nvidia.com/gpu": "1"},
+            {"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-max-shared-clients-per-gpu": "16"},
+            ("nvidia-l4", 1, "1/16", "1/16"),
+        ),
+        (
+            {"nvidia.com/gpu": "1"},
+            {
+                "cloud.google.com/gke-accelerator": "nvidia-tesla-a100",
+                "cloud.google.com/gke-gpu-partition-size": "1g.5gb",
+            },
+            ("nvidia-tesla-a100", 1, "1/7", "1/7"),
+        ),
+        ({"nvidia.com/gpu": "1"}, {"karpenter.k8s.aws/instance-gpu-name": "t4"}, ("t4", 1, "1", "1")),
+        (
+            {"nvidia.com/gpu": "8"},
+            {"node.kubernetes.io/instance-type": "p5.48xlarge"},
+            ("NVIDIA H100 80GB HBM3", 8, "1", "1"),
+        ),
+        (
+            {"nvidia.com/gpu": "1"},
+            {"node.kubernetes.io/instance-type": "Standard_ND96asr_v4", "kubernetes.azure.com/accelerator": "nvidia"},
+            ("NVIDIA A100-SXM4-40GB", 1, "1", "1"),
+        ),
+    ],
+)
+def test_nvidias_resources_are_parts_of_a_gpu_by_the_nodes_labels(
+    limits: dict[str, str], labels: dict[str, str], expected: tuple[str, int, str, str]
+) -> None:
+    assert held(pod(limits), node({"nvidia.com/gpu": "8"}, labels)) == [("nvidia", *expected)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "labels", "expected", "doubt"),
+    [
+        ({"nvidia.com/gpu": "1"}, {}, ("", 1, "1", "1"), Doubt.MODEL_UNKNOWN),
+        ({"nvidia.com/gpu": "1"}, gfd(**{"gpu.replicas": "many"}), (A100, 1, "1", "1"), Doubt.REPLICAS_UNREADABLE),
+        ({"nvidia.com/gpu": "1"}, gfd(f"{A100}-SHARED"), (A100, 1, "1", "1"), Doubt.REPLICAS_UNREADABLE),
+        (
+            {"nvidia.com/gpu": "1"},
+            gfd(f"{A100}-SHARED", **{"gpu.replicas": "0"}),
+            (A100, 1, "1", "1"),
+            Doubt.LABELS_CONTRADICT,
+        ),
+        (
+            {"nvidia.com/gpu": "1"},
+            gfd(**{"gpu.replicas": "4", "gpu.sharing-strategy": "none"}),
+            (A100, 1, "1", "1"),
+            Doubt.LABELS_CONTRADICT,
+        ),
+        ({"nvidia.com/gpu": "1"}, gfd(f"{A100}-MIG-INVALID"), (A100, 1, "1", "1"), Doubt.PROFILE_UNKNOWN),
+        ({"nvidia.com/mig-half": "1"}, MIXED, (A100, 1, "1", "1"), Doubt.PROFILE_UNKNOWN),
+        ({"nvidia.com/mig-5g.20gb": "1"}, gfd("NVIDIA-A30"), ("NVIDIA-A30", 1, "1", "1"), Doubt.PROFILE_UNKNOWN),
+        ({"nvidia.com/mig-2g.20gb": "1"}, {}, ("", 1, "2/7", "2/7"), Doubt.SIZE_UNKNOWN),
+    ],
+)
+def test_what_nvidias_labels_do_not_state_is_charged_by_a_rule_and_named(
+    limits: dict[str, str], labels: dict[str, str], expected: tuple[str, int, str, str], doubt: Doubt
+) -> None:
+    host = node({"nvidia.com/gpu": "8"}, labels)
+
+    assert held(pod(limits), host) == [("nvidia", *expected)]
+    assert doubt in decided(pod(limits), host).doubts
+
+
+def test_replicas_follow_from_the_offer_where_feature_discovery_counts_devices_alone() -> None:
+    host = node({"nvidia.com/gpu": "40"}, gfd(**{"gpu.count": "4"}))
+
+    assert held(pod({"nvidia.com/gpu": "1"}), host) == [("nvidia", A100, 1, "1/10", "1/10")]
+
+
+def test_a_pod_holds_the_most_that_its_containers_hold_at_once() -> None:
+    asking = pod(
+        {"nvidia.com/gpu": "1"},
+        {"nvidia.com/gpu": "1"},
+        init=[{"nvidia.com/gpu": "1", "restartPolicy": "Always"}, {"nvidia.com/gpu": "4"}],
+    )
+
+    assert held(asking, node({"nvidia.com/gpu": "8"}, gfd())) == [("nvidia", A100, 5, "1", "1")]
+
+
+def hami_node(devmem: int = 24576, count: int = 2) -> dict[str, Any]:
+    devices = [
+        {"id": f"GPU-{index}", "count": 10, "devmem": devmem, "devcore": 100, "type": "NVIDIA A10", "health": True}
+        for index in range(count)
+    ]
+    return node({"nvidia.com/gpu": "20"}, annotations={"hami.io/node-nvidia-register": json.dumps(devices)})
+
+
+HAMI = "hami.io/vgpu-devices-allocated"
+OLD_REGISTER = "GPU-0,10,24576,100,NVIDIA-NVIDIA A10,0,true:"
+
+
+@pytest.mark.parametrize(
+    ("limits", "allocated", "expected"),
+    [
+        (
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "6144"},
+            "GPU-0,NVIDIA,6144,0:;",
+            [("NVIDIA A10", 1, "0", "1/4")],
+        ),
+        (
+            {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "12288", "nvidia.com/gpucores": "30"},
+            "GPU-0,NVIDIA,12288,30:GPU-1,NVIDIA,12288,30:;",
+            [("NVIDIA A10", 2, "3/10", "1/2")],
+        ),
+        ({"nvidia.com/gpu": "1"}, "GPU-1,NVIDIA,24576,0:;", [("NVIDIA A10", 1, "0", "1")]),
+        ({"nvidia.com/gpu": "1"}, "GPU-1[0-1],NVIDIA,6144,25:;", [("NVIDIA A10", 1, "1/4", "1/4")]),
+    ],
+)
+def test_hamis_allocation_is_joined_to_the_nodes_devices(
+    limits: dict[str, str], allocated: str, expected: list[Any]
+) -> None:
+    asking = pod(limits, annotations={HAMI: allocated})
+
+    assert held(asking, hami_node()) == [("hami", *one) for one in expected]
+    assert decided(asking, hami_node()).doubts == frozenset()
+
+
+@pytest.mark.parametrize("register", [OLD_REGISTER, OLD_REGISTER.replace("true:", "true,0,hami-core:")])
+def test_hamis_register_of_earlier_releases_is_read(register: str) -> None:
+    host = node({"nvidia.com/gpu": "10"}, annotations={"hami.io/node-nvidia-register": register})
+    asking = pod({"nvidia.com/gpu": "1"}, annotations={HAMI: "GPU-0,NVIDIA,12288,50:;"})
+
+    assert held(asking, host) == [("hami", "NVIDIA A10", 1, "1/2", "1/2")]
+
+
+@pytest.mark.parametrize(
+    ("allocated", "doubt"),
+    [
+        (None, Doubt.ALLOCATION_UNREADABLE),
+        ("GPU-0,NVIDIA,61", Doubt.ALLOCATION_UNREADABLE),
+        ("GPU-0,NVIDIA,many,30:;", Doubt.ALLOCATION_UNREADABLE),
+        (";", Doubt.ALLOCATION_UNREADABLE),
+        ("GPU-9,NVIDIA,1,0:;", Doubt.DEVICE_UNKNOWN),
+        ("GPU-0,NVIDIA,1,0:;", Doubt.ALLOCATION_BELOW_REQUEST),
+    ],
+)
+def test_a_hami_pod_never_holds_less_than_its_request(allocated: str | None, doubt: Doubt) -> None:
+    limits = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "12288", "nvidia.com/gpucores": "30"}
+    asking = pod(limits, annotations={} if allocated is None else {HAMI: allocated})
+    found = decided(asking, hami_node())
+
+    assert sum(holding.count * holding.memory for holding in found.holdings) >= 1
+    assert all(holding.time >= Fraction(3, 10) for holding in found.holdings)
+    assert sum(holding.count for holding in found.holdings) == 2
+    assert doubt in found.doubts
+
+
+def test_a_hami_annotation_alone_makes_no_part_of_a_gpu_that_hami_does_not_share() -> None:
+    asking = pod({"nvidia.com/gpu": "1"}, annotations={HAMI: "GPU-0,NVIDIA,1,1:;"})
+
+    assert held(asking, node({"nvidia.com/gpu": "8"}, gfd())) == [("nvidia", A100, 1, "1", "1")]
+
+
+@pytest.mark.parametrize(
+    ("allocated", "expected"),
+    [
+        ("GPU-a,NVIDIA,3000,50:GPU-b,NVIDIA,3000,50:", [("volcano", "Tesla V100", 2, "1/2", "3/16")]),
+        (None, [("volcano", "Tesla V100", 2, "1/2", "3/16")]),
+    ],
+)
+def test_volcanos_vgpus_are_joined_to_the_nodes_devices(allocated: str | None, expected: Any) -> None:
+    register = "GPU-a,10,16000,Tesla V100,true,hami-core:GPU-b,10,16000,Tesla V100,true,hami-core:"
+    host = node({"volcano.sh/vgpu-number": "20"}, annotations={"volcano.sh/node-vgpu-register": register})
+    limits = {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000", "volcano.sh/vgpu-cores": "50"}
+    annotations = {} if allocated is None else {"volcano.sh/vgpu-ids-new": allocated}
+
+    assert held(pod(limits, annotations=annotations), host) == expected
+
+
+KAI_LABELS = {"runai-gpu-group": "4f1d"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({"gpu-fraction": "0.5"}, (1, "1/2")),
+        ({"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2"}, (2, "1/4")),
+        ({"gpu-memory": "20480"}, (1, "1/4")),
+        ({"gpu-fraction": "half"}, (1, "1")),
+        ({"gpu-fraction": "-1"}, (1, "1")),
+    ],
+)
+def test_kais_fraction_is_the_share_of_its_gpus(annotations: dict[str, str], expected: tuple[int, str]) -> None:
+    host = node({"nvidia.com/gpu": "8"}, gfd(**{"gpu.memory": "81920"}))
+    count, share = expected
+
+    assert held(pod({}, annotations=annotations, labels=KAI_LABELS), host) == [("kai", A100, count, share, share)]
+
+
+def test_a_fraction_that_kai_has_not_granted_holds_nothing() -> None:
+    assert held(pod({}, annotations={"gpu-fraction": "0.5"}), node(labels=gfd())) == []
+
+
+def test_kais_reservation_pod_is_no_second_bill() -> None:
+    reservation = pod({"nvidia.com/gpu": "1"}, namespace="kai-resource-reservation")
+
+    assert held(reservation, node({"nvidia.com/gpu": "8"}, gfd())) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "expected"),
+    [
+        ({"aliyun.com/gpu-mem": "8"}, {}, (1, "1/2", "1/2")),
+        ({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "30"}, {}, (1, "3/10", "1/2")),
+        (
+            {"aliyun.com/gpu-mem": "8"},
+            {"scheduler.framework.gpushare.allocation": '{"0":{"0":4,"1":4}}'},
+            (2, "1/4", "1/4"),
+        ),
+        ({"aliyun.com/gpu-mem": "8"}, {"scheduler.framework.gpushare.allocation": '{"0":'}, (1, "1/2", "1/2")),
+    ],
+)
+def test_aliyuns_memory_is_a_share_of_what_the_node_offers_on_a_device(
+    limits: dict[str, str], annotations: dict[str, str], expected: tuple[int, str, str]
+) -> None:
+    host = node(
+        {"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-count": "2"}, {"aliyun.accelerator/nvidia_name": "Tesla-T4"}
+    )
+
+    assert held(pod(limits, annotations=annotations), host) == [("aliyun", "Tesla-T4", *expected)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"tencent.com/vcuda-core": "20", "tencent.com/vcuda-memory": "30"}, (1, "1/5", "1/2")),
+        ({"tencent.com/vcuda-core": "200"}, (2, "1", "1")),
+        ({"tencent.com/vcuda-core": "50"}, (1, "1/2", "0")),
+    ],
+)
+def test_gpu_managers_cores_and_blocks_are_shares_of_a_device(limits: dict[str, str], expected: Any) -> None:
+    host = node({"tencent.com/vcuda-core": "400", "tencent.com/vcuda-memory": "240"}, gfd("Tesla-T4"))
+
+    assert held(pod(limits), host) == [("gpu-manager", "Tesla-T4", *expected)]
+
+
+MI300X = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "capacity", "labels", "expected"),
+    [
+        ({"amd.com/gpu": "2"}, {"amd.com/gpu": "8"}, MI300X, ("amd", "AMD_Instinct_MI300X_OAM", 2, "1")),
+        (
+            {"amd.com/gpu": "1"},
+            {"amd.com/gpu": "64"},
+            MI300X | {"amd.com/compute-memory-partition": "cpx_nps4"},
+            ("amd", "AMD_Instinct_MI300X_OAM", 1, "1/8"),
+        ),
+        ({"amd.com/dpx_nps1": "1"}, {}, MI300X, ("amd", "AMD_Instinct_MI300X_OAM", 1, "1/2")),
+        (
+            {"amd.com/cpx_nps1": "1"},
+            {},
+            {"amd.com/gpu.product-name": "AMD_Instinct_MI300A"},
+            ("amd", "AMD_Instinct_MI300A", 1, "1/6"),
+        ),
+        (
+            {"gpu.intel.com/xe": "1"},
+            {"gpu.intel.com/xe": "8"},
+            {"gpu.intel.com/product": "Max_1550", "gpu.intel.com/device.count": "8"},
+            ("intel", "Max_1550", 1, "1"),
+        ),
+        (
+            {"gpu.intel.com/i915": "1"},
+            {"gpu.intel.com/i915": "20"},
+            {"gpu.intel.com/product": "Flex_170", "gpu.intel.com/device.count": "2"},
+            ("intel", "Flex_170", 1, "1/10"),
+        ),
+        ({"habana.ai/gaudi": "8"}, {}, {}, ("gaudi", "Gaudi", 8, "1")),
+        (
+            {"huawei.com/Ascend910": "4"},
+            {},
+            {"node.kubernetes.io/npu.chip.name": "910B3"},
+            ("ascend", "910B3", 4, "1"),
+        ),
+        ({"huawei.com/Ascend910-8c": "1"}, {}, {}, ("ascend", "Ascend910", 1, "1/4")),
+        (
+            {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "16384"},
+            {"huawei.com/Ascend910B3": "8", "huawei.com/Ascend910B3-memory": "524288"},
+            {},
+            ("ascend", "Ascend910B3", 1, "1/4"),
+        ),
+        (
+            {"google.com/tpu": "4"},
+            {"google.com/tpu": "4"},
+            {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"},
+            ("tpu", "tpu-v5-lite-podslice", 4, "1"),
+        ),
+        (
+            {"aws.amazon.com/neuroncore": "1"},
+            {"aws.amazon.com/neuroncore": "32", "aws.amazon.com/neuron": "16"},
+            {"node.kubernetes.io/instance-type": "trn1.32xlarge"},
+            ("neuron", "trn1.32xlarge", 1, "1/2"),
+        ),
+        (
+            {"aws.amazon.com/neuron": "2", "aws.amazon.com/neuroncore": "4"},
+            {},
+            {"node.kubernetes.io/instance-type": "inf2.48xlarge"},
+            ("neuron", "inf2.48xlarge", 2, "1"),
+        ),
+    ],
+)
+def test_other_vendors_units_are_parts_of_a_device_by_the_table(
+    limits: dict[str, str], capacity: dict[str, str], labels: dict[str, str], expected: tuple[str, str, int, str]
+) -> None:
+    assert held(pod(limits), node(capacity, labels)) == [(*expected, expected[-1])]
+
+
+def test_intels_monitoring_resource_holds_no_device() -> None:
+    assert held(pod({"gpu.intel.com/i915_monitoring": "1"}), node({"gpu.intel.com/i915_monitoring": "1"})) == []
+
+
+def test_a_resource_that_the_admin_lists_is_held_by_that_line() -> None:
+    own = {"example.com/npu": Listed("npu", parts=4, model_labels=("example.com/npu.product",))}
+    host = node({"example.com/npu": "32"}, {"example.com/npu.product": "N1"})
+    found = decided(pod({"example.com/npu": "2"}), host, own)
+
+    assert [(item.model, item.count, item.time) for item in found.holdings] == [("N1", 1, Fraction(1, 2))]
+
+
+def test_resources_of_two_stacks_are_counted_each_once() -> None:
+    host = hami_node()
+    host["metadata"]["labels"] = gfd("NVIDIA-A10")
+    asking = pod(
+        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "6144", "google.com/tpu": "1"},
+        annotations={HAMI: "GPU-0,NVIDIA,6144,0:;"},
+    )
+
+    assert [(way, count) for way, _, count, _, _ in held(asking, host)] == [("hami", 1), ("tpu", 1)]

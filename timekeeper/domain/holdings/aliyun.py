@@ -1,0 +1,72 @@
+"""Aliyun's gpushare: memory of a GPU in units, of which its node offers so many on each device.
+
+Source: gpushare-scheduler-extender v1.0 and gpushare-device-plugin, pkg/utils/const.go (`aliyun.com/gpu-mem`,
+`aliyun.com/gpu-count`, `ALIYUN_COM_GPU_MEM_DEV`); ACK's `scheduler.framework.gpushare.allocation` and
+`aliyun.com/gpu-core.percentage` by koordinator v1.6, pkg/scheduler/plugins/ack.
+"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Final
+
+from fairgpu.json_values import mapping
+from timekeeper.domain.holdings import nvidia
+from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, join, spread
+from timekeeper.domain.holdings.observed import BoundPod, HostNode
+
+WAY: Final = "aliyun"
+MEMORY: Final = "aliyun.com/gpu-mem"
+CORES: Final = "aliyun.com/gpu-core.percentage"
+COUNT: Final = "aliyun.com/gpu-count"
+DEVICE_MEMORY: Final = "ALIYUN_COM_GPU_MEM_DEV"
+ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
+"""By container and device, how many units: `{"0":{"1":8}}`."""
+MODEL_LABELS: Final = ("aliyun.accelerator/nvidia_name",)
+RESOURCES: Final = frozenset({MEMORY, CORES})
+
+
+def decide(pod: BoundPod, node: HostNode) -> Decision:
+    """Returns the share of GPUs that a pod holds by the memory that it requests, and its share of time if it names one.
+
+    The size of a device is the node's offer divided by its devices; else what the extender wrote on the pod. The
+    number of devices is that of the allocation, or as few as can have the memory.
+    """
+    asked = pod.resources & RESOURCES
+    if not asked:
+        return NOTHING
+    model = nvidia.model_of(node) or node.label(*MODEL_LABELS)
+    doubts = set() if model else {Doubt.MODEL_UNKNOWN}
+    units, cores = pod.amount(MEMORY), Fraction(pod.amount(CORES), 100)
+    per_device = _units_of_a_device(pod, node)
+    if units and not per_device:
+        doubts.add(Doubt.SIZE_UNKNOWN)
+    wanted = Fraction(units, per_device) if per_device else Fraction(1 if units else 0)
+    count = max(spread(max(wanted, cores))[0], _devices(pod, doubts))
+    memory, time = wanted / count, cores / count
+    return Decision(
+        join(Holding(WAY, model, count, min(time or memory, WHOLE), min(memory, WHOLE))), frozenset(doubts), asked
+    )
+
+
+def _units_of_a_device(pod: BoundPod, node: HostNode) -> int:
+    offered, devices = node.capacity.get(MEMORY, 0), node.capacity.get(COUNT, 0)
+    if offered and devices:
+        return offered // devices
+    text = pod.annotations.get(DEVICE_MEMORY, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else 0
+
+
+def _devices(pod: BoundPod, doubts: set[Doubt]) -> int:
+    """Returns the number of devices of the allocation; 1 where there is none, or it is unreadable."""
+    text = pod.annotations.get(ALLOCATION)
+    if not text:
+        return 1
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        doubts.add(Doubt.ALLOCATION_UNREADABLE)
+        return 1
+    devices = {index for container in mapping(document).values() for index in mapping(container)}
+    return max(len(devices), 1)

@@ -1,0 +1,62 @@
+"""The decision of what a bound pod holds, by the first way that covers each of its resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from timekeeper.domain.holdings import aliyun, gpu_manager, hami, kai, listed, nvidia, volcano
+from timekeeper.domain.holdings.holding import NOTHING, Decision, Doubt, join
+from timekeeper.domain.holdings.listed import TABLE, Listed
+from timekeeper.domain.holdings.observed import BoundPod, HostNode
+
+Way = Callable[[BoundPod, HostNode], Decision]
+
+WAYS: Final[tuple[Way, ...]] = (
+    kai.decide,
+    hami.decide,
+    volcano.decide,
+    aliyun.decide,
+    gpu_manager.decide,
+    nvidia.decide,
+)
+"""The ways in order: a stack that has annotations of its own comes before the device plugin whose resources it uses."""
+
+NAMES: Final = (
+    hami.RESOURCES
+    | volcano.RESOURCES
+    | aliyun.RESOURCES
+    | gpu_manager.RESOURCES
+    | TABLE.keys()
+    | {nvidia.GPU, nvidia.GPU + nvidia.SHARED_SUFFIX}
+)
+"""The resources whose holders are metered; MIG's have a prefix, and an admin's lines come beside them."""
+
+
+def is_accelerator(resource: str, own: Mapping[str, Listed]) -> bool:
+    """Whether a pod that asks for a resource may hold a part of a GPU."""
+    return resource in NAMES or resource.startswith(nvidia.MIG_PREFIX) or resource in own
+
+
+def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision:
+    """Returns what a bound pod holds; each of its resources is counted once.
+
+    Args:
+        pod: the pod.
+        node: its node.
+        own: the resources that the admin lists; such a line counts more than a table of ours.
+    """
+    if kai.reserves(pod):
+        return NOTHING
+    found = [listed.decide(pod, node, own)] if own else []
+    covered: frozenset[str] = frozenset().union(*(decision.resources for decision in found))
+    for way in (*WAYS, _by_table):
+        decision = way(pod.without(covered), node)
+        found.append(decision)
+        covered |= decision.resources
+    doubts: frozenset[Doubt] = frozenset().union(*(decision.doubts for decision in found))
+    return Decision(join(*(holding for decision in found for holding in decision.holdings)), doubts, covered)
+
+
+def _by_table(pod: BoundPod, node: HostNode) -> Decision:
+    return listed.decide(pod, node, TABLE)

@@ -1,0 +1,102 @@
+"""A holding: equal parts of GPUs of one model that a pod holds, and the doubts under which it was decided."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from fairgpu.charging import GPU_SECOND
+
+WHOLE: Final = Fraction(1)
+UNKNOWN_MODEL: Final = ""
+"""The model of a holding whose node names none; it is charged at the price of `*`."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Holding:
+    """Equal parts of GPUs.
+
+    Attributes:
+        way: the stack by whose rules it was decided, such as `nvidia`.
+        model: the model's name; UNKNOWN_MODEL where no source names it.
+        count: the number of parts.
+        time: the share of a GPU's time that each part has, from 0 to 1; 0 where the stack does not bound it.
+        memory: the share of a GPU's memory that each part has, from 0 to 1.
+    """
+
+    way: str
+    model: str
+    count: int
+    time: Fraction
+    memory: Fraction
+
+
+class Doubt(StrEnum):
+    """A cause for which a holding was charged by a rule, since the cluster's objects do not state it.
+
+    No doubt makes a holding cheaper than what the pod's request proves.
+    """
+
+    MODEL_UNKNOWN = "model-unknown"
+    """No label names the model: it is charged at the price of `*`."""
+    REPLICAS_UNREADABLE = "replicas-unreadable"
+    """The number of replicas of a shared GPU is no number: each is charged as a whole GPU."""
+    LABELS_CONTRADICT = "labels-contradict"
+    """Two labels exclude each other: the dearer one counts."""
+    PROFILE_UNKNOWN = "profile-unknown"
+    """A partition's name is not in the form that is known: it is charged as a whole GPU."""
+    SIZE_UNKNOWN = "size-unknown"
+    """The size of the whole device is not stated: the part is charged as the whole."""
+    ALLOCATION_UNREADABLE = "allocation-unreadable"
+    """What the scheduler wrote on the pod is missing, cut short or invalid: the request counts."""
+    ALLOCATION_BELOW_REQUEST = "allocation-below-request"
+    """What stands on the pod is less than its request: the request counts."""
+    DEVICE_UNKNOWN = "device-unknown"
+    """The node does not list a device that the pod holds."""
+
+
+class Decision(NamedTuple):
+    """The parts that a pod holds, and the doubts under which that was decided.
+
+    Attributes:
+        holdings: equal parts joined, in order; none for a pod that holds no GPU.
+        doubts: the doubts.
+        resources: the resources of the pod that the decision covers.
+    """
+
+    holdings: tuple[Holding, ...] = ()
+    doubts: frozenset[Doubt] = frozenset()
+    resources: frozenset[str] = frozenset()
+
+
+NOTHING: Final = Decision()
+
+
+def join(*holdings: Holding) -> tuple[Holding, ...]:
+    """Returns the holdings in order, equal parts as one; parts of which there are none are left out."""
+    counts: dict[tuple[str, str, Fraction, Fraction], int] = {}
+    for holding in holdings:
+        if holding.count > 0:
+            part = (holding.way, holding.model, holding.time, holding.memory)
+            counts[part] = counts.get(part, 0) + holding.count
+    return tuple(
+        sorted(Holding(way, model, count, time, memory) for (way, model, time, memory), count in counts.items())
+    )
+
+
+def spread(amount: Fraction) -> tuple[int, Fraction]:
+    """Divides an amount of GPUs evenly over as few of them as it takes: their number, and the share of each."""
+    count = max(math.ceil(amount), 1)
+    return count, amount / count
+
+
+def holding_rate(holding: Holding, price: Fraction, best_effort_floor_percent: int) -> int:
+    """Returns the rate in microGPU-seconds a second: for each part the price times its larger share, rounded up.
+
+    A part without a bound of its time is charged as at least the floor, as a best-effort share is.
+    """
+    share = max(holding.time or Fraction(best_effort_floor_percent, 100), holding.memory)
+    return holding.count * math.ceil(GPU_SECOND * price * share)

@@ -1,0 +1,155 @@
+"""Accelerators whose unit and model label stand in a table: other vendors', and those that the admin lists.
+
+Sources, by vendor:
+
+- AMD: ROCm/k8s-device-plugin v1.31, README.md (resource naming strategies) and
+  docs/user-guide/resource-allocation; labels of its node labeller.
+- Intel: intel-device-plugins-for-kubernetes v0.35, cmd/gpu_plugin/README.md and cmd/gpu_plugin/labels.md.
+- Gaudi: docs.habana.ai, Intel Gaudi Device Plugin for Kubernetes; the instance type names the model on EKS.
+- Ascend: MindCluster 6.0, Ascend Device Plugin (node.kubernetes.io/npu.chip.name), and HAMi's
+  ascend-device-plugin, ascend-device-configmap.yaml (memory in MiB, templates).
+- TPU: https://cloud.google.com/kubernetes-engine/docs/concepts/tpus.
+- Neuron: https://awsdocs-neuron.readthedocs-hosted.com, Neuron device plugin: a `neuron` is a device with all of its
+  cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, join, spread
+from timekeeper.domain.holdings.observed import BoundPod, HostNode
+
+INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A resource of an accelerator.
+
+    Attributes:
+        way: the stack's name.
+        parts: the units of a whole device.
+        devices: the resource or label of a node whose number says how many whole devices the resource's capacity
+            stands for; where a node has it, it counts more than `parts`. Empty for none.
+        whole: the resource whose unit is a whole device of the same kind. A pod's request of this resource is a part
+            of that device: no bill of its own where it stands beside it. Empty for none.
+        model_labels: the labels that name the model, the first that a node has counts.
+        model: the model where no label names it.
+    """
+
+    way: str
+    parts: int = 1
+    devices: str = ""
+    whole: str = ""
+    model_labels: tuple[str, ...] = ()
+    model: str = ""
+
+
+_AMD_LABELS: Final = ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
+_INTEL_LABELS: Final = ("gpu.intel.com/product", "gpu.intel.com/family")
+_ASCEND_LABELS: Final = ("node.kubernetes.io/npu.chip.name", "accelerator")
+AMD_PARTITION: Final = "amd.com/compute-memory-partition"
+AMD_PARTS: Final = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
+"""The partitions of a GPU by its compute mode; CPX has one for each XCD, eight on an MI300X."""
+AMD_XCDS: Final = {"MI300A": 6}
+
+TABLE: Final[Mapping[str, Listed]] = {
+    "amd.com/gpu": Listed("amd", model_labels=_AMD_LABELS),
+    **{
+        f"amd.com/{compute}_nps{memory}": Listed("amd", parts=parts, model_labels=_AMD_LABELS)
+        for compute, parts in AMD_PARTS.items()
+        for memory in (1, 2, 4, 8)
+    },
+    "gpu.intel.com/i915": Listed("intel", devices="gpu.intel.com/device.count", model_labels=_INTEL_LABELS),
+    "gpu.intel.com/xe": Listed("intel", devices="gpu.intel.com/device.count", model_labels=_INTEL_LABELS),
+    "habana.ai/gaudi": Listed("gaudi", model_labels=(INSTANCE_TYPE,), model="Gaudi"),
+    **{
+        f"huawei.com/{chip}": Listed("ascend", model_labels=_ASCEND_LABELS, model=chip)
+        for chip in ("Ascend910", "Ascend310", "Ascend310P", "Ascend910A", "Ascend910B2", "Ascend910B3", "Ascend910B4")
+    },
+    **{
+        f"huawei.com/Ascend910-{cores}c": Listed("ascend", 32 // cores, model_labels=_ASCEND_LABELS, model="Ascend910")
+        for cores in (2, 4, 8, 16)
+    },
+    **{
+        f"huawei.com/Ascend310P-{cores}c": Listed("ascend", 8 // cores, model_labels=_ASCEND_LABELS, model="Ascend310P")
+        for cores in (1, 2, 4)
+    },
+    "google.com/tpu": Listed("tpu", model_labels=("cloud.google.com/gke-tpu-accelerator",)),
+    "aws.amazon.com/neuron": Listed("neuron", model_labels=(INSTANCE_TYPE,)),
+    "aws.amazon.com/neurondevice": Listed("neuron", model_labels=(INSTANCE_TYPE,)),
+    "aws.amazon.com/neuroncore": Listed(
+        "neuron",
+        parts=2,
+        devices="aws.amazon.com/neuron",
+        whole="aws.amazon.com/neuron",
+        model_labels=(INSTANCE_TYPE,),
+    ),
+}
+"""Each resource by name. Other resources of these vendors, such as Intel's `_monitoring`, hold no device."""
+
+ASCEND_MEMORY: Final = "-memory"
+"""HAMi's suffix of the resource for the memory of an Ascend device, in MiB."""
+
+
+def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decision:
+    """Returns the parts of devices that a pod holds of the resources in a table: as few devices as can have them."""
+    asked = pod.resources & table.keys()
+    if not asked:
+        return NOTHING
+    doubts: set[Doubt] = set()
+    found, covered = [], set(asked)
+    for name in sorted(asked):
+        entry = table[name]
+        if entry.whole in asked:
+            continue
+        model = node.label(*entry.model_labels) or entry.model
+        if not model:
+            doubts.add(Doubt.MODEL_UNKNOWN)
+        memory = f"{name}{ASCEND_MEMORY}"
+        if memory in pod.resources:
+            covered.add(memory)
+            offered, devices = node.capacity.get(memory, 0), node.capacity.get(name, 0)
+            count, part = pod.amount(name), _share_of_memory(pod.amount(memory), offered, devices, doubts)
+        else:
+            count, part = spread(Fraction(pod.amount(name), _units_of_a_device(name, entry, model, node, doubts)))
+        found.append(Holding(entry.way, model, count, part, part))
+    return Decision(join(*found), frozenset(doubts), frozenset(covered))
+
+
+def _units_of_a_device(name: str, entry: Listed, model: str, node: HostNode, doubts: set[Doubt]) -> int:
+    """Returns how many units of a resource are one device of the node."""
+    if entry.way == "amd":
+        return _amd_parts(name, model, node, doubts)
+    devices = node.capacity.get(entry.devices, 0) or node.number(entry.devices) or 0
+    units = node.capacity.get(name, 0)
+    if not devices or units < devices:
+        return entry.parts
+    if units % devices:
+        doubts.add(Doubt.LABELS_CONTRADICT)
+    return units // devices
+
+
+def _amd_parts(name: str, model: str, node: HostNode, doubts: set[Doubt]) -> int:
+    """Returns the partitions of an AMD GPU by its compute mode, from the resource's own name or from the node's label.
+
+    Under the naming strategy `single`, `amd.com/gpu` stands for the partitions of a GPU, too.
+    """
+    mode = name.removeprefix("amd.com/") if "_nps" in name else node.label(AMD_PARTITION)
+    compute = mode.partition("_")[0].lower()
+    if compute == "cpx":
+        return next((count for key, count in AMD_XCDS.items() if key in model), AMD_PARTS["cpx"])
+    if compute and compute not in AMD_PARTS:
+        doubts.add(Doubt.PROFILE_UNKNOWN)
+    return AMD_PARTS.get(compute, 1)
+
+
+def _share_of_memory(asked: int, offered: int, devices: int, doubts: set[Doubt]) -> Fraction:
+    if not offered or not devices:
+        doubts.add(Doubt.SIZE_UNKNOWN)
+        return WHOLE
+    return min(Fraction(asked * devices, offered), WHOLE)

@@ -1,0 +1,229 @@
+"""NVIDIA's device plugin: whole GPUs, replicas of shared ones, and MIG devices.
+
+Sources: labels and resource names as of k8s-device-plugin v0.17 (docs/gpu-feature-discovery/README.md,
+internal/lm/resource.go, internal/rm/), MIG profiles as of NVIDIA's MIG User Guide, GKE's labels
+(https://cloud.google.com/kubernetes-engine/docs/concepts/timesharing-gpus), Karpenter's
+(https://karpenter.sh/docs/concepts/scheduling/) and EKS Auto Mode's
+(https://docs.aws.amazon.com/eks/latest/userguide/automode-labels.html).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from fairgpu.models import best_key
+from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
+from timekeeper.domain.holdings.observed import BoundPod, HostNode
+
+WAY: Final = "nvidia"
+GPU: Final = "nvidia.com/gpu"
+SHARED_SUFFIX: Final = ".shared"
+"""The device plugin's suffix of a shared resource under `renameByDefault`."""
+MIG_PREFIX: Final = "nvidia.com/mig-"
+
+PRODUCT: Final = "nvidia.com/gpu.product"
+MEMORY: Final = "nvidia.com/gpu.memory"
+GPU_COUNT: Final = "nvidia.com/gpu.count"
+STRATEGY: Final = "nvidia.com/mig.strategy"
+SHARING: Final = "nvidia.com/gpu.sharing-strategy"
+GKE_PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
+GKE_CLIENTS: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
+MODEL_LABELS: Final = (
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "eks.amazonaws.com/instance-gpu-name",
+)
+"""Labels that name the model where feature discovery does not run."""
+INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+INSTANCE_MODELS: Final = {
+    "p3.": "Tesla V100-SXM2-16GB",
+    "p3dn.": "Tesla V100-SXM2-32GB",
+    "p4d.": "NVIDIA A100-SXM4-40GB",
+    "p4de.": "NVIDIA A100-SXM4-80GB",
+    "p5.": "NVIDIA H100 80GB HBM3",
+    "p5e.": "NVIDIA H200",
+    "p5en.": "NVIDIA H200",
+    "p6-b200.": "NVIDIA B200",
+    "g4dn.": "Tesla T4",
+    "g5.": "NVIDIA A10G",
+    "g6.": "NVIDIA L4",
+    "g6e.": "NVIDIA L40S",
+    "a2-highgpu-": "NVIDIA A100-SXM4-40GB",
+    "a2-ultragpu-": "NVIDIA A100-SXM4-80GB",
+    "a3-highgpu-": "NVIDIA H100 80GB HBM3",
+    "a3-megagpu-": "NVIDIA H100 80GB HBM3",
+    "a3-ultragpu-": "NVIDIA H200",
+    "a4-highgpu-": "NVIDIA B200",
+    "g2-standard-": "NVIDIA L4",
+    "Standard_NC4as_T4_v3": "Tesla T4",
+    "Standard_NC8as_T4_v3": "Tesla T4",
+    "Standard_NC16as_T4_v3": "Tesla T4",
+    "Standard_NC64as_T4_v3": "Tesla T4",
+    "Standard_NC24ads_A100_v4": "NVIDIA A100 80GB PCIe",
+    "Standard_NC48ads_A100_v4": "NVIDIA A100 80GB PCIe",
+    "Standard_NC96ads_A100_v4": "NVIDIA A100 80GB PCIe",
+    "Standard_ND96asr_v4": "NVIDIA A100-SXM4-40GB",
+    "Standard_ND96amsr_A100_v4": "NVIDIA A100-SXM4-80GB",
+    "Standard_NC40ads_H100_v5": "NVIDIA H100 NVL",
+    "Standard_NC80adis_H100_v5": "NVIDIA H100 NVL",
+    "Standard_ND96isr_H100_v5": "NVIDIA H100 80GB HBM3",
+    "Standard_ND96isr_H200_v5": "NVIDIA H200",
+}
+"""The model of instance types that begin so: the clouds' own lists of accelerated instances."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divisible:
+    """A model that MIG divides: its compute slices, and its memory in GB; None where its name states the memory."""
+
+    slices: int
+    memory_gb: int | None = None
+
+
+DIVISIBLE: Final = {
+    "A100": Divisible(7),
+    "A800": Divisible(7),
+    "A30": Divisible(4, 24),
+    "H100": Divisible(7, 80),
+    "H100 NVL": Divisible(7, 94),
+    "H100 96GB": Divisible(7, 96),
+    "H800": Divisible(7, 80),
+    "H20": Divisible(7, 96),
+    "H200": Divisible(7, 141),
+    "GH200": Divisible(7, 96),
+    "B200": Divisible(7, 180),
+    "GB200": Divisible(7, 186),
+    "RTX PRO 6000": Divisible(4, 96),
+    "RTX PRO 5000": Divisible(2, 48),
+}
+"""The MIG User Guide's tables of supported GPUs and profiles; a key is a run of whole words of the model's name."""
+UNKNOWN_DIVISIBLE: Final = Divisible(7)
+"""Assumed of a model that no label names: seven slices, as most have."""
+
+_PROFILE: Final = re.compile(
+    r"(?:(?P<compute>[1-9])c\.)?(?P<slices>[1-9])g\.(?P<memory>[1-9][0-9]{0,3})gb(?:[.+-](?:me|gfx|all))*"
+)
+_MEMORY_IN_NAME: Final = re.compile(r"(?:^|[ _-])([1-9][0-9]{0,3})GB(?:[ _-]|$)", re.IGNORECASE)
+_MIG_IN_PRODUCT: Final = re.compile(r"-MIG-(?P<profile>[^ ]+?)(?:-SHARED)?$")
+
+
+def decide(pod: BoundPod, node: HostNode) -> Decision:
+    """Returns the parts that a pod holds of NVIDIA's GPUs by what it asks of the device plugin.
+
+    A replica of a GPU that n pods share is 1/n of it. A MIG device has its compute slices of the model's own, and its
+    memory of the GPU's. A model that no label names, a profile in another form, and labels that exclude each other
+    raise the charge and never lower it.
+    """
+    asked = {name for name in pod.resources if name in {GPU, GPU + SHARED_SUFFIX} or name.startswith(MIG_PREFIX)}
+    if not asked:
+        return NOTHING
+    model = model_of(node)
+    doubts: set[Doubt] = set() if model else {Doubt.MODEL_UNKNOWN}
+    found = []
+    for name in sorted(asked):
+        replicas = _replicas(node, name, doubts)
+        time, memory = _part(node, name, model, doubts)
+        found.append(Holding(WAY, model, pod.amount(name), time / replicas, memory / replicas))
+    return Decision(join(*found), frozenset(doubts), frozenset(asked))
+
+
+def model_of(node: HostNode) -> str:
+    """Returns the model of a node's GPUs, without the suffixes for the way in which they are divided; empty for none.
+
+    Feature discovery has it from the driver, and wins over the labels and the instance type of a cloud.
+    """
+    product = node.label(PRODUCT)
+    if product:
+        return _MIG_IN_PRODUCT.sub("", product).removesuffix("-SHARED")
+    named = node.label(*MODEL_LABELS)
+    if named:
+        return named
+    instance = node.label(INSTANCE_TYPE)
+    return next((model for start, model in INSTANCE_MODELS.items() if instance.startswith(start)), UNKNOWN_MODEL)
+
+
+def memory_mib(node: HostNode) -> int | None:
+    """Returns the memory of a whole GPU of the node by feature discovery; None where that does not state it."""
+    if _single_profile(node):
+        return None  # the label states the memory of a MIG device there
+    return node.number(MEMORY) or None
+
+
+def _replicas(node: HostNode, name: str, doubts: set[Doubt]) -> int:
+    """Returns the number of pods that a unit of a resource is shared by; 1 where it is not shared.
+
+    Feature discovery writes 0 where sharing is disabled for a resource, and 1 where none is configured.
+    """
+    label = f"{name.removesuffix(SHARED_SUFFIX)}.replicas"
+    shared_by_name = name.endswith(SHARED_SUFFIX) or node.label(PRODUCT).endswith("-SHARED")
+    if not node.label(label):
+        clients = node.number(GKE_CLIENTS)
+        inferred = clients if clients is not None else _replicas_by_capacity(node, name)
+        if shared_by_name and inferred <= 1:
+            doubts.add(Doubt.REPLICAS_UNREADABLE)
+        return max(inferred, 1)
+    found = node.number(label)
+    if found is None:
+        doubts.add(Doubt.REPLICAS_UNREADABLE)
+        return 1
+    if found > 1 and node.label(SHARING) == "none":
+        doubts.add(Doubt.LABELS_CONTRADICT)
+        return 1
+    if found <= 1 and shared_by_name:
+        doubts.add(Doubt.LABELS_CONTRADICT)
+    return max(found, 1)
+
+
+def _replicas_by_capacity(node: HostNode, name: str) -> int:
+    """Returns the units that the node offers for each device that it has; 1 where it does not state both."""
+    devices = node.number(GPU_COUNT) or 0
+    units = node.capacity.get(name, 0)
+    return units // devices if devices and name in {GPU, GPU + SHARED_SUFFIX} and units % devices == 0 else 1
+
+
+def _part(node: HostNode, name: str, model: str, doubts: set[Doubt]) -> tuple[Fraction, Fraction]:
+    """Returns the shares of time and memory of a GPU that a unit of a resource has where it is not shared."""
+    if name.startswith(MIG_PREFIX):
+        base = name.removesuffix(SHARED_SUFFIX)
+        own, whole = node.number(f"{base}.memory"), node.number(MEMORY)
+        return _mig(base.removeprefix(MIG_PREFIX), model, own, whole, doubts)
+    profile = _single_profile(node)
+    return (WHOLE, WHOLE) if not profile else _mig(profile, model, None, None, doubts)
+
+
+def _single_profile(node: HostNode) -> str:
+    """Returns the profile of the MIG devices that stand for GPUs on a node; empty where GPUs are not divided so."""
+    matched = _MIG_IN_PRODUCT.search(node.label(PRODUCT))
+    return matched["profile"] if matched else node.label(GKE_PARTITION)
+
+
+def _mig(
+    profile: str, model: str, own_mib: int | None, whole_mib: int | None, doubts: set[Doubt]
+) -> tuple[Fraction, Fraction]:
+    """Returns the shares of time and memory of a MIG device.
+
+    A compute instance `1c.3g.20gb` has a third of the memory of its GPU instance, since it shares that with others.
+    """
+    matched = _PROFILE.fullmatch(profile)
+    if matched is None:
+        doubts.add(Doubt.PROFILE_UNKNOWN)
+        return WHOLE, WHOLE
+    key = best_key(DIVISIBLE, model)
+    divisible = DIVISIBLE[key] if key else UNKNOWN_DIVISIBLE
+    slices = int(matched["slices"])
+    compute = int(matched["compute"] or slices)
+    if slices > divisible.slices or compute > slices:
+        doubts.add(Doubt.PROFILE_UNKNOWN)
+        return WHOLE, WHOLE
+    time = Fraction(compute, divisible.slices)
+    if own_mib and whole_mib and own_mib <= whole_mib:
+        return time, Fraction(own_mib, whole_mib) * Fraction(compute, slices)
+    named = _MEMORY_IN_NAME.search(model)
+    total = divisible.memory_gb or (int(named[1]) if named else 0)
+    if not total:
+        doubts.add(Doubt.SIZE_UNKNOWN)
+        return time, time
+    return time, min(Fraction(int(matched["memory"]), total), WHOLE) * Fraction(compute, slices)

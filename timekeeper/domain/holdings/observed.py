@@ -1,0 +1,141 @@
+"""The fields of pods and nodes that decide what a pod holds, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fairgpu.demand import is_native_sidecar, peak
+from fairgpu.json_values import mapping, mappings
+from fairgpu.quantity import QuantityError, parse_quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container's extended resources by name, and whether it keeps running beside the later ones."""
+
+    resources: Mapping[str, int]
+    keeps_running: bool = False
+
+    def without(self, resources: frozenset[str]) -> Container:
+        """Returns the container as if it asked for none of these resources."""
+        left = {name: amount for name, amount in self.resources.items() if name not in resources}
+        return Container(left, self.keeps_running)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPod:
+    """A pod that has a node.
+
+    Attributes:
+        namespace: its namespace.
+        labels: its labels.
+        annotations: its annotations; whoever may edit the pod may write them.
+        containers: the main containers, in their order.
+        init: the init containers, in their order.
+    """
+
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    containers: tuple[Container, ...] = ()
+    init: tuple[Container, ...] = ()
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """The extended resources of which any container asks for some."""
+        return frozenset(
+            name for item in (*self.containers, *self.init) for name, amount in item.resources.items() if amount > 0
+        )
+
+    def without(self, resources: frozenset[str]) -> BoundPod:
+        """Returns the pod as if it asked for none of these resources."""
+        if not resources & self.resources:
+            return self
+        return replace(
+            self,
+            containers=tuple(item.without(resources) for item in self.containers),
+            init=tuple(item.without(resources) for item in self.init),
+        )
+
+    def amount(self, resource: str) -> int:
+        """Returns the most of a resource that the pod holds at any time, by the scheduler's own rule."""
+        steps = [(item.resources.get(resource, 0), item.keeps_running) for item in self.init]
+        return peak([item.resources.get(resource, 0) for item in self.containers], steps)
+
+
+@dataclass(frozen=True, slots=True)
+class HostNode:
+    """A pod's node.
+
+    Attributes:
+        labels: its labels.
+        annotations: its annotations.
+        capacity: its capacity of each extended resource.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+
+    def label(self, *keys: str) -> str:
+        """Returns the value of the first of these labels that the node has; empty where it has none."""
+        return next((value for key in keys if (value := self.labels.get(key))), "")
+
+    def number(self, key: str) -> int | None:
+        """Returns a label's whole number; None where the node does not have it, or it is no whole number."""
+        text = self.labels.get(key, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
+_DIGITS = 15
+"""The most digits of a number that a label can state and a device can have."""
+
+
+def read_bound_pod(pod: Mapping[str, Any]) -> BoundPod:
+    """Parses a pod; a field that is missing or of another type counts as absent."""
+    metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
+    return BoundPod(
+        namespace=str(metadata.get("namespace", "")),
+        labels=_texts(metadata.get("labels")),
+        annotations=_texts(metadata.get("annotations")),
+        containers=tuple(_container(item) for item in mappings(spec.get("containers"))),
+        init=tuple(_container(item) for item in mappings(spec.get("initContainers"))),
+    )
+
+
+def read_host_node(node: Mapping[str, Any]) -> HostNode:
+    """Parses a node; a field that is missing or of another type counts as absent."""
+    metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
+    return HostNode(
+        labels=_texts(metadata.get("labels")),
+        annotations=_texts(metadata.get("annotations")),
+        capacity=_amounts(status.get("capacity")),
+    )
+
+
+def _container(item: Mapping[str, Any]) -> Container:
+    # The API server demands that an extended resource's request equals its limit, and fills in a request alone.
+    resources = mapping(item.get("resources"))
+    asked = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
+    return Container(_amounts(asked), is_native_sidecar(item))
+
+
+def _amounts(values: Any) -> dict[str, int]:
+    """Returns the extended resources, whose names have a domain, with whole amounts from 0."""
+    found = {}
+    for name, value in mapping(values).items():
+        if "/" not in name:
+            continue
+        try:
+            amount = parse_quantity(value)
+        except QuantityError:
+            continue
+        if amount >= 0:
+            found[name] = -(-amount.numerator // amount.denominator)
+    return found
+
+
+def _texts(values: Any) -> dict[str, str]:
+    return {key: value for key, value in mapping(values).items() if isinstance(value, str)}

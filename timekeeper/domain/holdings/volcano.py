@@ -1,0 +1,33 @@
+"""Volcano's vGPUs, joined by uuid to the devices that the node lists.
+
+Source: Volcano v1.12, pkg/scheduler/api/devices/nvidia/vgpu/type.go (`volcano.sh/vgpu-ids-new`), and its device plugin
+volcano-vgpu-device-plugin v1.11 (`volcano.sh/node-vgpu-register`, resource names).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timekeeper.domain.holdings.device_lists import Names, decode_lists, parts
+from timekeeper.domain.holdings.holding import NOTHING, Decision
+from timekeeper.domain.holdings.observed import BoundPod, HostNode
+
+WAY: Final = "volcano"
+ALLOCATED: Final = "volcano.sh/vgpu-ids-new"
+REGISTER: Final = "volcano.sh/node-vgpu-register"
+COUNT: Final = "volcano.sh/vgpu-number"
+MEMORY: Final = "volcano.sh/vgpu-memory"
+PERCENTAGE: Final = "volcano.sh/vgpu-memory-percentage"
+CORES: Final = "volcano.sh/vgpu-cores"
+RESOURCES: Final = frozenset({COUNT, MEMORY, PERCENTAGE, CORES})
+_NAMES: Final = Names(COUNT, MEMORY, PERCENTAGE, CORES)
+
+
+def decide(pod: BoundPod, node: HostNode) -> Decision:
+    """Returns the vGPUs that a pod holds by Volcano's request and allocation."""
+    asked = pod.resources & RESOURCES
+    if not asked:
+        return NOTHING
+    lists = decode_lists(node.annotations.get(REGISTER), pod.annotations.get(ALLOCATED))
+    holdings, doubts = parts(WAY, pod, _NAMES, lists)
+    return Decision(holdings, doubts, asked)
