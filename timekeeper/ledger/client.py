@@ -51,6 +51,10 @@ class StoreEmptyError(StoreError):
     """The account or period is not in the store: it was emptied, or never opened."""
 
 
+class StoreFormatError(StoreError):
+    """The store is of a later format than this timekeeper knows, or its format cannot be read; it does not lead."""
+
+
 class OverdrawnError(StoreError):
     """A correction would take back more than was spent.
 
@@ -71,7 +75,8 @@ _REFUSALS: Mapping[str, type[StoreError]] = {
     "EMPTY": StoreEmptyError,
     "FENCED": FencedError,
     "DATA": ScriptError,
-    **dict.fromkeys(("FORMAT", "AMOUNT", "ACTION", "CUTS", "TWICE", "OVERFLOW"), StoreError),
+    "FORMAT": StoreFormatError,
+    **dict.fromkeys(("AMOUNT", "ACTION", "CUTS", "TWICE", "OVERFLOW"), StoreError),
 }
 """The type of an error that a script of the ledger returns, by the error's first word."""
 
@@ -202,10 +207,15 @@ _WRONG_TYPE = re.compile(r"(^|caused error: )WRONGTYPE ")
 """The text of Redis, and of redis-py's pipelines, where a key holds another type."""
 
 
+def is_of_another_type(answer: object) -> bool:
+    """Whether an answer is Redis's error for a key that holds another type than the command expects."""
+    return isinstance(answer, redis.RedisError) and _WRONG_TYPE.search(str(answer)) is not None
+
+
 def concerns_all(error: Exception) -> bool:
     """Whether an error comes from the store or the term, so that every account would meet it."""
     if isinstance(error, redis.RedisError):
-        return _WRONG_TYPE.search(str(error)) is None
+        return not is_of_another_type(error)
     return isinstance(error, FencedError | StoreUnavailableError)
 
 

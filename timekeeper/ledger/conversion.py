@@ -18,7 +18,7 @@ from timekeeper.domain.timestamps import HOUR
 from timekeeper.domain.usage_folding import PackedPart, parse_part
 from timekeeper.domain.windows import month_start, parse_month
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import Call, StoreError, described, isolate_failures, put, run_one
+from timekeeper.ledger.client import Call, StoreFormatError, concerns_all, described, isolate_failures, put, run_one
 
 ROWS_AT_ONCE = 500
 ACCOUNTS_AT_ONCE = 500
@@ -38,11 +38,10 @@ def convert_store(client: redis.Redis, epoch: int, step: Callable[[str], None]) 
         StoreError: the store refused a change, a later timekeeper wrote it, or Redis does not answer.
         redis.RedisError: Redis does not answer.
     """
-    check_format(client)
-    stored_format: Any = client.get(keys.BOOK_FORMAT)
-    if stored_format is not None and int(stored_format) < keys.FORMAT:
+    stored_format = check_format(client)
+    if stored_format < keys.FORMAT:
         # The store went back to a state from before its conversion.
-        put(client, "SET", keys.BOOK_CONVERTING, [int(stored_format)])
+        put(client, "SET", keys.BOOK_CONVERTING, [stored_format])
         put(client, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
     if client.get(keys.BOOK_CONVERTING) is None:
         return 0
@@ -65,19 +64,30 @@ def convert_store(client: redis.Redis, epoch: int, step: Callable[[str], None]) 
     return len(converted)
 
 
-def check_format(client: redis.Redis) -> None:
-    """Checks that this timekeeper knows the store's format.
+def check_format(client: redis.Redis) -> int:
+    """Returns the store's format, which this timekeeper knows; its own for a store without one.
 
     Raises:
-        StoreError: a later timekeeper wrote the store.
+        StoreFormatError: a later timekeeper wrote the store, or the stored format cannot be read.
         redis.RedisError: Redis does not answer.
     """
-    stored_format: Any = client.get(keys.BOOK_FORMAT)
-    if stored_format is not None and int(stored_format) > keys.FORMAT:
-        raise StoreError(
-            f"the store is of format {int(stored_format)}, and this timekeeper knows formats up to {keys.FORMAT}: "
+    try:
+        stored: Any = client.get(keys.BOOK_FORMAT)
+    except redis.ResponseError as error:
+        if concerns_all(error):
+            raise
+        raise StoreFormatError(f"{keys.BOOK_FORMAT} holds another type than a string: {error}") from error
+    if stored is None:
+        return keys.FORMAT
+    stored_format = reading.whole(stored)
+    if stored_format is None:
+        raise StoreFormatError(f"{keys.BOOK_FORMAT} holds {stored[:40]!r}, and no number of a format")
+    if stored_format > keys.FORMAT:
+        raise StoreFormatError(
+            f"the store is of format {stored_format}, and this timekeeper knows formats up to {keys.FORMAT}: "
             "install the timekeeper that wrote it, or a later one"
         )
+    return stored_format
 
 
 def _unconverted(client: redis.Redis, names: Sequence[str]) -> list[str]:

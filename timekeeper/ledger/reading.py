@@ -265,6 +265,12 @@ def namespaces(client: redis.Redis) -> list[str]:
     return sorted(as_text(name) for name in client.hkeys(keys.NAMESPACES))
 
 
+def kept_budgets(client: redis.Redis) -> list[str]:
+    """Returns the names of the budgets of which the store keeps a version, readable or not."""
+    names: Any = client.hkeys(keys.BUDGETS)
+    return [as_text(name) for name in names]
+
+
 def budgets_and_faults(client: redis.Redis) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns each GPUBudget in its last valid version, and the reason for each that is unreadable."""
 

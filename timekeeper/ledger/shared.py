@@ -90,18 +90,10 @@ def note_restored(client: redis.Redis, accounts: Sequence[str]) -> None:
 def write_capacity(client: redis.Redis, instant: int, rate: int) -> None:
     """Writes the capacity of all nodes from an instant on, in microGPU-seconds a second.
 
-    A key of another type is replaced: it holds no capacity.
-
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
     """
-    point = [str(instant), str(rate)]
-    try:
-        put(client, "HSET", keys.CAPACITY, point)
-    except ScriptError as error:
-        _log.error("capacity unreadable: it is written anew", error=str(error))
-        client.delete(keys.CAPACITY)
-        put(client, "HSET", keys.CAPACITY, point)
+    put(client, "HSET", keys.CAPACITY, [str(instant), str(rate)])
 
 
 def write_watched(client: redis.Redis, until: int) -> None:

@@ -14,10 +14,11 @@ from timekeeper.api.figures import Book
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import price_at
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.client import FencedError, StoreEmptyError
+from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreFormatError
 from timekeeper.ledger.exports import Export, note_late_changes, note_written
 from timekeeper.ledger.exports import load as load_exports
 from timekeeper.ledger.reading import highest_epoch
+from timekeeper.ledger.states import read_changes
 from timekeeper.ledger.usage import capacity
 
 if TYPE_CHECKING:
@@ -311,3 +312,139 @@ def test_payers_and_sessions_that_cannot_be_read_are_left_out_of_answers(teams: 
     assert not book.has_paid_for("a", "team-a")
     assert book.sessions("team-a", "", 10) == []
     assert book.namespace("team-b") is not None
+
+
+SHARED_KEYS = {
+    name: value
+    for name, value in vars(keys).items()
+    if name.isupper() and isinstance(value, str) and value.startswith(f"{keys.PREFIX}:{{")
+}
+LEADERS = ["the leader goes on", "another leader follows"]
+
+
+REPLACED_BY_EACH_WRITE = {"BOOK_EPOCH", "BOOK_TERM", "LATE_CHANGES", "MARK", "PRICES", "WATCHED"}
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+@pytest.mark.parametrize("name", sorted(SHARED_KEYS.keys() - {"BOOK_FORMAT"}))
+def test_a_shared_key_of_another_type_stops_no_account_and_is_named_and_replaced_in_the_same_round(
+    teams: LedgerHarness, name: str, leader: str
+) -> None:
+    teams.pod("of-no-budget", "team-z")
+    teams.round(10)
+    if leader == "another leader follows":
+        teams.keeper = None
+    spoil(teams, SHARED_KEYS[name], None)
+    teams.pod("new", "team-c")
+    with capture_logs() as logs:
+        teams.round(2 * HOUR)
+    assert not_settled(teams) == set()
+    assert [told(teams, f"team-{team}")["state"] for team in "ab"] == ["over", "over"]
+    assert [teams.spent(team) for team in "ab"] == [(60 + 10 + 2 * HOUR) * GPU_SECOND] * 2
+    assert teams.spent("namespace:team-z") == (10 + 2 * HOUR) * GPU_SECOND
+    assert reading.account_names(teams.client) == ["a", "b", "namespace:team-c", "namespace:team-z"]
+    named = [event["key"] for event in logs if event["event"] == "shared key of another type: it is written anew"]
+    assert named == ([] if name in REPLACED_BY_EACH_WRITE else [SHARED_KEYS[name]])
+    assert name in REPLACED_BY_EACH_WRITE or teams.client.type(SHARED_KEYS[name]) != b"list"
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_an_unusable_budget_waits_where_the_store_has_lost_all_kept_budgets_and_the_others_go_on(
+    teams: LedgerHarness, leader: str
+) -> None:
+    valid = json.loads(json.dumps(teams.budgets[0]))
+    teams.budgets[0]["spec"]["period"] = {"every": "so often"}
+    teams.write_budgets()
+    teams.round(1)
+    if leader == "another leader follows":
+        teams.keeper = None
+    spoil(teams, keys.BUDGETS, None)
+    teams.round(2 * HOUR)
+    knows = leader == "the leader goes on"
+    assert not_settled(teams) == (set() if knows else {"a"})
+    assert told(teams, "team-b")["state"] == "over"
+    teams.lead()
+    teams.round(1)
+    assert not_settled(teams) == (set() if knows else {"a"})
+    teams.budgets[0] = valid
+    teams.write_budgets()
+    teams.round(600)
+    teams.round(1)
+    assert not_settled(teams) == set()
+    assert teams.spent("a") == (60 + 1 + 2 * HOUR + 602) * GPU_SECOND
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_a_deleted_budget_stays_an_account_where_the_names_of_all_accounts_are_lost(
+    teams: LedgerHarness, leader: str
+) -> None:
+    teams.budgets = teams.budgets[1:]
+    teams.write_budgets()
+    teams.round(60)
+    if leader == "another leader follows":
+        teams.keeper = None
+    spoil(teams, keys.ACCOUNTS, None)
+    teams.round(60)
+    assert reading.account_names(teams.client) == ["a", "b", "namespace:team-a"]
+    assert teams.spent("a") == 120 * GPU_SECOND
+    assert teams.spent("namespace:team-a") == 60 * GPU_SECOND
+
+
+@pytest.mark.parametrize("leader", LEADERS)
+def test_lost_payers_of_all_namespaces_are_restored_with_the_moves_of_the_checkpoints(
+    teams: LedgerHarness, leader: str
+) -> None:
+    teams.budget("a", ["team-z"])
+    teams.budget("c", ["team-a"], gpu_hours=1)
+    teams.round(60)
+    before = teams.client.hgetall(keys.NAMESPACES)
+    payers = [{"account": "a", "from": "1970-01-01T00:00:00Z"}, {"account": "c", "from": "2026-01-15T12:02:00Z"}]
+    teams.budgets[-1]["status"] = {"checkpoint": {"moves": [{"namespace": "team-a", "payers": payers}]}}
+    teams.write_budgets()
+    if leader == "another leader follows":
+        teams.keeper = None
+    spoil(teams, keys.NAMESPACES, None)
+    teams.round(HOUR)
+    assert teams.client.hgetall(keys.NAMESPACES) == before
+    assert [teams.spent(name) for name in "abc"] == [120 * GPU_SECOND, (120 + HOUR) * GPU_SECOND, HOUR * GPU_SECOND]
+
+
+@pytest.mark.parametrize("broken", [None, "two", "", "9" * 400])
+def test_a_leader_does_not_follow_on_a_store_whose_format_is_unreadable_and_names_the_key(
+    teams: LedgerHarness, broken: str | bytes | None
+) -> None:
+    spoil(teams, keys.BOOK_FORMAT, broken)
+    epoch = highest_epoch(teams.client)
+    with pytest.raises(StoreFormatError) as refused:
+        teams.lead()
+    text = str(refused.value)
+    assert keys.BOOK_FORMAT in text
+    assert f"set {keys.BOOK_FORMAT} " in text
+    assert highest_epoch(teams.client) == epoch
+
+
+@pytest.mark.parametrize("broken", [None, "two"])
+def test_a_leader_goes_on_and_writes_its_format_again_where_the_store_has_lost_it(
+    teams: LedgerHarness, broken: str | bytes | None
+) -> None:
+    spoil(teams, keys.BOOK_FORMAT, broken)
+    teams.round(2 * HOUR)
+    assert told(teams, "team-b")["state"] == "over"
+    assert teams.client.get(keys.BOOK_FORMAT) == str(keys.FORMAT).encode()
+    teams.lead()
+
+
+@pytest.mark.parametrize("broken", [b"\xff", ""])
+@pytest.mark.parametrize("field", ["epoch", "id", "version", "prices", "default", "charge", "servers"])
+def test_a_broken_field_of_the_published_states_stops_nobody_and_is_written_anew(
+    teams: LedgerHarness, field: str, broken: str | bytes
+) -> None:
+    teams.client.hset(keys.STATES_HEAD, field, broken)
+    teams.round(2 * HOUR)
+    assert not_settled(teams) == set()
+    changes = read_changes(teams.client, None)
+    assert changes is not None
+    assert {namespace: json.loads(state)["state"] for namespace, state in changes.states} == {
+        "team-a": "over",
+        "team-b": "over",
+    }

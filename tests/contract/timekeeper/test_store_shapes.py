@@ -15,7 +15,7 @@ from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.difference import Figure
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.reports import Boot, Marks
-from timekeeper.ledger import reading
+from timekeeper.ledger import keys, reading
 from timekeeper.ledger.connection import connect, identity
 from timekeeper.ledger.entries import pack_ledger
 from timekeeper.ledger.keys import AccountKeys
@@ -154,6 +154,21 @@ def test_forgotten_scripts_are_loaded_again_wherever_they_are_missing(stage: Led
     sent = [submission(f"{team}-runs", "boot", 1, stage) for team in TEAMS]
     assert ReportIntake(stage.client).take(sent) == [IntakeOutcome.TAKEN] * 12
     assert [stage.spent(team) for team in TEAMS] == [10 * GPU_SECOND] * 12
+
+
+@pytest.mark.parametrize("key", [keys.NAMESPACES, keys.ACCOUNTS, keys.STATES_VALUES, keys.OPEN_SESSIONS])
+def test_a_shared_key_of_another_type_is_written_anew_in_every_shape(stage: LedgerHarness, key: str) -> None:
+    for team in TEAMS:
+        stage.budget(team, [team])
+        stage.pod(f"{team}-runs", team)
+    stage.round()
+    stage.client.set(key, "of another type")
+    stage.round(10)
+    assert stage.client.type(key) != b"string"
+    assert [stage.spent(team) for team in TEAMS] == [10 * GPU_SECOND] * len(TEAMS)
+    changes = read_changes(stage.client, None)
+    assert changes is not None
+    assert {namespace for namespace, _ in changes.states} == {*TEAMS}
 
 
 def test_the_identity_of_the_store_stays_the_same_while_nothing_happens_to_it(stage: LedgerHarness) -> None:

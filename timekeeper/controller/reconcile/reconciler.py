@@ -22,6 +22,7 @@ from timekeeper.domain.usage import capacity_rate
 from timekeeper.ledger import shared
 from timekeeper.ledger.client import StoreEmptyError, StoreError, StoreUnavailableError, described, isolate_failures
 from timekeeper.ledger.connection import identity, is_full_for_pods, store_clock
+from timekeeper.ledger.mending import broken_keys
 from timekeeper.ledger.settlement import HeldTerm, LedEpoch
 from timekeeper.sources.base import Source
 
@@ -191,9 +192,9 @@ class Reconciler:
     def _check_store(self) -> None:
         """Makes this reconciliation read the store again where a Redis server was restarted or replaced.
 
-        What the store has lost is then written again. Under appendfsync everysec, a killed Redis loses up to two
-        seconds of acknowledged writes if its disk was slow (its documentation calls the write postponed). A promoted
-        replica lacks the writes that had not reached it.
+        What the store has lost is then written again, and so is a shared key that holds another type. Under appendfsync
+        everysec, a killed Redis loses up to two seconds of acknowledged writes if its disk was slow (its documentation
+        calls the write postponed). A promoted replica lacks the writes that had not reached it.
 
         Raises:
             StoreEmptyError: the store was emptied.
@@ -204,6 +205,8 @@ class Reconciler:
             raise StoreEmptyError("the store was emptied")
         if server != self._context.servers:
             self._loaded, self._context.servers = False, server
+        if self._loaded and broken_keys(self._context.client):
+            self._loaded = False
 
     def _load(self, now: int) -> bool:
         if self._loaded:

@@ -39,6 +39,7 @@ from timekeeper.ledger.adjustments import FinalizedSession, Restoration, restore
 from timekeeper.ledger.client import described, isolate_failures
 from timekeeper.ledger.codec import RecordError
 from timekeeper.ledger.conversion import convert_store
+from timekeeper.ledger.mending import mark_lost, mend
 from timekeeper.sources.base import ObjectEvent
 
 MAX_NOTICES = 20
@@ -125,6 +126,8 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     """
     books, mirrors = context.books, context.source.mirrors
     _claim(context)
+    budgets_lost = mend(context.client, books.accounts)
+    context.capacity = None  # the store may have lost it
     converted = convert_store(context.client, context.epoch, context.step)
     if converted:
         _log.info("store converted", format=keys.FORMAT, accounts=converted)
@@ -133,6 +136,10 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     books.prices = remembered
     load(context.client, books, now)
     books.budgets.refresh(mirrors)
+    if budgets_lost:
+        wanted = {known[-1][1] for known in books.assignments.values()} | books.budgets.objects.keys()
+        named = [name for name in books.accounts.keys() & wanted if books.accounts[name].is_budget]
+        books.budgets.unreadable |= mark_lost(context.client, named, books.budgets.kept)
     _restore_moves(context)
     _restore_default_payers(context, kept)
     assign(context, now)

@@ -7,7 +7,8 @@
 local head, announced, outbox = unpack(KEYS)
 local epoch, most = ARGV[1], tonumber(ARGV[2])
 local known = redis.call('HGET', head, 'epoch')
-if known and tonumber(epoch) < tonumber(known) then
+-- An epoch that is no number fences no leader: the next write replaces it.
+if tonumber(epoch) < (ordinal(known) or 0) then
   return redis.error_reply('FENCED epoch ' .. epoch .. ' was followed by ' .. known)
 end
 expect_types(outbox, announced)

@@ -10,15 +10,16 @@ local known = redis.call('HMGET', head, 'epoch', 'id', 'prices', 'default', 'cha
 local version = redis.call('HGET', head, 'version') or '0'
 expect_hashes(values)
 redis.call('ZCARD', changes)
-if known[1] and tonumber(epoch) < tonumber(known[1]) then
+-- An epoch that is no number fences no leader: the next write replaces it.
+if tonumber(epoch) < (ordinal(known[1]) or 0) then
   return redis.error_reply('FENCED epoch ' .. epoch .. ' was followed by ' .. known[1])
 end
 -- A restarted or replaced server may have lost versions that readers have received: a new id makes all of them void.
 if known[6] ~= servers then
   known[2] = false
 end
--- So do all versions where the latest one is no number that can be counted up.
-if #version > 15 or string.find(version, '%D') then
+-- So do an id that no leader wrote, and a latest version that is no number that can be counted up.
+if not ordinal(version) or (known[2] and not string.find(known[2], '^%w+$')) then
   known[2], version = false, '0'
 end
 local same = #ARGV == 7 and known[2] and known[3] == prices and known[4] == default and known[5] == charge

@@ -8,13 +8,20 @@ local known, holder = stored_term(KEYS[4])
 if known and (tonumber(ARGV[1]) < known or (tonumber(ARGV[1]) == known and ARGV[3] ~= holder)) then
   return redis.error_reply('FENCED term ' .. ARGV[1] .. ' of ' .. ARGV[3] .. ' was followed by ' .. known .. ' of ' .. holder)
 end
-local format = redis.call('GET', KEYS[2]) or ARGV[2]
-if tonumber(format) > tonumber(ARGV[2]) then
+local format = ordinal(text_of(KEYS[2]))
+if not format and redis.call('EXISTS', KEYS[2]) == 1 then
+  -- A later timekeeper may have written the store: this one must not guess.
+  return redis.error_reply('FORMAT ' .. KEYS[2] .. ' must hold the format of the store as a number, and holds '
+    .. (text_of(KEYS[2]) and 'another text' or 'another type') .. ': find out which version of FairGPU led last, and write '
+    .. 'its format with: set ' .. KEYS[2] .. ' ' .. ARGV[2] .. ' (' .. ARGV[2] .. ' is the format of this version)')
+end
+format = format or tonumber(ARGV[2])
+if format > tonumber(ARGV[2]) then
   return redis.error_reply('FORMAT the store is of format ' .. format .. ', and this timekeeper knows formats up to '
     .. ARGV[2] .. ': install the timekeeper that wrote it, or a later one')
 end
 local epoch = math.max((ordinal(text_of(KEYS[1])) or tonumber(ARGV[4])) + 1, tonumber(ARGV[1]))
-local is_older = tonumber(format) < tonumber(ARGV[2])
+local is_older = format < tonumber(ARGV[2])
 write_though_full(KEYS[1])
 redis.call('SET', KEYS[1], string.format('%d', epoch))
 if is_older then

@@ -1,0 +1,109 @@
+"""Replaces the keys of all accounts that hold another Redis type than the timekeeper writes.
+
+Such a key holds nothing that could be read. It counts as lost, and the leader writes it anew from what it knows, from
+other keys, and from checkpoints, as after a loss of the store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable
+from typing import Any
+
+import redis
+import structlog
+
+from timekeeper.ledger import keys, reading, shared
+from timekeeper.ledger.client import is_of_another_type, put
+
+_PROBES = {
+    keys.BOOK_FORMAT: "get",
+    keys.BOOK_CONVERTING: "get",
+    keys.ACCOUNTS: "srem",
+    keys.NAMESPACES: "hlen",
+    keys.BUDGETS: "hlen",
+    keys.RESTORED: "srem",
+    keys.CAPACITY: "hlen",
+    keys.EXPORTS: "hlen",
+    keys.OPEN_SESSIONS: "zcard",
+    keys.NOTICES_HEAD: "hlen",
+    keys.NOTICES_ANNOUNCED: "hlen",
+    keys.NOTICES_OUTBOX: "xlen",
+    keys.STATES_HEAD: "hlen",
+    keys.STATES_VALUES: "hlen",
+    keys.STATES_CHANGES: "zcard",
+}
+"""A command of each key's type that changes nothing; the timekeeper's user in Redis may not ask TYPE.
+
+Not among them are the keys that each write replaces, and the count of late changes, which its writer replaces."""
+_TYPES = {"get": "string", "srem": "set", "hlen": "hash", "zcard": "sorted set", "xlen": "stream"}
+_NO_MEMBER = {"srem": ("",)}
+"""The arguments of a probe beside its key; no account has an empty name."""
+_STATES = (keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
+_FORMAT = re.compile(rb"[1-9][0-9]{0,8}")
+
+LOST_BUDGET = "the key of all kept budgets held another type"
+"""Stands for the kept version of a budget that was lost: no reader takes it for a budget."""
+
+_log = structlog.get_logger()
+
+
+def broken_keys(client: redis.Redis) -> list[str]:
+    """Returns the keys of all accounts that hold another type than they should, or a format that is no number.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for key, probe in _PROBES.items():
+        getattr(pipeline, probe)(key, *_NO_MEMBER.get(probe, ()))
+    answers = dict(zip(_PROBES, pipeline.execute(raise_on_error=False), strict=True))
+    broken = [key for key, answer in answers.items() if is_of_another_type(answer)]
+    stored_format: Any = answers[keys.BOOK_FORMAT]
+    if isinstance(stored_format, bytes) and not _FORMAT.fullmatch(stored_format):
+        broken.append(keys.BOOK_FORMAT)
+    return broken
+
+
+def mend(client: redis.Redis, remembered: Iterable[str]) -> bool:
+    """Removes broken keys, and writes those anew on which later steps of a leader depend.
+
+    The caller holds the term's fencing token, and has so written the store's format.
+
+    Args:
+        client: the store; its answers are bytes.
+        remembered: the names of the accounts in the leader's memory.
+
+    Returns:
+        Whether the kept budgets are lost.
+
+    Raises:
+        StoreError: the store refused a change, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
+    """
+    broken = broken_keys(client)
+    for key in broken:
+        _log.error("shared key of another type: it is written anew", key=key, expected=_TYPES[_PROBES[key]])
+    # States, versions and changes belong together: a reader must not get new versions of a store id with lost states.
+    removed = {*broken, *_STATES} if {*broken} & {*_STATES} else {*broken}
+    for key in removed:
+        client.delete(key)
+    if keys.BOOK_FORMAT in broken:
+        put(client, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
+    if keys.BOOK_CONVERTING in broken:
+        put(client, "SET", keys.BOOK_CONVERTING, [1])
+    if keys.ACCOUNTS in broken:
+        payers = {account for known in reading.assignments(client).values() for _, account in known}
+        shared.write_accounts(client, sorted({*remembered, *payers, *reading.kept_budgets(client)}))
+    return keys.BUDGETS in broken
+
+
+def mark_lost(client: redis.Redis, accounts: Iterable[str], known: Container[str]) -> dict[str, str]:
+    """Marks, in the store, the kept budgets of accounts as lost, except where a usable version is known.
+
+    Returns:
+        The reason for each marked account.
+    """
+    lost = {name: LOST_BUDGET for name in accounts if name not in known}
+    put(client, "HSET", keys.BUDGETS, [part for name, why in sorted(lost.items()) for part in (name, why)])
+    return lost
