@@ -54,9 +54,9 @@ class Bundles:
     def look(self, records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
         """Returns the containers that are newly found to have been made without their CDI specs."""
         here = running(records, pods)
-        found = {each: is_applied(self._folder, each) for each in here.keys() - self._proved}
-        told = frozenset(each for each, applied in found.items() if applied is not None)
-        self._proved = (self._proved & here.keys()) | told
-        new = [here[each] for each, applied in found.items() if applied is False]
+        applied_by_id = {each: is_applied(self._folder, each) for each in here.keys() - self._proved}
+        looked_at = frozenset(each for each, applied in applied_by_id.items() if applied is not None)
+        self._proved = (self._proved & here.keys()) | looked_at
+        new = [here[each] for each, applied in applied_by_id.items() if applied is False]
         self.failed = self.failed or bool(new)
         return new

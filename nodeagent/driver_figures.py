@@ -1,7 +1,7 @@
 """Computes each container's memory and GPU time from the driver's figures of processes. Pure.
 
 A figure that is too low would free memory that is still in use. So memory of a process that ended before its
-container was found, and memory that outlived its process (a descriptor can hold it), stays with each container that is
+container was made, and memory that outlived its process (a descriptor can hold it), stays with each container that is
 charged for more than its processes have. A container keeps its last figure while the driver is silent on one of its
 processes.
 """
@@ -31,7 +31,7 @@ class DriverSample:
     bytes_by_pid: Mapping[int, int]
     percent_by_pid: Mapping[int, float] = field(default_factory=dict)
     """The part of the last second in which each process kept the GPU busy, in percent."""
-    untold: frozenset[int] = frozenset()
+    unmeasured: frozenset[int] = frozenset()
     """The processes on the GPU whose memory the driver does not give; none of them is in bytes_by_pid."""
 
 
@@ -49,7 +49,7 @@ class Figure:
 class Placed:
     """The slot of each process that the driver has named, as far as known; None for a process of no container here.
 
-    A process that ended before its container was found is left out: after a fault a GPU can name one for hours.
+    A process that ended before its container was made is left out: after a fault a GPU can name one for hours.
     """
 
     slots: Mapping[int, int | None] = field(default_factory=dict)
@@ -64,14 +64,14 @@ def place(sample: DriverSample, members: Mapping[int, int], alive: frozenset[int
     all pids of the sample that exist now.
     """
     slots: dict[int, int | None] = {}
-    for pid in sample.bytes_by_pid.keys() | sample.untold:
+    for pid in sample.bytes_by_pid.keys() | sample.unmeasured:
         if pid in members:
             slots[pid] = members[pid]
         elif pid in alive:
             slots[pid] = None
         elif pid in before.slots:
             slots[pid] = before.slots[pid]
-    if sample.untold:
+    if sample.unmeasured:
         return Placed(slots, before.unclaimed_bytes)
     unclaimed = max(0, sample.used_bytes - sum(sample.bytes_by_pid.values()))
     least = unclaimed if before.unclaimed_bytes is None else min(unclaimed, before.unclaimed_bytes)
@@ -91,20 +91,20 @@ def figures(
     """
     seen = sum(held for pid, held in sample.bytes_by_pid.items() if pid in placed.slots)
     beyond = sample.used_bytes - seen - (placed.unclaimed_bytes or 0)
-    found = {}
-    for slot, told in charged.items():
+    made = {}
+    for slot, charged_bytes in charged.items():
         last = before.get(slot, Figure())
         pids = [pid for pid, owner in placed.slots.items() if owner == slot]
-        if not sample.untold.isdisjoint(pids):
-            found[slot] = last
+        if not sample.unmeasured.isdisjoint(pids):
+            made[slot] = last
             continue
         own = sum(sample.bytes_by_pid[pid] for pid in pids)
-        held_on = min(max(0, told - own), max(0, beyond))
+        held_on = min(max(0, charged_bytes - own), max(0, beyond))
         busy = sum(sample.percent_by_pid.get(pid, 0.0) for pid in pids)
         smooth = last.busy_percent + SMOOTHING * (busy - last.busy_percent)
         trim = trimmed(last.trim_permille, smooth, shares.get(slot))
-        found[slot] = Figure(own + held_on, sample.at_ns, smooth, trim)
-    return found
+        made[slot] = Figure(own + held_on, sample.at_ns, smooth, trim)
+    return made
 
 
 def trimmed(permille: int, busy_percent: float, share_percent: float | None) -> int:

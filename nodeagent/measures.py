@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 
 from fairgpu.inventory import Device
 from nodeagent.containers.records import Record
+from nodeagent.gpu_watch import Observation
 from nodeagent.owners import Standing
-from nodeagent.truth import Seen
 
 START_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
 OUTCOMES = ("prepared", "refused", "kubelet_silent")
@@ -68,7 +68,7 @@ class NodeCollector(Collector):
 
     def __init__(
         self,
-        seen: Callable[[], Seen],
+        seen: Callable[[], Observation],
         records: Callable[[], Iterable[Record]],
         devices: Callable[[], Iterable[Device]],
         withheld: Callable[[], Mapping[str, str]],
@@ -85,7 +85,7 @@ class NodeCollector(Collector):
         yield from self._containers(seen)
         yield _strays(seen)
 
-    def _gpus(self, seen: Seen) -> Metric:
+    def _gpus(self, seen: Observation) -> Metric:
         metric = GaugeMetricFamily("fairgpu_nodeagent_gpus", "GPUs of the node, by what is wrong.", labels=("state",))
         health = Counts(str(device.health) for device in self._devices())
         for state in ("healthy", "fenced"):
@@ -94,7 +94,7 @@ class NodeCollector(Collector):
         metric.add_metric(("silent",), len(seen.silent))
         return metric
 
-    def _containers(self, seen: Seen) -> Iterable[Metric]:
+    def _containers(self, seen: Observation) -> Iterable[Metric]:
         memory = GaugeMetricFamily(
             "fairgpu_nodeagent_container_memory_bytes",
             "Device memory that the driver holds for a container.",
@@ -115,7 +115,7 @@ class NodeCollector(Collector):
         return memory, busy
 
 
-def _strays(seen: Seen) -> Metric:
+def _strays(seen: Observation) -> Metric:
     metric = GaugeMetricFamily(
         "fairgpu_nodeagent_unslotted_processes",
         "Processes on a GPU that nothing holds to a share, by what they are to it.",

@@ -67,8 +67,8 @@ class NodeView:
     """A view of the agent's own Node, kept current by `fairgpu.cluster.reflector.reflect`."""
 
     def __init__(self, changed: Callable[[], None], failed: Callable[[ApiError], None]) -> None:
-        self._tell = changed
-        self._tell_failure = failed
+        self._changed = changed
+        self._failed = failed
         self._lock = threading.Lock()
         self._node: Json | None = None
 
@@ -82,20 +82,20 @@ class NodeView:
         """Takes the whole collection: the one Node, or none."""
         with self._lock:
             self._node = items[0] if items else None
-        self._tell()
+        self._changed()
 
     def changed(self, kind: str, item: Json) -> None:
         """Takes one event of the Node: ADDED, MODIFIED or DELETED."""
         with self._lock:
             self._node = None if kind == "DELETED" else item
-        self._tell()
+        self._changed()
 
     def confirmed(self) -> None:
         """Does nothing: no decision depends on the view's age."""
 
     def failed(self, error: ApiError) -> None:
         """Passes on that the API server did not answer."""
-        self._tell_failure(error)
+        self._failed(error)
 
 
 def read_node(node: Json) -> Json:

@@ -48,11 +48,11 @@ class Nvml:
             percent = self._percent()
         except self._nvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
-        told = {int(one.pid): int(one.usedGpuMemory) for one in processes if one.usedGpuMemory is not None}
-        untold = frozenset(int(one.pid) for one in processes) - told.keys()
-        if untold and not told:
+        measured = {int(one.pid): int(one.usedGpuMemory) for one in processes if one.usedGpuMemory is not None}
+        unmeasured = frozenset(int(one.pid) for one in processes) - measured.keys()
+        if unmeasured and not measured:
             raise OSError("NVML: it gives the memory of no process")
-        return DriverSample(at_ns, int(memory.used), told, percent, untold)
+        return DriverSample(at_ns, int(memory.used), measured, percent, unmeasured)
 
     def _percent(self) -> dict[int, float]:
         """Returns the mean utilisation of each process since the last call; none where NVML has none."""
@@ -144,7 +144,7 @@ class Figures:
         members = members_of(containers)
         sample = self._sample()
         members |= members_of(containers)
-        pids = sample.bytes_by_pid.keys() | sample.untold
+        pids = sample.bytes_by_pid.keys() | sample.unmeasured
         alive = frozenset(pid for pid in pids if Path(f"/proc/{pid}").exists())
         placed = place(sample, members, alive, self._placed)
         shares = {each.slot: float(each.core_percent) for each in containers if each.policy is Policy.HARD}

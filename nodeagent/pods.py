@@ -50,8 +50,8 @@ class NodePods:
     def __init__(self, changed: Callable[[], None], failed: Callable[[ApiError], None]) -> None:
         self._news = threading.Condition()
         self._pods: dict[str, Json] = {}
-        self._tell = changed
-        self._tell_failure = failed
+        self._changed = changed
+        self._failed = failed
         self.known = threading.Event()
         """Set once the whole collection was read."""
 
@@ -61,7 +61,7 @@ class NodePods:
             self._pods = {item["metadata"]["uid"]: item for item in items}
             self._news.notify_all()
         self.known.set()
-        self._tell()
+        self._changed()
 
     def changed(self, kind: str, item: Json) -> None:
         """Takes one event: ADDED, MODIFIED or DELETED."""
@@ -71,14 +71,14 @@ class NodePods:
             else:
                 self._pods[item["metadata"]["uid"]] = item
             self._news.notify_all()
-        self._tell()
+        self._changed()
 
     def confirmed(self) -> None:
         """Does nothing: no decision depends on the view's age."""
 
     def failed(self, error: ApiError) -> None:
         """Passes on that the API server did not answer; the view stays as it is."""
-        self._tell_failure(error)
+        self._failed(error)
 
     def all(self) -> list[Json]:
         """Returns every pod of the node."""

@@ -26,6 +26,7 @@ from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
 from nodeagent.containers.refusal import PlacementRefusedError
 from nodeagent.driver_figures import Figure
+from nodeagent.gpu_watch import SECONDS, GpuWatch, Node, end
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.measures import Measures, NodeCollector
@@ -37,7 +38,6 @@ from nodeagent.pods import NodePods, read
 from nodeagent.publishing import notices, schedule
 from nodeagent.settings import Nodeagent
 from nodeagent.starting import Starter, World
-from nodeagent.truth import SECONDS, Node, Truth, end
 from nodeagent.whole_gpus import WholeGpus
 
 _log = structlog.get_logger(__name__)
@@ -88,15 +88,15 @@ class Agent:
             self._publish,
         )
         self._starter = Starter(world, self._folders, files.install_shim(self._folders, settings.shim))
-        told = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)
-        self._truth = Truth(told, self._folders)
+        node = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)
+        self._gpu_watch = GpuWatch(node, self._folders)
         self._bundles = Bundles(settings.bundles)
         self._whole_gpus = WholeGpus(settings.kubelet.pods)
         self._registry = CollectorRegistry()
         self._measures = Measures(self._registry)
         self._registry.register(
             NodeCollector(
-                lambda: self._truth.seen,
+                lambda: self._gpu_watch.seen,
                 self._starter.records,
                 lambda: self._offer.inventory.devices if self._offer else (),
                 lambda: self._offer.withheld if self._offer else {},
@@ -123,7 +123,7 @@ class Agent:
         return handover.wait_for(path, lambda: self._stop.wait(HANDOVER_SECONDS)) is not None
 
     def _act(self) -> None:
-        # A watch waits for the API server's next word, for minutes: nobody waits for its end.
+        # A watch waits for the API server's next event, for minutes: the agent's end does not wait for it.
         watched = (self._watch_pods, self._watch_node, self._watch_gpus, self._watch_faults, self._watch_processes)
         watches = [threading.Thread(target=watch, daemon=True) for watch in watched]
         plugin = threading.Thread(target=self._serve, name="device-plugin")
@@ -220,8 +220,8 @@ class Agent:
 
     def _publish(self, records: Iterable[Record]) -> None:
         """Writes the page writer's input where it has changed."""
-        told = notices(self._pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
-        content = schedule(records, told, self._folders)
+        notified = notices(self._pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
+        content = schedule(records, notified, self._folders)
         with self._publishing:
             if content != self._published:
                 self._folders.root.mkdir(parents=True, exist_ok=True)
@@ -237,7 +237,7 @@ class Agent:
             self._slots,
             self._prepare,
             wait=self._stop.wait,
-            heard=self._heard,
+            attempted=self._log_registration,
         )
 
     def _watch_pods(self) -> None:
@@ -273,8 +273,8 @@ class Agent:
     def _watch_processes(self) -> None:
         """Holds what containers say of themselves against the driver's word."""
         while not self._stop.wait(SECONDS):
-            before = self._truth.seen
-            seen = self._truth.look(time.monotonic())
+            before = self._gpu_watch.seen
+            seen = self._gpu_watch.look(time.monotonic())
             for uuid in seen.silent.keys() - before.silent.keys():
                 _log.warning("driver silent", uuid=uuid, error=seen.silent[uuid])
             self._publish_figures()
@@ -287,7 +287,7 @@ class Agent:
 
     def _publish_figures(self) -> None:
         gpus: dict[str, dict[tuple[int, int], Figure]] = {}
-        figures = self._truth.seen.figures
+        figures = self._gpu_watch.seen.figures
         for record in self._starter.records():
             for device in record.devices:
                 figure = figures.get((record.uid, record.container, device.uuid))
@@ -321,7 +321,7 @@ class Agent:
         self._events.warn(about, UNSLOTTED_REASON, message, dt.datetime.now(dt.UTC))
 
     def _end_overdue(self) -> None:
-        for process in self._truth.overdue(time.monotonic()):
+        for process in self._gpu_watch.overdue(time.monotonic()):
             if end(process):
                 self._measures.processes_ended.inc()
                 _log.warning(
@@ -352,7 +352,7 @@ class Agent:
             # The kubelet's own events of a Node bear its name as uid, and kubectl describe looks for that.
             self._events.warn(About("Node", name, name), reason, message, dt.datetime.now(dt.UTC))
 
-    def _heard(self, error: KubeletError | OSError | None) -> None:
+    def _log_registration(self, error: KubeletError | OSError | None) -> None:
         """Logs the outcome of each attempt to register with the kubelet."""
         self._measures.registered.set(error is None)
         if error is None:

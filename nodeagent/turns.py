@@ -1,9 +1,9 @@
 """Plans the turns on one GPU: each container's time to launch in the coming period, by its share and activity.
 
 Every container with a share owns a turn of that length in every period, in the order of the slots, so that turns move
-as little as possible. Time that nobody active owns (idle turns and what was never promised) is lent to elastic and
-best-effort containers. Work that runs past the end of its turn takes time from the owners of others; the account of who
-owes whom (`balance_ns`) is settled in later periods, when both are active.
+as little as possible. Time that no active container owns (idle turns and what was never promised) is lent to elastic
+and best-effort containers. Work that runs past the end of its turn takes time from the owners of others; `balance_ns`
+says which container owes time, and it is settled in later periods, when both are active.
 
 Everything here is a pure function; times are nanoseconds, all of them whole.
 """
@@ -300,7 +300,7 @@ def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
 def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tuple[Turn, bool]]) -> list[Turn]:
     """Cuts the free stretches into the loans, one after the other.
 
-    Where nobody active borrows, all who may borrow can start anywhere in it: the first to come is found active soon.
+    Where no active container borrows, each that may borrow can start anywhere; the next plan has it as active.
     """
     stretches = _stretches(free)
     if not loans:

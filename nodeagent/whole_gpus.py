@@ -18,7 +18,7 @@ import structlog
 
 from fairgpu import names
 from nodeagent.containers.records import Record
-from nodeagent.truth import Seen
+from nodeagent.gpu_watch import Observation
 
 _log = structlog.get_logger(__name__)
 
@@ -88,7 +88,7 @@ class Tally:
             device.uuid: DeviceUse(device.uuid, memory_limit_bytes=device.memory_mib * MIB) for device in record.devices
         }
 
-    def add(self, record: Record, seen: Seen, now_ns: int, wall_ns: int) -> bytes:
+    def add(self, record: Record, seen: Observation, now_ns: int, wall_ns: int) -> bytes:
         """Counts the time since the last look; returns the record to write."""
         elapsed_ns = min(max(now_ns - self._looked_ns, 0), LONGEST_STEP_NS)
         self._looked_ns = now_ns
@@ -116,7 +116,7 @@ class WholeGpus:
         self._pods = pods
         self._tallies: dict[Start, Tally] = {}
 
-    def write(self, records: Iterable[Record], seen: Seen, now_ns: int, wall_ns: int) -> None:
+    def write(self, records: Iterable[Record], seen: Observation, now_ns: int, wall_ns: int) -> None:
         """Writes the record of each container that has its GPUs whole. One that cannot be written costs a log line."""
         whole = {(record.uid, record.container, record.start): record for record in records if record.whole}
         self._tallies = {key: self._tallies.get(key) or Tally(whole[key], now_ns, wall_ns) for key in whole}

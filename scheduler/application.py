@@ -37,7 +37,7 @@ from scheduler.extender.wire import (
     decode_preempt,
     encode,
 )
-from scheduler.gangs.holding import arrive, let_overdue_go
+from scheduler.gangs.holding import arrive, release_overdue
 from scheduler.measures import Measures
 from scheduler.placement.worth import learn
 from scheduler.reclaim.reclaimer import Clocks, Reclaimer, keep_reclaiming
@@ -178,7 +178,7 @@ class Routes:
             return ""
         while not hold.outcome.done():
             await asyncio.wait([asyncio.wrap_future(hold.outcome)], timeout=GANG_LOOK_SECONDS)
-            let_overdue_go(self._state, self._clock.now())
+            release_overdue(self._state, self._clock.now())
         return hold.outcome.result()
 
     def _bind(self, arguments: BindArguments) -> str:

@@ -17,7 +17,7 @@ def register(subparsers: Any) -> None:
     """Adds the commands to the parser of `fairgpu`."""
     scheduler = subparsers.add_parser("scheduler", help="run the scheduler's extender")
     actions = scheduler.add_subparsers(title="actions", metavar="ACTION", required=True)
-    serve = actions.add_parser("serve", help="answer kube-scheduler until told to end")
+    serve = actions.add_parser("serve", help="answer kube-scheduler until it is stopped")
     serve.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
     serve.set_defaults(run=run_serve, extras="scheduler")
     top = subparsers.add_parser("top", help="each node's GPUs, and what pods hold of them")

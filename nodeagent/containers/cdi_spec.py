@@ -60,8 +60,8 @@ def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, mino
         if node in {entry.get("hostPath") or entry.get("path") for entry in _entries(edits, "deviceNodes")}
     ]
     if len(found) != 1:
-        told = f"{len(found)} entries" if found else f"no entry by its uuid, nor one called {index} with {node}"
-        raise VendorSpecError(f"the vendor's CDI specs have {told} for GPU {uuid}")
+        fault = f"{len(found)} entries" if found else f"no entry by its uuid, nor one called {index} with {node}"
+        raise VendorSpecError(f"the vendor's CDI specs have {fault} for GPU {uuid}")
     spec, edits = found[0]
     return str(spec.get("cdiVersion", LEAST_VERSION)), joined([mapping(spec.get("containerEdits")), edits])
 

@@ -64,11 +64,11 @@ def holder(listing: Iterable[Listed], slots: frozenset[str]) -> tuple[str, str]:
         raise PlacementRefusedError(
             Cause.UNKNOWN_CONTAINER,
             f"the kubelet lists no container with the slots {_shown(slots)}: a pod whose init containers alone "
-            "ask for GPUs cannot be told from others; ask for the GPU in a main container as well",
+            "ask for GPUs cannot be distinguished from others; ask for the GPU in a main container as well",
         )
     if len(pods) > 1:
-        told = ", ".join("/".join(pod) for pod in pods)
-        raise PlacementRefusedError(Cause.AMBIGUOUS, f"the kubelet lists the slots {_shown(slots)} for {told}")
+        holders = ", ".join("/".join(pod) for pod in pods)
+        raise PlacementRefusedError(Cause.AMBIGUOUS, f"the kubelet lists the slots {_shown(slots)} for {holders}")
     return pods[0]
 
 
@@ -112,16 +112,16 @@ def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: froze
     if len(main) == 1:
         return main[0]
     cause = Cause.AMBIGUOUS if main else Cause.UNKNOWN_CONTAINER
-    told = ", ".join(main) or "no container"
+    exact_ones = ", ".join(main) or "no container"
     raise PlacementRefusedError(
-        cause, f"the kubelet lists {told} of the pod with exactly the slots {_shown(slots)}", identity
+        cause, f"the kubelet lists {exact_ones} of the pod with exactly the slots {_shown(slots)}", identity
     )
 
 
 def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
     """Whether the pod's status shows that an init container that was prepared before starts once more.
 
-    The kubelet tells the API server of an init container that completed while it already starts the next one with the
+    The kubelet reports an init container that completed to the API server while it already starts the next one with the
     same slots. A status that says neither how the last start ended nor that it failed may be older than that.
     """
     for status in pod.get("status", {}).get("initContainerStatuses") or []:

@@ -187,7 +187,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
     prepare: Prepare,
     *,
     wait: Callable[[float], bool],
-    heard: Callable[[KubeletError | OSError | None], None],
+    attempted: Callable[[KubeletError | OSError | None], None],
 ) -> None:
     """Serves the plugin, and registers it with each kubelet that starts, until `wait` returns true.
 
@@ -198,7 +198,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         slots: what is offered.
         prepare: called before each start of a container.
         wait: sleeps between looks, and ends the loop.
-        heard: told None after each registration, and each failure.
+        attempted: called with None after each registration, and with the error after each failure.
     """
     server: Server | None = None
     known: tuple[int, int] | None = None
@@ -213,10 +213,10 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
                     server = Server(folder / endpoint, slots, prepare)
                     register(folder, endpoint, resource)
                     known = there
-                    heard(None)
+                    attempted(None)
                 except (KubeletError, OSError) as error:
                     known = None
-                    heard(error)
+                    attempted(error)
             if wait(LOOK_SECONDS):
                 return
     finally:

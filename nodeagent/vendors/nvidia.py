@@ -126,23 +126,23 @@ class Nvidia:
             raise OSError(f"NVML: {error}") from error
         while goes_on():
             try:
-                told = nvml.nvmlEventSetWait_v2(events, EVENT_MILLISECONDS)
+                event = nvml.nvmlEventSetWait_v2(events, EVENT_MILLISECONDS)
             except nvml.NVMLError_Timeout:
                 continue
             except nvml.NVMLError as error:
                 raise OSError(f"NVML: {error}") from error
-            self._hear(nvml, told)
+            self._note_event(nvml, event)
             changed()
 
-    def _hear(self, nvml: Any, told: Any) -> None:
+    def _note_event(self, nvml: Any, event: Any) -> None:
         try:
-            uuid = str(nvml.nvmlDeviceGetUUID(told.device))
+            uuid = str(nvml.nvmlDeviceGetUUID(event.device))
         except nvml.NVMLError:
             return  # it has fallen off the bus: the next look finds that it does not answer
-        if told.eventType == nvml.nvmlEventTypeDoubleBitEccError:
+        if event.eventType == nvml.nvmlEventTypeDoubleBitEccError:
             self._fault(uuid, "a double-bit ECC error")
             return
-        fault = xid_fault(int(told.eventData), self._clock())
+        fault = xid_fault(int(event.eventData), self._clock())
         if fault is not None:
             self._faults[uuid] = fault
 
@@ -196,10 +196,10 @@ class Nvidia:
     def _numa(self, pci: str) -> int | None:
         """Returns the kernel's NUMA node of a PCI device; NVML pads its domain to eight digits, the kernel to four."""
         try:
-            told = int((self._pci_devices / pci[-12:].lower() / "numa_node").read_text())
+            node = int((self._pci_devices / pci[-12:].lower() / "numa_node").read_text())
         except (OSError, ValueError):
             return None
-        return told if told >= 0 else None
+        return node if node >= 0 else None
 
 
 def offered(

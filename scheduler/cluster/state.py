@@ -2,7 +2,7 @@
 
 kube-scheduler asks about the next pod before it binds the last one, and the API server shows a Binding a little later
 than it was made. So a pod's devices are held from the answer of filter on: until the API server shows its allocation,
-until it ends, or until nobody has bound it for HOLD_SECONDS. Once a Binding was sent they are held until the watch
+until it ends, or until no bind has come for HOLD_SECONDS. Once a Binding was sent they are held until the watch
 shows it, or the pod, read SETTLE_SECONDS later, is not bound.
 """
 
@@ -107,7 +107,7 @@ class State:
         self._leaving: set[str] = set()
         self.earmarks: dict[str, tuple[WaitingPod, Earmark]] = {}
 
-    # What watches tell.
+    # What watches observe.
 
     def listed(self, collection: str) -> None:
         """Notes that a collection was read to its end."""

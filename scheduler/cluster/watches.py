@@ -60,7 +60,7 @@ class PodsView:
         """Takes all pods."""
         notes = [item[NOTE] for item in items]
         for note in notes:
-            self._tell(note)
+            self._log_fault(note)
         self._state.replace_pods(notes)
         self._state.listed("pods")
         for item in items:
@@ -73,7 +73,7 @@ class PodsView:
             self._faulty.discard(note.uid)
             self._state.remove_pod(note.uid)
         else:
-            self._tell(note)
+            self._log_fault(note)
             self._state.put_pod(note)
             self._look_for_mark(item)
 
@@ -89,7 +89,7 @@ class PodsView:
         if self._own and f"{note.namespace}/{note.name}" == self._own and item[MARK]:
             self._show(item[MARK])
 
-    def _tell(self, note: PodNote) -> None:
+    def _log_fault(self, note: PodNote) -> None:
         if note.fault and note.uid not in self._faulty:
             self._faulty.add(note.uid)
             _log.warning("allocation ignored", pod=f"{note.namespace}/{note.name}", uid=note.uid, error=note.fault)

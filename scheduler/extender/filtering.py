@@ -11,7 +11,7 @@ from scheduler.cluster.refusals import Refusal
 from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS
 from scheduler.extender.wire import MAX_SCORE, FilterArguments, FilterResult, HostPriority
-from scheduler.gangs.holding import explain_member, let_overdue_go, place_member
+from scheduler.gangs.holding import explain_member, place_member, release_overdue
 from scheduler.placement.fleet import Ints
 
 BOUND = "gpu: the pod is bound already"
@@ -35,7 +35,7 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
         return FilterResult([], failed_and_unresolvable_nodes=dict.fromkeys(names, str(error)))
     with state.lock:
         state.expire(now)
-        let_overdue_go(state, now)
+        release_overdue(state, now)
         state.ask(pod)
         rows, unknown = state.rows_of(names)
         earlier = _bound_before(state, pod, names)

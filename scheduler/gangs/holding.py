@@ -73,17 +73,17 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
         return hold
 
 
-def let_overdue_go(state: State, now: float) -> None:
+def release_overdue(state: State, now: float) -> None:
     """Frees the devices of overdue holds, whose gangs' pods have not all come to be bound."""
     with state.lock:
         for key, gang in state.gangs.held():
             hold = gang.hold
             if hold is not None and hold.until <= now:
                 gang.awaited = (hold.uids - hold.arrived) & gang.waiting.keys()
-                let_go(state, key, gang, cause(key, len(gang.placed) + len(hold.arrived)))
+                release(state, key, gang, cause(key, len(gang.placed) + len(hold.arrived)))
 
 
-def let_go(state: State, key: GangKey, gang: Gang, text: str) -> None:
+def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
     """Frees all devices held for a gang; the binds that wait end with this text."""
     hold = gang.hold
     if hold is None:
@@ -94,7 +94,7 @@ def let_go(state: State, key: GangKey, gang: Gang, text: str) -> None:
     hold.outcome.set_result(text)
     if not hold.uids:
         return
-    _log.info("gang let go", gang=str(key), cause=text)
+    _log.info("gang released", gang=str(key), cause=text)
 
 
 def cause(key: GangKey, fitting: int) -> str:
@@ -169,7 +169,7 @@ def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -
             hold.uids |= places.keys()
             state.gangs.version += 1
             return key.pods
-    let_go(state, key, gang, cause(key, most))
+    release(state, key, gang, cause(key, most))
     return most
 
 

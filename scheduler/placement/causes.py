@@ -1,6 +1,6 @@
 """The reasons why a request fits on no node: one text for each cause, equal for all nodes with that cause.
 
-kube-scheduler groups nodes by equal texts and cuts what it tells a pod at 1,024 bytes
+kube-scheduler groups nodes by equal texts and cuts a pod's message at 1,024 bytes
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/types.go), so there are few texts, and
 each says what was asked and what there is at most.
 """

@@ -224,7 +224,7 @@ class Chooser:
         fleet = self.fleet
         core = fleet.core[rows] - need.core_percent
         memory = (fleet.memory[rows] - self._mib(need, rows)) * 100 // np.maximum(fleet.total[rows], 1)
-        # Where the need does not fit nobody looks at what would be left.
+        # Where the need does not fit, what would be left is not used.
         return np.asarray(np.maximum(np.minimum(core, memory), 0).astype(np.int32))
 
     def _single(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:

@@ -17,7 +17,7 @@ from scheduler.view.gpus import Row, gpu_rows, node_rows
 from scheduler.view.waiting import FRAGMENTED, Reason, conditions_of, fitting_nodes, reasons_of, stage_of
 
 RIGHTS = "this needs `list` of nodes and of pods in the whole cluster"
-NOBODY = {"pod": "", "corePercent": 0, "memoryMiB": 0, "containers": 0}
+NO_POD = {"pod": "", "corePercent": 0, "memoryMiB": 0, "containers": 0}
 SHOWN = 8
 """The most nodes that a line names."""
 
@@ -130,7 +130,7 @@ def _pods_table(rows: Sequence[Row]) -> str:
     lines = [
         (row["node"], row["uuid"], pod["pod"], *(str(pod[key]) for key in ("corePercent", "memoryMiB", "containers")))
         for row in rows
-        for pod in row["pods"] or [NOBODY]
+        for pod in row["pods"] or [NO_POD]
     ]
     return table(headings, lines)
 

@@ -26,6 +26,7 @@ from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.containers.resolving import Listed
 from nodeagent.driver_figures import DriverSample
+from nodeagent.gpu_watch import Node, Truth
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import PodResources
 from nodeagent.ledger_slots import LIVE, SLOTS_AT, SLOTS_USED_AT
@@ -33,7 +34,6 @@ from nodeagent.offer import Offer, slot_ids
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods
 from nodeagent.starting import Starter, World
-from nodeagent.truth import Node, Truth
 from nodeagent.turns import Policy
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.waiting import wait_until
@@ -98,7 +98,7 @@ def _agent(folder: Path) -> Iterator[FakeKubelet]:
         thread = threading.Thread(
             target=keep_registered,
             args=(sockets, "fairgpu.sock", names.GPU, Slots(Offered(slot_ids(GPUS))), starter.prepare),
-            kwargs={"wait": stop.wait, "heard": lambda _: None},
+            kwargs={"wait": stop.wait, "attempted": lambda _: None},
         )
         thread.start()
         try:

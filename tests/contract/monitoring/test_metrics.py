@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.driver_figures import Figure
+from nodeagent.gpu_watch import Observation
 from nodeagent.measures import Measures as NodeMeasures
 from nodeagent.measures import NodeCollector
-from nodeagent.truth import Seen
 from nodeagent.turns import Policy
 from scheduler.measures import Measures
 from tests.contract.monitoring.queries import OF_THE_TARGET, read_query
@@ -60,7 +60,7 @@ def of_the_node_agent() -> Families:
     NodeMeasures(registry)
     device = GivenDevice("GPU-0", 30, 4096, 0, 7)
     record = Record("team", "train", "uid", "main", frozenset({"slot-0"}), 1, False, Policy.HARD, 1, (device,))
-    seen = Seen({("uid", "main", "GPU-0"): Figure(1)})
+    seen = Observation({("uid", "main", "GPU-0"): Figure(1)})
     registry.register(NodeCollector(lambda: seen, lambda: [record], tuple, dict))
     found: Families = {}
     for family in registry.collect():

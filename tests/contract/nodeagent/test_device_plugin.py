@@ -26,7 +26,7 @@ class Plugin:
         self.slots = Slots(Offered(("slot-0", "slot-1")))
         self.prepared: list[frozenset[str]] = []
         self.refusal = ""
-        self.heard: list[KubeletError | OSError | None] = []
+        self.attempts: list[KubeletError | OSError | None] = []
 
     def prepare(self, slots: frozenset[str]) -> None:
         if self.refusal:
@@ -39,7 +39,7 @@ class Plugin:
         thread = threading.Thread(
             target=keep_registered,
             args=(folder, "fairgpu.sock", RESOURCE, self.slots, self.prepare),
-            kwargs={"wait": lambda seconds: stop.wait(seconds / 20), "heard": self.heard.append},
+            kwargs={"wait": lambda seconds: stop.wait(seconds / 20), "attempted": self.attempts.append},
         )
         thread.start()
         try:
@@ -116,7 +116,7 @@ def test_a_kubelet_that_refuses_is_asked_again(tmp_path: Path, plugin: Plugin) -
     with FakeKubelet(tmp_path) as kubelet:
         kubelet.refuse = "unsupported version"
         with plugin.kept(tmp_path):
-            error = wait_until(lambda: plugin.heard and plugin.heard[0], "the refusal is heard")
+            error = wait_until(lambda: plugin.attempts and plugin.attempts[0], "the refusal is reported")
             assert "unsupported version" in str(error)
             kubelet.refuse = ""
             wait_until(lambda: kubelet.registered, "the plugin is registered")

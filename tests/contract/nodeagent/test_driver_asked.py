@@ -96,4 +96,4 @@ def test_a_process_whose_memory_nvml_does_not_give_is_named_beside_the_others(mo
     processes = [SimpleNamespace(pid=OWN, usedGpuMemory=60 * MIB), SimpleNamespace(pid=1, usedGpuMemory=None)]
     monkeypatch.setitem(sys.modules, "pynvml", library(processes, []))
     sample = Nvml("GPU-1").sample()
-    assert (sample.bytes_by_pid, sample.untold) == ({OWN: 60 * MIB}, frozenset({1}))
+    assert (sample.bytes_by_pid, sample.unmeasured) == ({OWN: 60 * MIB}, frozenset({1}))

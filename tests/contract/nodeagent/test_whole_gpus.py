@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.driver_figures import Figure
-from nodeagent.truth import Seen
+from nodeagent.gpu_watch import Observation
 from nodeagent.turns import Policy
 from nodeagent.whole_gpus import LONGEST_STEP_NS, WholeGpus, put
 from sidecar.usage_record import DeviceUsage, read_usage
@@ -24,9 +24,9 @@ def record(*, whole: bool = True, start: int = 1) -> Record:
     return Record("team", "train", UID, "main", frozenset({"slot-0"}), start, whole, Policy.HARD, 1, (device,))
 
 
-def seen(percent: float, mib: int) -> Seen:
+def seen(percent: float, mib: int) -> Observation:
     key = UID, "main", GPU
-    return Seen({key: Figure(mib * MIB)}, busy_percent={key: percent}, processes={key: 1})
+    return Observation({key: Figure(mib * MIB)}, busy_percent={key: percent}, processes={key: 1})
 
 
 @pytest.fixture

@@ -156,9 +156,9 @@ def test_an_xid_that_a_program_causes_fences_nothing(gpus: Nvidia, driver: Drive
 
 def test_any_other_xid_fences_its_gpu_at_once(gpus: Nvidia, driver: Driver) -> None:
     driver.xids = [43, 79]
-    heard: list[dict[str, str]] = []
-    gpus.watch(lambda: bool(driver.xids), lambda: heard.append(health(gpus)))
-    assert heard == [{}, {"GPU-1": "Xid 79"}]
+    changes: list[dict[str, str]] = []
+    gpus.watch(lambda: bool(driver.xids), lambda: changes.append(health(gpus)))
+    assert changes == [{}, {"GPU-1": "Xid 79"}]
 
 
 def test_double_bit_errors_from_before_the_agent_fence_nothing_and_new_ones_do(gpus: Nvidia, driver: Driver) -> None:

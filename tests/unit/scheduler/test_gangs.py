@@ -22,7 +22,7 @@ from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS
 from scheduler.extender.binding import BindError
 from scheduler.extender.filtering import explain_pod
-from scheduler.gangs.holding import arrive, let_overdue_go
+from scheduler.gangs.holding import arrive, release_overdue
 from scheduler.measures import Measures
 from scheduler.placement.choosing import Chooser
 from scheduler.placement.request import Need, Request
@@ -138,9 +138,9 @@ def test_what_is_held_too_long_is_let_go_as_a_whole_with_the_cause() -> None:
     created(state, *pods)
     nodes = [answer(state, item, now=0.0) for item in pods[:2]]
     holds = [arrive(state, f"uid-train-{at}", nodes[at], 1.0) for at in range(2)]
-    let_overdue_go(state, GANG_SECONDS - 1)
+    release_overdue(state, GANG_SECONDS - 1)
     assert state.reservation("uid-train-2") is not None
-    let_overdue_go(state, GANG_SECONDS)
+    release_overdue(state, GANG_SECONDS)
     assert [hold.outcome.result() for hold in holds if hold] == ["gang: 2 of 3 fit"] * 2
     assert [state.fleet.held_by(f"uid-train-{at}") for at in range(3)] == [None] * 3
 
@@ -162,7 +162,7 @@ def test_a_bind_of_a_pod_whose_gang_was_let_go_is_refused() -> None:
     state, api = state_of("n0", "n1"), ApiServer(*items)
     created(state, *items)
     name = answer(state, items[0], now=0.0)
-    let_overdue_go(state, GANG_SECONDS)
+    release_overdue(state, GANG_SECONDS)
     assert arrive(state, "uid-train-0", name, GANG_SECONDS) is None
     with pytest.raises(BindError, match="free again"):
         bind_pod(state, api, items[0], name)
@@ -333,7 +333,7 @@ class TwoGangs(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 10.0, 31.0]))
     def wait(self, seconds: float) -> None:
         self.time.now += seconds
-        let_overdue_go(self.state, self.time.now)
+        release_overdue(self.state, self.time.now)
         self.settle()
 
     @rule()

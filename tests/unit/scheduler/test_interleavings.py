@@ -19,7 +19,7 @@ from scheduler.cluster.gang_pods import Hold
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
 from scheduler.extender.binding import BindError, settle
-from scheduler.gangs.holding import arrive, let_overdue_go
+from scheduler.gangs.holding import arrive, release_overdue
 from scheduler.placement.holding import Piece
 from tests.unit.scheduler.extended import ALLOCATION, ApiServer, Time, ask, bind_pod, pod
 from tests.unit.scheduler.fleets import node
@@ -151,7 +151,7 @@ class Interleavings(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.time.now += seconds
         for state in self.states:
-            let_overdue_go(state, self.time.now)
+            release_overdue(state, self.time.now)
         self.go_on("made")
         settle(self.states[self.leader], self.api, self.time.now)
 

@@ -53,7 +53,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """The result of one look at all GPUs.
 
     Attributes:
@@ -71,7 +71,7 @@ class Seen:
     silent: Mapping[str, str] = field(default_factory=dict)
 
 
-class Truth:
+class GpuWatch:
     """Looks at the GPUs repeatedly, and keeps what each look needs of the last one."""
 
     def __init__(self, node: Node, folders: Folders, proc: Path = PROC) -> None:
@@ -81,10 +81,10 @@ class Truth:
         self._ledgers = Ledgers()
         self._placed: dict[str, Placed] = {}
         self._since: dict[tuple[int, int], float] = {}
-        self.seen = Seen()
+        self.seen = Observation()
         """The last look; replaced whole, so that it can be read from any thread."""
 
-    def look(self, now_seconds: float) -> Seen:
+    def look(self, now_seconds: float) -> Observation:
         """Asks the driver about each GPU."""
         records = self._node.records()
         names = container_names(self._node.pods())
@@ -118,7 +118,7 @@ class Truth:
                     found[key] = self.seen.figures[key]
         self._since = unheld_since(self._since, (each for _, each in strays), now_seconds)
         self._ledgers.keep(self._ledger(record) for record in records)
-        self.seen = Seen(found, tuple(strays), busy, processes, silent)
+        self.seen = Observation(found, tuple(strays), busy, processes, silent)
         return self.seen
 
     def overdue(self, now_seconds: float) -> list[Process]:
@@ -189,7 +189,7 @@ class Truth:
 
 
 def _pids(sample: DriverSample) -> frozenset[int]:
-    return frozenset(sample.bytes_by_pid) | frozenset(sample.untold)
+    return frozenset(sample.bytes_by_pid) | frozenset(sample.unmeasured)
 
 
 def end(process: Process) -> bool:
