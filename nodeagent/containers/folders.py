@@ -76,8 +76,8 @@ def void_after_boot(folders: Folders, boot_id: str) -> None:
         spec.unlink(missing_ok=True)
     for folder in ("containers", "gpus"):
         shutil.rmtree(folders.root / folder, ignore_errors=True)
-    for told in folders.root.glob("*.json"):
-        told.unlink(missing_ok=True)
+    for file in folders.root.glob("*.json"):
+        file.unlink(missing_ok=True)
     put(path, boot_id.encode(), 0o600)
 
 
