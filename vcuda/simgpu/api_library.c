@@ -16,6 +16,20 @@ SIM_EXPORT CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *co
     return cuModuleLoadData((CUmodule *)library, code);
 }
 
+SIM_EXPORT CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *options,
+                                                  void **option_values, unsigned int option_count,
+                                                  CUlibraryOption *library_options, void **library_values,
+                                                  unsigned int library_count)
+{
+    (void)options;
+    (void)option_values;
+    (void)option_count;
+    (void)library_options;
+    (void)library_values;
+    (void)library_count;
+    return cuModuleLoad((CUmodule *)library, path);
+}
+
 SIM_EXPORT CUresult CUDAAPI cuLibraryUnload(CUlibrary library)
 {
     return cuModuleUnload((CUmodule)library);

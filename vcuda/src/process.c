@@ -2,6 +2,7 @@
 #include "process.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,12 +21,19 @@ static struct forgetful {
 
 static pthread_once_t forgetful_once = PTHREAD_ONCE_INIT;
 
+static void forget(void)
+{
+    if (forgetful != NULL)
+        memset(forgetful, 0, sizeof *forgetful);
+}
+
 static void map_forgetful(void)
 {
     void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED)
         abort();
-    madvise(page, 4096, MADV_WIPEONFORK); /* Linux 4.14; below, forks of CUDA processes share a slot */
+    if (madvise(page, 4096, MADV_WIPEONFORK) != 0) /* before Linux 4.14, and in gVisor: the C library's fork does it */
+        pthread_atfork(NULL, NULL, forget);
     forgetful = page;
 }
 

@@ -294,3 +294,56 @@ def test_whatever_a_program_does_it_is_charged_what_the_driver_holds(node: Node,
         assert ask("trim")[0] == 0
         assert container.charged() == node.truth("a")[0] == CONTEXT
         assert container.unsettled() == 0
+
+
+@pytest.mark.parametrize("lines", [("module", "unmodule"), ("moduleex", "unmodule"), ("library", "unlibrary")])
+def test_variables_of_a_module_are_charged_until_it_is_unloaded(node: Node, lines: tuple[str, str]) -> None:
+    container = node.container("a", CUDA_MODULE_LOADING="EAGER")
+    with container.session() as ask:
+        begun(ask)
+        assert ask(f"{lines[0]} a {512 * MIB}")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 512 * MIB
+        assert ask(f"alloc b {400 * MIB}")[0] == OUT_OF_MEMORY
+        assert ask(f"{lines[0]} c {512 * MIB}")[0] == OUT_OF_MEMORY
+        assert [ask(f"{lines[1]} a")[0], ask(f"alloc b {400 * MIB}")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 400 * MIB
+
+
+def test_a_module_larger_than_the_slice_is_refused_before_it_is_launched(node: Node) -> None:
+    with node.container("a").session() as ask:
+        begun(ask)
+        assert ask(f"launch holds_{2048 * MIB}")[0] == OUT_OF_MEMORY
+        assert node.truth("a")[1] == CONTEXT
+
+
+def test_variables_in_a_file_or_a_fat_binary_are_charged_and_small_ones_are_not(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert ask(f"module small {MIB}")[0] == 0
+        assert container.charged() == CONTEXT
+        assert ask(f"modulefile a {node.folder / 'image'} {64 * MIB}")[0] == 0
+        assert ask(f"libraryfile b {node.folder / 'image'} {32 * MIB}")[0] == 0
+        assert container.charged() == CONTEXT + 96 * MIB
+        assert ask("as cuModuleLoadData cuModuleLoadFatBinary")[0] == ask(f"module c {16 * MIB}")[0] == 0
+        assert container.charged() == CONTEXT + 112 * MIB
+
+
+def test_variables_end_with_their_context_and_are_charged_no_longer(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        assert [ask("init")[0], ask("newctx")[0], ask(f"module a {64 * MIB}")[0], ask("endctx")[0]] == [0] * 4
+        assert container.charged() == 0
+
+
+def test_two_processes_that_load_and_allocate_at_once_get_all_that_fits_and_no_more(node: Node) -> None:
+    container = node.container("a", Share(memory=2048 * MIB), CUDA_MODULE_LOADING="EAGER")
+    with container.session() as one, container.session() as other:
+        begun(one)
+        begun(other)
+        for _ in range(10):
+            lines = [(one, f"module a {512 * MIB}"), (other, f"alloc b {512 * MIB}"), (one, f"alloc c {512 * MIB}")]
+            assert [ask(line)[0] for ask, line in lines] == [0, 0, 0]
+            assert other(f"module d {64 * MIB}")[0] == OUT_OF_MEMORY
+            assert container.charged() == node.truth("a")[0] == 2048 * MIB
+            assert [one("unmodule a")[0], other("free b")[0], one("free c")[0]] == [0, 0, 0]

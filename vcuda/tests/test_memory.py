@@ -2,7 +2,8 @@
 
 import fcntl
 
-from node import MIB, OUT_OF_MEMORY, Container, Node, Share
+import pytest
+from node import BUILD, MIB, OUT_OF_MEMORY, SANITIZERS, Container, Node, Share
 
 
 def test_a_program_sees_a_gpu_of_the_size_of_its_slice(node: Node) -> None:
@@ -87,8 +88,12 @@ def test_a_fork_has_a_place_of_its_own_in_the_ledger(node: Node) -> None:
     assert answers[-1][1:] == [668 * MIB, 1024 * MIB]
 
 
-def test_a_child_that_ends_leaves_its_parents_place_alone(node: Node) -> None:
+@pytest.mark.parametrize("kernel", ["of today", "that wipes no page in a fork"])
+def test_a_child_that_ends_leaves_its_parents_place_alone(node: Node, kernel: str) -> None:
     container = node.container("a")
+    if kernel != "of today":
+        libraries = [*SANITIZERS, str(BUILD / "tests" / "unit" / "no_wipe.so"), str(container.library)]
+        container.settings["LD_PRELOAD"] = ":".join(libraries)
     with container.session() as ask:
         lines = ["init", "ctx", f"alloc a {100 * MIB}", "child"]
         assert [ask(line)[0] for line in lines] == [0] * len(lines)

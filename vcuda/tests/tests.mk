@@ -3,7 +3,7 @@ TESTS := $(B)/tests
 ACTOR := $(wildcard tests/actor/*.c)
 PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c)) $(TESTS)/actor
 UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead $(TESTS)/unit/refused_ledger \
-  $(TESTS)/unit/full_disk.so $(TESTS)/unit/finds_itself.so $(TESTS)/unit/constructor.so \
+  $(TESTS)/unit/full_disk.so $(TESTS)/unit/no_wipe.so $(TESTS)/unit/finds_itself.so $(TESTS)/unit/constructor.so \
   $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions $(TESTS)/unit/stub_driver.so)
 PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
 
@@ -121,7 +121,7 @@ $(TESTS)/%-asan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetc
 # keeps is in build/fuzz/corpus and build/fuzz/ledgers.
 FUZZ := $(B)/fuzz
 FUZZ_SECONDS ?= 60
-FUZZED := tests/unit/parsers.c src/loading/config_file.c src/loading/identity.c src/time/turns.c
+FUZZED := tests/unit/parsers.c src/loading/config_file.c src/loading/identity.c src/time/turns.c src/memory/image.c
 $(FUZZ)/parsers: $(FUZZED) $(INCLUDED)
 	@mkdir -p $(@D)
 	clang -std=c11 -D_GNU_SOURCE -O1 -g $(WARNINGS) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \

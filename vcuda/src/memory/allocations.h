@@ -20,6 +20,8 @@ enum kind {
     KIND_GRAPH,    /* CUgraphExec that allocates: `extent` is how much at most, `owner` since which trim it is mapped */
     KIND_GREEN,    /* CUgreenCtx; `owner` is its CUcontext, `extent` the CUdevice */
     KIND_PART,     /* CUcontext of a green one; `owner` is the device's primary CUcontext */
+    KIND_MODULE,   /* CUmodule with large variables */
+    KIND_LIBRARY,  /* CUlibrary with large variables */
     KIND_IMPORT,   /* CUdeviceptr of another process's memory; count of how often it was opened */
 };
 

@@ -77,6 +77,57 @@ static CUresult launch(struct line *line)
     return result == CUDA_SUCCESS ? CU(cuStreamSynchronize)(NULL) : result;
 }
 
+/* A module whose variables take so many bytes, and a library. */
+static const char *with_variables(size_t bytes)
+{
+    char name[48];
+    snprintf(name, sizeof name, "holds_%zu", bytes);
+    return kernel_module(name);
+}
+
+static CUresult module(struct line *line)
+{
+    return CU(cuModuleLoadData)((CUmodule *)place(line->name), with_variables(line->one));
+}
+
+static CUresult module_of_options(struct line *line)
+{
+    return CU(cuModuleLoadDataEx)((CUmodule *)place(line->name), with_variables(line->one), 0, NULL, NULL);
+}
+
+static const char *file_with_variables(const struct line *line)
+{
+    FILE *file = fopen(line->text, "w");
+    fputs(with_variables(line->two), file);
+    fclose(file);
+    return line->text;
+}
+
+static CUresult module_of_file(struct line *line)
+{
+    return CU(cuModuleLoad)((CUmodule *)place(line->name), file_with_variables(line));
+}
+
+static CUresult library_of_file(struct line *line)
+{
+    return CU(cuLibraryLoadFromFile)((CUlibrary *)place(line->name), file_with_variables(line), NULL, NULL, 0, NULL, NULL, 0);
+}
+
+static CUresult unmodule(struct line *line)
+{
+    return CU(cuModuleUnload)((CUmodule)*place(line->name));
+}
+
+static CUresult library_of(struct line *line)
+{
+    return CU(cuLibraryLoadData)((CUlibrary *)place(line->name), with_variables(line->one), NULL, NULL, 0, NULL, NULL, 0);
+}
+
+static CUresult unlibrary(struct line *line)
+{
+    return CU(cuLibraryUnload)((CUlibrary)*place(line->name));
+}
+
 static CUresult heap(struct line *line)
 {
     return CU(cuCtxSetLimit)(CU_LIMIT_MALLOC_HEAP_SIZE, line->one);
@@ -117,5 +168,8 @@ const struct verb context_verbs[] = {
     {"init", init},         {"ctx", ctx},           {"release", release}, {"newctx", newctx}, {"endctx", endctx},
     {"newgreen", newgreen}, {"endgreen", endgreen}, {"launch", launch},   {"heap", heap},
     {"attach", attach},     {"endprimary", endprimary}, {"reset", reset}, {"prints", prints},
-    {"stack", stack},       {"bypass", bypass},     {NULL, NULL},
+    {"stack", stack},       {"bypass", bypass},     {"module", module},   {"moduleex", module_of_options},
+    {"modulefile", module_of_file}, {"unmodule", unmodule}, {"library", library_of}, {"libraryfile", library_of_file},
+    {"unlibrary", unlibrary},
+    {NULL, NULL},
 };

@@ -5,6 +5,8 @@
  *     newctx3 / newctx4    by later forms       attach          one use more of the current context
  *     reset                of the primary one   endprimary      destroys it, as if it were its own
  *     launch NAME          a kernel of that name, on the default stream        heap, prints - BYTES   cuCtxSetLimit
+ *     module NAME BYTES    with variables of so many bytes      unmodule NAME         moduleex, modulefile NAME PATH BYTES
+ *     library NAME BYTES   unlibrary NAME        libraryfile NAME PATH BYTES
  *     info                 "FREE TOTAL"    total                cuDeviceTotalMem                      memory.c
  *     alloc NAME BYTES     free NAME       managed NAME BYTES   pitch NAME WIDTH HEIGHT
  *     fill NAME BYTES      on the device

@@ -4,6 +4,7 @@
  * for the same seed:         parsers SEED ROUNDS
  * or writes good input as files for the fuzzer to begin with:  parsers seeds FOLDER
  */
+#include <elf.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "crc32.h"
 #include "loading/config_file.h"
 #include "loading/identity.h"
+#include "memory/image.h"
 #include "time/schedule_page.h"
 
 /* Every parser, each on an exact copy, so that one byte read too far is seen. */
@@ -22,6 +24,7 @@ static void parse_all(const uint8_t *data, size_t size)
     memcpy(copy, data, size);
     config_check(copy, size, reason, sizeof reason);
     identity_parse_stat((const char *)copy, size);
+    image_variables(copy, size);
     if (schedule_check(copy, size)) {
         struct vcuda_schedule page;
         memcpy(&page, copy, sizeof page);
@@ -99,9 +102,57 @@ static size_t good_stat(uint8_t *room)
     return sizeof text - 1;
 }
 
+static size_t good_text(uint8_t *room)
+{
+    static const char text[] = ".version 6.0\n.global .align 4 .b8 a[3][5] = {1}, b;\n.entry f(.param .u64 p) {}\n";
+    memcpy(room, text, sizeof text - 1);
+    return sizeof text - 1;
+}
+
+/* Code with variables of 48 bytes in two sections. */
+static size_t good_elf(uint8_t *room)
+{
+    static const char names[] = "\0.text.f\0.nv.global\0.nv.global.init\0.names";
+    Elf64_Ehdr head = {.e_shoff = sizeof head, .e_shentsize = sizeof(Elf64_Shdr), .e_shnum = 4, .e_shstrndx = 3};
+    memcpy(head.e_ident, ELFMAG, SELFMAG);
+    head.e_ident[EI_CLASS] = ELFCLASS64;
+    Elf64_Shdr sections[4] = {{.sh_name = 1, .sh_size = 1000},
+                              {.sh_name = 9, .sh_size = 32, .sh_type = SHT_NOBITS},
+                              {.sh_name = 20, .sh_size = 16},
+                              {.sh_name = 36, .sh_size = sizeof names, .sh_offset = sizeof head + sizeof sections}};
+    memcpy(room, &head, sizeof head);
+    memcpy(room + sizeof head, sections, sizeof sections);
+    memcpy(room + sizeof head + sizeof sections, names, sizeof names);
+    return sizeof head + sizeof sections + sizeof names;
+}
+
+/* A fat binary of that, of text, and of what is compressed. */
+static size_t good_fat(uint8_t *room)
+{
+    size_t at = 16;
+    for (int kind = 1; kind <= 3; kind++) {
+        struct {
+            uint16_t kind, version;
+            uint32_t header_size;
+            uint64_t size;
+            uint32_t unknown[6];
+            uint64_t flags, more[2];
+        } entry = {(uint16_t)(kind == 3 ? 1 : kind), 0x101, sizeof entry, 0, {0}, kind == 3 ? 0x2000 : 0, {0}};
+        entry.size = kind == 2 ? good_elf(room + at + sizeof entry) : good_text(room + at + sizeof entry);
+        memcpy(room + at, &entry, sizeof entry);
+        at += sizeof entry + entry.size;
+    }
+    memcpy(room, &(uint32_t){0xba55ed50}, 4);
+    memcpy(room + 4, &(uint16_t[]){1, 16}, 4);
+    memcpy(room + 8, &(uint64_t){at - 16}, 8);
+    return at;
+}
+
+#define INPUTS 6
 static size_t good_input(int which, uint8_t *room)
 {
-    size_t size = which == 0 ? good_config(room) : which == 1 ? good_page(room) : good_stat(room);
+    static size_t (*const all[INPUTS])(uint8_t *) = {good_config, good_page, good_stat, good_text, good_elf, good_fat};
+    size_t size = all[which](room);
     if (checked_from(size) < size)
         seal(room, size, checked_from(size));
     return size;
@@ -109,9 +160,9 @@ static size_t good_input(int which, uint8_t *room)
 
 static void write_seeds(const char *folder)
 {
-    static const char *const names[] = {"config", "schedule", "stat"};
+    static const char *const names[] = {"config", "schedule", "stat", "text", "elf", "fat"};
     static uint8_t room[16384];
-    for (int which = 0; which < 3; which++) {
+    for (int which = 0; which < INPUTS; which++) {
         char path[512];
         snprintf(path, sizeof path, "%s/%s", folder, names[which]);
         size_t size = good_input(which, room);
@@ -156,10 +207,40 @@ static bool start_times_are_right(void)
     return right;
 }
 
+/* What the variables of an image take: one that says its length itself, and one of known length. */
+static bool variables_are_right(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } cases[] = {
+        {".visible .global .align 4 .b8 variables[1024];", 1024},
+        {".global .u32 x; .global .v4 .f32 y[10]; .global .f16x2 z, w[3][2], v;", 4 + 160 + 4 * 8},
+        {"// .global .b8 no[5];\n/* .global .b8 no[5]; */ .const .b8 c[9]; .extern .global .b8 e[]; .global .b8 m[7];", 7},
+        {".global .attribute(.managed) .align 8 .b64 m[2] = {1, 2};\n.file 1 \"a;b\"\n.global .u64 p = generic(m);", 24},
+        {".entry f(.param .u64 .ptr .global .align 4 p) { .local .b8 l[8]; { } }\n.global .b8 g[3];", 3},
+        {".global .b8 much[18446744073709551615][2];", UINT64_MAX},
+        {".global .b8 unfinished[5]", 0},
+        {"text", 0},
+        {"", 0},
+    };
+    static uint8_t room[16384];
+    bool right = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        right = image_variables(cases[i].text, IMAGE_ENDS_ITSELF) == cases[i].bytes && right;
+    right = image_variables(room, good_elf(room)) == 48 && image_variables(room, IMAGE_ENDS_ITSELF) == 48 && right;
+    right = image_variables(room, good_fat(room)) == 48 && image_variables(room, IMAGE_ENDS_ITSELF) == 48 && right;
+    struct {
+        uint32_t magic, version;
+        const void *data, *others;
+    } wrapper = {0x466243b1, 1, room, NULL};
+    return image_variables(&wrapper, IMAGE_ENDS_ITSELF) == 48 && right;
+}
+
 int main(int count, char **arguments)
 {
     static uint8_t room[16384];
-    if (!start_times_are_right())
+    if (!start_times_are_right() || !variables_are_right())
         return 1;
     if (count == 3 && strcmp(arguments[1], "seeds") == 0) {
         write_seeds(arguments[2]);
@@ -168,7 +249,7 @@ int main(int count, char **arguments)
     unsigned seed = count > 1 ? (unsigned)atoi(arguments[1]) : 1;
     long rounds = count > 2 ? atol(arguments[2]) : 20000;
     for (long i = 0; i < rounds; i++)
-        parse_all(room, mutated((int)(i % 3), room, &seed));
+        parse_all(room, mutated((int)(i % INPUTS), room, &seed));
     printf("%ld\n", rounds);
     return 0;
 }
