@@ -31,11 +31,11 @@ from scheduler.extender.wire import (
     ArgumentsError,
     BindArguments,
     BindResult,
-    FilterArguments,
     decode_bind,
     decode_filter,
     decode_preempt,
     encode,
+    encode_scores,
 )
 from scheduler.gangs.holding import arrive, release_overdue
 from scheduler.measures import Measures
@@ -122,34 +122,36 @@ class Routes:
     def filter(self, body: bytes) -> Response:
         """Answers with the nodes on which a pod can go."""
         started = time.perf_counter()
-        arguments = self._read("filter", body, started)
-        if isinstance(arguments, Response):
-            return arguments
-        result = filter_nodes(self._state, arguments, self._clock.now())
+        if not self._acts():
+            return self._not_acting("filter", started)
+        try:
+            result = filter_nodes(self._state, decode_filter(body), self._clock.now())
+        except ArgumentsError as error:
+            return self._unreadable("filter", error, started)
         self._answered("filter", "placed" if result.node_names else "refused", started)
         return Response(200, encode(result))
 
     def prioritize(self, body: bytes) -> Response:
         """Answers with the scores of nodes."""
         started = time.perf_counter()
-        arguments = self._read("prioritize", body, started)
-        if isinstance(arguments, Response):
-            return arguments
-        scores = prioritize_nodes(self._state, arguments)
+        if not self._acts():
+            return self._not_acting("prioritize", started)
+        try:
+            scores = prioritize_nodes(self._state, decode_filter(body))
+        except ArgumentsError as error:
+            return self._unreadable("prioritize", error, started)
         self._answered("prioritize", "placed", started)
-        return Response(200, encode(scores))
+        return Response(200, encode_scores(scores))
 
     def preempt(self, body: bytes) -> Response:
         """Answers with the pods that have to go for a pod."""
         started = time.perf_counter()
         if not self._acts():
-            self._answered("preempt", "not_acting", started)
-            return problem(503, "Service Unavailable", NOT_ACTING)
+            return self._not_acting("preempt", started)
         try:
             arguments = decode_preempt(body)
         except ArgumentsError as error:
-            self._answered("preempt", "unreadable", started)
-            return problem(400, "Bad Request", str(error))
+            return self._unreadable("preempt", error, started)
         result = preempt(self._state, self._roster, arguments, time.time())
         self._answered("preempt", "placed" if result.victims else "refused", started)
         return Response(200, encode(result))
@@ -158,13 +160,11 @@ class Routes:
         """Binds a pod; a thread sends the requests to the API server."""
         started = time.perf_counter()
         if not self._acts():
-            self._answered("bind", "not_acting", started)
-            return problem(503, "Service Unavailable", NOT_ACTING)
+            return self._not_acting("bind", started)
         try:
             arguments = decode_bind(request.body)
         except ArgumentsError as error:
-            self._answered("bind", "unreadable", started)
-            return problem(400, "Bad Request", str(error))
+            return self._unreadable("bind", error, started)
         error_text = await self._wait_for_gang(arguments)
         if not error_text:
             error_text = await asyncio.to_thread(self._bind, arguments)
@@ -190,16 +190,13 @@ class Routes:
             return str(error)
         return ""
 
-    def _read(self, verb: str, body: bytes, started: float) -> FilterArguments | Response:
-        """Returns the decoded arguments, or the response where there is nothing to decide."""
-        if not self._acts():
-            self._answered(verb, "not_acting", started)
-            return problem(503, "Service Unavailable", NOT_ACTING)
-        try:
-            return decode_filter(body)
-        except ArgumentsError as error:
-            self._answered(verb, "unreadable", started)
-            return problem(400, "Bad Request", str(error))
+    def _not_acting(self, verb: str, started: float) -> Response:
+        self._answered(verb, "not_acting", started)
+        return problem(503, "Service Unavailable", NOT_ACTING)
+
+    def _unreadable(self, verb: str, error: ArgumentsError, started: float) -> Response:
+        self._answered(verb, "unreadable", started)
+        return problem(400, "Bad Request", str(error))
 
     def _answered(self, verb: str, outcome: str, started: float) -> None:
         self._measures.answered(verb, outcome, time.perf_counter() - started)

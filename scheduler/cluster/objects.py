@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from fairgpu import allocation, inventory, names
@@ -148,42 +148,46 @@ def read_waiting(pod: Json) -> WaitingPod:
 
 def read_note(pod: Json) -> PodNote:
     """Parses a pod's facts; a sound allocation decides what it holds."""
-    metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
-    annotations = mapping(metadata.get("annotations"))
-    note = PodNote(
-        str(metadata["uid"]),
-        str(metadata.get("namespace", "")),
-        str(metadata["name"]),
-        None,
-        gang=_gang(annotations),
+    metadata, spec, status = mapping(pod.get("metadata")), mapping(pod.get("spec")), mapping(pod.get("status"))
+    annotations, node = mapping(metadata.get("annotations")), spec.get("nodeName")
+    gang = _gang(annotations)
+    note = partial(
+        PodNote,
+        uid=str(metadata["uid"]),
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata["name"]),
+        gang=gang,
         reclaim_at=str(annotations.get(names.RECLAIM_AT) or ""),
         leaving=bool(metadata.get("deletionTimestamp")),
         high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
         priority=_priority(spec),
     )
-    status, node = mapping(pod.get("status")), spec.get("nodeName")
     if status.get("phase") in ENDED:
-        return replace(note, ended=True)
-    if not isinstance(node, str) or not node:
-        unplaced = _is_unschedulable(status)
-        asked = _asked(pod) if _may_be_placed(spec) and (note.gang or unplaced) else None
-        return replace(
-            note,
-            waits=asked if unplaced else None,
-            member=asked if note.gang else None,
-            placeable=_placeable(status),
-            earmark=str(annotations.get(names.EARMARK) or ""),
-        )
+        return note(holding=None, ended=True)
+    if isinstance(node, str) and node:
+        holding, fault = _holding(node, annotations, spec)
+        return note(holding=holding, fault=fault, since=_bound_at(status))
+    unplaced = _is_unschedulable(status)
+    asked = _asked(pod) if _may_be_placed(spec) and (gang or unplaced) else None
+    return note(
+        holding=None,
+        waits=asked if unplaced else None,
+        member=asked if gang else None,
+        placeable=_placeable(status),
+        earmark=str(annotations.get(names.EARMARK) or ""),
+    )
+
+
+def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, str]:
+    """Returns what a bound pod holds, and why its allocation counts for nothing; empty where it is sound or absent."""
     cpu_milli, host_mib = host_demand(spec)
-    holding = Holding(node, (), cpu_milli, host_mib)
-    text = mapping(metadata.get("annotations")).get(names.ALLOCATION)
-    fault = ""
-    if isinstance(text, str):
-        try:
-            holding = Holding(node, _pieces(allocation.decode(text), node, spec), cpu_milli, host_mib)
-        except allocation.AllocationError as error:
-            fault = str(error)
-    return replace(note, holding=holding, fault=fault, since=_bound_at(status))
+    text = annotations.get(names.ALLOCATION)
+    if not isinstance(text, str):
+        return Holding(node, (), cpu_milli, host_mib), ""
+    try:
+        return Holding(node, _pieces(allocation.decode(text), node, spec), cpu_milli, host_mib), ""
+    except allocation.AllocationError as error:
+        return Holding(node, (), cpu_milli, host_mib), str(error)
 
 
 def read_node(item: Json) -> Node | None:
@@ -231,9 +235,8 @@ def host_demand(spec: Json) -> tuple[int, int]:
     main = [_requests(container) for container in mappings(spec.get("containers"))]
     init = [(_requests(item), is_native_sidecar(item)) for item in mappings(spec.get("initContainers"))]
     overhead = mapping(spec.get("overhead"))
-    cpu, memory = (
-        peak([amounts[at] for amounts in main], [(amounts[at], keeps) for amounts, keeps in init]) for at in (0, 1)
-    )
+    cpu = peak([amount for amount, _ in main], [(amount, keeps) for (amount, _), keeps in init])
+    memory = peak([amount for _, amount in main], [(amount, keeps) for (_, amount), keeps in init])
     return cpu + _milli(overhead.get("cpu")), memory + _mib(overhead.get("memory"))
 
 
@@ -343,20 +346,20 @@ def _requests(container: Json) -> tuple[int, int]:
 
 
 def _milli(value: Any) -> int:
-    return _milli_of(value) if isinstance(value, str) else math.ceil(_quantity(value) * 1000)
+    return _milli_of(value) if isinstance(value, str | None) else math.ceil(_quantity(value) * 1000)
 
 
 def _mib(value: Any) -> int:
-    return _mib_of(value) if isinstance(value, str) else math.ceil(_quantity(value) / MIB)
+    return _mib_of(value) if isinstance(value, str | None) else math.ceil(_quantity(value) / MIB)
 
 
 @lru_cache(maxsize=4096)
-def _milli_of(text: str) -> int:
+def _milli_of(text: str | None) -> int:
     return math.ceil(_quantity(text) * 1000)
 
 
 @lru_cache(maxsize=4096)
-def _mib_of(text: str) -> int:
+def _mib_of(text: str | None) -> int:
     return math.ceil(_quantity(text) / MIB)
 
 

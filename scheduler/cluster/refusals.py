@@ -70,10 +70,6 @@ class Refusals:
         key = self._key(request, rows)
         return self._present(key) or self._explain(key, request, rows)
 
-    def known(self, request: Request, rows: Ints) -> Refusal | None:
-        """Returns the refusal that was given for these rows, if nothing has changed since."""
-        return self._present(self._key(request, rows))
-
     def _key(self, request: Request, rows: Ints) -> tuple[Request, bytes]:
         asked = np.zeros(self._chooser.fleet.size, np.bool_)
         asked[rows] = True

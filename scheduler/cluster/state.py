@@ -9,10 +9,10 @@ shows it, or the pod, read SETTLE_SECONDS later, is not bound.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import islice, repeat
 
 import numpy as np
 
@@ -103,6 +103,7 @@ class State:
         self.sites = 0
         self._sites: dict[str, Site] = {}
         self._named: dict[str, frozenset[str]] = {}
+        self._scored: tuple[int, bytes, Ints] = (-1, b"", np.zeros(0, np.int64))
         self._noticed: set[str] = set()
         self._leaving: set[str] = set()
         self.earmarks: dict[str, tuple[WaitingPod, Earmark]] = {}
@@ -252,8 +253,7 @@ class State:
 
     def name_nodes(self, pod: WaitingPod, names: list[str]) -> None:
         """Remembers the nodes that kube-scheduler named for a pod on whose place other pods or volumes decide."""
-        if pod.rules.only_where_named:
-            self._named[pod.uid] = frozenset(names)
+        self._named[pod.uid] = frozenset(names)
 
     def named(self, uid: str) -> frozenset[str]:
         """Returns the nodes that kube-scheduler named for such a pod; none for any other."""
@@ -309,6 +309,20 @@ class State:
     def fitting(self, pod: WaitingPod, rows: Ints) -> Ints:
         """Returns the rows on which a pod fits."""
         return np.asarray(rows[self.chooser.gains(pod.request)[rows] != NONE])
+
+    def first(self, pod: WaitingPod, named: Callable[[str], bool], looks: int) -> int | None:
+        """Returns the best row for a pod among the nodes that are named; None where the best `looks` rows are not."""
+        names = self.fleet.names
+        return next((row for row in islice(self.chooser.in_order(pod.request), looks) if named(names[row])), None)
+
+    def note_scored(self, names: bytes, rows: Ints) -> None:
+        """Remembers the rows of the nodes whose scores kube-scheduler asks for next, by the JSON of their names."""
+        self._scored = self.offers, names, rows
+
+    def scored(self, names: bytes) -> Ints | None:
+        """Returns the rows of nodes by the JSON of their names; None where others were remembered last."""
+        offers, known, rows = self._scored
+        return rows if (offers, known) == (self.offers, names) else None
 
     def choose(self, pod: WaitingPod, rows: Ints, now: float) -> Reservation | None:
         """Reserves devices on the best of these rows for a pod; returns None where it fits on none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import msgspec
 import numpy as np
 
@@ -10,12 +12,36 @@ from scheduler.cluster.objects import PodError, WaitingPod, read_waiting
 from scheduler.cluster.refusals import Refusal
 from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS
-from scheduler.extender.wire import MAX_SCORE, FilterArguments, FilterResult, HostPriority
+from scheduler.extender.wire import MAX_SCORE, FilterArguments, FilterResult, encode_names
 from scheduler.gangs.holding import explain_member, place_member, release_overdue
 from scheduler.placement.fleet import Ints
 
+LOOKS = 4
+"""How many of the best nodes are looked for by name, before all names that kube-scheduler sent are read."""
 BOUND = "gpu: the pod is bound already"
 UNKNOWN_NODE = "gpu: the node publishes no inventory of GPUs that can be used"
+
+
+class _Asked:
+    """The nodes that kube-scheduler asks about. Their rows are looked up once an answer needs all of them."""
+
+    def __init__(self, state: State, arguments: FilterArguments) -> None:
+        self._state = state
+        self._arguments = arguments
+
+    def has(self, name: str) -> bool:
+        """Whether a node is among them."""
+        return self._arguments.has(name)
+
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        return self._arguments.node_names
+
+    @cached_property
+    def known(self) -> tuple[Ints, list[str]]:
+        """Their rows, and the names of those that offer no devices."""
+        return self._state.rows_of(self.names)
 
 
 def filter_nodes(state: State, arguments: FilterArguments, now: float) -> FilterResult:
@@ -27,38 +53,40 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
         state: the cluster.
         arguments: kube-scheduler's question.
         now: monotonic seconds.
+
+    Raises:
+        ArgumentsError: the question's list of nodes cannot be read.
     """
-    names = arguments.node_names or []
+    asked = _Asked(state, arguments)
     try:
         pod = read_waiting(arguments.pod)
     except PodError as error:
-        return FilterResult([], failed_and_unresolvable_nodes=dict.fromkeys(names, str(error)))
+        return FilterResult([], failed_and_unresolvable_nodes=dict.fromkeys(asked.names, str(error)))
     with state.lock:
         state.expire(now)
         release_overdue(state, now)
         state.ask(pod)
-        rows, unknown = state.rows_of(names)
-        earlier = _bound_before(state, pod, names)
+        earlier = _bound_before(state, pod, asked)
         if earlier is not None:
             return earlier
-        state.name_nodes(pod, names)
+        if pod.rules.only_where_named:
+            state.name_nodes(pod, asked.names)
         gang = state.gangs.wait(pod)
         if gang is None or gang.hold is None:
             state.forget(pod.uid)
         closed = kept_out(state, pod)
         if closed:
-            return _closed(state, pod, names, closed)
-        free = state.lifted_for(pod)
-        known = state.refusals.known(pod.request, rows) if gang is None and not free else None
-        with state.without(free):
-            chosen, text = ([], "") if known else _place(state, pod, rows, now)
+            return _closed(state, pod, asked.names, closed)
+        with state.without(state.lifted_for(pod)):
+            chosen, text = _place(state, pod, asked, now)
         if chosen:
             state.waiting.remove(pod.uid)
             return FilterResult(chosen)
         state.waiting.refuse(pod)
+        rows, unknown = asked.known
         if text:
             return FilterResult([], dict.fromkeys(_names(state, rows), text), dict.fromkeys(unknown, UNKNOWN_NODE))
-        return _refusal(known or state.refusals.of(pod.request, rows), unknown)
+        return _refusal(state.refusals.of(pod.request, rows), unknown)
 
 
 def kept_out(state: State, pod: WaitingPod) -> str:
@@ -86,15 +114,15 @@ def explain_pod(state: State, pod: WaitingPod) -> str:
     return "; ".join(state.refusals.of(pod.request, rows).texts) or UNKNOWN_NODE
 
 
-def _bound_before(state: State, pod: WaitingPod, names: list[str]) -> FilterResult | None:
+def _bound_before(state: State, pod: WaitingPod, asked: _Asked) -> FilterResult | None:
     """Returns the answer for a pod that is bound, or may be; None for one that is not."""
     kept = state.reservation(pod.uid)
     if kept is not None and kept.sent:
         # It is not known yet whether the pod was bound: it may hold these devices, and must not hold others.
-        return FilterResult([kept.placed.node]) if kept.placed.node in names else _undecided(names)
+        return FilterResult([kept.placed.node]) if asked.has(kept.placed.node) else _undecided(asked.names)
     if state.bound(pod.uid):
         # kube-scheduler has not seen it yet. What the pod holds stays as the API server has it.
-        return FilterResult([], failed_nodes=dict.fromkeys(names, BOUND))
+        return FilterResult([], failed_nodes=dict.fromkeys(asked.names, BOUND))
     return None
 
 
@@ -107,38 +135,50 @@ def _closed(state: State, pod: WaitingPod, names: list[str], text: str) -> Filte
     return FilterResult([], {}, failed) if held else FilterResult([], failed)
 
 
-def _place(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list[str], str]:
+def _place(state: State, pod: WaitingPod, asked: _Asked, now: float) -> tuple[list[str] | msgspec.Raw, str]:
     """Returns the nodes to answer, the best alone or all that fit where the pod prefers some, and what a gang lacks."""
     if pod.gang is not None:
-        return place_member(state, pod, rows, now)
+        return place_member(state, pod, asked.known[0], now)
     if pod.prefers:
-        return _names(state, state.fitting(pod, rows)), ""
+        fitting = state.fitting(pod, asked.known[0])
+        text = encode_names(_names(state, fitting))
+        state.note_scored(bytes(text), fitting)
+        return (text if len(fitting) else []), ""
     freed = state.earmarks.get(pod.uid)
-    row = state.fleet.rows.get(freed[1].node) if freed is not None else None
     reservation = None
-    if row is not None and row in rows:
+    if freed is not None and asked.has(freed[1].node):
         # What was freed for it is taken by it, where it suffices.
-        reservation = state.choose(pod, np.array([row]), now)
+        row = state.fleet.rows.get(freed[1].node)
+        reservation = None if row is None else state.choose(pod, np.array([row]), now)
     if reservation is None:
+        row = state.first(pod, asked.has, LOOKS)
+        rows = asked.known[0] if row is None else np.array([row])
         reservation = state.choose(pod, rows, now)
     return ([] if reservation is None else [reservation.placed.node]), ""
 
 
-def prioritize_nodes(state: State, arguments: FilterArguments) -> list[HostPriority]:
-    """Scores nodes by rank: the best node has MAX_SCORE, the worst 0."""
-    names = arguments.node_names or []
+def prioritize_nodes(state: State, arguments: FilterArguments) -> dict[int, list[str]]:
+    """Returns the nodes by their score, which is their rank: the best node has MAX_SCORE, the worst 0.
+
+    Raises:
+        ArgumentsError: the question's list of nodes cannot be read.
+    """
     try:
         pod = read_waiting(arguments.pod)
     except PodError:
-        return [HostPriority(name, 0) for name in names]
+        return {0: arguments.node_names}
     with state.lock:
-        rows, unknown = state.rows_of(names)
+        # kube-scheduler sends back the names that filter has answered, in the same order.
+        rows = state.scored(arguments.names_text)
+        unknown: list[str] = []
+        if rows is None:
+            rows, unknown = state.rows_of(arguments.node_names)
         gains = state.chooser.gains(pod.request)[rows]
-        ranks = np.unique(gains, return_inverse=True)[1]
-        best = max(int(ranks.max(initial=0)), 1)
-        scores = (ranks * MAX_SCORE // best).tolist()
-        known = [HostPriority(name, score) for name, score in zip(_names(state, rows), scores, strict=True)]
-    return known + [HostPriority(name, 0) for name in unknown]
+        names = state.fleet.names[rows]
+    levels = np.unique(gains)
+    scores = np.searchsorted(levels, gains) * MAX_SCORE // max(len(levels) - 1, 1)
+    found: dict[int, list[str]] = {int(score): names[scores == score].tolist() for score in np.unique(scores)}
+    return found | {0: found.get(0, []) + unknown}
 
 
 def _undecided(names: list[str]) -> FilterResult:

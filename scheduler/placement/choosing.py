@@ -7,8 +7,9 @@ lowest row, so that the answer follows from what there is and from nothing else.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -49,16 +50,29 @@ class Placed:
 
 
 @dataclass(slots=True)
-class _Gains:
-    """The gains of one kind of request.
+class _Figures:
+    """Figures of all rows: the gains of one kind of request, or the worth of what is left now.
 
     Attributes:
         version: the fleet's when they were computed.
-        of_row: by row; NONE where it does not fit.
+        of_row: by row; a gain is NONE where the request does not fit.
     """
 
     version: int
     of_row: Floats
+
+    def refresh(self, fleet: Fleet, compute: Callable[[Ints], Floats]) -> None:
+        """Computes the figures of rows that have changed since."""
+        if self.version != fleet.version:
+            if len(self.of_row) < fleet.size:
+                self.of_row = np.append(self.of_row, np.full(fleet.size - len(self.of_row), NONE))
+            rows = np.flatnonzero(fleet.changed[: fleet.size] > self.version)
+            self.of_row[rows] = compute(rows)
+            self.version = fleet.version
+
+
+def _nothing() -> _Figures:
+    return _Figures(-1, np.zeros(0))
 
 
 class Chooser:
@@ -72,7 +86,8 @@ class Chooser:
     def __init__(self, fleet: Fleet, worth: Worth | None = None) -> None:
         self.fleet = fleet
         self._worth = worth
-        self._kept: OrderedDict[Request, _Gains] = OrderedDict()
+        self._kept: OrderedDict[Request, _Figures] = OrderedDict()
+        self._now = _nothing()
 
     @property
     def worth(self) -> Worth | None:
@@ -83,22 +98,16 @@ class Chooser:
     def worth(self, worth: Worth | None) -> None:
         self._worth = worth
         self._kept.clear()
+        self._now = _nothing()
 
     def gains(self, request: Request) -> Floats:
         """Returns each row's gain from taking the request; NONE where it does not fit."""
-        fleet = self.fleet
         kept = self._kept.get(request)
         if kept is None:
-            rows = np.arange(fleet.size)
-            kept = self._kept[request] = _Gains(fleet.version, self._of_rows(request, rows))
+            kept = self._kept[request] = _nothing()
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
-        elif kept.version != fleet.version:
-            if len(kept.of_row) < fleet.size:
-                kept.of_row = np.append(kept.of_row, np.full(fleet.size - len(kept.of_row), NONE))
-            rows = np.flatnonzero(fleet.changed[: fleet.size] > kept.version)
-            kept.of_row[rows] = self._of_rows(request, rows)
-            kept.version = fleet.version
+        kept.refresh(self.fleet, partial(self._of_rows, request))
         self._kept.move_to_end(request)
         return kept.of_row
 
@@ -109,6 +118,16 @@ class Chooser:
         gains[rows] = of_row[rows]
         row = int(gains.argmax()) if len(gains) else 0
         return row if len(gains) and gains[row] != NONE else None
+
+    def in_order(self, request: Request) -> Iterator[int]:
+        """Yields the rows on which the request fits, that with the largest gain first."""
+        gains = self.gains(request).copy()
+        while len(gains):
+            row = int(gains.argmax())
+            if gains[row] == NONE:
+                return
+            yield row
+            gains[row] = NONE
 
     def place(self, request: Request, row: int) -> Placed | None:
         """Returns the devices on one node; None where the request does not fit there."""
@@ -234,9 +253,20 @@ class Chooser:
             return np.where(fitting, fleet.idle[rows].astype(np.float64), NONE)
         if self._worth is None:
             return np.where(fitting, 0.0, NONE)
-        left = Left(fleet.cls[rows], fleet.idle[rows], fleet.cpu[rows], fleet.host[rows])
-        gains = single_gains(self._worth, left, _taken(left, self._after(need, rows), request))
+        left = self._left(rows)
+        gains = single_gains(
+            self._worth, left, self._values(self._worth)[rows], _taken(left, self._after(need, rows), request)
+        )
         return np.where(fitting, rounded(gains), NONE)
+
+    def _left(self, rows: Ints) -> Left:
+        fleet = self.fleet
+        return Left(fleet.cls[rows], fleet.idle[rows], fleet.cpu[rows], fleet.host[rows])
+
+    def _values(self, worth: Worth) -> Floats:
+        """Returns the worth of what is left now of each row, which all kinds of requests share."""
+        self._now.refresh(self.fleet, lambda rows: values(worth, self._left(rows)))
+        return self._now.of_row
 
     def _several(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
         """Returns each row's gain from giving its fullest devices that fit."""
@@ -248,8 +278,8 @@ class Chooser:
         taken = np.zeros(idle.shape, np.bool_)
         np.put_along_axis(taken, order[:, : need.gpus], values=True, axis=1)
         after = np.where(taken, self._after(need, rows), idle)
-        left = Left(fleet.cls[rows], idle, fleet.cpu[rows], fleet.host[rows])
-        return rounded(values(self._worth, _taken(left, after, request)) - values(self._worth, left))
+        left = self._left(rows)
+        return rounded(values(self._worth, _taken(left, after, request)) - self._values(self._worth)[rows])
 
     def _emptiness(self, rows: Ints) -> Floats:
         """Returns the part of each row's GPUs that is left, in percent."""

@@ -144,22 +144,23 @@ def values(worth: Worth, left: Left) -> Floats:
     )
 
 
-def single_gains(worth: Worth, left: Left, after: Left) -> Floats:
+def single_gains(worth: Worth, left: Left, now: Floats, after: Left) -> Floats:
     """Returns, for each device of each node, the node's gain if that device is taken.
 
     Args:
         worth: what was learned.
         left: what is left now.
+        now: the worth of the nodes now, as `values` returns it.
         after: what would be left of the node, and of each device if it is the one that is taken.
     """
     cls, idle, then = left.cls, left.idle, after.idle
     place = worth.host_level(after.cpu, after.host)
-    now = _used_by_one(worth, cls, idle, place) + _kept(worth, cls, idle)
+    kept = _used_by_one(worth, cls, idle, place) + _kept(worth, cls, idle)
     changed = _used_by_one(worth, cls, then, place) + _kept(worth, cls, then)
-    gains = now.sum(axis=1)[:, None] - now + changed
+    gains = kept.sum(axis=1)[:, None] - kept + changed
     gains += _used_by_several_but_one(worth, left, then, place)
     gains -= _stranded(worth, idle.sum(axis=1)[:, None] - idle + then, after.cpu[:, None])
-    return np.asarray(gains - values(worth, left)[:, None])
+    return np.asarray(gains - now[:, None])
 
 
 def rounded(gains: Floats) -> Floats:

@@ -17,13 +17,15 @@ from itertools import count
 from random import Random
 from typing import Any
 
+import orjson
+
 from fairgpu.cluster.api import ApiError
 from fairgpu.inventory import Device, Inventory, Link
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import SETTLE_SECONDS, State
 from scheduler.extender.binding import BindError, Clock, bind, settle
 from scheduler.extender.filtering import filter_nodes
-from scheduler.extender.wire import BindArguments, FilterArguments
+from scheduler.extender.wire import BindArguments, decode_filter
 from scheduler.placement.fleet import Node
 
 PODS, NODES, GPUS, THREADS = 1000, 100, 8, 64
@@ -125,7 +127,9 @@ def place_all(
             return
         with suppress(ApiError, BindError):
             item = server.get(f"/{name}")
-            found = filter_nodes(state, FilterArguments(item, names), 1000.0).node_names
+            found = filter_nodes(
+                state, decode_filter(orjson.dumps({"Pod": item, "NodeNames": names})), 1000.0
+            ).node_names
             if name in deleted:
                 server.delete(name)
                 state.remove_pod(item["metadata"]["uid"])

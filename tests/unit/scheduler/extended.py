@@ -12,7 +12,7 @@ from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
 from scheduler.extender.binding import Clock, bind
 from scheduler.extender.filtering import filter_nodes
-from scheduler.extender.wire import BindArguments, FilterArguments, encode
+from scheduler.extender.wire import BindArguments, FilterArguments, decode_filter, encode
 from tests.unit.scheduler.fleets import node
 
 ALLOCATION = "fairgpu.io/allocation"
@@ -120,9 +120,14 @@ class Time:
         return Clock(lambda: self.now, self.wait)
 
 
+def arguments(item: dict[str, Any], names: list[str]) -> FilterArguments:
+    """The arguments of filter and prioritize, as kube-scheduler sends them."""
+    return decode_filter(json.dumps({"Pod": item, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode())
+
+
 def ask(state: State, item: dict[str, Any], now: float = 1000.0, names: list[str] | None = None) -> Answer:
     """Filter's answer; all nodes are named where none are."""
-    asked = FilterArguments(item, list(state.fleet.rows) if names is None else names)
+    asked = arguments(item, list(state.fleet.rows) if names is None else names)
     answer = json.loads(encode(filter_nodes(state, asked, now)))
     return Answer(answer["NodeNames"], answer["FailedNodes"], answer["FailedAndUnresolvableNodes"])
 
@@ -130,8 +135,8 @@ def ask(state: State, item: dict[str, Any], now: float = 1000.0, names: list[str
 def bind_pod(state: State, api: ApiServer, item: dict[str, Any], name: str, time: Time | None = None) -> None:
     """Binds a pod to a node."""
     metadata = item["metadata"]
-    arguments = BindArguments(metadata["name"], metadata["namespace"], metadata["uid"], name)
-    bind(state, api, arguments, (time or Time()).clock)
+    asked = BindArguments(metadata["name"], metadata["namespace"], metadata["uid"], name)
+    bind(state, api, asked, (time or Time()).clock)
 
 
 def watched(state: State, api: ApiServer, name: str) -> None:

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fairgpu.cluster.api import ApiError
 from scheduler.cluster.objects import PodError, read_note, read_waiting
 from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS
 from scheduler.extender.binding import BindError, settle
 from scheduler.extender.filtering import prioritize_nodes
-from scheduler.extender.wire import ArgumentsError, FilterArguments, decode_bind, decode_filter
-from tests.unit.scheduler.extended import ApiServer, Time, ask, bind_pod, device_of, pod, state_of, watched
+from scheduler.extender.wire import ArgumentsError, decode_bind, decode_filter, encode_scores
+from scheduler.placement.holding import Holding, Piece
+from scheduler.placement.mix import MixCounter
+from scheduler.placement.request import Need, Request
+from scheduler.placement.worth import Worth, learn
+from tests.unit.scheduler.extended import (
+    ApiServer,
+    Time,
+    arguments,
+    ask,
+    bind_pod,
+    device_of,
+    pod,
+    state_of,
+    watched,
+)
 from tests.unit.scheduler.fleets import node
 
 SILENT = ApiError(0, "Unanswered", "read timed out")
@@ -83,8 +101,60 @@ def test_a_pod_that_prefers_nodes_gets_all_that_fit_with_scores_by_rank(changes:
     ask(state, pod("a", core=100), names=["n1"])
     item = pod("b", **changes)
     assert ask(state, item).node_names == ["n0", "n2"]
-    scores = prioritize_nodes(state, FilterArguments(item, ["n0", "n2", "gone"]))
-    assert [(score.host, score.score) for score in scores] == [("n0", 0), ("n2", 0), ("gone", 0)]
+    scores = prioritize_nodes(state, arguments(item, ["n0", "n2", "gone"]))
+    assert scores == {0: ["n0", "n2", "gone"]}
+
+
+def test_scores_are_the_same_for_the_names_that_filter_answered_as_for_any_others() -> None:
+    state = state_of("n0", "n1", "n2")
+    ask(state, pod("a", core=30), names=["n1"])
+    item = pod("b")
+    item["metadata"]["annotations"] = {"fairgpu.io/placement": "spread"}
+    answered = ask(state, item).node_names
+    expected = {0: ["n1"], 10: ["n0", "n2"]}
+    assert prioritize_nodes(state, arguments(item, answered)) == expected
+    state.remove_node("n2")
+    state.put_node(node("n3", 2))
+    state.put_node(node("n2", 1))
+    assert prioritize_nodes(state, arguments(item, answered)) == expected
+
+
+def test_scores_are_encoded_as_kube_scheduler_reads_them() -> None:
+    scores = {0: ["n0"], 7: ["n1", 'a","b', "n2"], 10: []}
+    assert json.loads(encode_scores(scores)) == [
+        {"Host": "n0", "Score": 0},
+        {"Host": "n1", "Score": 7},
+        {"Host": 'a","b', "Score": 7},
+        {"Host": "n2", "Score": 7},
+    ]
+
+
+@cache
+def learned() -> Worth:
+    """What nodes of one GPU are worth where all pods ask for a third or two of one."""
+    counter, state = MixCounter(), state_of("n0")
+    for core in (33, 66):
+        counter.see(Request((Need(1, core, memory_percent=core),)))
+    return learn(counter.mix(), state.fleet.classes, {1: 12}, np.random.default_rng(1))
+
+
+@settings(max_examples=50)
+@given(held=st.lists(st.integers(0, 100), min_size=12, max_size=12), named=st.sets(st.integers(0, 11), min_size=1))
+def test_the_best_of_the_named_nodes_is_answered_wherever_it_ranks(held: list[int], named: set[int]) -> None:
+    state = state_of(*(f"n{number}" for number in range(12)))
+    for number, core in enumerate(held):
+        state.fleet.hold(f"held-{number}", Holding(f"n{number}", (Piece(f"n{number}-0", core, 0, 1),)))
+    state.learn(learned())
+    asked = pod("a", core=40)
+    rows = np.array(sorted(named))
+    best = state.chooser.best(read_waiting(asked).request, rows)
+    names = [f"n{number}" for number in named]
+    assert ask(state, asked, names=names).node_names == ([] if best is None else [f"n{best}"])
+
+
+def test_a_node_is_not_taken_for_one_whose_name_begins_alike() -> None:
+    state = state_of("n1", "n10")
+    assert ask(state, pod("a"), names=["n10", "other-n1"]).node_names == ["n10"]
 
 
 def test_a_pod_that_spreads_scores_the_emptier_node_higher() -> None:
@@ -92,8 +162,8 @@ def test_a_pod_that_spreads_scores_the_emptier_node_higher() -> None:
     ask(state, pod("a", core=30), names=["n0"])
     item = pod("b")
     item["metadata"]["annotations"] = {"fairgpu.io/placement": "spread"}
-    scores = prioritize_nodes(state, FilterArguments(item, ["n0", "n1"]))
-    assert {score.host: score.score for score in scores} == {"n0": 0, "n1": 10}
+    scores = prioritize_nodes(state, arguments(item, ["n0", "n1"]))
+    assert scores == {0: ["n0"], 10: ["n1"]}
 
 
 @pytest.mark.parametrize(

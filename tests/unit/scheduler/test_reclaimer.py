@@ -18,11 +18,10 @@ from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
 from scheduler.extender.filtering import filter_nodes
-from scheduler.extender.wire import FilterArguments
 from scheduler.measures import Measures
 from scheduler.reclaim.reclaimer import Clocks, Reclaimer
 from scheduler.settings import ReclaimSettings
-from tests.unit.scheduler.extended import pod
+from tests.unit.scheduler.extended import arguments, pod
 from tests.unit.scheduler.fleets import node
 
 RECLAIM_AT, EARMARK, ALLOCATION = "fairgpu.io/reclaim-at", "fairgpu.io/earmark", "fairgpu.io/allocation"
@@ -118,7 +117,7 @@ class Cluster:
 
     def filter(self, name: str) -> list[str]:
         """Where kube-scheduler may place a pod."""
-        return filter_nodes(self.state, FilterArguments(self.pods[name], list(self.nodes)), self.now).node_names
+        return filter_nodes(self.state, arguments(self.pods[name], list(self.nodes)), self.now).node_names
 
     def count(self, name: str, outcome: str) -> float:
         return self.registry.get_sample_value(f"fairgpu_scheduler_{name}_total", {"outcome": outcome}) or 0.0
@@ -449,7 +448,7 @@ def test_a_pod_with_required_pod_affinity_is_planned_only_on_nodes_that_were_nam
     cluster.waits("new", affinity=near)
     cluster.step()
     assert cluster.done == []
-    filter_nodes(cluster.state, FilterArguments(cluster.pods["new"], ["n1"]), 0.0)
+    filter_nodes(cluster.state, arguments(cluster.pods["new"], ["n1"]), 0.0)
     cluster.step()
     assert decode(cluster.notes(EARMARK)["new"]).node == "n1"
 

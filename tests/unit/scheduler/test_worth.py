@@ -34,7 +34,7 @@ def test_the_gain_of_a_device_is_what_the_node_is_worth_then_less_what_it_is_wor
     rows = np.arange(fleet.size)
     now = Left(fleet.cls[rows], fleet.idle[rows], fleet.cpu[rows], fleet.host[rows])
     after = np.minimum(now.idle, left)
-    gains = single_gains(worth, now, now._replace(idle=after, cpu=now.cpu - cpu))
+    gains = single_gains(worth, now, values(worth, now), now._replace(idle=after, cpu=now.cpu - cpu))
     for at in range(now.idle.shape[1]):
         one = now.idle.copy()
         one[:, at] = after[:, at]
