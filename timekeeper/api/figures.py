@@ -16,6 +16,7 @@ import structlog
 from timekeeper.domain.charges import rate_now
 from timekeeper.domain.sessions import Session
 from timekeeper.ledger import keys, reading
+from timekeeper.ledger.client import readable_answers
 from timekeeper.ledger.entries import LedgerEntry
 from timekeeper.ledger.totals import Summary, SummaryError, decode_summary
 
@@ -162,18 +163,19 @@ class Book:
         for session, account in page:
             figures.hget(keys.AccountKeys(account).amounts(int(periods[account] or 0)), session.uid)
             figures.hmget(keys.report(session.uid), ["at", "used"])
-        answers = figures.execute()
+        answers = readable_answers(figures.execute(raise_on_error=False))
+        reports = [(None, None) if answer is None else answer for answer in answers[1::2]]
         now = self._now()
         return [
             SessionFigures(
                 session=session,
                 account=account,
                 rate=rate_now(session.tariff, now),
-                amount=int(answers[2 * index].split(b" ")[2]) if answers[2 * index] else 0,
-                reported_at=int(answers[2 * index + 1][0]) if answers[2 * index + 1][0] else None,
-                used=None if answers[2 * index + 1][1] is None else int(answers[2 * index + 1][1]),
+                amount=0 if text is None else reading.amount_or_mark(text).amount,
+                reported_at=reading.whole(at),
+                used=reading.whole(used),
             )
-            for index, (session, account) in enumerate(page)
+            for (session, account), text, (at, used) in zip(page, answers[::2], reports, strict=True)
         ]
 
 

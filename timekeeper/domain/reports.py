@@ -137,7 +137,12 @@ class ReportTerms:
 
     def most_gpu(self, instant: int) -> int:
         """Returns the most GPU time that the session can have used by an instant, in microGPU-seconds."""
-        return sum(device.shares for device in self.devices) * max(instant - self.start, 0) * GPU_SECOND // SECOND
+        return self.shares * max(instant - self.start, 0) * GPU_SECOND // SECOND
+
+    @property
+    def shares(self) -> int:
+        """The number of vGPUs that the session's containers hold."""
+        return sum(device.shares for device in self.devices)
 
     def most_money(self, instant: int) -> int:
         """Returns the price of the most GPU time that it can have used by an instant, in microGPU-seconds."""

@@ -219,6 +219,18 @@ def concerns_all(error: Exception) -> bool:
     return isinstance(error, FencedError | StoreUnavailableError)
 
 
+def readable_answers(answers: Sequence[Any]) -> list[Any]:
+    """Returns a pipeline's answers, with None for each key that holds another type than its command expects.
+
+    Raises:
+        redis.RedisError: the store refused a command for another reason.
+    """
+    for answer in answers:
+        if isinstance(answer, Exception) and concerns_all(answer):
+            raise answer
+    return [None if isinstance(answer, Exception) else answer for answer in answers]
+
+
 def isolate_failures(names: Iterable[str], act: Callable[[list[str]], object]) -> dict[str, Exception]:
     """Acts on accounts together; where the data of one makes that fail, on halves, down to single accounts.
 

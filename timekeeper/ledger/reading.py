@@ -19,7 +19,7 @@ from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.sessions import Session
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, concerns_all, described, run_one
+from timekeeper.ledger.client import Call, concerns_all, described, readable_answers, run_one
 from timekeeper.ledger.codec import (
     UNREADABLE,
     RecordError,
@@ -86,11 +86,7 @@ def highest_epoch(client: redis.Redis) -> int:
         pipeline = client.pipeline(transaction=False)
         for name in names[start : start + BATCH]:
             pipeline.hget(keys.AccountKeys(name).head, "epoch")
-        answers = pipeline.execute(raise_on_error=False)
-        for error in answers:
-            if isinstance(error, Exception) and concerns_all(error):
-                raise error
-        found = [whole(answer) for answer in answers if not isinstance(answer, Exception)]
+        found = [whole(answer) for answer in readable_answers(pipeline.execute(raise_on_error=False))]
         epochs += [epoch for epoch in found if epoch is not None and epoch < EPOCH_LIMIT]
     return max(epochs)
 
@@ -152,7 +148,7 @@ def amounts_of(
             pipeline.hmget(keys.AccountKeys(account).amounts(period), list(uids))
         for (account, period, uids), texts in zip(chunk, pipeline.execute(), strict=True):
             found = zip(uids, texts, strict=True)
-            amounts[account, period] = {uid: _amount_or_mark(text) for uid, text in found if text is not None}
+            amounts[account, period] = {uid: amount_or_mark(text) for uid, text in found if text is not None}
     return amounts
 
 
@@ -307,8 +303,8 @@ def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
     pipeline = client.pipeline(transaction=False)
     for uid in uids:
         pipeline.hget(keys.report(uid), "used")
-    answers = pipeline.execute() if uids else []
-    return [whole(answer) for answer in answers]
+    answers = pipeline.execute(raise_on_error=False) if uids else []
+    return [whole(answer) for answer in readable_answers(answers)]
 
 
 def totals_of(sums: Sequence[Any], version: Any = None) -> PeriodTotals | None:
@@ -363,7 +359,8 @@ def read_amount(text: Any) -> StoredAmount:
     return StoredAmount(int(amount), int(posted), flag, last_point)
 
 
-def _amount_or_mark(text: Any) -> StoredAmount:
+def amount_or_mark(text: Any) -> StoredAmount:
+    """Parses a stored amount; UNREADABLE_AMOUNT for any other text."""
     try:
         return read_amount(text)
     except ValueError:

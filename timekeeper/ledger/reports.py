@@ -128,6 +128,7 @@ def write_terms(
     """Writes the terms of sessions' reports, by uid, and the offsets of their periods from a quarter of an hour.
 
     Terms that the store holds stay, because earlier reports were priced by them, unless whether use is billed changed.
+    GPU time that an earlier version stored without a bound is reduced to the most that the session can have used.
 
     Args:
         client: the store.
@@ -138,14 +139,17 @@ def write_terms(
     Raises:
         StoreError: Redis does not answer, or does not run the script.
     """
-    encoded = [(uid, encode_terms(each), encode_phases(phases.get(uid, (0,)))) for uid, each in terms.items()]
+    encoded: list[tuple[str, tuple[str | int, ...]]] = [
+        (uid, (encode_terms(each), encode_phases(phases.get(uid, (0,))), -(-each.start // 1000), each.shares))
+        for uid, each in terms.items()
+    ]
     store: Any = client
     # The reports of two sessions lie in two slots of a cluster, and a script takes keys of one.
     at_once = 1 if isinstance(store, ClusterStore) else TERMS_AT_ONCE
-    calls, always = [], (REPORT_SECONDS, int(replace))
+    calls, always = list[Call](), (REPORT_SECONDS, int(replace))
     for start in range(0, len(encoded), at_once):
         part = encoded[start : start + at_once]
-        written = [value for _, text, phase in part for value in (text, phase)]
+        written = [value for _, values in part for value in values]
         calls.append(Call("write_terms", tuple(keys.report(uid) for uid, *_ in part), (*always, *written)))
     for call, answer in zip(calls, run(client, calls), strict=True):
         if isinstance(answer, StoreError):

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.support.ledger.harness import LedgerHarness, report, told
+from tests.support.ledger.harness import MONTH, LedgerHarness, report, told
+from timekeeper.api.figures import Book
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import Bill
@@ -144,3 +145,46 @@ def test_the_end_of_a_pod_whose_last_report_has_no_time_is_found(teams: LedgerHa
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
     assert teams.keeper is not None
     assert teams.keeper.books.not_settled == {}
+
+
+@pytest.mark.parametrize("used", [2 * HOUR * GPU_SECOND, 60 * GPU_SECOND, 10**24, 10**30])
+def test_the_gpu_time_of_an_earlier_version_s_reports_is_at_most_what_the_session_can_have_used(
+    teams: LedgerHarness, used: int
+) -> None:
+    key = keys.report("pod-a")
+    teams.client.delete(key)
+    teams.client.hset(key, mapping={"at": str(teams.now), "used": str(used), "boots": "old"})
+    teams.pass_time(HOUR)
+    lead_again(teams)
+    teams.round()
+    age = 60 * GPU_SECOND
+    assert reading.used(teams.client, ["pod-a", "pod-b"]) == [min(used, age), age]
+
+
+def test_the_gpu_time_of_an_earlier_version_s_reports_without_a_time_is_dropped(teams: LedgerHarness) -> None:
+    teams.client.delete(keys.report("pod-a"))
+    teams.client.hset(keys.report("pod-a"), "used", str(10**30))
+    lead_again(teams)
+    teams.round()
+    assert reading.used(teams.client, ["pod-a"]) == [None]
+
+
+@pytest.mark.parametrize("field", ["at", "used"])
+def test_a_figure_of_reports_that_cannot_be_read_is_not_measured_in_answers(teams: LedgerHarness, field: str) -> None:
+    teams.client.hset(keys.report("pod-a"), field, "nonsense")
+    shown = Book(teams.client, lambda: teams.now).sessions("", "", 10)
+    assert [(found.reported_at is None, found.used is None) for found in shown] == [
+        (field == "at", field == "used"),
+        (False, False),
+    ]
+
+
+def test_reports_and_an_amount_of_another_type_hide_no_session_from_answers(teams: LedgerHarness) -> None:
+    teams.client.delete(keys.report("pod-a"))
+    teams.client.set(keys.report("pod-a"), "text")
+    teams.client.hset(keys.AccountKeys("b").amounts(MONTH), "pod-b", "nonsense")
+    shown = Book(teams.client, lambda: teams.now).sessions("", "", 10)
+    assert [(found.session.uid, found.amount, found.used) for found in shown] == [
+        ("pod-a", 60 * GPU_SECOND, None),
+        ("pod-b", 0, 60 * GPU_SECOND),
+    ]

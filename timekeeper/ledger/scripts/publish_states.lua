@@ -19,7 +19,7 @@ if known[6] ~= servers then
   known[2] = false
 end
 -- So do an id that no leader wrote, and a latest version that is no number that can be counted up.
-if not ordinal(version) or (known[2] and not string.find(known[2], '^%w+$')) then
+if not ordinal(version) or (known[2] and not string.find(known[2], '^[%w-]+$')) then
   known[2], version = false, '0'
 end
 local same = #ARGV == 7 and known[2] and known[3] == prices and known[4] == default and known[5] == charge

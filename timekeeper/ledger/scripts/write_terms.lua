@@ -2,16 +2,34 @@
 -- use is billed now and was not before, or the reverse.
 --
 -- KEYS  reports
--- ARGV  seconds to keep them, 1 where terms that are there are replaced, then for each key the terms, and the offsets of
---       its periods from a quarter of an hour
+-- ARGV  seconds to keep them, 1 where terms that are there are replaced, then for each key the terms, the offsets of its
+--       periods from a quarter of an hour, and of its session the start in microseconds and the number of vGPUs
 -- Returns for each key 1, or the error of that key: one stops no other.
 local function is_billed(terms)
   return type(terms) == 'string' and string.match(terms, ',([01]),%d+,%d+%]$')
 end
 
+-- Holds the GPU time of reports that an earlier version took, and did not hold to anything, to what the session can have
+-- used by the last of them. Instants in microseconds are exact in a double, those in nanoseconds are not.
+local function hold_old_use(key, start, shares)
+  local known = redis.call('HMGET', key, 'state', 'used', 'at')
+  local used, at = known[2], known[3]
+  if known[1] or not used then
+    return
+  end
+  if not at or #at > 19 or #at < 4 or string.find(at, '%D') then
+    redis.call('HDEL', key, 'used')
+    return
+  end
+  local most = shares * math.max(tonumber(string.sub(at, 1, -4)) - start, 0)
+  if (ordinal(used) or math.huge) > most then
+    redis.call('HSET', key, 'used', string.format('%.0f', most))
+  end
+end
+
 local answers = {}
 for index, key in ipairs(KEYS) do
-  local terms, phases = ARGV[2 * index + 1], ARGV[2 * index + 2]
+  local terms, phases, start, shares = unpack(ARGV, 4 * index - 1, 4 * index + 2)
   write_though_full(key)
   local known = ARGV[2] ~= '1' and redis.pcall('HGET', key, 'terms')
   if is_billed(known) and is_billed(known) == is_billed(terms) then
@@ -19,6 +37,7 @@ for index, key in ipairs(KEYS) do
   end
   local written = redis.pcall('HSET', key, 'terms', terms, 'phase', phases)
   if type(written) == 'number' then
+    hold_old_use(key, tonumber(start), tonumber(shares))
     written = redis.call('EXPIRE', key, ARGV[1])
   end
   answers[index] = written
