@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -62,10 +62,13 @@ class Scheduler:
 
 @contextmanager
 def running_scheduler(
-    plane: ControlPlane, timekeeper: int, settings: Mapping[str, str] | None = None
+    plane: ControlPlane,
+    timekeeper: int,
+    settings: Mapping[str, str] | None = None,
+    configuration: dict[str, Any] | None = None,
 ) -> Iterator[Scheduler]:
     """One replica, by the states of the timekeeper behind that port, for the length of a with statement."""
-    with scheduler_replica(plane, scheduler_pods(plane)[0], timekeeper, settings) as replica:
+    with scheduler_replica(plane, scheduler_pods(plane)[0], timekeeper, settings, configuration) as replica:
         wait_until(lambda: replica.leads(plane), "the scheduler leads")
         yield replica
 
@@ -83,9 +86,16 @@ def scheduler_pods(plane: ControlPlane) -> list[str]:
 
 @contextmanager
 def scheduler_replica(
-    plane: ControlPlane, pod: str, timekeeper: int, changed: Mapping[str, str] | None = None
+    plane: ControlPlane,
+    pod: str,
+    timekeeper: int,
+    changed: Mapping[str, str] | None = None,
+    configuration: dict[str, Any] | None = None,
 ) -> Iterator[Scheduler]:
-    """The replica of a pod, once both of its processes are ready; `changed` are settings in its environment."""
+    """The replica of a pod, once both of its processes are ready.
+
+    `changed` are settings in its environment, `configuration` is kube-scheduler's in place of the installed one.
+    """
     port, metrics, secure = free_ports(3)
     account = environment(plane, "fairgpu-scheduler")
     token = Path(account["TOKEN_FILE"]).with_suffix(".timekeeper-token")
@@ -100,13 +110,13 @@ def scheduler_replica(
         "FAIRGPU_SCHEDULER_STATES_TOKEN_FILE": str(token),
         **(changed or {}),
     }
-    configuration = plane.folder / f"{pod}.yaml"
-    configuration.write_text(yaml.safe_dump(installed_configuration(plane, account["KUBECONFIG"], port)))
+    file, configured = plane.folder / f"{pod}.yaml", configuration or installed_configuration(plane)
+    file.write_text(yaml.safe_dump(without_a_pod(configured, account["KUBECONFIG"], port)))
     command = [
         *named_host(pod),
         plane.binaries / "kube-scheduler",
         *(argument for argument in installed_arguments(plane) if not argument.startswith("--config=")),
-        f"--config={configuration}",
+        f"--config={file}",
         "--bind-address=127.0.0.1",
         f"--secure-port={secure}",
     ]
@@ -121,17 +131,26 @@ def scheduler_replica(
         yield Scheduler(pod, asked, asks, port)
 
 
-def installed_configuration(plane: ControlPlane, kubeconfig: str, port: int) -> dict[str, Any]:
-    """kube-scheduler's configuration as it is installed, for a process without a pod."""
-    api = plane.admin.api
-    maps = api.get(f"/api/v1/namespaces/{SYSTEM}/configmaps")["items"]
-    (found,) = [item for item in maps if item["metadata"]["name"].startswith("fairgpu-kube-scheduler-")]
+def installed_configuration(plane: ControlPlane) -> dict[str, Any]:
+    """kube-scheduler's configuration as it is installed."""
+    return configuration_of(plane.admin.api.get(f"/api/v1/namespaces/{SYSTEM}/configmaps")["items"])
+
+
+def configuration_of(manifests: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """kube-scheduler's configuration in the only ConfigMap that has one."""
+    (found,) = [item for item in manifests if item["metadata"]["name"].startswith("fairgpu-kube-scheduler-")]
     configuration: dict[str, Any] = yaml.safe_load(found["data"]["configuration.yaml"])
-    configuration["clientConnection"]["kubeconfig"] = kubeconfig
+    return configuration
+
+
+def without_a_pod(configuration: dict[str, Any], kubeconfig: str, port: int) -> dict[str, Any]:
+    """A configuration for a process without a pod, whose extender listens on this port."""
     (extender,) = configuration["extenders"]
     address, _, _ = extender["urlPrefix"].rpartition(":")
-    extender["urlPrefix"] = f"{address}:{port}"
-    return configuration
+    return configuration | {
+        "clientConnection": configuration["clientConnection"] | {"kubeconfig": kubeconfig},
+        "extenders": [extender | {"urlPrefix": f"{address}:{port}"}],
+    }
 
 
 def installed_arguments(plane: ControlPlane) -> list[str]:
