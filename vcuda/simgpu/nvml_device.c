@@ -2,7 +2,9 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include "nvml_control.h"
 #include "nvml_seat.h"
 
 struct sim_seat nvml_seat = {.client = SIM_NONE, .descriptor = -1};
@@ -11,13 +13,25 @@ static struct nvmlDevice_st handles[SIM_DEVICES];
 static int users; /* inits less shutdowns; guarded by lock */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* A device that has fallen off the bus is lost to every call; a driver that hangs answers none until the line is gone. */
+static nvmlReturn_t state_of(uint32_t device)
+{
+    const struct timespec look = {.tv_nsec = 10000000};
+    while (nvml_control_number(device, "hang", 0) != 0) {
+        nanosleep(&look, NULL);
+    }
+    return nvml_control_number(device, "lost", 0) != 0 ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
 nvmlReturn_t nvml_check(nvmlDevice_t device)
 {
     if (__atomic_load_n(&users, __ATOMIC_ACQUIRE) == 0) {
         return NVML_ERROR_UNINITIALIZED;
     }
-    int known = device >= handles && device < handles + nvml_seat.node->settings.devices;
-    return known ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+    if (device < handles || device >= handles + nvml_seat.node->settings.devices) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    return state_of(device->index);
 }
 
 static nvmlReturn_t init(void)
@@ -81,6 +95,10 @@ SIM_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
         return "Not Found";
     case NVML_ERROR_INSUFFICIENT_SIZE:
         return "Insufficient Size";
+    case NVML_ERROR_TIMEOUT:
+        return "Timeout";
+    case NVML_ERROR_GPU_IS_LOST:
+        return "GPU is lost";
     default:
         return "Unknown Error";
     }
@@ -108,7 +126,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
     return count_devices(count);
 }
 
-static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *device)
+nvmlReturn_t nvml_device(unsigned int index, nvmlDevice_t *device)
 {
     unsigned int count = 0;
     nvmlReturn_t result = count_devices(&count);
@@ -119,17 +137,17 @@ static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *device)
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     *device = &handles[index];
-    return NVML_SUCCESS;
+    return state_of(index);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
 {
-    return by_index(index, device);
+    return nvml_device(index, device);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
-    return by_index(index, device);
+    return nvml_device(index, device);
 }
 
 static void write_uuid(uint32_t index, char *text, size_t length)
@@ -212,8 +230,11 @@ static nvmlReturn_t text_of(nvmlDevice_t device, char *text, unsigned int length
 
 static void write_name(uint32_t index, char *text, size_t length)
 {
-    (void)index;
-    snprintf(text, length, "Simulated GPU");
+    struct nvml_line line;
+    snprintf(text, length, "%s", nvml_control_of(index, "model", &line) ? line.value : "Simulated GPU");
+    for (char *at = strchr(text, '_'); at != NULL; at = strchr(at, '_')) {
+        *at = ' '; /* a line's words have no spaces */
+    }
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
@@ -265,20 +286,4 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
     }
     *version = (int)nvml_seat.node->settings.driver_version;
     return NVML_SUCCESS;
-}
-
-/* No NVLink, as between most cards in slots; PyTorch asks for both by name. */
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(
-    nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t *type)
-{
-    nvmlReturn_t result = nvml_check(device);
-    (void)link, (void)type;
-    return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)
-{
-    nvmlReturn_t result = nvml_check(device);
-    (void)link, (void)pci;
-    return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
 }

@@ -18,6 +18,9 @@ extern struct sim_seat nvml_seat;
 /* The pid by which NVML names a client of the node; its own where this process cannot see it. */
 uint32_t nvml_host_pid(uint32_t client);
 
+/* The handle of a device; NVML_ERROR_GPU_IS_LOST where it has fallen off the bus. */
+nvmlReturn_t nvml_device(unsigned int index, nvmlDevice_t *device);
+
 /* NVML_SUCCESS when the library is initialised and the handle is a device's. */
 nvmlReturn_t nvml_check(nvmlDevice_t device);
 
