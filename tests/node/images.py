@@ -24,13 +24,23 @@ ELF = b"\x7fELF"
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
-def image(target: Path, name: str, entry: Sequence[str], files: Mapping[str, Path], user: str = "") -> Path:
+PATH = "PATH=/usr/local/bin:/usr/bin:/bin"
+
+
+def image(
+    target: Path,
+    name: str,
+    entry: Sequence[str],
+    files: Mapping[str, Path],
+    user: str = "",
+    environment: Sequence[str] = (PATH,),
+) -> Path:
     """Writes an image with these files, by their paths in it, and with the libraries that programs are linked with."""
     layer = _layer(dict(files) | _libraries(files.values()))
     config = {
         "architecture": ARCHITECTURE,
         "os": "linux",
-        "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "Entrypoint": list(entry), "User": user},
+        "config": {"Env": list(environment), "Entrypoint": list(entry), "User": user},
         "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
     }
     blobs = [layer]

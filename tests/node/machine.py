@@ -135,6 +135,11 @@ class Machine:
         ctr = [self.binaries / "ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io"]
         _run(*ctr, "images", "import", path)
 
+    def tag_image(self, name: str, other: str) -> None:
+        """Gives an image another name."""
+        ctr = [self.binaries / "ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io"]
+        _run(*ctr, "images", "tag", name, other)
+
 
 @contextmanager
 def running_node(folder: Path, prepare: Callable[[ControlPlane], object] = lambda _: None) -> Iterator[Machine]:
@@ -206,6 +211,10 @@ def configure_containerd(machine: Machine, *, cdi: bool = True) -> None:
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = 'io.containerd.runc.v2'
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+      BinaryName = '{machine.runc}'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]
+    runtime_type = 'io.containerd.runc.v2'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]
       BinaryName = '{machine.runc}'
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = ['{machine.binaries}']

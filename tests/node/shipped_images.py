@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import sysconfig
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from sidecar.archive import build
@@ -28,8 +31,72 @@ def sidecar(folder: Path, name: str) -> Path:
     return image(folder / "sidecar.tar", name, entry, files, _last(containerfile, "USER"))
 
 
+def nodeagent(folder: Path, name: str, shim: Path) -> Path:
+    """The agent of a GPU node, with this build of the shim."""
+    containerfile = CONTAINERFILES / "nodeagent" / "Containerfile"
+    (entry,) = json.loads(_last(containerfile, "ENTRYPOINT"))
+    home = Path(entry.lstrip("/")).parents[1]
+    packages = home / "lib" / Path(sysconfig.get_path("stdlib")).name / "site-packages"
+    (folder / "pyvenv.cfg").write_text("home = /usr/local/bin\n")
+    (folder / "fairgpu").write_text(
+        f"#!/{home}/bin/python\nfrom fairgpu.commands import main\nraise SystemExit(main())\n"
+    )
+    files = {
+        str(home / "pyvenv.cfg"): folder / "pyvenv.cfg",
+        str(home / "bin" / "python"): Path(sys.executable).resolve(),
+        str(home / "bin" / "fairgpu"): folder / "fairgpu",
+        _copied(containerfile, "libvcuda.so.1").lstrip("/"): shim,
+    }
+    files |= _python("") | _packages(containerfile, packages)
+    files |= _locked(CONTAINERFILES / "nodeagent" / "nodeagent.lock", packages)
+    environment = _last(containerfile, "ENV").replace("$PATH", "/usr/local/bin:/usr/bin:/bin").split()
+    return image(folder / "nodeagent.tar", name, [entry], files, _last(containerfile, "USER"), environment)
+
+
+def _copied(containerfile: Path, name: str) -> str:
+    """Where the last COPY of a file of this name puts it."""
+    lines = [line.split() for line in containerfile.read_text().splitlines() if line.startswith("COPY ")]
+    return [line[-1] for line in lines if line[-2].endswith(f"/{name}")][-1]
+
+
+def _packages(containerfile: Path, target: Path) -> dict[str, Path]:
+    """The packages of this repository that the Containerfile copies, and the metadata by which commands are found."""
+    root = CONTAINERFILES.parents[1]
+    names = re.findall(r"^COPY (\w+)/ \1/$", containerfile.read_text(), re.MULTILINE)
+    found = {
+        str(target / path.relative_to(root)): path
+        for name in names
+        for path in (root / name).rglob("*")
+        if path.is_file()
+    }
+    return found | _installed("fairgpu", target, lambda path: ".dist-info/" in path)
+
+
+def _locked(lock: Path, target: Path) -> dict[str, Path]:
+    """The packages that a lock names, as they are installed here; those for other platforms may be missing."""
+    found: dict[str, Path] = {}
+    for name, condition in re.findall(r"^([\w.-]+)==\S+ (;.*)?", lock.read_text(), re.MULTILINE):
+        try:
+            found |= _installed(name, target, lambda path: not path.startswith(".."))
+        except PackageNotFoundError:
+            if not condition:
+                raise
+    return found
+
+
+def _installed(name: str, target: Path, wanted: Callable[[str], bool]) -> dict[str, Path]:
+    """The wanted files of an installed distribution."""
+    here = distribution(name)
+    listed = [str(path) for path in here.files or () if wanted(str(path))]
+    found = {str(target / path): Path(str(here.locate_file(path))) for path in listed}
+    return {path: source for path, source in found.items() if source.exists()}
+
+
 def _python(bytecode: str) -> dict[str, Path]:
-    """Python and its standard library where the official images have them, and its bytecode below a folder."""
+    """Python and its standard library where the official images have them.
+
+    Its bytecode lies below a folder of its own where one is named (PYTHONPYCACHEPREFIX), else beside the sources.
+    """
     library = Path(sysconfig.get_path("stdlib"))
     target = Path("usr/local/lib", library.name)
     found = {"usr/local/bin/python3": Path(sys.executable).resolve()}
@@ -37,7 +104,7 @@ def _python(bytecode: str) -> dict[str, Path]:
         below[:] = [name for name in below if name not in NOT_SHIPPED]
         for path in (Path(folder, name) for name in names):
             at = target / path.relative_to(library)
-            is_bytecode = path.parent.name == BYTECODE
+            is_bytecode = path.parent.name == BYTECODE and bytecode != ""
             found[str(Path(bytecode, at.parent.parent, at.name) if is_bytecode else at)] = path.resolve()
     return found
 

@@ -1,0 +1,161 @@
+"""The agent as deploy/nodes ships it: its image in its DaemonSet, rolled to another version and back under load."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from nodeagent import schedule_page
+from tests.node import shipped_images
+from tests.node.machine import DRIVER, NAME, SHIM, SIMULATED, Machine, uuid
+from tests.node.pods import Placed, container, place
+from tests.node.service_proxy import api_server_service
+from tests.node.test_recovery import page
+from tests.support.waiting import wait_until
+
+NODES = "/api/v1/nodes"
+DAEMON_SET = "/apis/apps/v1/namespaces/fairgpu-nodes/daemonsets/fairgpu-nodeagent"
+AGENTS = "/api/v1/namespaces/fairgpu-nodes/pods"
+IMAGE, NEXT = "fairgpu.invalid/nodeagent:0.1.0", "fairgpu.invalid/nodeagent:next"
+GPU_NODE = "nvidia.com/gpu.present"
+SIMULATION = {"simulated": str(SIMULATED), "driver": str(DRIVER)}
+"""What NVIDIA's container toolkit would bring to the agent: the device nodes and the driver's libraries."""
+
+
+def simulated(machine: Machine) -> dict[str, Any]:
+    """What the simulated GPU takes beyond the manifest: the driver, and where its GPUs and its CDI spec are."""
+    environment = {"SIMGPU_DIR": f"{SIMULATED}/node", "LD_LIBRARY_PATH": str(DRIVER)}
+    volumes = [{"name": name, "hostPath": {"path": path, "type": ""}} for name, path in SIMULATION.items()]
+    spec = {
+        "containers": [
+            {
+                "name": "nodeagent",
+                "env": [{"name": name, "value": value} for name, value in environment.items()],
+                "volumeMounts": [{"name": name, "mountPath": path} for name, path in SIMULATION.items()],
+            }
+        ],
+        "volumes": [
+            *volumes,
+            {"name": "vendor-cdi", "hostPath": {"path": str(machine.folder / "cdi"), "type": "Directory"}},
+        ],
+    }
+    return {"spec": {"template": {"spec": spec}}}
+
+
+@pytest.fixture(scope="module")
+def shipped(machine: Machine) -> Iterator[Machine]:
+    """The node with the agent of the DaemonSet in place of the process that other tests have."""
+    api = machine.plane.admin.api
+    machine.import_image(shipped_images.nodeagent(machine.folder, IMAGE, SHIM))
+    machine.tag_image(IMAGE, NEXT)
+    runtime_class = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"},
+        "handler": "nvidia",
+    }
+    api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
+    api.patch(DAEMON_SET, simulated(machine), "application/strategic-merge-patch+json")
+    with api_server_service(int(machine.plane.server.rpartition(":")[2])), machine.servers["agent"].away():
+        wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no GPU pods without its agent")
+        api.patch(f"{NODES}/{NAME}", {"metadata": {"labels": {GPU_NODE: "true"}}})
+        wait_until(lambda: agents(machine) == [IMAGE], "the agent runs in its pod")
+        wait_until(lambda: machine.allocatable("gpu") != "0", "the node offers its GPUs")
+        yield machine
+        api.patch(f"{NODES}/{NAME}", {"metadata": {"labels": {GPU_NODE: None}}})
+        wait_until(lambda: not api.get(AGENTS, SELECTED)["items"], "the agent's pod is gone")
+        gone = time.time()
+    wait_until(lambda: machine.registered_since(gone), "the kubelet knows the process's device plugin")
+    wait_until(machine.is_ready, "the node is ready with the process again")
+
+
+SELECTED = {"labelSelector": "app.kubernetes.io/name=fairgpu-nodeagent"}
+
+
+def agents(machine: Machine) -> list[str]:
+    """The images of the agent's pods, once each of them is ready and none is being deleted."""
+    pods = machine.plane.admin.api.get(AGENTS, SELECTED)["items"]
+    ready = [
+        pod["spec"]["containers"][0]["image"]
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        and all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
+    ]
+    return ready if len(ready) == len(pods) else []
+
+
+def roll(machine: Machine, image: str) -> None:
+    """Rolls the DaemonSet to an image; returns once its pod alone is there."""
+    template = {"spec": {"containers": [{"name": "nodeagent", "image": image}]}}
+    patch = {"spec": {"template": template}}
+    machine.plane.admin.api.patch(DAEMON_SET, patch, "application/strategic-merge-patch+json")
+    wait_until(lambda: agents(machine) == [image], f"the agent of {image} is alone")
+
+
+class Ages:
+    """Reads a GPU's page all the time: the longest time from one of its writes to the next."""
+
+    def __init__(self, number: int) -> None:
+        self.longest_ns = 0
+        self._number = number
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        last = 0
+        while not self._ended.wait(0.005):
+            shown = page(self._number)
+            if shown is not None:
+                self.longest_ns = max(self.longest_ns, shown.heartbeat_ns - last if last else 0)
+                last = shown.heartbeat_ns
+
+
+def restarts(pod: Placed) -> int:
+    (status,) = pod.read()["status"]["containerStatuses"]
+    assert "running" in status["state"]
+    count: int = status["restartCount"]
+    return count
+
+
+def test_the_shipped_agent_gives_a_container_its_share_with_the_rights_that_it_has(
+    shipped: Machine, namespace: str
+) -> None:
+    pod = place(shipped, namespace, [container("main", 30, 4096)], gpu=1)
+    assert pod.found("main").share == ("main", uuid(1), 30, 4096)
+    inventory = json.loads(shipped.node()["metadata"]["annotations"]["fairgpu.io/inventory"])
+    assert [device["uuid"] for device in inventory["devices"]] == [uuid(0), uuid(1)]
+
+
+def test_a_roll_to_the_next_version_and_back_ends_no_container_and_leaves_no_page_stale(
+    shipped: Machine, namespace: str
+) -> None:
+    running = [place(shipped, namespace, [container("main", 20, 1024)], name=f"pod-{number}") for number in range(2)]
+    for pod in running:
+        pod.found("main")
+    for number, image in enumerate((NEXT, IMAGE)):
+        began = time.time()
+        with Ages(0) as ages:
+            roll(shipped, image)
+        assert ages.longest_ns < schedule_page.STALE_AFTER_NS
+        wait_until(lambda since=began: shipped.registered_since(since), "the kubelet knows the device plugin again")
+        following = place(shipped, namespace, [container("main", 20, 1024)], name=f"after-{number}")
+        assert following.found("main").share == ("main", uuid(0), 20, 1024)
+    assert [restarts(pod) for pod in running] == [0, 0]
+    shown = wait_until(lambda: page(0), "the page can be read")
+    assert [slot.core_percent for slot in shown.slots] == [20] * 4
+    folders = Path("/run/fairgpu-nodeagent/containers")
+    assert {path.name for pod in running for path in (folders / pod.uid / "main").iterdir() if path.is_dir()} == {"1"}
