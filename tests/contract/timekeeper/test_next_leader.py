@@ -271,3 +271,22 @@ def test_an_amount_of_an_ended_pod_that_a_leader_could_not_read_stands_once_it_i
     standing = reading.period_totals(stage.client, "a", NOON)
     assert standing is not None
     assert standing.finalized == spent
+
+
+def test_a_leader_that_ends_between_naming_a_new_payer_and_opening_its_account_leaves_a_store_that_the_next_can_read(
+    stage: LedgerHarness,
+) -> None:
+    def step(name: str) -> None:
+        if name == "open":
+            raise KeyboardInterrupt
+
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.round(10)
+    stage.budget("a", ["team-b"])
+    stage.lead(step=step)
+    with pytest.raises(KeyboardInterrupt):
+        stage.round(10)
+    stage.lead()
+    stage.round(10)
+    assert (stage.spent("a"), stage.spent("namespace:team-a")) == (20 * GPU_SECOND, 10 * GPU_SECOND)

@@ -131,12 +131,13 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     there = books.accounts.keys() | books.unreadable.keys()
     lost = {name for name, account in remembered.items() if account.periods and name not in there}
     books.figures, books.published = {}, {}
+    # A leader may have ended between naming a payer and opening its account.
+    books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
+    books.ensure_accounts(books.unreadable)
     _take_sessions(client, books, stored)
     _take_amounts(client, books, stored, now)
     for name in lost:
         books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.snapshot.checkpoints.get(name))
-    books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
-    books.ensure_accounts(books.unreadable)
     return lost
 
 
