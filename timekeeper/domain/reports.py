@@ -96,7 +96,10 @@ QUARTER = 15 * MINUTE
 RECENT = 2 * MINUTE
 """The recent time of which all samples are kept: a leader may still find that another segment begins in it."""
 MAX_SAMPLES = 400
-"""The most samples that are kept: those of four days without any leader, one each quarter of an hour."""
+"""The most samples that are kept: those of four days without any leader, one each quarter of an hour.
+
+Samples in which a device was named for the first time are kept beyond that.
+"""
 
 
 class HeldDevice(NamedTuple):
@@ -300,20 +303,26 @@ def _amounts(terms: ReportTerms, counters: Sequence[Counter], age: int) -> tuple
 
 
 def _coalesced(samples: tuple[Sample, ...], marks: Marks) -> tuple[Sample, ...]:
-    """Drops the samples that no settlement needs any more."""
-    newest = samples[-1].at
+    """Drops the samples that no settlement needs any more.
+
+    The devices that were named by an instant are known of all time: what a session pays in a period that it has left
+    depends on them, and it may return.
+    """
+    newest, kept, spare = samples[-1].at, list[Sample](), list[int]()
 
     def cell(sample: Sample) -> tuple[int, ...]:
         return sample.at >= marks.closed, *((sample.at - phase) // QUARTER for phase in marks.phases)
 
-    kept = [
-        sample
-        for sample, following in pairwise(samples)
-        if following.at >= marks.settled
-        and (cell(sample) != cell(following) or newest - following.at < RECENT)
-        and sample.at != following.at
-    ]
-    return (*kept, samples[-1])[-MAX_SAMPLES:]
+    for sample, following in pairwise(samples):
+        if sample.at == following.at:
+            continue
+        if not kept or kept[-1].missing != sample.missing:
+            kept.append(sample)
+        elif following.at >= marks.settled and (cell(sample) != cell(following) or newest - following.at < RECENT):
+            spare.append(len(kept))
+            kept.append(sample)
+    too_many = set(spare[: max(len(kept) + 1 - MAX_SAMPLES, 0)])
+    return (*(sample for place, sample in enumerate(kept) if place not in too_many), samples[-1])
 
 
 def _shares(held: Held) -> Sequence[DeviceShare]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -537,3 +538,63 @@ def report_for(stage: LedgerHarness, minutes: int, before: int) -> None:
     for minute in range(1, minutes + 1):
         stage.pass_time(60)
         report(stage, "p1", before + minute, before + minute)
+
+
+def test_a_session_that_moves_twice_within_a_period_keeps_what_was_measured_before_the_first_move(
+    stage: LedgerHarness,
+) -> None:
+    for name in "abc":
+        stage.budget(name, [f"team-{name}"])
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    report_for(stage, 2, 0)
+    for number, (before, after) in enumerate(pairwise("abc")):
+        stage.budget(before, [f"{before}-none"])
+        stage.budget(after, [f"team-{after}", "team-a"])
+        stage.round(1)
+        report_for(stage, 5, 2 + 5 * number)
+    stage.round()
+    assert [stage.spent(name) for name in "abc"] == [2 * GPU_SECOND, 5 * GPU_SECOND, 5 * GPU_SECOND]
+
+
+def test_what_was_measured_before_a_move_counts_also_five_days_later(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"])
+    stage.budget("b", ["team-b"])
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    report_for(stage, 2, 0)
+    stage.budget("a", ["team-c"])
+    stage.budget("b", ["team-a"])
+    stage.round(1)
+    for number in range(5 * 24 * 4):
+        stage.pass_time(900)
+        report(stage, "p1", 3 + number, 3 + number)
+        if number % 4 == 0:
+            stage.round()
+    stage.round()
+    assert (stage.spent("a"), stage.spent("b")) == (2 * GPU_SECOND, 480 * GPU_SECOND)
+    assert (stage.client.memory_usage(keys.report("p1")) or 0) < 4096
+
+
+def test_what_is_reported_before_a_move_is_the_first_payers_also_where_the_leader_ended_as_it_wrote_the_move(
+    stage: LedgerHarness,
+) -> None:
+    def step(name: str) -> None:
+        if name == "open":
+            raise KeyboardInterrupt
+
+    stage.budget("a", ["team-a"])
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    report_for(stage, 2, 0)
+    stage.budget("a", ["team-c"])
+    stage.lead(ControllerRules(bill=Bill.USED), step=step)
+    with pytest.raises(KeyboardInterrupt):
+        stage.round(1)
+    report_for(stage, 9, 2)
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.round()
+    assert (stage.spent("a"), stage.spent("namespace:team-a")) == (2 * GPU_SECOND, 9 * GPU_SECOND)

@@ -20,6 +20,7 @@ from timekeeper.domain.timestamps import format_instant
 from timekeeper.ledger import reading, shared
 from timekeeper.ledger.adjustments import ClosingBalance, CreditEntry, close_balances
 from timekeeper.ledger.client import StoreError
+from timekeeper.ledger.reports import close
 from timekeeper.ledger.settlement import Kind, Opening, open_periods
 from timekeeper.ledger.totals import PeriodTotals
 
@@ -32,13 +33,17 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
     """
     books = context.books
     books.payers, books.conflicts = payers(books.budgets.budgets.values())
-    metered = books.pods.sessions.namespaces() | books.pods.namespaces
+    sessions = books.pods.sessions
+    metered = sessions.namespaces() | books.pods.namespaces
     found = reassigned(books.assignments, books.payers, metered, now)
     changed = {namespace: known for namespace, known in found.items() if not _is_undecided(books, namespace)}
     context.step("assign")
     kept = books.budgets.not_stored()
     shared.write_budgets(context.client, kept)
     books.budgets.stored.update(kept)
+    moved_sessions = [each for name, known in changed.items() if len(known) > 1 for each in sessions.of_namespace(name)]
+    # Reports are told apart at the instant of the move even if this leader ends before it settles.
+    close(context.client, [each.session.uid for each in moved_sessions if each.session.end is None], now)
     shared.write_assignments(context.client, changed)
     books.assignments.update(changed)
     before = set(books.accounts)

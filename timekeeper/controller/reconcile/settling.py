@@ -415,13 +415,14 @@ def present_start(session: Session, payers: Assignments, accounts: Mapping[str, 
 def totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
     """Returns the instant since which later settlements need the totals of a session's reports.
 
-    Each period that is not final needs them since its last hourly point: its amount may have been refused, or the
-    session may have left it for another account's.
+    Each period that is not final needs them since its last hourly point, as its amount may have been refused. Periods
+    of an account that the session has left need none: the record under the present account holds the totals.
     """
     starts = [start for _, start in acknowledged.periods]
     if starts and min(starts) > max(acknowledged.settled_until, session.start):
         return acknowledged.settled_until  # an earlier period's amount could not be read
-    points = [posted.last_point for posted in acknowledged.periods.values()]
+    under = acknowledged.open_under
+    points = [posted.last_point for (account, _), posted in acknowledged.periods.items() if under in {"", account}]
     return min((0 if point is None else point.until for point in points), default=0)
 
 
