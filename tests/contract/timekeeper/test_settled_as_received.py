@@ -6,13 +6,14 @@ leaders and no store. The state machine lets leaders come, work, fail half-way, 
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import redis
@@ -20,6 +21,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
+from tests.support.ledger.billing_model import WHOLE_MIB, BillingModel, Use
 from tests.support.ledger.harness import NOON, LedgerHarness
 from tests.support.servers.redis_server import DRIVER, RedisServer
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
@@ -27,8 +29,9 @@ from timekeeper.audit.cluster import read_cluster
 from timekeeper.audit.difference import Figure
 from timekeeper.controller.state.books import Books, ControllerRules
 from timekeeper.controller.state.loading import load
-from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.domain.pricing import Bill, PricePoint
+from timekeeper.controller.state.sessions import Acknowledged, MeteredSession
+from timekeeper.domain.money import GPU_HOUR, SECOND
+from timekeeper.domain.pricing import BY_WORDS, Bill, PricePoint
 from timekeeper.domain.reports import Counter
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import StoreUnavailableError
@@ -37,18 +40,18 @@ from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 NAMESPACES = ("team-a", "team-b")
 STEPS = ("load", "assign", "open", "correct", "settle", "remove", "index", "publish", "watched")
 HOUR = 3600 * SECOND
-RULES: dict[str, Any] = {"a": {"every": "hour"}, "b": {"cron": "7 */2 * * *"}}
-"""The periods of two budgets; the second one's begin seven minutes past each even hour."""
-CYCLES = {"a": (0, HOUR), "b": (420 * SECOND, 2 * HOUR)}
-"""The same: how far the periods begin beside a multiple of their length, and their length."""
+PERIODS: list[dict[str, Any]] = [
+    {"every": "hour"},
+    {"cron": "7 */2 * * *"},
+    {"every": "hour", "timeZone": "Asia/Kathmandu"},
+    {"every": "day"},
+    {"every": "week"},
+    {"every": "month"},
+]
 EXAMPLES = min(settings().max_examples // 2, 60)
 """Stories for each bill. One takes up to half a second: all three bills stay below two minutes on two cores."""
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """Without shrinking, which takes up to five minutes; a story of 25 steps can be read as it is."""
-FLOOR = 10
-"""Percent of a GPU that a best-effort share is charged."""
-
-Key = tuple[str, int]
 
 
 class KilledError(RuntimeError):
@@ -75,116 +78,10 @@ class FailingRedis(redis.Redis):
         raise redis.ConnectionError("the connection broke")
 
 
-@dataclass
-class Pod:
-    """A pod as it really ran on two GPUs, and what its reports came to by when, over all starts of its sidecar."""
-
-    namespace: str
-    percent: int
-    borrows: bool
-    start: int
-    price: Fraction
-    """The price when it started, which holds for its reports."""
-    end: int | None = None
-    boots: list[int] = field(default_factory=lambda: [0])
-    reported: list[tuple[int, int, frozenset[int]]] = field(default_factory=list)
-
-    def total(self, instant: int) -> tuple[int, frozenset[int]]:
-        """The money that was reported before an instant, and the devices that were named."""
-        before = [found for found in self.reported if found[0] < instant]
-        return before[-1][1:] if before else (0, frozenset())
-
-
-class Stretch(NamedTuple):
-    """A stretch [start, end) of a pod's time, and the instant before which its reports were received.
-
-    What comes after a pod's end counts as received at its end.
-    """
-
-    start: int
-    end: int
-    received: int
-
-
-class Model:
-    """What pods cost by time, prices, payers, and reports as they were received."""
-
-    def __init__(self, bill: Bill) -> None:
-        self.bill = bill
-        self.pods: dict[str, Pod] = {}
-        self.prices: list[tuple[int, Fraction]] = [(0, Fraction(1))]
-        self.corrected: dict[Key, int] = {}
-
-    def reprice(self, now: int, points: list[tuple[int, Fraction]]) -> None:
-        """From now on the prices are others; what was charged stays."""
-        self.prices = [point for point in self.prices if point[0] < now] + points
-
-    def price(self, instant: int) -> Fraction:
-        return [price for since, price in self.prices if since <= instant][-1]
-
-    def rate(self, percent: int, price: Fraction) -> int:
-        return 2 * -(-GPU_SECOND * percent * price // 100)
-
-    def reserved(self, pod: Pod, low: int, high: int) -> int:
-        moments = [low, *(since for since, _ in self.prices if low < since < high), high]
-        rates: list[tuple[int, int]] = []
-        for moment in moments[:-1]:
-            rate = self.rate(pod.percent or FLOOR, self.price(moment))
-            if not rates or rates[-1][1] != rate:
-                rates.append((moment, rate))
-        ends = [*(since for since, _ in rates[1:]), high]
-        return sum(rate * (end - since) // SECOND for (since, rate), end in zip(rates, ends, strict=True))
-
-    def report(self, pod: Pod, at: int, busy: dict[int, int]) -> None:
-        """Takes a report of the present boot; busy nanoseconds by device."""
-        last_at, last, named = pod.reported[-1] if pod.reported else (0, 0, frozenset[int]())
-        at = max(at, last_at)
-        age, price = max(at - pod.start, 0), pod.price
-        told = int(sum(min(found, age) for found in busy.values()) * price / 1000)
-        grown = max(told - pod.boots[-1], 0)
-        pod.boots[-1] += grown
-        if named | busy.keys():
-            pod.reported.append((at, min(last + grown, int(2 * age * price / 1000)), named | busy.keys()))
-
-    def cost(self, pod: Pod, stretches: list[Stretch]) -> int:
-        """What a pod costs in one period of one account."""
-        reserved = sum(self.reserved(pod, stretch.start, stretch.end) for stretch in stretches)
-        named: frozenset[int] = frozenset()
-        used = 0
-        for low, _, until in stretches:
-            after, named = pod.total(until)
-            used += after - (pod.total(low)[0] if low > pod.start else 0)
-        if self.bill is Bill.RESERVED or not named:
-            return reserved
-        used += reserved * (2 - len(named)) // 2
-        rate = self.rate(pod.percent or FLOOR, pod.price)
-        ceiling = reserved * self.rate(100, pod.price) // rate if pod.borrows else reserved
-        used = min(used, ceiling)
-        return used if self.bill is Bill.USED else max(used, reserved)
-
-    def expected(self, payers: dict[str, Any], now: int) -> dict[Key, dict[str, int]]:
-        """What each pod costs in each period of each account up to an instant."""
-        found: dict[tuple[Key, str], list[Stretch]] = {}
-        for uid, pod in self.pods.items():
-            end = now if pod.end is None else pod.end
-            moves = payers[pod.namespace]
-            beside, length = CYCLES[moves[-1][1]]
-            present = moves[-1][1], now - (now - beside) % length
-            for index, (since, account) in enumerate(moves):
-                until = min(moves[index + 1][0] if index + 1 < len(moves) else end, end)
-                low = max(pod.start, since if index else 0)
-                beside, length = CYCLES[account]
-                while low < until:
-                    period = low - (low - beside) % length
-                    high = min(until, period + length)
-                    there = pod.end is None and high == now and (account, period) == present
-                    received = 1 << 62 if high == pod.end else high + there
-                    found.setdefault(((account, period), uid), []).append(Stretch(low, high, received))
-                    low = high
-        costs: dict[Key, dict[str, int]] = {}
-        for (key, uid), stretches in found.items():
-            costs.setdefault(key, {})[uid] = self.cost(self.pods[uid], stretches)
-        return costs
+def with_its_own_time(metered: MeteredSession) -> Acknowledged:
+    """What the store holds of a session; whether periods before its start are final says nothing."""
+    known = metered.acknowledged
+    return known._replace(settled_until=max(known.settled_until, metered.session.start))
 
 
 class Story(RuleBasedStateMachine):
@@ -195,21 +92,44 @@ class Story(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.client = FailingRedis(port=server.port, driver_info=DRIVER)
         self.client.flushall()
-        self.stage, self.model = LedgerHarness(Path(self.folder.name), self.client), Model(bill)
+        self.stage, self.model = LedgerHarness(Path(self.folder.name), self.client), BillingModel(bill)
         self.keeper_rules = ControllerRules(bill=bill)
         self.payers = dict(zip(NAMESPACES, "ab", strict=True))
+        self.rules = {"a": PERIODS[0], "b": PERIODS[1]}
+        self.made = {"a": 1, "b": 1}
+        """How often each budget was made; a budget that is deleted counts below 0."""
+        self.corrections: list[tuple[str, int, int]] = []
+        """The account, the instant whose period is corrected, and the amount."""
         self.dies_at = ""
         self.sequence = 0
         self.broken: dict[tuple[Any, Any], Any] = {}
         self.was_broken = False
         self.write_budgets()
         self.lead()
-        self.start("team-a", 100, borrows=False)
+        self.start("team-a", 100, ("A100", "A100"), borrows=False)
 
     def write_budgets(self) -> None:
-        for name, period in RULES.items():
-            paid = [namespace for namespace, payer in self.payers.items() if payer == name] or [f"{name}-none"]
-            self.stage.budget(name, paid, 1_000_000, period=period)
+        self.stage.budgets = []
+        for name, times in self.made.items():
+            if times > 0:
+                paid = [namespace for namespace, payer in self.payers.items() if payer == name] or [f"{name}-none"]
+                self.stage.budget(name, paid, 1_000_000, period=self.rules[name])
+                self.stage.budgets[-1]["metadata"]["uid"] = f"budget-{name}-{times}"
+        self.stage.write_budgets()
+
+    def periods(self) -> dict[str, list[tuple[int, int]]]:
+        """The periods of each account, as leaders have opened them."""
+        names = reading.account_names(self.client)
+        found = reading.load_accounts(self.client, names, latest_periods=10_000)
+        return {account.name: [(period.start, period.end) for period in account.periods] for account in found}
+
+    def corrected(self) -> dict[tuple[str, int], int]:
+        """What corrections came to, by account and period."""
+        periods, found = self.periods(), dict[tuple[str, int], int]()
+        for account, effective, amount in self.corrections:
+            (key,) = ((account, start) for start, end in periods[account] if start <= effective < end)
+            found[key] = found.get(key, 0) + amount
+        return found
 
     def step(self, name: str) -> None:
         if name == self.dies_at:
@@ -231,9 +151,10 @@ class Story(RuleBasedStateMachine):
     @rule(short=st.sampled_from([0, 0, 0.25, 1]))
     def pass_time_to_a_boundary(self, short: float) -> None:
         """Up to just before the next period begins, or just to it."""
-        now = self.stage.now
-        following = min(now - (now - beside) % length + length for beside, length in CYCLES.values())
-        self.stage.pass_time(max((following - now) / SECOND - short, 0))
+        now, periods = self.stage.now, self.periods()
+        following = min((end for name in "ab" for _, end in periods[name] if end > now), default=now)
+        if following - now < 9 * HOUR:
+            self.stage.pass_time(max((following - now) / SECOND - short, 0))
 
     @rule()
     def lead(self) -> None:
@@ -283,23 +204,29 @@ class Story(RuleBasedStateMachine):
             self.client.hset(key, uid, text)
         self.broken = {}
 
-    @rule(namespace=st.sampled_from(NAMESPACES), percent=st.sampled_from([1, 33, 100, 50, 0]), borrows=st.booleans())
-    def start(self, namespace: str, percent: int, borrows: bool) -> None:  # noqa: FBT001
+    @rule(
+        namespace=st.sampled_from(NAMESPACES),
+        percent=st.sampled_from([1, 33, 100, 50, 0]),
+        models=st.sampled_from([("A100", "A100"), ("A100", "H100"), ("H100", "H100")]),
+        borrows=st.booleans(),
+    )
+    def start(self, namespace: str, percent: int, models: tuple[str, str], borrows: bool) -> None:  # noqa: FBT001
         uid = f"p{len(self.model.pods)}"
         item = self.stage.pod(uid, namespace, core=percent)
-        device = {"model": "A100", "totalMiB": 81920, "core": percent, "memoryMiB": 1}
-        held = ",".join(f'{{"uuid":"GPU-{uid}-{place}",{str(device)[1:-1]}}}'.replace("'", '"') for place in (0, 1))
+        held = [
+            {"uuid": f"GPU-{uid}-{place}", "model": model, "totalMiB": WHOLE_MIB, "core": percent, "memoryMiB": 1}
+            for place, model in enumerate(models)
+        ]
         annotations = item["metadata"]["annotations"]
-        annotations["fairgpu.io/allocation"] = (
-            f'{{"v":1,"node":"n1","containers":[{{"name":"main","devices":[{held}]}}]}}'
-        )
+        allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": held}]}
+        annotations["fairgpu.io/allocation"] = json.dumps(allocation)
         if borrows:
             annotations["fairgpu.io/core-policy"] = "elastic"
         limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": str(2 * percent), "fairgpu.io/gpu-memory": "2"}
         item["spec"]["containers"][0]["resources"]["limits"] = limits
         self.stage.write_pod(item)
         start = self.stage.now // SECOND * SECOND
-        self.model.pods[uid] = Pod(namespace, percent, borrows or not percent, start, self.model.price(start))
+        self.model.start(uid, namespace, percent, models, start, borrows=borrows)
         self.round_undisturbed()
 
     @rule(
@@ -307,33 +234,35 @@ class Story(RuleBasedStateMachine):
         share=st.integers(0, 120),
         devices=st.frozensets(st.integers(0, 2)),
         late=st.sampled_from([0, 0, 0, 1, 90, -2]),
-        anew=st.booleans(),
+        boot=st.sampled_from(["same", "same", "same", "anew", "earlier"]),
+        memory=st.sampled_from([0, 0, 8192, 100_000]),
     )
-    def report(self, choice: int, share: int, devices: frozenset[int], late: int, anew: bool) -> None:  # noqa: FBT001
-        """A sidecar, or a new start of it, says that devices were busy for a share of the session's age."""
+    def report(self, choice: int, share: int, devices: frozenset[int], late: int, boot: str, memory: int) -> None:
+        """A sidecar, or another start of it, says that devices were busy for a share of the session's age."""
         uid = self.running(choice)
         if uid is None:
             return
         pod, at = self.model.pods[uid], self.stage.now - late * SECOND
-        busy = {place: max(at - pod.start, 0) * share // 100 + place for place in devices}
-        counters = tuple(Counter(f"GPU-{uid}-{place}", found, 0, 0) for place, found in busy.items())
+        number = {"same": len(pod.boots) - 1, "anew": len(pod.boots), "earlier": 0}[boot]
+        age = max(at - pod.start, 0)
+        used = {place: Use(age * share // 100 + place, age // 2 if memory else 0, memory) for place in devices}
+        counters = tuple(Counter(f"GPU-{uid}-{place}", *found) for place, found in used.items())
         self.sequence += 1
         terms, closed = self.client.hmget(keys.report(uid), ["terms", "closed"])
-        boot = f"boot-{len(pod.boots) + anew}"
-        (outcome,) = ReportIntake(self.client).take([Submission(uid, boot, self.sequence, at, counters)])
+        submission = Submission(uid, f"boot-{number}", self.sequence, at, counters, last=share == 100)
+        (outcome,) = ReportIntake(self.client).take([submission])
         assert outcome in {IntakeOutcome.TAKEN, IntakeOutcome.NOT_RUNNING}
         if outcome is IntakeOutcome.TAKEN and terms is not None:
-            if anew:
+            if number == len(pod.boots):
                 pod.boots.append(0)
             # Once a period was closed, a report that was under way counts as received after that.
-            self.model.report(
-                pod, max(at, int(closed or 0)), {place: found for place, found in busy.items() if place < 2}
-            )
+            taken = {place: found for place, found in used.items() if place < 2}
+            self.model.report(pod, max(at, int(closed or 0)), number, taken)
 
     @rule(choice=st.integers(0, 5), every=st.sampled_from([50, 240]), count=st.integers(5, 15))
     def report_while_nobody_leads(self, choice: int, every: int, count: int) -> None:
         for number in range(count):
-            self.report(choice, number % 60, frozenset({0}), 0, anew=False)
+            self.report(choice, number % 60, frozenset({0}), 0, "same", 0)
             self.stage.pass_time(every)
 
     @rule(choice=st.integers(0, 5), seconds_ago=st.sampled_from([0, 0, 1, 30]))
@@ -354,7 +283,7 @@ class Story(RuleBasedStateMachine):
             self.stage.round()
             self.stage.pass_time(2)
         self.stage.pass_time(4 - 2 * rounds)
-        self.report(choice, share, frozenset({0}), 0, anew=False)
+        self.report(choice, share, frozenset({0}), 0, "same", 0)
         self.finish(choice, ago)
 
     @rule(choice=st.integers(0, 5))
@@ -367,39 +296,70 @@ class Story(RuleBasedStateMachine):
             self.stage.remove(uid)
             self.round_undisturbed()
 
-    @rule(namespace=st.sampled_from(NAMESPACES), payer=st.sampled_from("ab"))
+    @rule()
+    def remove_what_has_ended(self) -> None:
+        """The objects of pods that have ended are deleted, whether a leader has seen their ends or not."""
+        for uid, pod in self.model.pods.items():
+            if pod.end is not None and (self.stage.folder / "pods" / f"{uid}.json").exists():
+                self.round_undisturbed()
+                self.stage.remove(uid)
+                self.stage.source.refresh()
+
+    @rule(namespace=st.sampled_from(NAMESPACES), payer=st.sampled_from(["a", "b", "none"]))
     def move(self, namespace: str, payer: str) -> None:
         self.payers[namespace] = payer
         self.write_budgets()
 
+    @rule(name=st.sampled_from("ab"), period=st.sampled_from(PERIODS))
+    def change_the_period(self, name: str, period: dict[str, Any]) -> None:
+        """A budget's rule changes; that holds from its next period on."""
+        self.rules[name] = period
+        self.write_budgets()
+
+    @rule(name=st.sampled_from("ab"))
+    def delete_or_make_again(self, name: str) -> None:
+        """A budget is deleted, or made again under its name."""
+        self.round_undisturbed()  # what was corrected before is in the ledger
+        self.made[name] = -self.made[name] if self.made[name] > 0 else 1 - self.made[name]
+        self.write_budgets()
+
     @rule(
-        price=st.sampled_from(["1", "2.5", "1/3"]), later=st.sampled_from(["1", "3"]), after=st.sampled_from([1, 4000])
+        model=st.sampled_from(["A100", "H100", "*"]),
+        price=st.sampled_from(["1", "2.5", "1/3"]),
+        later=st.sampled_from(["1", "3"]),
+        after=st.sampled_from([1, 4000]),
+        alone=st.booleans(),
     )
-    def reprice(self, price: str, later: str, after: int) -> None:
-        """The admin installs other prices, now and for later; a leader takes them over."""
-        points = [(self.stage.now, Fraction(price)), (self.stage.now + after * SECOND, Fraction(later))]
+    def reprice(self, model: str, price: str, later: str, after: int, alone: bool) -> None:  # noqa: FBT001
+        """The admin sets another price, now and for later, beside the others or in their place."""
+        now = self.stage.now
+        points = [(now, Fraction(price)), (now + after * SECOND, Fraction(later))]
+        prices = {**({} if alone else self.model.configured[-1][1]), model: points}
+        found = {name: tuple(PricePoint(*point) for point in known) for name, known in prices.items()}
         self.keeper_rules = ControllerRules(
-            bill=self.model.bill, prices={"A100": tuple(PricePoint(*point) for point in points)}
+            bill=self.model.bill, prices=found | {BY_WORDS: (PricePoint(0, Fraction(1)),)}
         )
         self.lead()
         self.round_undisturbed()
-        self.model.reprice(self.stage.now, points)
+        self.model.reprice(now, prices)
 
     @rule(
         account=st.sampled_from("ab"), ago=st.sampled_from([0, 3600, 20_000]), hours=st.sampled_from(["0.5", "-0.25"])
     )
     def correct(self, account: str, ago: int, hours: str) -> None:
         """Somebody sets right what was spent; no less than nothing, which would be refused."""
+        if self.made[account] < 0:
+            return
         effective = max(self.stage.now - ago * SECOND, NOON)
-        beside, length = CYCLES[account]
-        key = account, effective - (effective - beside) % length
         amount = int(Fraction(hours) * GPU_HOUR)
         if amount < 0:
             self.round_undisturbed()
-        if self.model.corrected.get(key, 0) + amount >= 0:
-            self.sequence += 1
-            self.stage.correct(f"c{self.sequence}", account, hours, effective)
-            self.model.corrected[key] = self.model.corrected.get(key, 0) + amount
+            period = reading.period_at(self.client, account, effective)
+            if period is None or self.corrected().get((account, period.start), 0) + amount < 0:
+                return
+        self.sequence += 1
+        self.stage.correct(f"c{self.sequence}", account, hours, effective)
+        self.corrections.append((account, effective, amount))
 
     # A leader that could not read an amount knows nothing of it, also once somebody has mended it.
     @precondition(lambda self: not self.was_broken)
@@ -411,18 +371,36 @@ class Story(RuleBasedStateMachine):
         next_books = Books(self.keeper_rules)
         load(self.client, next_books, self.stage.now)
         kept, read = (
-            {metered.session.uid: metered.acknowledged for metered in books.pods.sessions.all()}
+            {metered.session.uid: with_its_own_time(metered) for metered in books.pods.sessions.all()}
             for books in (self.stage.keeper.books, next_books)
         )
         for metered in self.stage.keeper.books.pods.sessions.all():
             # Whoever paid for no time at all is not among the payers any more.
             payers = {account for _, account in next_books.assignments[metered.session.namespace]}
-            known = metered.acknowledged
+            known = kept[metered.session.uid]
             periods = {key: found for key, found in known.periods.items() if key[0] in payers or found.amount}
             kept[metered.session.uid] = known._replace(periods=periods)
         running = {uid for uid, acknowledged in kept.items() if not acknowledged.closed}
         different = {uid: (kept[uid], read.get(uid)) for uid in running if kept[uid] != read.get(uid)}
         assert not different, different
+
+    @rule()
+    def audit(self) -> None:
+        self.round_undisturbed()
+        self.stage.round(1)
+        self.stage.round()
+        self.hold_the_audit({})
+
+    def hold_the_audit(self, periods: Mapping[str, Sequence[tuple[int, int]]]) -> None:
+        """The auditor names no difference in the present periods, nor in these."""
+        around = AuditEnvironment(
+            self.client, lambda: read_cluster(self.stage.source.mirrors, None), lambda: self.stage.now, bool
+        )
+        for start in [None, *sorted({start for known in periods.values() for start, _ in known})]:
+            request = AuditRequest(period=start, patience_seconds=0, bill=self.model.bill.value)
+            told = {Figure.STATUS}  # nobody writes the statuses of budgets here
+            unexpected = [each for each in audit(around, request).differences if each.figure not in told]
+            assert not unexpected, unexpected
 
     def teardown(self) -> None:
         try:
@@ -431,25 +409,22 @@ class Story(RuleBasedStateMachine):
             self.stage.round(1)
             # Where use is billed, a balance is closed by the last settlement: the next one brings it up to date.
             self.stage.round()
-            expected = self.model.expected(reading.assignments(self.client), self.stage.now)
+            periods, corrected = self.periods(), self.corrected()
+            for account, found in periods.items():
+                gaps = [pair for pair in pairwise(found) if pair[0][1] != pair[1][0]]
+                assert not gaps, (account, gaps)
+            expected = self.model.expected(reading.assignments(self.client), periods, self.stage.now)
             different = {}
-            for key, amounts in expected.items():
-                stored = reading.stored_amounts(self.client, *key)
+            for key in {(account, start) for account, known in periods.items() for start, _ in known}:
+                amounts, stored = expected.get(key, {}), reading.stored_amounts(self.client, *key)
                 for uid in amounts.keys() | stored.keys():
-                    found = stored[uid].amount if uid in stored else 0
-                    if found != amounts.get(uid, 0):
-                        different[key, uid] = {"stored": found, "expected": amounts.get(uid, 0)}
+                    amount = stored[uid].amount if uid in stored else 0
+                    if amount != amounts.get(uid, 0):
+                        different[key, uid] = {"stored": amount, "expected": amounts.get(uid, 0)}
             assert not different, different
-            for key in {*expected, *self.model.corrected}:
-                total = sum(expected.get(key, {}).values()) + self.model.corrected.get(key, 0)
-                assert self.stage.spent(*key) == total
-            around = AuditEnvironment(
-                self.client, lambda: read_cluster(self.stage.source.mirrors, None), lambda: self.stage.now, bool
-            )
-            differences = audit(around, AuditRequest(patience_seconds=0, bill=self.model.bill.value)).differences
-            told = {Figure.STATUS}  # nobody writes the statuses of budgets here
-            unexpected = [each for each in differences if each.figure not in told]
-            assert not unexpected, unexpected
+            for key in {*expected, *corrected}:
+                assert self.stage.spent(*key) == sum(expected.get(key, {}).values()) + corrected.get(key, 0)
+            self.hold_the_audit(periods)
         finally:
             self.client.close()
             self.folder.cleanup()

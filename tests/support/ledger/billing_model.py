@@ -1,0 +1,176 @@
+"""What pods cost by time, prices, payers, periods, and reports as they were received.
+
+A model of the ledger that is independent of its code: it knows no rounds, no leaders and no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.pricing import Bill
+
+FLOOR = 10
+"""Percent of a GPU that a best-effort share is charged."""
+WHOLE_MIB = 81920
+"""The memory of each device."""
+
+Key = tuple[str, int]
+Payers = Sequence[tuple[int, str]]
+Periods = Sequence[tuple[int, int]]
+"""The [start, end) of an account's periods, in order."""
+PriceList = Mapping[str, Sequence[tuple[int, Fraction]]]
+"""The (from, price) of each model, in order; `*` stands for every other model."""
+
+
+@dataclass
+class Pod:
+    """A pod as it really ran on two GPUs, and what its reports came to by when, over all starts of its sidecar.
+
+    Attributes:
+        prices: the price of each GPU when the pod started, which holds for its reports.
+        boots: what each start of its sidecar has reported so far.
+        reported: (instant, money, devices named) after each report, in order.
+    """
+
+    namespace: str
+    percent: int
+    models: tuple[str, str]
+    borrows: bool
+    start: int
+    prices: tuple[Fraction, Fraction]
+    end: int | None = None
+    boots: list[int] = field(default_factory=lambda: [0])
+    reported: list[tuple[int, int, frozenset[int]]] = field(default_factory=list)
+
+    def total(self, instant: int) -> tuple[int, frozenset[int]]:
+        """The money that was reported before an instant, and the devices that were named."""
+        before = [found for found in self.reported if found[0] < instant]
+        return before[-1][1:] if before else (0, frozenset())
+
+    def rates(self, percent: int) -> list[int]:
+        """The rate of each of its GPUs by the prices when it started, in microGPU-seconds a second."""
+        return [rate(percent or FLOOR, price) for price in self.prices]
+
+
+class Use(NamedTuple):
+    """What a report says of one device: busy nanoseconds, nanoseconds for which it held memory, and how much."""
+
+    busy: int
+    span: int = 0
+    memory_mib: int = 0
+
+
+class Stretch(NamedTuple):
+    """A stretch [start, end) of a pod's time, and the instant before which its reports were received.
+
+    What comes after a pod's end counts as received at its end.
+    """
+
+    start: int
+    end: int
+    received: int
+
+
+def rate(percent: int, price: Fraction) -> int:
+    """The rate of a share of a GPU, in microGPU-seconds a second."""
+    return -(-GPU_SECOND * percent * price // 100)
+
+
+class BillingModel:
+    """What pods cost by time, prices, payers, periods, and reports as they were received."""
+
+    def __init__(self, bill: Bill) -> None:
+        self.bill = bill
+        self.pods: dict[str, Pod] = {}
+        self.configured: list[tuple[int, PriceList]] = [(0, {})]
+        """The settings' prices, each from the instant on at which a leader first read them."""
+
+    def reprice(self, now: int, prices: PriceList) -> None:
+        """From now on the prices are others; what was charged stays."""
+        self.configured.append((now, prices))
+
+    def price(self, model: str, instant: int) -> Fraction:
+        """The price of a model at an instant: its own, else that of all others, else 1."""
+        prices = [prices for since, prices in self.configured if since <= instant][-1]
+        for name in (model, "*"):
+            known = [price for since, price in prices.get(name, ()) if since <= instant]
+            if known:
+                return known[-1]
+        return Fraction(1)
+
+    def start(
+        self, uid: str, namespace: str, percent: int, models: tuple[str, str], start: int, *, borrows: bool
+    ) -> None:
+        """A pod is bound to its GPUs."""
+        prices = self.price(models[0], start), self.price(models[1], start)
+        self.pods[uid] = Pod(namespace, percent, models, borrows or not percent, start, prices)
+
+    def report(self, pod: Pod, at: int, boot: int, used: Mapping[int, Use]) -> None:
+        """Takes a report of one start of the sidecar: what that start has measured so far, by device."""
+        last_at, last, named = pod.reported[-1] if pod.reported else (0, 0, frozenset[int]())
+        at = max(at, last_at)
+        age = max(at - pod.start, 0)
+        worth = Fraction(0)
+        for device, (busy, span, memory) in used.items():
+            occupied = Fraction(min(span, age) * min(memory, WHOLE_MIB), WHOLE_MIB)
+            worth += max(Fraction(min(busy, age)), occupied) * pod.prices[device]
+        grown = max(int(worth / 1000) - pod.boots[boot], 0)
+        pod.boots[boot] += grown
+        if named | used.keys():
+            most = int(age * sum(pod.prices) / 1000)
+            pod.reported.append((at, min(last + grown, most), named | used.keys()))
+
+    def reserved(self, pod: Pod, low: int, high: int) -> int:
+        """What a stretch of a pod's time costs by its reservation."""
+        changes = {since for since, _ in self.configured}
+        changes |= {since for _, prices in self.configured for points in prices.values() for since, _ in points}
+        rates: list[tuple[int, int]] = []
+        for moment in [low, *sorted(change for change in changes if low < change < high)]:
+            found = sum(rate(pod.percent or FLOOR, self.price(model, moment)) for model in pod.models)
+            if not rates or rates[-1][1] != found:
+                rates.append((moment, found))
+        ends = [*(since for since, _ in rates[1:]), high]
+        return sum(found * (end - since) // SECOND for (since, found), end in zip(rates, ends, strict=True))
+
+    def cost(self, pod: Pod, stretches: Sequence[Stretch]) -> int:
+        """What a pod costs in one period of one account."""
+        reserved = sum(self.reserved(pod, stretch.start, stretch.end) for stretch in stretches)
+        named: frozenset[int] = frozenset()
+        used = 0
+        for low, _, until in stretches:
+            after, named = pod.total(until)
+            used += after - (pod.total(low)[0] if low > pod.start else 0)
+        if self.bill is Bill.RESERVED or not named:
+            return reserved
+        own = pod.rates(pod.percent)
+        used += reserved * sum(each for device, each in enumerate(own) if device not in named) // sum(own)
+        ceiling = reserved * sum(pod.rates(100)) // sum(own) if pod.borrows else reserved
+        used = min(used, ceiling)
+        return used if self.bill is Bill.USED else max(used, reserved)
+
+    def expected(
+        self, payers: Mapping[str, Payers], periods: Mapping[str, Periods], now: int
+    ) -> dict[Key, dict[str, int]]:
+        """What each pod costs in each period of each account up to an instant."""
+        found: dict[tuple[Key, str], list[Stretch]] = {}
+        for uid, pod in self.pods.items():
+            end = now if pod.end is None else pod.end
+            moves = payers[pod.namespace]
+            present = moves[-1][1], next(start for start, until in periods[moves[-1][1]] if start <= now < until)
+            for index, (since, account) in enumerate(moves):
+                until = min(moves[index + 1][0] if index + 1 < len(moves) else end, end)
+                first = max(pod.start, since if index else 0)
+                for start, stop in periods[account]:
+                    low, high = max(first, start), min(until, stop)
+                    if low < high:
+                        stays = pod.end is None and high == now and (account, start) == present
+                        received = 1 << 62 if high == pod.end else high + stays
+                        found.setdefault(((account, start), uid), []).append(Stretch(low, high, received))
+        costs: dict[Key, dict[str, int]] = {}
+        for (key, uid), stretches in found.items():
+            costs.setdefault(key, {})[uid] = self.cost(self.pods[uid], stretches)
+        return costs
