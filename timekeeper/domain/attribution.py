@@ -80,13 +80,16 @@ def attribution(
         rules: the rules by which a request without an allocation counts.
     """
     labels = {key: origin.labels[key] for key in kept_labels if isinstance(origin.labels.get(key), str)}
+    models = {device.model for device in reservation.devices.values()} | {item.model for item in reservation.holdings}
     return Attribution(
-        model=",".join(sorted({device.model for device in reservation.devices.values()})),
+        model=",".join(sorted(models)),
         owner=origin.owner,
         user=origin.user,
         labels=tuple(sorted(labels.items())),
-        core_rate=_peak(reservation, _core),
-        memory_rate=_peak(reservation, lambda held: _memory(held, rules.unknown_device_mib)),
+        core_rate=_peak(reservation, _core)
+        + sum(int(GPU_SECOND * item.count * item.time) for item in reservation.holdings),
+        memory_rate=_peak(reservation, lambda held: _memory(held, rules.unknown_device_mib))
+        + sum(int(GPU_SECOND * item.count * item.memory) for item in reservation.holdings),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from fairgpu.json_values import list_of, mapping
 from fairgpu.request import HIGH_PRIORITY
 from fairgpu.states import BudgetState
 from timekeeper.domain.attribution import Origin, read_origin
+from timekeeper.domain.holdings.holding import Holding
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.reservations import Reservation, read_reservation
 from timekeeper.domain.timestamps import instant_or_none
@@ -75,8 +76,18 @@ class PodFacts:
     gated_elsewhere: bool = False
 
 
-def read_pod(pod: Mapping[str, Any]) -> PodFacts:
-    """Parses a pod; a field that is missing or of another type counts as absent."""
+def holds_nothing_else(_pod: Mapping[str, Any]) -> tuple[Holding, ...]:
+    """Stands for a cluster whose other stacks are not metered."""
+    return ()
+
+
+def read_pod(
+    pod: Mapping[str, Any], held_of: Callable[[Mapping[str, Any]], tuple[Holding, ...]] = holds_nothing_else
+) -> PodFacts:
+    """Parses a pod; a field that is missing or of another type counts as absent.
+
+    `held_of` returns the parts of GPUs that a bound pod without a request in canonical form holds by another stack.
+    """
     metadata, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     phase = status.get("phase")
     annotations = mapping(metadata.get("annotations"))
@@ -85,6 +96,10 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
     started = _has_begun(spec, status)
     deleted = instant_or_none(metadata.get("deletionTimestamp"))
     grace = metadata.get("deletionGracePeriodSeconds")
+    bound = isinstance(node, str) and bool(node)
+    reservation = read_reservation(pod)
+    if reservation is None and bound and (holdings := held_of(pod)):
+        reservation = Reservation((), holdings=holdings)
     return PodFacts(
         uid=str(metadata.get("uid", "")),
         namespace=str(metadata.get("namespace", "")),
@@ -92,13 +107,13 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         node=node if isinstance(node, str) else "",
         created=instant_or_none(metadata.get("creationTimestamp")) or 0,
         scheduled=_scheduled(status.get("conditions")),
-        bound=isinstance(node, str) and bool(node),
+        bound=bound,
         running=phase not in {None, "Pending"} or started,
         terminal=phase in TERMINAL_PHASES,
         finished=_finished(status),
         gated=OUR_GATE in gates,
         gated_elsewhere=any(gate != OUR_GATE for gate in gates),
-        reservation=read_reservation(pod),
+        reservation=reservation,
         changed=_latest(status.get("conditions"), "lastTransitionTime"),
         origin=read_origin(metadata),
         deadline=_seconds(spec.get("activeDeadlineSeconds")),

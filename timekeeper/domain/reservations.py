@@ -12,7 +12,8 @@ from fairgpu.charging import ChargeRules, UnplacedShare, unplaced_rate
 from fairgpu.demand import is_native_sidecar, peak
 from fairgpu.json_values import mapping, mappings
 from fairgpu.quantity import QuantityError, parse_count
-from timekeeper.domain.pricing import FOREVER, Prices, dearest_at, devices_rate, price_changes
+from timekeeper.domain.holdings.holding import Holding, holding_rate
+from timekeeper.domain.pricing import FOREVER, Prices, dearest_at, devices_rate, price_at, price_changes
 
 Held = tuple[DeviceShare, ...] | UnplacedShare | None
 """A container's devices; its request where no allocation names its devices; or None."""
@@ -29,12 +30,14 @@ class Reservation:
         init_steps: the share of each init container, and whether it keeps running beside the later ones.
         lends: whether it may use GPU time beyond its share (elastic, best effort).
         placed: whether an allocation names the devices.
+        holdings: the parts of GPUs that it holds by another stack, beside the containers' shares.
     """
 
     containers: tuple[Held, ...]
     init_steps: tuple[tuple[Held, bool], ...] = ()
     lends: bool = False
     placed: bool = True
+    holdings: tuple[Holding, ...] = ()
 
     @property
     def devices(self) -> dict[str, DeviceShare]:
@@ -83,8 +86,12 @@ def rate_at(reservation: Reservation, prices: Prices, instant: int, rules: Charg
             return unplaced_rate(held, price, rules)
         return devices_rate(held, prices, instant, rules.best_effort_floor_percent)
 
-    return peak(
+    own = peak(
         [rate(held) for held in reservation.containers], [(rate(held), keeps) for held, keeps in reservation.init_steps]
+    )
+    floor = rules.best_effort_floor_percent
+    return own + sum(
+        holding_rate(holding, price_at(prices, holding.model, instant), floor) for holding in reservation.holdings
     )
 
 

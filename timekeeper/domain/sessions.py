@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from timekeeper.domain.attribution import Attribution
+from timekeeper.domain.holdings.holding import Holding
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.pods import PodFacts
 from timekeeper.domain.reservations import Tariff
@@ -58,6 +59,7 @@ class Session:
             not observed.
         attribution: the dimensions that its use is attributed to; None in records of earlier versions.
         report_bases: (account, period, microGPU-seconds): the total of reported GPU time at these starts.
+        holdings: the parts of GPUs that the pod holds by another stack, as they were decided once.
     """
 
     uid: str
@@ -74,6 +76,7 @@ class Session:
     report_bases: tuple[tuple[str, int, int], ...] = ()
     use_total: int | None = None
     use_missing: tuple[int, int] = (0, 0)
+    holdings: tuple[Holding, ...] = ()
 
 
 def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 from timekeeper.domain.attribution import Attribution
 from timekeeper.domain.charges import Assignments, HourlyPoint, hours_of
 from timekeeper.domain.forecast import BurnRecord, SpendSample
+from timekeeper.domain.holdings.holding import Holding
 from timekeeper.domain.pricing import PricePoint, Prices
 from timekeeper.domain.sessions import EndProof, Session
 
@@ -47,6 +48,8 @@ def encode_session(session: Session) -> str:
         document["tally"] = [session.use_total, []]
     if session.use_missing[0]:
         document["unmeasured"] = session.use_missing
+    if session.holdings:
+        document["holds"] = [_holding_document(holding) for holding in session.holdings]
     return _encode(document)
 
 
@@ -76,6 +79,7 @@ def decode_session(text: str | bytes) -> Session:
             report_bases=_bases(document.get("reported", ())),
             use_total=whole_number(document["tally"][0]) if "tally" in document else None,
             use_missing=_pair(document.get("unmeasured", (0, 0))),
+            holdings=tuple(_holding(item) for item in document.get("holds", ())),
         )
     except UNREADABLE as error:
         raise RecordError(f"no session: {error!r}") from error
@@ -119,6 +123,16 @@ def _bases(document: Any) -> tuple[tuple[str, int, int], ...]:
 def _pair(document: Any) -> tuple[int, int]:
     first, second = document
     return whole_number(first), whole_number(second)
+
+
+def _holding_document(given: Holding) -> list[Any]:
+    return [given.way, given.model, given.count, str(given.time), str(given.memory)]
+
+
+def _holding(document: Any) -> Holding:
+    way, model, count, time, memory = document
+    shares = Fraction(plain_text(time)), Fraction(plain_text(memory))
+    return Holding(plain_text(way), plain_text(model), whole_number(count), *shares)
 
 
 def _attribution_document(given: Attribution) -> list[Any]:

@@ -69,6 +69,7 @@ named by its start.
     fairgpu:{book}:budgets            hash    NAME -> the GPUBudget as JSON, in its last valid version; it stays after
                                               the object is deleted
     fairgpu:{book}:prices             string  the price of each model over time, as JSON
+    fairgpu:{book}:since              string  the instant from which pods of other stacks are metered
     fairgpu:{book}:watched            string  the latest instant at which all open sessions were known to live
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
     fairgpu:{book}:capacity           hash    INSTANT -> the capacity of all nodes from then on, in microGPU-seconds a
@@ -119,6 +120,7 @@ ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
 NAMESPACES = f"{PREFIX}:{{book}}:namespaces"
 BUDGETS = f"{PREFIX}:{{book}}:budgets"
 PRICES = f"{PREFIX}:{{book}}:prices"
+SINCE = f"{PREFIX}:{{book}}:since"
 WATCHED = f"{PREFIX}:{{book}}:watched"
 RESTORED = f"{PREFIX}:{{book}}:restored"
 CAPACITY = f"{PREFIX}:{{book}}:capacity"

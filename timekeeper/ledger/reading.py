@@ -293,6 +293,11 @@ def prices(client: redis.Redis) -> Prices:
     return decode_prices(text) if text is not None else {}
 
 
+def since(client: redis.Redis) -> int | None:
+    """Returns the instant from which pods of other stacks are metered; None without a readable one."""
+    return whole(_text(client, keys.SINCE))
+
+
 def watched(client: redis.Redis) -> int | None:
     """Returns the latest instant at which all open sessions were known to be alive; None without a readable one."""
     return whole(_text(client, keys.WATCHED))

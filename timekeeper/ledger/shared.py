@@ -72,6 +72,11 @@ def write_prices(client: redis.Redis, prices: Prices) -> None:
     put(client, "SET", keys.PRICES, [encode_prices(prices)])
 
 
+def write_since(client: redis.Redis, instant: int) -> None:
+    """Writes the instant from which pods of other stacks are metered, in nanoseconds since 1970."""
+    put(client, "SET", keys.SINCE, [str(instant)])
+
+
 def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
     """Writes the leader's fencing token and term again where the store lost them, or returned to earlier ones.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -16,6 +16,8 @@ from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, Kuberne
 from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.json_values import list_of, mapping, mappings
 from timekeeper.domain.attribution import TEMPLATE_HASH
+from timekeeper.domain.holdings import deciding
+from timekeeper.domain.holdings.listed import Listed
 from timekeeper.sources.base import (
     CHECKPOINT_SHARDS,
     MAX_TERMINATION_SECONDS,
@@ -45,6 +47,9 @@ OWNER: Final = ("kind", "name", "controller")
 SPEC: Final = ("nodeName", "activeDeadlineSeconds", "terminationGracePeriodSeconds")
 STATUS: Final = ("phase", "conditions", "startTime", "containerStatuses", "initContainerStatuses")
 OUR_GATE: Final[Json] = {"name": names.BUDGET_GATE}
+MOST_GROUPS: Final = 16
+"""The most of KAI's labels that are kept of a pod: one for each GPU of a node with the most."""
+OwnResources = Mapping[str, Listed] | None
 OTHER_GATE: Final[Json] = {"name": ""}
 """Stands for every other gate, so that ours keeps its place."""
 
@@ -61,7 +66,25 @@ def is_metered(pod: Json) -> bool:
     return any(_asks(container) for key in ("containers", "initContainers") for container in mappings(spec.get(key)))
 
 
-def metered_pod(pod: Json, kept_labels: Iterable[str] = ()) -> Json | None:
+def may_hold(pod: Json, own: OwnResources) -> bool:
+    """Whether a pod asks for a part of a GPU of another stack: by a resource, or by KAI's annotations.
+
+    `own` are the resources that the admin lists; None where pods of other stacks are not metered.
+    """
+    spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
+    if own is None:
+        return False
+    if not mapping(metadata.get("annotations")).keys().isdisjoint(deciding.ASKING_ANNOTATIONS):
+        return True
+    return any(
+        deciding.is_accelerator(resource, own)
+        for key in ("containers", "initContainers")
+        for container in mappings(spec.get(key))
+        for resource in mapping(mapping(container.get("resources")).get("limits"))
+    )
+
+
+def metered_pod(pod: Json, kept_labels: Iterable[str] = (), own: OwnResources = None) -> Json | None:
     """Returns the fields of a pod that the meter reads; None for a pod that is not metered.
 
     Volumes, commands and environments are most of a pod, and a large cluster has tens of thousands of pods. Fields of a
@@ -73,14 +96,19 @@ def metered_pod(pod: Json, kept_labels: Iterable[str] = ()) -> Json | None:
     Args:
         pod: the pod as the API server has it.
         kept_labels: the keys of labels that showback keeps.
+        own: the resources of other stacks that the admin lists; None where pods of those are not metered.
     """
-    if not is_metered(pod):
+    elsewhere = may_hold(pod, own)
+    if not is_metered(pod) and not elsewhere:
         return None
     metadata, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     read_metadata = _chosen(metadata, METADATA)
     guarded = mapping(metadata.get("labels")).get(names.POD_LABEL) == names.POD_LABEL_VALUE
-    annotations = ANNOTATIONS if guarded else ()
-    for key, wanted in (("annotations", annotations), ("labels", (names.POD_LABEL, TEMPLATE_HASH, *kept_labels))):
+    annotations = (*(ANNOTATIONS if guarded else ()), *(deciding.ANNOTATIONS if elsewhere else ()))
+    labels = [names.POD_LABEL, TEMPLATE_HASH, *kept_labels]
+    if elsewhere:
+        labels += [key for key in mapping(metadata.get("labels")) if key.startswith(deciding.LABEL)][:MOST_GROUPS]
+    for key, wanted in (("annotations", annotations), ("labels", labels)):
         if key in metadata:
             read_metadata[key] = _chosen(mapping(metadata[key]), wanted)
     if "finalizers" in metadata:
@@ -98,14 +126,22 @@ def metered_pod(pod: Json, kept_labels: Iterable[str] = ()) -> Json | None:
         read_spec["schedulingGates"] = [OUR_GATE if gate == OUR_GATE else OTHER_GATE for gate in gates]
     for key in ("containers", "initContainers"):
         if key in spec:
-            read_spec[key] = [_container(container) for container in mappings(spec[key])]
+            read_spec[key] = [_container(container, own) for container in mappings(spec[key])]
     return {**_chosen(pod, KIND), "metadata": read_metadata, "spec": read_spec, "status": _chosen(status, STATUS)}
 
 
-def _container(container: Json) -> Json:
-    limits = _chosen(mapping(mapping(container.get("resources")).get("limits")), names.CANONICAL_RESOURCES)
+def _container(container: Json, own: OwnResources) -> Json:
+    given = mapping(mapping(container.get("resources")).get("limits"))
+    limits = _chosen(given, names.CANONICAL_RESOURCES)
+    if own is not None:
+        limits |= {name: value for name, value in given.items() if deciding.is_accelerator(name, own)}
     asked: Json = {"resources": {"limits": limits}} if limits else {}
     return _chosen(container, ("name", "restartPolicy")) | asked
+
+
+def keeps(own: OwnResources) -> Callable[[Json], bool]:
+    """Returns whether the mirror of pods holds a pod (see `metered_pod`)."""
+    return lambda pod: is_metered(pod) or may_hold(pod, own)
 
 
 def _chosen(item: Json, keys: Iterable[str]) -> Json:
@@ -161,7 +197,12 @@ class KubernetesSource:
     """Watches and writes objects of an API server, with the timekeeper's service account."""
 
     def __init__(
-        self, api: KubernetesAPI, now: Callable[[], int], random: Callable[[], float], kept_labels: Sequence[str] = ()
+        self,
+        api: KubernetesAPI,
+        now: Callable[[], int],
+        random: Callable[[], float],
+        kept_labels: Sequence[str] = (),
+        own: OwnResources = None,
     ) -> None:
         """Makes a source that watches nothing yet.
 
@@ -170,12 +211,13 @@ class KubernetesSource:
             now: a clock, in nanoseconds since 1970.
             random: a source of numbers in [0, 1).
             kept_labels: the keys of those labels of pods that showback keeps.
+            own: the resources of other stacks that the admin lists; None where pods of those are not metered.
         """
         self._api = api
         self._pods = api.within(POD_WRITE_SECONDS)
-        self._read_pod = partial(metered_pod, kept_labels=tuple(kept_labels))
+        self._read_pod = partial(metered_pod, kept_labels=tuple(kept_labels), own=own)
         self._random = random
-        keeping = {"pods": is_metered}
+        keeping = {"pods": keeps(own)}
         self._mirrors = Mirrors(**{name: Mirror(name, now, keeping.get(name, _all)) for name in COLLECTIONS})
 
     @property

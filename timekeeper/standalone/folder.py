@@ -2,6 +2,7 @@
 
     budgets.yaml        GPUBudget objects, and GPUGrant and GPUCorrection objects beside them, as a YAML stream
     pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
+    nodes/NAME.json     Node objects, by whose labels pods of other stacks are metered
     grants/NAME.json    GPUGrant objects that were made through the REST API, and in corrections/ GPUCorrection objects
     status/*.json       statuses that the timekeeper writes, and reads back with the objects
     events.jsonl        events that the timekeeper writes
@@ -28,7 +29,7 @@ from fairgpu.cluster.api import Json
 from fairgpu.cluster.reflector import Wait
 from fairgpu.leadership import Term
 from timekeeper.sources.base import ChangedMeanwhileError, ExistsError, Mirror, Mirrors, ObjectEvent, uid_of
-from timekeeper.sources.kubernetes import is_metered
+from timekeeper.sources.kubernetes import OwnResources, keeps
 
 POLL_SECONDS = 0.1
 
@@ -40,14 +41,21 @@ _log = structlog.get_logger()
 class FolderSource:
     """Watches and writes the objects of a standalone folder."""
 
-    def __init__(self, folder: Path, now: Callable[[], int]) -> None:
-        """Makes a source that has read nothing yet; `now` returns nanoseconds since 1970."""
+    def __init__(self, folder: Path, now: Callable[[], int], own: OwnResources = None) -> None:
+        """Makes a source that has read nothing yet.
+
+        Args:
+            folder: the folder.
+            now: returns nanoseconds since 1970.
+            own: the resources of other stacks that the admin lists; None where pods of those are not metered.
+        """
         self._folder = folder
+        self._is_kept = keeps(own)
         self._read: dict[Path, tuple[tuple[int, int, int], list[Json]]] = {}
         self._stated: dict[Path, tuple[Json, Json, Json]] = {}
         """By file of a status: an object, its status, and the object with it, the same one until either changes."""
         self._mirrors = Mirrors(
-            pods=Mirror("pods", now, is_metered),
+            pods=Mirror("pods", now, self._is_kept),
             nodes=Mirror("nodes", now),
             node_leases=Mirror("node_leases", now),
             namespaces=Mirror("namespaces", now),
@@ -58,7 +66,7 @@ class FolderSource:
 
     @property
     def mirrors(self) -> Mirrors:
-        """The watched collections; nodes, their Leases and namespaces stay empty."""
+        """The watched collections; the nodes' Leases and namespaces stay empty."""
         return self._mirrors
 
     def start(self, wait: Callable[[float], bool]) -> None:
@@ -85,8 +93,9 @@ class FolderSource:
         ):
             found = [item for item in (*objects, *orders) if item.get("kind") == kind]
             _update(mirror, [self._stating(item) for item in found])
-        _update(self._mirrors.pods, [pod for pod in pods if is_metered(pod)])
-        for mirror in (self._mirrors.nodes, self._mirrors.node_leases, self._mirrors.namespaces):
+        _update(self._mirrors.pods, [pod for pod in pods if self._is_kept(pod)])
+        _update(self._mirrors.nodes, self._objects(sorted((self._folder / "nodes").glob("*.json"))))
+        for mirror in (self._mirrors.node_leases, self._mirrors.namespaces):
             _update(mirror, [])
 
     def lift_gate(self, pod: Json) -> None:

@@ -44,7 +44,7 @@ class LedgerHarness:
 
     def lead(self, rules: ControllerRules | None = None, **options: Any) -> Reconciler:
         """A new leader, which knows nothing but what it reads."""
-        self.source = FolderSource(self.folder, lambda: self.now)
+        self.source = FolderSource(self.folder, lambda: self.now, rules.own_resources if rules else None)
         self.source.refresh()
         self.keeper = Reconciler(
             self.client,

@@ -10,7 +10,9 @@ import structlog
 
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.observing import Clocks, namespace_uids
+from timekeeper.controller.state.other_stacks import HeldOf, holdings_of
 from timekeeper.controller.state.sessions import MeteredSession, MeterRules
+from timekeeper.domain.pods import holds_nothing_else
 from timekeeper.domain.sessions import alive_until
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError, StoreUnavailableError, concerns_all
@@ -68,7 +70,13 @@ class ReconcileContext:
         """Returns the rules by which pods are metered now."""
         rules = self.books.rules
         prices = self.books.prices or rules.prices
-        return MeterRules(rules.charge, rules.meter_from, prices, namespace_uids(self.source.mirrors), rules.labels)
+        uids, held_of = namespace_uids(self.source.mirrors), self.held_of()
+        return MeterRules(rules.charge, rules.meter_from, prices, uids, rules.labels, held_of, self.books.since)
+
+    def held_of(self) -> HeldOf:
+        """Returns a function that decides what a bound pod holds by another stack, on the nodes as they are now."""
+        own = self.books.rules.own_resources
+        return holds_nothing_else if own is None else holdings_of(self.source.mirrors, own)
 
     def reported(self, uid: str) -> int | None:
         """Returns the instant of a pod's last report; None where it sent none or the store's entry is unreadable."""

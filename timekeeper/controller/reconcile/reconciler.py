@@ -17,6 +17,7 @@ from timekeeper.controller.reconcile.recovery import take_over
 from timekeeper.controller.reconcile.settlement import settle_accounts
 from timekeeper.controller.state.books import Books, ControllerRules
 from timekeeper.controller.state.observing import Clocks, nodes_that_are_silent
+from timekeeper.controller.state.other_stacks import complete_holdings
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.usage import capacity_rate
 from timekeeper.ledger import shared
@@ -114,7 +115,7 @@ class Reconciler:
             if self._fresh:
                 full, now = True, max(now, self.books.pods.as_of)
             self._context.full = is_full_for_pods(self._context.client)
-            touched = self._observe(now)
+            touched = self._observe(now, full=full)
             now = max(now, self.books.pods.as_of)
             if full:
                 touched = set(self.books.accounts)
@@ -217,7 +218,7 @@ class Reconciler:
         self._loaded = True
         return True
 
-    def _observe(self, now: int) -> set[str]:
+    def _observe(self, now: int, *, full: bool) -> set[str]:
         """Adopts the cluster's changes into memory; returns the accounts that they concern and those that are due."""
         context, books, mirrors = self._context, self.books, self._context.source.mirrors
         books.budgets.refresh(mirrors)
@@ -228,6 +229,8 @@ class Reconciler:
         changed = books.pods.refresh(
             mirrors.pods, context.meter_rules(), context.silent, context.reported, now, context.clocks
         )
+        if full and books.rules.own_resources is not None:
+            changed |= complete_holdings(books, mirrors, context.held_of(), now)
         touched = assign(context, now) | books.concerned(changed)
         touched |= {books.account_of(namespace) for namespace in books.pods.take_stirred()} & books.accounts.keys()
         return touched | {name for name, found in books.figures.items() if found.due <= now}

@@ -7,7 +7,7 @@ entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 import structlog
@@ -26,6 +26,7 @@ from timekeeper.controller.state.loading import (
     later_prices,
     load,
     read_prices,
+    read_since,
     reprice,
     take_checkpoints,
 )
@@ -134,6 +135,7 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     stored_prices, kept = _stored_prices(context), context.source.read_checkpoints()
     remembered = books.prices or later_prices(stored_prices, read_prices(kept), now)
     books.prices = remembered
+    books.since = _metered_since(context, kept, now)
     load(context.client, books, now)
     books.budgets.refresh(mirrors)
     if budgets_lost:
@@ -173,6 +175,21 @@ def _each(context: ReconcileContext, names: AbstractSet[str], act: Callable[[lis
     for name, error in failed.items():
         context.books.unreadable[name] = context.books.failed[name] = described(error)
         _log.error("account unreadable", account=name, error=described(error))
+
+
+def _metered_since(context: ReconcileContext, kept: Mapping[str, Json], now: int) -> int:
+    """Returns the instant from which pods of other stacks are metered: the first at which a leader began to.
+
+    It is stored before any pod is metered, so that no later leader takes another one. 0 where they are not metered.
+    """
+    if context.books.rules.own_resources is None:
+        return 0
+    stored = reading.since(context.client)
+    known = [instant for instant in (context.books.since or None, stored, read_since(kept)) if instant is not None]
+    since = min(known, default=now)
+    if since != stored:
+        shared.write_since(context.client, since)
+    return since
 
 
 def _stored_prices(context: ReconcileContext) -> Prices:

@@ -183,7 +183,8 @@ def write_report_terms(
     found, phases = {}, {}
     for metered in sessions:
         reservation, session = metered.reservation, metered.session
-        if reservation is not None and reservation.placed and session.end is None:
+        reports = reservation is not None and reservation.placed and not reservation.holdings
+        if reservation is not None and reports and session.end is None:
             terms = report_terms(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
             found[session.uid], phases[session.uid] = terms, _phases(books, metered, now)
     write_terms(context.client, found, phases, replace=replace)

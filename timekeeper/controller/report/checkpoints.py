@@ -2,7 +2,7 @@
 
 The status of a GPUBudget holds its own checkpoint. The other accounts share some objects, each always the same one, so
 a change of one namespace is one small write. The objects also hold the prices that were charged and that the settings
-no longer contain.
+no longer contain, and the instant from which pods of other stacks are metered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from timekeeper.controller.report.status_documents import Json, checkpoint_of, c
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.figures import Figures
-from timekeeper.controller.state.loading import PRICES, kept_prices
+from timekeeper.controller.state.loading import PRICES, SINCE, kept_prices, kept_since
 from timekeeper.domain.money import SECOND
 from timekeeper.sources.base import CHECKPOINT_SHARDS, ChangedMeanwhileError, RefusedError, Source
 
@@ -27,6 +27,9 @@ CONFIRM = 600 * SECOND
 MOST_BYTES = 900_000
 """The largest size of a shard: etcd takes one and a half million bytes, the API server a million of a ConfigMap's data
 (https://kubernetes.io/docs/concepts/configuration/configmap/)."""
+
+SHARED = frozenset({PRICES, SINCE})
+"""The documents that belong to no account."""
 
 _log = structlog.get_logger()
 
@@ -66,11 +69,15 @@ class CheckpointKeeper:
     def _documents(self, now: int) -> dict[str, Json]:
         books = self.books
         prices = kept_prices(books.prices, books.rules.prices)
-        return prices | {
-            name: checkpoint_status(account, found, now)
-            for name, account in books.accounts.items()
-            if not account.is_budget and (found := books.figures.get(name)) is not None and _matters(account, found)
-        }
+        return (
+            prices
+            | kept_since(books.since)
+            | {
+                name: checkpoint_status(account, found, now)
+                for name, account in books.accounts.items()
+                if not account.is_budget and (found := books.figures.get(name)) is not None and _matters(account, found)
+            }
+        )
 
     def _write(self, number: int, shard: Json, now: int) -> bool:
         kept = fitting(shard, self.most_bytes)
@@ -83,7 +90,7 @@ class CheckpointKeeper:
             return False
         assert self._written is not None  # noqa: S101 - the caller has read them
         self._written[number] = (now, shard)
-        for name in kept.keys() - {PRICES}:
+        for name in kept.keys() - SHARED:
             account = self.books.accounts[name]
             account.checkpoint = checkpoint_of(account, self.books.figures[name], now)
         return True
@@ -98,10 +105,10 @@ def shards_of(documents: Json) -> dict[int, Json]:
 
 
 def fitting(shard: Json, most_bytes: int) -> Json:
-    """Returns the part of a shard that fits into so many bytes: prices first, then accounts with the largest sums."""
+    """Returns the part of a shard that fits into so many bytes: what is shared first, then the largest sums."""
     kept: Json = {}
     size = 2
-    for name in sorted(shard, key=lambda name: (name != PRICES, -_closed(shard[name]))):
+    for name in sorted(shard, key=lambda name: (name not in SHARED, -_closed(shard[name]))):
         size += len(json.dumps({name: shard[name]}))
         if size > most_bytes:
             break

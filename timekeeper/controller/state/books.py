@@ -16,6 +16,7 @@ from timekeeper.controller.state.observing import BudgetView, PodView
 from timekeeper.controller.state.sessions import MeteredSession
 from timekeeper.domain.budgets import Budget, BudgetError, parse_budget
 from timekeeper.domain.charges import Assignments
+from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.orders import Grant
 from timekeeper.domain.periods import Period, PeriodRule
 from timekeeper.domain.pricing import BY_WORDS, FOREVER, Bill, PricePoint, Prices
@@ -81,6 +82,7 @@ class ControllerRules:
         template: the budget of a namespace that none names; without an allowance it limits nothing.
         labels: the keys of the labels of pods that usage is kept by.
         retention: how long each kind of record is kept.
+        own_resources: the admin's lines for resources of other stacks; None where pods of those are not metered.
         holds_pods: whether a finalizer keeps pods on the API server until their end is in the ledger.
         replica_wait_seconds: how long closes and grants wait for a replica of the store, where there is one.
     """
@@ -91,6 +93,7 @@ class ControllerRules:
     bill: Bill = Bill.RESERVED
     template: Budget = field(default_factory=lambda: Budget("default"))
     holds_pods: bool = False
+    own_resources: Mapping[str, Listed] | None = None
     replica_wait_seconds: float = 1.0
     labels: tuple[str, ...] = ()
     retention: Retention = field(default_factory=Retention)
@@ -118,6 +121,7 @@ class Books:
         payers: the budget that pays for each namespace that one names.
         conflicts: for each budget, the namespaces that it names and that another one pays for.
         prices: the prices as they are charged.
+        since: the instant from which pods of other stacks are metered; 0 where they are not.
         figures: the figures of each account, as last published.
         published: the state of each namespace, as last published.
         finalized: finalized sessions, and when the store took them, until a checkpoint includes them.
@@ -138,6 +142,7 @@ class Books:
     payers: dict[str, Budget] = field(default_factory=dict)
     conflicts: dict[str, dict[str, str]] = field(default_factory=dict)
     prices: Prices = field(default_factory=dict)
+    since: int = 0
     figures: dict[str, Figures] = field(default_factory=dict)
     published: dict[str, NamespaceState] = field(default_factory=dict)
     finalized: list[tuple[int, MeteredSession]] = field(default_factory=list)

@@ -26,6 +26,7 @@ from timekeeper.controller.state.sessions import (
     Posted,
     first_known,
     forgotten,
+    loaded,
     posting,
     use_of,
     without_use,
@@ -55,6 +56,9 @@ from timekeeper.ledger.reading import FINALIZED, UNREADABLE_AMOUNT, StoredAccoun
 PRICES = ":prices"
 """The key of the prices among the checkpoints; no account can have this name."""
 
+SINCE = ":since"
+"""The key, among the checkpoints, of the instant from which pods of other stacks are metered."""
+
 MENDED_WITHIN = 2 * DAY
 """The time after a period's end for which a new leader mends amounts in it. Amounts in older periods are final."""
 
@@ -71,6 +75,18 @@ def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]
     if all(_in_force(charged, at) == _in_force(configured, at) for at in moments):
         return {}
     return {PRICES: {"prices": encode_prices(charged)}}
+
+
+def kept_since(since: int) -> dict[str, dict[str, Any]]:
+    """Returns the document that keeps the instant from which pods of other stacks are metered; empty for 0."""
+    return {SINCE: {"since": str(since)}} if since else {}
+
+
+def read_since(documents: Mapping[str, Any]) -> int | None:
+    """Returns the instant in the kept document, in nanoseconds since 1970; None where it is missing or unreadable."""
+    document = documents.get(SINCE)
+    text = document.get("since") if isinstance(document, dict) else None
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20 else None
 
 
 def _in_force(prices: Prices, instant: int) -> tuple[bool, Mapping[str, Fraction]]:
@@ -270,13 +286,13 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount
         metered.acknowledged = forgotten(metered.acknowledged)
     for account in stored:
         for record in account.ended:
-            metered = sessions.keep(MeteredSession(without_use(record)))
+            metered = sessions.keep(loaded(record))
             metered.acknowledged = Acknowledged(
                 session=without_use(record), use=use_of(record), closed=True, ended_under=account.name
             )
     for account in stored:
         for record in account.sessions:
-            metered = sessions.keep(MeteredSession(without_use(record)))
+            metered = sessions.keep(loaded(record))
             paying = books.account_of(record.namespace) == account.name
             metered.acknowledged = _with_record(metered, record, account.name, paying=paying)
     index = ((session.uid, account.name) for account in stored for session in account.sessions)

@@ -186,7 +186,8 @@ class PodView:
         changed: set[str] = set()
         items = {uid_of(item): item for item in mirror.items()}
         seen_at = now = max(now, clocks.ours())
-        fresh = {uid: read_pod(item) for uid, item in items.items() if self._objects.get(uid) is not item}
+        changed_items = {uid: item for uid, item in items.items() if self._objects.get(uid) is not item}
+        fresh = {uid: read_pod(item, rules.held_of) for uid, item in changed_items.items()}
         self.newest = latest_believed([self.newest, *(facts.created for facts in fresh.values())], now, clocks.witness)
         self.as_of = now = max(now, self.newest)
         for facts in fresh.values():

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairgpu.charging import ChargeRules
 from timekeeper.domain.attribution import attribution
 from timekeeper.domain.charges import Assignments, HourlyPoint, rate_now
-from timekeeper.domain.pods import PodFacts
+from timekeeper.domain.holdings.holding import Holding
+from timekeeper.domain.pods import PodFacts, holds_nothing_else
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.reports import Bases
 from timekeeper.domain.reservations import Reservation, tariff
@@ -214,7 +215,8 @@ class MeterRules:
     """The rules that start a meter and set its rate.
 
     `namespace_uid` returns the uid of the namespace that has a name now, or "". `labels` are the keys of those labels
-    of pods that usage is kept by.
+    of pods that usage is kept by. `held_of` returns the parts of GPUs that a bound pod holds by another stack; these
+    are metered from the instant `since` on, at the earliest.
     """
 
     charge: ChargeRules
@@ -222,6 +224,14 @@ class MeterRules:
     prices: Prices
     namespace_uid: Callable[[str], str]
     labels: tuple[str, ...] = ()
+    held_of: Callable[[Mapping[str, Any]], tuple[Holding, ...]] = holds_nothing_else
+    since: int = 0
+
+
+def loaded(record: Session) -> MeteredSession:
+    """Returns the session of a record; what its pod holds by another stack is what the record says."""
+    session = without_use(record)
+    return MeteredSession(session, Reservation((), holdings=session.holdings) if session.holdings else None)
 
 
 def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
@@ -232,10 +242,16 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
     start = start_of(pod, now, rules.meter_from)
     if start is None or pod.reservation is None:
         return None
+    if pod.reservation.holdings:
+        if pod.terminal and (pod.finished or pod.changed or 0) <= rules.since:
+            return None  # it ended before metering began
+        start = min(max(start, rules.since), now)
     rates = tariff(pod.reservation, rules.prices, start, rules.charge)
     which = rules.namespace_uid(pod.namespace)
     shown = attribution(pod.origin, pod.reservation, rules.labels, rules.charge)
     session = Session(pod.uid, pod.namespace, pod.name, pod.node, start, rates, namespace_uid=which, attribution=shown)
+    if pod.reservation.holdings:
+        session = replace(session, holdings=pod.reservation.holdings)
     if pod.held and (pod.terminal or pod.removed):
         session = end_with_finalizer(session, pod, now, None)
     elif pod.terminal:

@@ -38,6 +38,25 @@ def is_accelerator(resource: str, own: Mapping[str, Listed]) -> bool:
     return resource in NAMES or resource.startswith(nvidia.MIG_PREFIX) or resource in own
 
 
+ANNOTATIONS: Final = (
+    hami.ALLOCATED,
+    volcano.ALLOCATED,
+    kai.FRACTION,
+    kai.MEMORY,
+    kai.DEVICES,
+    kai.RECEIVED,
+    aliyun.DEVICE_MEMORY,
+    aliyun.ALLOCATION,
+)
+"""The annotations of pods that decide what they hold."""
+
+ASKING_ANNOTATIONS: Final = (kai.FRACTION, kai.MEMORY)
+"""The annotations by which a pod asks for a part of a GPU without naming a resource."""
+
+LABEL: Final = kai.GROUP
+"""The label of pods that decides what they hold; some have a slash and a suffix behind it."""
+
+
 def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision:
     """Returns what a bound pod holds; each of its resources is counted once.
 

@@ -1,0 +1,80 @@
+"""What pods hold by other stacks: decided when a pod is first seen after its binding, then kept.
+
+A new node's labels come minutes after its first pods. Until its model is known, a session is charged at the price of
+`*`. Once the labels are there, within PROVISIONAL, the session is charged anew from its start by what they state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+
+from fairgpu.cluster.api import Json
+from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.loading import from_now_on
+from timekeeper.domain.attribution import attribution, read_origin
+from timekeeper.domain.holdings.deciding import decide
+from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, Holding
+from timekeeper.domain.holdings.listed import Listed
+from timekeeper.domain.holdings.observed import HostNode, read_bound_pod, read_host_node
+from timekeeper.domain.reservations import Reservation, tariff
+from timekeeper.domain.timestamps import MINUTE
+from timekeeper.sources.base import Mirrors
+
+PROVISIONAL = 10 * MINUTE
+"""The time from a session's start for which labels of its node still decide what it holds."""
+
+HeldOf = Callable[[Mapping[str, object]], tuple[Holding, ...]]
+"""Returns the parts of GPUs that a bound pod holds by another stack."""
+
+
+def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed]) -> HeldOf:
+    """Returns a function that decides what a bound pod holds on its node; its first call reads the mirror of nodes.
+
+    Args:
+        mirrors: the cluster, as last observed.
+        own: the resources that the admin lists.
+    """
+
+    @cache
+    def nodes() -> dict[str, Json]:
+        return {str((item.get("metadata") or {}).get("name", "")): item for item in mirrors.nodes.items()}
+
+    @cache
+    def node(name: str) -> HostNode:
+        return read_host_node(nodes().get(name, {}))
+
+    def of(pod: Mapping[str, object]) -> tuple[Holding, ...]:
+        spec = pod.get("spec")
+        name = spec.get("nodeName") if isinstance(spec, dict) else None
+        return decide(read_bound_pod(pod), node(str(name)), own).holdings
+
+    return of
+
+
+def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
+    """Decides again what young sessions hold whose model was not known; returns the uids of those that changed."""
+    changed = set()
+    for metered in books.pods.sessions.all():
+        session = metered.session
+        if session.end is not None or now - session.start >= PROVISIONAL or not _lacks_model(session.holdings):
+            continue
+        pod = mirrors.pods.get(session.uid)
+        found = held_of(pod) if pod is not None else ()
+        if pod is None or not found or found == session.holdings:
+            continue
+        metered.reservation = Reservation((), holdings=found)
+        since = max(session.start, metered.acknowledged.settled_until)  # periods that are over stay as they are
+        rates = from_now_on(session.tariff, tariff(metered.reservation, books.prices, since, books.rules.charge))
+        origin = read_origin(pod.get("metadata") or {})
+        shown = attribution(origin, metered.reservation, books.rules.labels, books.rules.charge)
+        if session.attribution is not None:
+            shown = replace(shown, owner=session.attribution.owner, user=session.attribution.user)
+        metered.session = replace(session, holdings=found, tariff=rates, attribution=shown)
+        changed.add(session.uid)
+    return changed
+
+
+def _lacks_model(holdings: tuple[Holding, ...]) -> bool:
+    return any(holding.model == UNKNOWN_MODEL for holding in holdings)
