@@ -7,6 +7,7 @@ settling does not wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 
 import redis
 import structlog
@@ -18,7 +19,9 @@ from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.windows import Retention, month_start, parse_month
 from timekeeper.ledger.client import isolate_failures
 from timekeeper.ledger.compaction import (
+    Bounds,
     drop_account,
+    due_for_compaction,
     fold_amounts,
     fold_hours,
     forget_payer,
@@ -43,6 +46,25 @@ KEPT_PERIODS = 2
 """The latest periods of an account that are kept however old they are, as a new leader reads them."""
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run: its instant, when it ends, and what it has to do.
+
+    Attributes:
+        now: nanoseconds since 1970.
+        ends: whether the time is up.
+        unfolded: the sessions that the leader finalized lately, whose amounts stay.
+        bounds: the instants before which hours and entries are compacted.
+        due: the accounts that hold such hours or entries.
+    """
+
+    now: int
+    ends: Callable[[], bool]
+    unfolded: Container[str]
+    bounds: Bounds
+    due: Container[str]
 
 
 class Archivist:
@@ -86,11 +108,12 @@ class Archivist:
         self._hour = now // HOUR
         names = sorted(name for name in self._books.accounts if name > self._after)
         ends, done = self._time_is_up(), 0
-        unfolded = {metered.session.uid for _, metered in self._books.finalized}
+        today = now // DAY * DAY
+        bounds = Bounds(today - self._retention.hourly_days * DAY, (now - LATE) // DAY * DAY, today - DAY)
+        due = due_for_compaction(self._client, names[:AT_ONCE], bounds)
+        run = _Run(now, ends, {metered.session.uid for _, metered in self._books.finalized}, bounds, due)
         for name in names[:AT_ONCE]:
-            failed = isolate_failures(
-                [name], lambda chosen: self._archive(self._books.accounts[chosen[0]], now, ends, unfolded)
-            )
+            failed = isolate_failures([name], lambda chosen: self._archive(self._books.accounts[chosen[0]], run))
             if failed:
                 _log.error("account not archived", account=name, error=repr(failed[name]))
             elif ends() and 0 < self._steps < MOST_STEPS:
@@ -101,22 +124,26 @@ class Archivist:
         if done == len(names):
             self._after = ""
 
-    def _archive(self, account: Account, now: int, ends: Callable[[], bool], unfolded: Container[str]) -> None:
-        if not account.periods:
-            return
-        edges = [period.start for period in account.periods]
-        hourly = now // DAY * DAY - self._retention.hourly_days * DAY
-        if not self._step_by_step(lambda: fold_hours(self._client, self._epoch, account.name, hourly, edges), ends):
-            return
-        yesterday = (now - LATE) // DAY * DAY
-        if not self._step_by_step(lambda: pack_hours(self._client, self._epoch, account.name, yesterday), ends):
-            return
-        unpacked = now // DAY * DAY - DAY
-        if not self._step_by_step(lambda: pack_ledger(self._client, self._epoch, account.name, unpacked), ends):
+    def _archive(self, account: Account, run: _Run) -> None:
+        if not account.periods or (account.name in run.due and not self._compact(account, run)):
             return
         self._steps = 0
-        self._fold_amounts(account, now, unfolded)
-        due = month_start(now, -self._retention.months)
+        self._fold_amounts(account, run.now, run.unfolded)
+        self._prune(account, month_start(run.now, -self._retention.months))
+
+    def _compact(self, account: Account, run: _Run) -> bool:
+        """Compacts an account's hours and ledger entries; returns whether nothing is left."""
+        client, epoch, name, bounds = self._client, self._epoch, account.name, run.bounds
+        edges = [period.start for period in account.periods]
+        steps: tuple[Callable[[], bool], ...] = (
+            lambda: fold_hours(client, epoch, name, bounds.folded, edges),
+            lambda: pack_hours(client, epoch, name, bounds.packed),
+            lambda: pack_ledger(client, epoch, name, bounds.ledger),
+        )
+        return all(self._step_by_step(step, run.ends) for step in steps)
+
+    def _prune(self, account: Account, due: int) -> None:
+        """Deletes what is past retention, once a month; drops the account where nothing is left of it."""
         if self._pruned.get(account.name) == due:
             return
         before = self._exported_until(account, due) if self._retention.exported else due
@@ -155,7 +182,8 @@ class Archivist:
 
         first_today = self._amounts_folded.get(account.name) != today
         periods = account.periods[-MOST_PERIODS:] if first_today else account.periods[-1:]
-        held = with_amounts(self._client, account.name, [period.start for period in periods])
+        starts = [period.start for period in periods]
+        held = with_amounts(self._client, account.name, starts) if len(starts) > 1 else starts
         for period in periods:
             if period.start in held:
                 over = period.end <= now - DAY

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
@@ -21,6 +21,7 @@ from timekeeper.domain.usage_folding import PackedPart, added_up, fold, month_of
 from timekeeper.domain.windows import month_start, parse_month
 from timekeeper.ledger import keys, shared
 from timekeeper.ledger.client import Call, run_one
+from timekeeper.ledger.entries import read_entry
 from timekeeper.ledger.exports import note_late_changes
 from timekeeper.ledger.usage import read_rows
 
@@ -151,8 +152,58 @@ def _changes(
 
 MOST_ROWS = 4_000
 """The number of rows after which a step takes no further hour."""
-LARGE_PART = 256 * 1024
-"""The size in bytes from which on no rows are added to a packed value."""
+LARGE_PART = 16 * 1024
+"""The size in bytes from which on no rows are added to a packed value.
+
+Adding a day's rows packs the whole value again. Many values cost a question that reads them all.
+"""
+
+
+class Bounds(NamedTuple):
+    """The instants before which an account is compacted, in nanoseconds since 1970.
+
+    Attributes:
+        folded: hours that end before it become days.
+        packed: hours that end before it are packed.
+        ledger: ledger entries that were written before it are packed.
+    """
+
+    folded: int
+    packed: int
+    ledger: int
+
+
+def due_for_compaction(client: redis.Redis, accounts: Sequence[str], bounds: Bounds) -> set[str]:
+    """Returns the accounts that hold hours or ledger entries from before the bounds. One round trip reads them all.
+
+    An account whose data cannot be read counts as due: the step that meets that data raises its error.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for account in accounts:
+        names = keys.AccountKeys(account)
+        pipeline.hkeys(names.hour_index)
+        pipeline.hkeys(names.folded)
+        pipeline.xrange(names.ledger, "-", "+", 1)
+    answers = pipeline.execute(raise_on_error=False)
+    read = zip(accounts, answers[::3], answers[1::3], answers[2::3], strict=True)
+    return {account for account, hours, parts, entries in read if _is_due(hours, parts, entries, bounds)}
+
+
+def _is_due(hours: Any, parts: Any, entries: Any, bounds: Bounds) -> bool:
+    if any(isinstance(answer, Exception) for answer in (hours, parts, entries)):
+        return True
+    try:
+        if any(int(hour) < bounds.packed // HOUR for hour in hours):
+            return True
+        if any(read_entry(name, fields).at < bounds.ledger for name, fields in entries):
+            return True
+    except (ValueError, KeyError):
+        return True
+    known = [part for name in parts if (part := parse_part(name)) is not None]
+    return any(part.hourly and part.first < bounds.folded // HOUR for part in known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,8 @@ def read_entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
     )
 
 
-SEGMENT_ENTRIES = 1000
-"""The most entries of a segment."""
+SEGMENT_ENTRIES = 250
+"""The most entries of a segment; adding a day's entries packs the whole segment again."""
 VERSION = 1
 MILLISECOND = 1_000_000
 _HEAD = struct.Struct(">BI")

@@ -75,6 +75,11 @@ class Mirror:
         with self._lock:
             return list(self._items.values())
 
+    def by_uid(self) -> dict[str, Json]:
+        """Returns all objects that the mirror holds, by `uid_of`."""
+        with self._lock:
+            return dict(self._items)
+
     def get(self, uid: str) -> Json | None:
         """Returns the object with this uid; None where the mirror holds none."""
         with self._lock:

@@ -6,6 +6,7 @@ from tests.support.ledger.harness import NOON, LedgerHarness
 from tests.support.ledger.stored_hours import delete_rows, parts_of, rows_of, write_rows
 from timekeeper.api.usage_finding import find
 from timekeeper.api.usage_query import Query
+from timekeeper.controller import archive
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.domain.money import GPU_HOUR
@@ -197,3 +198,25 @@ def test_each_account_is_looked_at_once_an_hour(stage: LedgerHarness) -> None:
     steady.archive(stage.now + HOUR)
     assert rows_of(stage.client, "namespace:team-a") == {}
     assert take_epoch(stage.client, keeper.epoch + 1) > keeper.epoch
+
+
+def test_only_accounts_with_old_hours_or_entries_are_compacted(
+    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("busy", "idle", "broken"):
+        stage.budget(name, [f"team-{name}"])
+    keeper = stage.lead()
+    stage.pod("p1", "team-busy")
+    for _ in range(3 * 24):
+        stage.round(3600)
+    stage.client.hset(keys.AccountKeys("broken").hour_index, "no hour", "1")
+    compacted: list[str] = []
+    monkeypatch.setattr(archive, "pack_hours", lambda _client, _epoch, name, _before: compacted.append(name) or True)
+    archivist(stage, keeper).archive(stage.now)
+    assert compacted == ["busy"]
+    monkeypatch.undo()
+    archivist(stage, keeper).archive(stage.now)
+    assert parts_of(stage.client, "busy", hourly=True)
+    today = stage.now // DAY * DAY
+    bounds = compaction.Bounds(today - 2 * DAY, today, today - DAY)
+    assert compaction.due_for_compaction(stage.client, ["busy", "idle", "broken"], bounds) == {"broken"}

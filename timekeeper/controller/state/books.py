@@ -200,9 +200,9 @@ class Books:
         changed: set[str] = set()
         for name, account in self.accounts.items():
             if account.is_budget:
-                # The period rule of a deleted budget is kept.
-                gone = Budget(name, period=self.budgets.last_rule(name) or PeriodRule())
-                budget = self.budgets.budgets.get(name, gone)
+                budget = self.budgets.budgets.get(name)
+                if budget is None:  # it was deleted; its period rule is kept
+                    budget = Budget(name, period=self.budgets.last_rule(name) or PeriodRule())
             else:
                 budget = default_budget(name.partition(":")[2], self.rules.template)
             if budget != account.budget:

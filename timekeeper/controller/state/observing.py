@@ -184,7 +184,7 @@ class PodView:
             return set()
         self._behind = True
         changed: set[str] = set()
-        items = {uid_of(item): item for item in mirror.items()}
+        items = mirror.by_uid()
         seen_at = now = max(now, clocks.ours())
         changed_items = {uid: item for uid, item in items.items() if self._objects.get(uid) is not item}
         fresh = {uid: read_pod(item, rules.held_of) for uid, item in changed_items.items()}
