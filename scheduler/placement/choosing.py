@@ -20,7 +20,7 @@ from scheduler.placement.holding import Piece, Share, pieces_of
 from scheduler.placement.learning import Floats
 from scheduler.placement.mix import allowed
 from scheduler.placement.request import Need, Request
-from scheduler.placement.search import Room, assign, fits_alone
+from scheduler.placement.search import Assignment, Room, assign, assignments, fits_alone
 from scheduler.placement.topology import best_set, spread_of
 from scheduler.placement.worth import Left, Worth, rounded, single_gains, values
 
@@ -140,13 +140,14 @@ class Chooser:
         else:
             devices = self._devices(request, need, row)
             assignment = None if devices is None else (devices,)
-        if assignment is None:
-            return None
-        shares = (
-            tuple(_share(node, at, need) for at in sorted(devices))
-            for (need, _), devices in zip(request.steps, assignment, strict=True)
-        )
-        return Placed(node.name, tuple(shares))
+        return None if assignment is None else _placed(node, request, assignment)
+
+    def ways(self, request: Request, row: int) -> Iterator[Placed]:
+        """Yields every choice of devices on one node; of choices that leave the same, one."""
+        node = self.fleet.nodes[row]
+        if node is not None:
+            for assignment in assignments(self._rooms(request, row), request):
+                yield _placed(node, request, assignment)
 
     def why(self, request: Request, rows: Ints) -> list[tuple[Shortage, Ints]]:
         """Returns the shortages that keep the request from nodes, and these nodes; at most one of each cause."""
@@ -358,6 +359,14 @@ class Chooser:
         able = (sized & (fleet.slots[rows] >= 1)).sum(axis=1)
         stages.append((Shortage(Cause.SLOTS, gpus, gpus, _most(able[able < gpus])), able < gpus))
         return stages
+
+
+def _placed(node: Node, request: Request, assignment: Assignment) -> Placed:
+    shares = (
+        tuple(_share(node, at, need) for at in sorted(devices))
+        for (need, _), devices in zip(request.steps, assignment, strict=True)
+    )
+    return Placed(node.name, tuple(shares))
 
 
 def _share(node: Node, at: int, need: Need) -> Share:

@@ -70,14 +70,18 @@ def assign(rooms: Sequence[Room], request: Request) -> Assignment | None:
         rooms: of the devices that may be chosen, those to be preferred first.
         request: what the pod needs.
     """
+    return next(assignments(rooms, request), None)
+
+
+def assignments(rooms: Sequence[Room], request: Request) -> Iterator[Assignment]:
+    """Yields every way to give devices to the containers; of ways that leave the same, one."""
     beside = [at for at, (_, keeps) in enumerate(request.steps) if keeps is not False]
     # The largest first: what fits nowhere is known soonest.
     beside.sort(key=lambda at: _size(request.steps[at][0]), reverse=True)
     for chosen in _together(tuple(rooms), [(at, request.steps[at][0]) for at in beside], _Tries(MAX_TRIES)):
         whole = _with_init(rooms, request, chosen)
         if whole is not None:
-            return whole
-    return None
+            yield whole
 
 
 def _size(need: Need) -> tuple[int, int, int, int]:

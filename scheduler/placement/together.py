@@ -1,20 +1,31 @@
 """Places several requests at once: all of them, or none.
 
-Which requests share a node is a bin packing problem, for which no fast way finds every solution. Two are tried: one by
-one, each where its own placement has it; then the largest first, on the emptiest devices of a node, which finds room
-for the most containers that need several devices each. Of requests of one kind, with one GPU each, the first is exact.
+Which requests share a node is a bin packing problem, for which no fast way finds every solution. Two ways are quick:
+one by one, each where its own placement has it; then the largest first, on the emptiest devices of a node, which finds
+room for the most containers that need several devices each. Of requests of one kind, with one GPU each, the first is
+exact. Where both fail, a search tries the choices of nodes and devices in turn, as far as its limits reach.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fairgpu.request import Placement
-from scheduler.placement.choosing import Chooser, Placed
-from scheduler.placement.fleet import Ints
+from scheduler.placement.choosing import NONE, Chooser, Placed
+from scheduler.placement.fleet import Fleet, Ints
 from scheduler.placement.holding import Holding
 from scheduler.placement.request import Request
+
+MAX_ROWS = 32
+"""The most nodes that the search tries for one request: the fullest and the emptiest on which it fits."""
+LOOKED_AT = 8 * MAX_ROWS
+"""The most nodes that are looked at for these."""
+MAX_TRIES = 500
+"""The most places that the search tries; about 50 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,28 @@ def place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, P
         if len(found) == len(parts):
             return found, len(found)
         most = max(most, len(found))
-    return {}, most
+    if _is_exact(parts) or not _enough(chooser.fleet, parts):
+        return {}, most
+    searched = _Search(chooser, [parts[at] for at in largest_first]).places()
+    return (searched, len(parts)) if searched is not None else ({}, most)
+
+
+def _is_exact(parts: Sequence[Part]) -> bool:
+    """Whether one by one finds places for these parts wherever there are some."""
+    one = parts[0]
+    need = one.request.single
+    return need is not None and need.gpus == 1 and all(_alike(one, other) for other in parts)
+
+
+def _alike(one: Part, other: Part) -> bool:
+    return one.request == other.request and np.array_equal(one.rows, other.rows)
+
+
+def _enough(fleet: Fleet, parts: Sequence[Part]) -> bool:
+    """Whether the GPU time that the parts ask for is free in sum."""
+    rows = np.unique(np.concatenate([part.rows for part in parts]))
+    free = int(np.where(fleet.offered[rows], fleet.core[rows], 0).clip(0).sum())
+    return free >= sum(need.gpus * need.core_percent for part in parts for need in part.request.containers)
 
 
 def _one_by_one(chooser: Chooser, parts: Sequence[Part], *, emptiest: bool) -> dict[str, Placed]:
@@ -64,6 +96,77 @@ def _one_by_one(chooser: Chooser, parts: Sequence[Part], *, emptiest: bool) -> d
         for uid in found:
             fleet.release(uid)
     return found
+
+
+class _Search:
+    """The search for places of all parts, those of the largest requests first."""
+
+    def __init__(self, chooser: Chooser, parts: Sequence[Part]) -> None:
+        self._chooser = chooser
+        self._parts = parts
+        self._left = MAX_TRIES
+        self._named = np.zeros((len(parts), chooser.fleet.size), np.bool_)
+        for at, part in enumerate(parts):
+            self._named[at, part.rows] = True
+        self._by_uuid = any(part.request.wanted.use_uuids or part.request.wanted.avoid_uuids for part in parts)
+        self._rows = [self._candidates(part) for part in parts]
+
+    def places(self, at: int = 0, first: int = 0) -> dict[str, Placed] | None:
+        """Returns the places of the parts from `at` on; None where none were found.
+
+        Args:
+            at: the first part without a place.
+            first: the first of its rows that it may take, since parts that are alike take theirs in order.
+        """
+        if at == len(self._parts):
+            return {}
+        part, fleet, tried = self._parts[at], self._chooser.fleet, set[bytes]()
+        for number, row in enumerate(self._rows[at][first:], first):
+            if part.request.cpu_milli > fleet.cpu[row] or part.request.host_mib > fleet.host[row]:
+                continue
+            shape = self._shape(row)
+            if shape in tried:
+                continue
+            tried.add(shape)
+            for placed in self._chooser.ways(part.request, row):
+                self._left -= 1
+                if self._left < 0:
+                    return None
+                fleet.hold(part.uid, holding_of(placed, part.request))
+                try:
+                    found = self.places(at + 1, number if self._like_the_next(at) else 0)
+                finally:
+                    fleet.release(part.uid)
+                if found is not None:
+                    return {part.uid: placed, **found}
+        return None
+
+    def _candidates(self, part: Part) -> list[int]:
+        """Returns the rows that a part may take, the fullest first; of rows alike, as many as there are parts."""
+        fleet, half = self._chooser.fleet, MAX_ROWS // 2
+        rows = _roomy(self._chooser, part)
+        rows = rows[self._chooser.gains(part.request)[rows] != NONE]
+        rows = rows[np.argsort(fleet.idle[rows].sum(axis=1), kind="stable")]
+        if len(rows) > LOOKED_AT:
+            rows = np.concatenate((rows[: LOOKED_AT // 2], rows[-LOOKED_AT // 2 :]))
+        alike = Counter[bytes]()
+        kept = []
+        for row in rows.tolist():
+            shape = self._shape(row)
+            alike[shape] += 1
+            if alike[shape] <= len(self._parts):
+                kept.append(row)
+        return kept if len(kept) <= MAX_ROWS else kept[:half] + kept[-half:]
+
+    def _shape(self, row: int) -> bytes:
+        """Returns equal bytes for rows on which all parts have the same choices."""
+        fleet = self._chooser.fleet
+        arrays = (fleet.cls, fleet.core, fleet.memory, fleet.slots, fleet.offered, fleet.cpu, fleet.host)
+        own = row.to_bytes(8) if self._by_uuid else b""
+        return b"".join([*(array[row].tobytes() for array in arrays), self._named[:, row].tobytes(), own])
+
+    def _like_the_next(self, at: int) -> bool:
+        return at + 1 < len(self._parts) and _alike(self._parts[at], self._parts[at + 1])
 
 
 def holding_of(placed: Placed, request: Request) -> Holding:

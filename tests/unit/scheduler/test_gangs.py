@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import time
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from prometheus_client import CollectorRegistry
@@ -284,6 +286,66 @@ def test_places_together_hold_no_device_beyond_what_it_has_and_leave_nothing_hel
         for share in places[part.uid].shares[0] if places else ():
             held[share.uuid] = held.get(share.uuid, 0) + share.core_percent
     assert max(held.values(), default=0) <= 100
+
+
+unequal = st.lists(
+    st.tuples(st.sampled_from([1, 1, 2]), st.sampled_from([20, 30, 40, 50, 60]), st.sampled_from([10, 60])),
+    min_size=2,
+    max_size=5,
+)
+filled = st.lists(st.lists(st.sampled_from([0, 40, 60, 70]), min_size=1, max_size=2), min_size=1, max_size=3)
+
+
+@settings(max_examples=300, deadline=None)
+@given(unequal, filled, st.sets(st.integers(0, 4), max_size=2))
+@example([(1, 40, 10), (1, 30, 10), (1, 30, 10)], [[40], [60]], set())
+@example([(1, 20, 10), (1, 20, 10)], [[60], [60]], {1})
+def test_unequal_pods_are_placed_together_wherever_all_of_them_fit(
+    asked: list[tuple[int, int, int]], held: list[list[int]], on_the_first_node: set[int]
+) -> None:
+    fleet = fleet_of(*(node(f"n{at}", len(devices)) for at, devices in enumerate(held)))
+    for at, devices in enumerate(held):
+        for device, core in enumerate(devices):
+            fill(fleet, f"n{at}-{device}", core=core)
+    rows = [all_rows(fleet)[:1] if at in on_the_first_node else all_rows(fleet) for at in range(len(asked))]
+    parts = [
+        Part(str(at), Request((Need(gpus, core, memory_percent=memory),)), rows[at])
+        for at, (gpus, core, memory) in enumerate(asked)
+    ]
+    before = fleet.core.copy()
+    places, _ = place_together(Chooser(fleet), parts)
+    assert np.array_equal(fleet.core, before)
+    room = [[(100 - core, 100) for core in devices] for devices in held]
+    assert bool(places) == _all_fit(room, list(zip(asked, map(len, rows), strict=True)))
+
+
+def _all_fit(room: list[list[tuple[int, int]]], asked: list[tuple[tuple[int, int, int], int]]) -> bool:
+    """Whether some choice of devices, each on so many of the first nodes, has room for all: every choice is tried."""
+    if not asked:
+        return True
+    ((gpus, core, memory), nodes), *others = asked
+    for at in range(nodes):
+        for chosen in combinations(range(len(room[at])), gpus):
+            if all(room[at][device][0] >= core and room[at][device][1] >= memory for device in chosen):
+                left = copy.deepcopy(room)
+                for device in chosen:
+                    left[at][device] = room[at][device][0] - core, room[at][device][1] - memory
+                if _all_fit(left, others):
+                    return True
+    return False
+
+
+def test_a_search_among_many_nodes_ends_soon() -> None:
+    """Three pods that fit nowhere together, on nodes that are all different."""
+    fleet = fleet_of(*(node(f"n{at}", 8) for at in range(300)))
+    for at in range(300):
+        for device in range(8):
+            fill(fleet, f"n{at}-{device}", core=41 + (at * 7 + device * 3) % 20, memory=0)
+    parts = [Part(str(at), Request((Need(8, 58, memory_percent=1 + at),)), all_rows(fleet)) for at in range(12)]
+    parts.append(Part("large", Request((Need(8, 99, memory_percent=1),)), all_rows(fleet)))
+    started = time.process_time()
+    assert place_together(Chooser(fleet), parts)[0] == {}
+    assert time.process_time() - started < 2
 
 
 def test_equal_containers_of_several_gpus_all_find_room_wherever_they_can() -> None:
