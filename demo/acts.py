@@ -85,7 +85,7 @@ def spend(stage: Stage) -> None:
     warned = stage.next_pod("train-resnet-2", names.IN_BUDGET_CLASS, BudgetState.GRACE)
     require(bool(warned.warnings), "the pod got no warning in grace")
     show_created(stage, warned)
-    stage.screen.done("the money is spent, and grace begins: the next pod is let in as before, with a warning")
+    stage.screen.done("the money is spent, and grace begins: the next pod is admitted as before, with a warning")
     stage.command("sessions", "-n", NAMESPACE)
     seen = stage.watch(BudgetState.OVER)
     require(seen.spent >= seen.available + GRACE_GPU_SECONDS * UNIT, f"over with {seen.spent} spent")
@@ -135,7 +135,7 @@ def refuse(stage: Stage) -> None:
     document = manifest("wrong")
     stage.screen.command(f"kubectl -n {NAMESPACE} create -f wishful.yaml")
     refused = stage.admission.create(NAMESPACE, document)
-    require(bool(refused.refusal), "the wrong manifest was let in")
+    require(bool(refused.refusal), "the wrong manifest was admitted")
     stage.screen.output(f"Error from server: admission webhook denied the request:\n{refused.refusal}", "red")
     for part in ("gpu-core", "150", "gpu-memory", "vcuda-memory"):
         require(part in refused.refusal, f"the refusal does not speak of {part}: {refused.refusal}")

@@ -89,7 +89,7 @@ class DeviceUsage(NamedTuple):
 class UsageRecord(NamedTuple):
     """One container's record: the epoch of its counters, its number within the epoch, and its devices.
 
-    In one that the node measured the driver counted, and nobody knows throttled time, launches and refusals.
+    A record that the node measured holds the driver's counts; its throttled time, launches and refusals are unknown.
     """
 
     epoch_ns: int

@@ -42,14 +42,14 @@ def register(subparsers: Any) -> None:
     grant.add_argument(
         "gpu_hours", metavar="GPU_HOURS", help="how much, with at most six decimal places: 2.5; -2.5 takes away"
     )
-    grant.add_argument("--reason", required=True, help="why, for whoever reads the ledger later")
+    grant.add_argument("--reason", required=True, help="why, for later readers of the ledger")
     grant.add_argument("--name", help="a name for it; the same name and amount again grants nothing twice")
     grant.add_argument("--expires", help="until when, such as 2026-12-31T23:00:00Z; else with the present period")
     correct = _command(subparsers, "correct", "set right what a budget spent in a period", _correct)
     correct.add_argument("budget", help="the budget's name")
     correct.add_argument("gpu_hours", metavar="GPU_HOURS", help="how much more was spent, or less: 2.5, -2.5")
     correct.add_argument("--period", required=True, help="a moment in that period: 2026-01-15, 2026-01-01T00:00:00Z")
-    correct.add_argument("--reason", required=True, help="why, for whoever reads the ledger later")
+    correct.add_argument("--reason", required=True, help="why, for later readers of the ledger")
     correct.add_argument("-n", "--namespace", type=a_name, help="of whose use it is; else of the budget's as a whole")
     correct.add_argument("--name", help="a name for it; the same name again corrects nothing twice")
     usage.add_arguments(_documented(subparsers, "usage", "what was held and used, by whom, of what"))

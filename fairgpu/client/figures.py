@@ -69,8 +69,8 @@ ENFORCEMENT = {
     "evict": "evict: new pods meet the state; after grace running ones are evicted, with notice",
 }
 ADMISSION = {
-    "simple": "simple: pods come in until the money is spent",
-    "safe": "safe: a pod comes in only where the money pays for its whole run",
+    "simple": "simple: pods are admitted until the money is spent",
+    "safe": "safe: a pod is admitted only where the money pays for its whole run",
 }
 
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="a comma list of namespace, budget, model, node, owner, user, label:KEY (default: %(default)s)",
     )
-    parser.add_argument("--idle", action="store_true", help="tell what nobody held, too")
+    parser.add_argument("--idle", action="store_true", help="show the capacity that no pod held, too")
     parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table", help="how to print it")
     parser.set_defaults(run=run)
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Fetches all pages of usage and prints them."""
     server = from_environment(os.environ)
     if arguments.namespace and arguments.idle:
-        raise CommandError("--idle tells what nobody held in the whole cluster: leave out --namespace")
+        raise CommandError("--idle shows what no pod held in the whole cluster: leave out --namespace")
     query = {"window": arguments.window, "aggregate": arguments.by, "limit": str(PAGE)}
     query |= {"step": arguments.step} if arguments.step else {}
     query |= {"idle": "true"} if arguments.idle else {}

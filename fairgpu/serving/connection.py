@@ -24,8 +24,8 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         super().__init__(worker)
         self.app = application
         self._connections = connections
-        self._heard = False
-        self._heard_at = 0.0
+        self._received = False
+        self._received_at = 0.0
         self._idle_since = 0.0
         self._idle_limit = worker.options.header_seconds
         self._unread_since = NOTHING_WAITS  # bytes acknowledged while answers waited
@@ -38,7 +38,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Starts the time limit of the first request; gunicorn sets it only between requests."""
         super().connection_made(transport)
-        self._heard_at = self._idle_since = self.worker.loop.time()
+        self._received_at = self._idle_since = self.worker.loop.time()
         if len(self._connections) >= self.worker.options.max_connections and not self._free_a_place():
             self._connections.add(self)
             transport.abort()
@@ -54,8 +54,8 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
 
     def data_received(self, data: bytes) -> None:
         """Notes the time and the number of the bytes received."""
-        self._heard = True
-        self._heard_at = self.worker.loop.time()
+        self._received = True
+        self._received_at = self.worker.loop.time()
         if self.worker.arrivals.add(self, len(data)):
             super().data_received(data)
 
@@ -100,7 +100,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         idle = [other for other in self._connections if other.is_idle]
         if not idle:
             return False
-        longest = min(idle, key=lambda other: other._heard_at)  # noqa: SLF001 - of this very class
+        longest = min(idle, key=lambda other: other._received_at)  # noqa: SLF001 - of this very class
         self._connections.discard(longest)
         longest.transport.abort()
         return True
@@ -112,13 +112,13 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
 
     def close_if_silent(self) -> None:
         """Closes the connection if no request is under way and no byte has come since the last call."""
-        heard, self._heard = self._heard, False
-        if self.is_idle and not heard:
+        received, self._received = self._received, False
+        if self.is_idle and not received:
             super()._keepalive_timeout()
 
     def note_answer(self) -> None:
         """Restarts the idle time after an answer; the running timer checks it when it fires."""
-        self._idle_since = self._heard_at
+        self._idle_since = self._received_at
         self._idle_limit = self._keepalive
 
     def _arm_keepalive_timer(self) -> None:

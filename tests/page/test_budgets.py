@@ -50,7 +50,7 @@ def test_searching_leaves_the_budgets_whose_names_have_the_words(visit: Visiting
     page = visit().enter()
     page.get_by_label("Search budgets").fill("re vis")
     expect(page.locator(".budgets tbody tr")).to_have_count(1)
-    expect(page.locator("#told")).to_have_text("1 of 10 budgets")
+    expect(page.locator("#announcement")).to_have_text("1 of 10 budgets")
     page.get_by_label("Search budgets").fill("nobody has this name")
     expect(page.locator("#budgets")).to_contain_text("No budget fits these filters")
     page.get_by_role("link", name="Show all budgets").click()

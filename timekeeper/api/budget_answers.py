@@ -74,8 +74,8 @@ class BudgetAnswer(Answer):
     """A budget in its present period. `available` and `remaining` are null where nothing limits the spending.
 
     `currency` and `costs` are null where the admin has set no currency.
-    `state` is what pods meet; `computedState` what they would meet if it were enforced. `committed` is what pods that
-    were let in may still spend, where `admission` is safe. `expiring` are the grants that expire on their own,
+    `state` is what pods meet; `computedState` what they would meet if it were enforced. `committed` is what
+    admitted pods may still spend, where `admission` is safe. `expiring` are the grants that expire on their own,
     the soonest first. `grace` is null but for a budget that is in it.
     """
 

@@ -103,6 +103,6 @@ class Auditor:
         for name in sorted(by_account.keys() & objects.keys())[:MAX_NOTICES]:
             found = by_account[name]
             more = f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
-            told = "; ".join(line(difference) for difference in found[:MAX_NAMED])
-            message = f"An audit found figures that differ: {told}{more}. All of them: fairgpu audit --budget {name}"
+            shown = "; ".join(line(difference) for difference in found[:MAX_NAMED])
+            message = f"An audit found figures that differ: {shown}{more}. All of them: fairgpu audit --budget {name}"
             self._source.record_event(ObjectEvent(objects[name], "LedgerDiffers", message, warning=True))

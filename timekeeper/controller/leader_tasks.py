@@ -164,7 +164,7 @@ class LeaderTasks:
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite]:
             progress = self.pod_writer.progress(Plan.RELEASES)
             writes, notices = leader_term.releaser.releases(self._reconciled_at, progress)
-            self.pod_writer.tell(notices)
+            self.pod_writer.record(notices)
             return writes
 
         self._decide(Plan.RELEASES, decide)
@@ -183,9 +183,9 @@ class LeaderTasks:
 
         self._decide(Plan.EVICTIONS, decide)
 
-    def tell(self) -> None:
+    def record_events(self) -> None:
         """Writes the events of budgets whose state has changed since the last run."""
-        self._do("tell", lambda leader_term: leader_term.events.tell() if self._reconciled_at else None)
+        self._do("tell", lambda leader_term: leader_term.events.record_changes() if self._reconciled_at else None)
 
     def notify(self) -> None:
         """Puts the budgets' new milestones into the outbox, where notifications are configured."""
@@ -201,7 +201,7 @@ class LeaderTasks:
 
         A later leader takes a state in a status for announced, so the state's event is written first.
         """
-        self.tell()
+        self.record_events()
         self._do(
             "write", lambda leader_term: leader_term.answers.write(self._reconciled_at) if self._reconciled_at else None
         )

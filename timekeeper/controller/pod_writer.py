@@ -127,7 +127,7 @@ class PodWriter:
         with self._changed:
             self._plans.pop(plan, None)
 
-    def tell(self, notices: Iterable[ObjectEvent]) -> None:
+    def record(self, notices: Iterable[ObjectEvent]) -> None:
         """Queues events, which a free thread writes."""
         with self._changed:
             self._events.extend(notices)
@@ -177,7 +177,7 @@ class PodWriter:
             if self._events and not self._recording:
                 self._recording = True
                 notice = self._events.popleft()
-                return lambda: self._tell(notice)
+                return lambda: self._record(notice)
             suspects_busy = len(self._busy & self._suspects.keys())
             for namespace in list(self._turns):
                 suspected = namespace in self._suspects
@@ -298,7 +298,7 @@ class PodWriter:
         for step, count in counts.items():
             self.measures.not_written.labels(step.value).set(count)
 
-    def _tell(self, notice: ObjectEvent) -> bool:
+    def _record(self, notice: ObjectEvent) -> bool:
         try:
             self.source.record_event(notice)
         finally:

@@ -179,7 +179,7 @@ def schedule(tasks: LeaderTasks, settings: JobsSettings) -> BackgroundScheduler:
         (tasks.settle, settings.settle_seconds),
         (tasks.release, settings.react_seconds),
         (tasks.remove_finalizers, settings.react_seconds),
-        (tasks.tell, SLOW_TASK_SECONDS),
+        (tasks.record_events, SLOW_TASK_SECONDS),
         (tasks.evict, SLOW_TASK_SECONDS),
         (tasks.notify, SLOW_TASK_SECONDS),
         (tasks.archive, SLOW_TASK_SECONDS),

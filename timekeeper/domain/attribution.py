@@ -57,7 +57,7 @@ def read_origin(metadata: Mapping[str, Any]) -> Origin:
     """Reads a pod's metadata; a field that is missing or of another type counts as absent.
 
     The pod's controller counts as its owner only where admission recorded that controller as the pod's creator, or
-    recorded nobody. Otherwise a person wrote the owner reference, and the pod itself is the owner.
+    recorded no creator. Otherwise a person wrote the owner reference, and the pod itself is the owner.
     """
     labels = mapping(metadata.get("labels"))
     user = mapping(metadata.get("annotations")).get(names.CREATED_BY)

@@ -191,7 +191,7 @@ class FolderSource:
         metadata = item.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            return item  # whoever reads its spec says so
+            return item  # the reader of its spec reports the fault
         file = self._status_file(kind, name)
         found = self._objects([file])
         if not found:

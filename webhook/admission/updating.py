@@ -60,7 +60,7 @@ def _faults_of_requests(returning: PodReading, stored: Requests) -> list[Fault]:
         present = stored.get(key(container))
         if container.reading.faults or container.request in (None, present):
             continue
-        assert container.request is not None  # noqa: S101 - told apart from None above
+        assert container.request is not None  # noqa: S101 - None is excluded above
         faults.append(changed_request(container, present))
     return faults
 

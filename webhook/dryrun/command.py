@@ -164,7 +164,7 @@ def _summary(result: DryRun) -> str:
     if result.outcome is Outcome.REFUSED:
         if not result.admitted:
             return ": refused"
-        return f": let in{' with a warning' if result.warned else ''}; {pods}: refused"
+        return f": admitted{' with a warning' if result.warned else ''}; {pods}: refused"
     said = "admitted, and changed as follows" if result.outcome is Outcome.CHANGED else result.message
     return f", and {pods}: {said}" if pods else f": {said}"
 

@@ -67,7 +67,7 @@ def test_every_step_happens_and_nothing_is_left_running_or_told(start: Start, tm
     assert process.returncode == 0, output
     for sign in (
         "7 pods admitted over TLS",
-        "grace begins: the next pod is let in as before",
+        "grace begins: the next pod is admitted as before",
         "its class is gpu-over-budget",
         "granted 0.050000 GPU-hours to budget research",
         "the next pod is gpu-in-budget",

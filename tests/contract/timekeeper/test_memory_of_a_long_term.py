@@ -29,7 +29,7 @@ class Term:
         self.books = keeper.books
         source = stage.source
         self.answers, self.writer = OrderAnswers(source, self.books), StatusWriter(source, self.books)
-        self.teller, self.jobs = (
+        self.recorder, self.jobs = (
             EventRecorder(source, self.books),
             PodJobs(source, self.books, lambda: stage.now / SECOND),
         )
@@ -52,7 +52,7 @@ class Term:
         self.stage.round(seconds)
         now = self.stage.now
         self.jobs.release(now)
-        self.teller.tell()
+        self.recorder.record_changes()
         self.answers.write(now)
         self.writer.write(now)
 
@@ -65,7 +65,7 @@ class Term:
             ("budgets", self.books.budgets),
         ]
         held += [(name, account) for name, account in self.books.accounts.items()]
-        held += [("answers", self.answers), ("writer", self.writer), ("teller", self.teller)]
+        held += [("answers", self.answers), ("writer", self.writer), ("recorder", self.recorder)]
         held += [("releaser", self.jobs.releaser), ("pods", self.jobs.writer)]
         for name, thing in held:
             for field in thing.__slots__:

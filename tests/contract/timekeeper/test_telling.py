@@ -44,7 +44,7 @@ class World(KeptWorld):
             item["status"] = self.budget_statuses.get(item["metadata"]["name"], {})
         self.replace("budgets", objects)
         super().lead()
-        self.teller = EventRecorder(self, self.keeper.books, clock=lambda: self.elapsed)
+        self.recorder = EventRecorder(self, self.keeper.books, clock=lambda: self.elapsed)
         self.jobs = PodJobs(self, self.keeper.books, lambda: self.now / SECOND)
         self.writer = StatusWriter(self, self.keeper.books)
 
@@ -57,7 +57,7 @@ class World(KeptWorld):
     def after(self, seconds: float) -> list[str]:
         """What is told after so long."""
         self.round(seconds)
-        return self.told_by(self.teller.tell)
+        return self.told_by(self.recorder.tell)
 
 
 @pytest.fixture
@@ -89,13 +89,13 @@ def test_the_words_say_what_is_spent_what_follows_and_what_to_do(world: World) -
     assert [notice.message for notice in world.notices] == [
         (
             "2.00 of 2.00 GPU-hours are spent. In grace all goes on until another 2.00 GPU-hours are spent or "
-            "2026-01-16T14:00:00Z; then new pods yield to those of teams within their budgets. Whoever hands out GPU "
+            "2026-01-16T14:00:00Z; then new pods yield to those of teams within their budgets. An admin of GPU "
             "budgets can give more: `fairgpu grant a HOURS --reason WHY`; the next period begins at "
             "2026-02-01T00:00:00Z."
         ),
         (
             "4.00 of 2.00 GPU-hours are spent. New pods run in what others leave, and yield first; running ones go on. "
-            "Whoever hands out GPU budgets can give more: `fairgpu grant a HOURS --reason WHY`; the next period begins "
+            "An admin of GPU budgets can give more: `fairgpu grant a HOURS --reason WHY`; the next period begins "
             "at 2026-02-01T00:00:00Z."
         ),
         (
@@ -118,7 +118,7 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_told_why_it_is_let_go(world:
     assert [notice.message for notice in world.notices if notice.reason == "BudgetHoldsPod"] == [
         (
             "Waits for money: 0.00 of 2.00 GPU-hours are left in a; this pod needs up to 0.083333 to start and costs "
-            "up to 0.5 an hour. Whoever hands out GPU budgets can give more: `fairgpu grant a HOURS --reason WHY`; the "
+            "up to 0.5 an hour. An admin of GPU budgets can give more: `fairgpu grant a HOURS --reason WHY`; the "
             "next period begins at 2026-02-01T00:00:00Z."
         )
     ]
@@ -204,8 +204,8 @@ def test_what_a_turn_does_not_come_to_is_told_in_the_next(world: World) -> None:
         world.elapsed += 0.2
         return world.elapsed
 
-    world.teller.clock = slowly
-    counts = [world.teller.tell() for _ in range(4)]
+    world.recorder.clock = slowly
+    counts = [world.recorder.record_changes() for _ in range(4)]
     assert counts == [1, 1, 1, 0]
     assert sorted(notice.regarding["metadata"]["name"] for notice in told) == names
 
@@ -220,7 +220,7 @@ def test_a_state_is_told_before_the_status_shows_it(world: World) -> None:
     assert world.budget_statuses["a"]["state"] == "over"
     world.lead()
     world.keeper.reconcile(world.now)
-    world.teller.tell()
+    world.recorder.record_changes()
     assert [notice.reason for notice in world.notices] == ["BudgetExhausted"]
 
 

@@ -35,7 +35,7 @@ class PodJobs:
 
     def release(self, now: int) -> int:
         writes, notices = self.releaser.releases(now, self.writer.progress(Plan.RELEASES))
-        self.writer.tell(notices)
+        self.writer.record(notices)
         self.writer.hand_over(Plan.RELEASES, writes, lambda: self.leads)
         return self.writer.work_off()
 

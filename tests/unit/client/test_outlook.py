@@ -39,7 +39,7 @@ def test_each_enforcement_says_what_it_means_for_pods(enforcement: str) -> None:
 
 def test_safe_admission_says_what_is_committed() -> None:
     assert figures.admission(BUDGET).endswith("3.00 GPU-hours are committed")
-    assert figures.admission({**BUDGET, "admission": "simple"}) == "simple: pods come in until the money is spent"
+    assert figures.admission({**BUDGET, "admission": "simple"}) == "simple: pods are admitted until the money is spent"
 
 
 def test_a_stretch_says_what_was_spent_and_where_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,7 +195,7 @@ def test_evictions_of_a_namespace_come_before_its_finalizers_and_these_before_it
 
 
 def test_events_are_told_beside_the_writes_and_the_oldest_are_dropped_of_too_many(world: World) -> None:
-    world.writer.tell(ObjectEvent(pod("a/1"), f"n{number}", "") for number in range(1200))
+    world.writer.record(ObjectEvent(pod("a/1"), f"n{number}", "") for number in range(1200))
     world.writer.work_off()
     assert [notice.reason for notice in world.notices] == [f"n{number}" for number in range(200, 1200)]
 

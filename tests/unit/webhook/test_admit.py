@@ -65,7 +65,7 @@ def test_a_refused_template_is_explained_and_the_status_is_1(
 ) -> None:
     assert admit(tmp_path, f"{GOOD}---{BAD}") == 1
     shown = capsys.readouterr().out
-    assert "# Deployment team-a/web: let in with a warning; the pods made from spec.template: refused" in shown
+    assert "# Deployment team-a/web: admitted with a warning; the pods made from spec.template: refused" in shown
     assert "!  spec.template.spec.containers[0].resources.limits[fairgpu.io/gpu-core]" in shown
 
 

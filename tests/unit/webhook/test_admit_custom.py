@@ -146,7 +146,7 @@ def test_the_headline_names_the_template(tmp_path: Path, capsys: pytest.CaptureF
         "# RayCluster team-a/x, and the pods made from spec.headGroupSpec.template: asks for no GPU, and stays as it is"
     )
     assert head in shown
-    assert "# RayCluster team-a/x: let in; the pods made from spec.workerGroupSpecs[0].template: refused" in shown
+    assert "# RayCluster team-a/x: admitted; the pods made from spec.workerGroupSpecs[0].template: refused" in shown
 
 
 def test_annotations_of_an_inference_service_are_those_of_its_pods(

@@ -125,7 +125,7 @@ def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]
         balances = [(account, change) for account, change in due if change is not None]
         if not balances:
             return
-        context.step("strike")
+        context.step("close")
         answers = close_balances(context.client, context.epoch, now, [change for _, change in balances])
         accounts = []
         for (account, change), answer in zip(balances, answers, strict=True):

@@ -158,7 +158,7 @@ class Reconciler:
             lambda names: gained.update(apply_due_corrections(context, now, set(names))),
         )
         touched |= gained
-        step("strike", touched, lambda names: close_due_balances(context, now, names))
+        step("close", touched, lambda names: close_due_balances(context, now, names))
         step("settle", touched, lambda names: settle_accounts(context, now, set(names)))
         if full and self._repriced:
             context.step("prices")

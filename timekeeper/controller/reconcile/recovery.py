@@ -80,7 +80,7 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) 
                 f"The store of the ledger had gone back to an earlier state: it knew of {before} changes of this "
                 f"budget, and {wanted.version} had been made. Spending was restored from the last checkpoint, with "
                 f"{display(added)} GPU-hours as one entry of kind checkpoint. Sessions that ended after that "
-                "checkpoint while nobody watched, and whose pods are gone, are not charged."
+                "checkpoint while no timekeeper ran, and whose pods are gone, are not charged."
             )
             context.source.record_event(
                 ObjectEvent(books.budgets.objects[name], "LedgerRestored", message, warning=True)

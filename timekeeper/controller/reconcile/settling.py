@@ -470,8 +470,8 @@ def _item(
         return Item(session.uid, amount)
     note = ""
     if kind is Kind.CLOSE and session.end is not None:
-        told = (session.proof, format_exact(session.start), format_exact(session.end), session.namespace_uid)
-        note = " ".join(part for part in told if part)
+        parts = (session.proof, format_exact(session.start), format_exact(session.end), session.namespace_uid)
+        note = " ".join(part for part in parts if part)
     if action is LedgerAction.OPEN:
         return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record)
     shown = dimensions(session.namespace, session.node, session.attribution)

@@ -39,7 +39,7 @@ class EventRecorder:
     clock: Callable[[], float] = time.monotonic
     _known: dict[str, BudgetState] = field(default_factory=dict)
 
-    def tell(self) -> int:
+    def record_changes(self) -> int:
         """Writes events for the budgets whose state changed, for TURN_SECONDS at most; returns their number.
 
         The next call continues with the rest.
@@ -47,7 +47,7 @@ class EventRecorder:
         until = self.clock() + TURN_SECONDS
         objects, budgets = self.books.budgets.objects, self.books.budgets.budgets
         known, self._known = self._known, {}
-        told = 0
+        written = 0
         for name, item in objects.items():
             uid = uid_of(item)
             before = known[uid] if uid in known else state_written(item)
@@ -59,8 +59,8 @@ class EventRecorder:
             notice = change_of_state(item, budget, found, before)
             if notice is not None:
                 self.source.record_event(notice)
-                told += 1
-        return told
+                written += 1
+        return written
 
 
 def state_written(item: Json) -> BudgetState:
@@ -88,7 +88,7 @@ def change_of_state(item: Json, budget: Budget, found: Figures, before: BudgetSt
         message = "Nothing limits this budget any more: new pods run as usual."
         return ObjectEvent(item, "BudgetReopened", message, occasion=occasion)
     left = f"{display(found.remaining)} of {display(found.limits.available)} GPU-hours are left"
-    follows = "new pods run as usual, and held ones are let go as far as it pays"
+    follows = "new pods run as usual, and held ones are released as far as it pays"
     message = f"{left} until {format_instant(found.period.end)}: {follows}."
     return ObjectEvent(item, "BudgetReopened", message, occasion=occasion)
 

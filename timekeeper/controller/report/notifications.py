@@ -113,7 +113,7 @@ class Notifier:
     epoch: int
     most: int
     counter: Counter
-    _told: dict[str, Announced] = field(default_factory=dict)
+    _announced: dict[str, Announced] = field(default_factory=dict)
     _loaded: bool = False
 
     def notify(self, now: int) -> int:
@@ -127,7 +127,7 @@ class Notifier:
             redis.RedisError: likewise.
         """
         if not self._loaded:
-            self._told, self._loaded = outbox.announced(self.client), True
+            self._announced, self._loaded = outbox.announced(self.client), True
         changes = list(self._changes(now))
         if not changes:
             return 0
@@ -137,15 +137,15 @@ class Notifier:
             _log.error("oldest notifications dropped: too many wait", count=dropped, most=self.most)
         for change in changes:
             if change.announced is None:
-                self._told.pop(change.uid, None)
+                self._announced.pop(change.uid, None)
             else:
-                self._told[change.uid] = change.announced
+                self._announced[change.uid] = change.announced
         return sum(bool(change.message) for change in changes)
 
     def _changes(self, now: int) -> Iterator[outbox.Change]:
         books = self.books
         present = {uid_of(item): name for name, item in books.budgets.objects.items()}
-        for uid in self._told.keys() - present.keys():
+        for uid in self._announced.keys() - present.keys():
             yield outbox.Change(uid, None)
         for uid, name in present.items():
             found, account = books.figures.get(name), books.accounts.get(name)
@@ -154,12 +154,12 @@ class Notifier:
             available = found.limits.available
             early = runs_out_early(found.remaining, found.burns, now, found.period.end)
             holding = reached(found.state, found.spent, available, early=early)
-            before = self._told.get(uid)
-            told, milestone = next_announced(before, found.period.start, available, holding)
+            before = self._announced.get(uid)
+            announced, milestone = next_announced(before, found.period.start, available, holding)
             if milestone is not None:
-                yield outbox.Change(uid, told, message_of(account.budget, found, milestone, now))
-            elif told != before:
-                yield outbox.Change(uid, told)
+                yield outbox.Change(uid, announced, message_of(account.budget, found, milestone, now))
+            elif announced != before:
+                yield outbox.Change(uid, announced)
 
 
 IDLE_SECONDS = 1.0

@@ -36,7 +36,7 @@ AMOUNTS: Mapping[str, tuple[str, Callable[[Account, Figures], float]]] = {
         lambda _, found: found.rate / GPU_SECOND,
     ),
     "committed_gpu_seconds": (
-        "What pods that were let in may still spend, where admission is safe.",
+        "What admitted pods may still spend, where admission is safe.",
         lambda _, found: found.committed / GPU_SECOND,
     ),
     "period_start_timestamp_seconds": (

@@ -32,8 +32,8 @@ def how_to_give_more(budget: Budget) -> str:
     """
     if budget.name.startswith(DEFAULT_PREFIX):
         namespace = budget.name.removeprefix(DEFAULT_PREFIX)
-        return f"Whoever hands out GPU budgets can give more: a GPUBudget that names the namespace {namespace}"
-    return f"Whoever hands out GPU budgets can give more: `fairgpu grant {budget.name} HOURS --reason WHY`"
+        return f"An admin of GPU budgets can give more: a GPUBudget that names the namespace {namespace}"
+    return f"An admin of GPU budgets can give more: `fairgpu grant {budget.name} HOURS --reason WHY`"
 
 
 REFRESH_SHARE = 100

@@ -12,7 +12,7 @@ const DAYS = [1, 2, 5, 7, 10, 14, 30, 61].map((days) => days * DAY_SECONDS);
 
 /**
  * Bars that stand on each other. `times` are the starts of steps in seconds, `ends` the end of the last one;
- * `series` lists name, colour and values, the lowest first. `at(index)` hears which step is pointed at, or null.
+ * `series` lists name, colour and values, the lowest first. `at(index)` is called with the step that is pointed at, or null.
  */
 export function stackedBars(host, { times, ends, series, at }) {
   const sums = times.map(() => 0);

@@ -27,6 +27,6 @@ export function byId(id) {
 }
 
 /** Lets a screen reader say something that happened. */
-export function tell(text) {
-  byId("told").textContent = text;
+export function announce(text) {
+  byId("announcement").textContent = text;
 }

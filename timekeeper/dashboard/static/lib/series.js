@@ -5,8 +5,8 @@ const UNKNOWN = "__unallocated__";
 const MOST = 7;
 
 /**
- * An amount of an item: GPU-hours of what was billed, reserved or used, or its cost; null where nobody told. Nobody is
- * billed for what is idle: beside any other measure it is GPU time.
+ * An amount of an item: GPU-hours of what was billed, reserved or used, or its cost; null where no pod reported. Idle
+ * capacity is billed to no budget: beside any other measure it is GPU time.
  */
 export function amount(item, measure) {
   if (measure === "cost") return item.cost;
@@ -20,7 +20,7 @@ function keyOf(item) {
 }
 
 /**
- * Series over time: the largest ones by themselves, the smaller ones as one, what nobody reserved as another.
+ * Series over time: the largest ones by themselves, the smaller ones as one, what no pod reserved as another.
  *
  * Gives the starts of steps in milliseconds, the end of the last, and series with name, total, values and a colour.
  */
@@ -44,21 +44,21 @@ export function stack(items, measure) {
   return { starts, ends: Math.max(...items.map((item) => Date.parse(item.end))), series, all };
 }
 
-/** What was reserved and not used, by key, the most wasted first; `silent` counts the keys of which nobody told. */
+/** What was reserved and not used, by key, the most wasted first; `silent` counts the keys without a report. */
 export function waste(items) {
   const byKey = new Map();
   for (const item of items.filter((one) => keyOf(one) !== IDLE)) {
     const key = keyOf(item);
-    const found = byKey.get(key) ?? { name: key, reserved: 0, used: 0, told: false };
+    const found = byKey.get(key) ?? { name: key, reserved: 0, used: 0, reported: false };
     if (item.used !== null) {
       found.reserved += item.core.gpuHours;
       found.used += item.used.gpuHours;
-      found.told = true;
+      found.reported = true;
     }
     byKey.set(key, found);
   }
   const all = [...byKey.values()];
-  const rows = all.filter(({ told }) => told).map((row) => ({ ...row, wasted: Math.max(0, row.reserved - row.used) }));
+  const rows = all.filter(({ reported }) => reported).map((row) => ({ ...row, wasted: Math.max(0, row.reserved - row.used) }));
   return { rows: rows.sort((a, b) => b.wasted - a.wasted), silent: all.length - rows.length };
 }
 

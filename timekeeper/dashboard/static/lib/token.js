@@ -36,7 +36,7 @@ export function forget() {
   }
 }
 
-/** Tells the page that comes next in this tab why it has to ask. */
+/** Stores, for the page that comes next in this tab, why it has to ask. */
 export function hand(reason) {
   try {
     if (reason !== "") sessionStorage.setItem(REASON, reason);
@@ -45,7 +45,7 @@ export function hand(reason) {
   }
 }
 
-/** What the page before told, once. */
+/** Why the page before asks this one to sign in; once. */
 export function handed() {
   try {
     const reason = sessionStorage.getItem(REASON) ?? "";

@@ -2,7 +2,7 @@
 
 import { STATUSES, go, link } from "../lib/address.js";
 import { chosen, paged } from "../lib/budget_rows.js";
-import { element, styled, tell } from "../lib/dom.js";
+import { announce, element, styled } from "../lib/dom.js";
 import { budgetName, hours, moment, number, percent, span } from "../lib/format.js";
 import { Panel } from "./panel.js";
 
@@ -25,7 +25,7 @@ export class BudgetsView {
     }, element("option", { value: "" }, "Every status"),
     Object.entries(STATUSES).map(([value, name]) => element("option", { value }, name)));
     this.panel = new Panel(section, "Budgets", element("div", { class: "tools" }, this.search, this.status));
-    this.told = "";
+    this.announced = "";
   }
 
   /** Shows the budgets that the filters leave. */
@@ -57,8 +57,8 @@ export class BudgetsView {
 
   say(left, all) {
     const text = left === all ? "" : `${left} of ${all} budgets`;
-    if (text !== this.told) tell(text);
-    this.told = text;
+    if (text !== this.announced) announce(text);
+    this.announced = text;
   }
 }
 

@@ -30,7 +30,7 @@ export class BurnDownView {
     this.panel.wait();
   }
 
-  /** Shows a budget with the usage items of its period so far; without them (null), what its figures alone tell. */
+  /** Shows a budget with the usage items of its period so far; without them (null), what its figures alone show. */
   show({ budget, outlook }, items, now) {
     const facts = details(budget, outlook, now);
     if (budget.available === null) {
@@ -75,7 +75,7 @@ function details(budget, outlook, now) {
     ["Remaining", `${hours(budget.remaining)}${budget.remaining ? " GPU-h" : ""}${cost(budget, "remaining")}`],
     ["Granted", budget.granted.gpuHours === 0 ? null : `${hours(budget.granted)} GPU-h on top of the allowance`],
     ["Expiring", (budget.expiring ?? []).map(({ grant, remaining, expires }) => `${hours(remaining)} GPU-h of ${grant} until ${moment(expires)}`).join("; ") || null],
-    ["Committed", budget.admission === "safe" ? `${hours(budget.committed)} GPU-h to pods that were let in` : null],
+    ["Committed", budget.admission === "safe" ? `${hours(budget.committed)} GPU-h to admitted pods` : null],
     ["Reserved now", `${number(budget.rate.gpus)} GPUs`],
     ["Last hour", stretch(lastHour, now)],
     ["Last day", stretch(lastDay, now)],

@@ -1,4 +1,4 @@
-/** A chart that can be pointed at, walked through with arrow keys, heard, and read as a table. */
+/** A chart that can be pointed at, walked through with arrow keys, read aloud, and read as a table. */
 
 import { element, styled } from "../lib/dom.js";
 
@@ -8,7 +8,7 @@ const STEPS = { ArrowLeft: -1, ArrowRight: 1 };
  * A figure: the chart, its legend, and its figures as a table.
  *
  * `draw(charts, host, at)` draws with the module of charts; `label` says in a sentence what it shows; `legend(index)`
- * gives rows of colour, name and text, of a step or (null) of them all; `say(index)` is what is heard of a step;
+ * gives rows of colour, name and text, of a step or (null) of them all; `say(index)` is what a screen reader says of a step;
  * `head` and `rows` are the table's.
  */
 export function figure({ label, count, draw, legend, say, head, rows }) {
@@ -17,7 +17,7 @@ export function figure({ label, count, draw, legend, say, head, rows }) {
     "aria-label": `${label} Arrow keys go from step to step.`,
   });
   const listed = element("ul", { class: "legend" });
-  const heard = element("p", { class: "unseen", "aria-live": "polite" });
+  const spoken = element("p", { class: "unseen", "aria-live": "polite" });
   let plot = null;
   let at = null;
 
@@ -37,11 +37,11 @@ export function figure({ label, count, draw, legend, say, head, rows }) {
     if (to === null || plot === null) return;
     event.preventDefault();
     plot.point(Math.min(count - 1, Math.max(0, to)));
-    heard.textContent = say(Math.min(count - 1, Math.max(0, to)));
+    spoken.textContent = say(Math.min(count - 1, Math.max(0, to)));
   };
   host.addEventListener("keydown", walk);
   show(null);
-  const whole = element("figure", {}, host, listed, heard, asTable(head, rows));
+  const whole = element("figure", {}, host, listed, spoken, asTable(head, rows));
   const recolour = () => (host.isConnected ? render() : removeEventListener("theme", recolour));
   addEventListener("theme", recolour);
   queueMicrotask(render);

@@ -33,6 +33,6 @@ function line(session, now) {
     element("th", { scope: "row" }, session.pod, element("small", {}, `${session.namespace} · ${session.node}`)),
     element("td", {}, number(session.rate.gpus)),
     element("td", {}, hours(session.amount)),
-    element("td", {}, session.used === null ? element("span", { class: "faint" }, "not told") : hours(session.used)),
+    element("td", {}, session.used === null ? element("span", { class: "faint" }, "not reported") : hours(session.used)),
     element("td", { title: `since ${moment(session.start)}` }, span(now - Date.parse(session.start))));
 }

@@ -1,4 +1,4 @@
-/** Takes a token from a person, and tells them when it is no longer accepted. */
+/** Takes a token from a person, and says when it is no longer accepted. */
 
 import { byId } from "../lib/dom.js";
 import { span } from "../lib/format.js";

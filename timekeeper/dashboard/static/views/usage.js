@@ -2,7 +2,7 @@
 
 import { GROUPS, MEASURES, WINDOWS, daysOf, go } from "../lib/address.js";
 import { table } from "../lib/api.js";
-import { element, tell } from "../lib/dom.js";
+import { announce, element } from "../lib/dom.js";
 import { money, number, percent, stepName, utcDate } from "../lib/format.js";
 import { stack } from "../lib/series.js";
 import { figure } from "./figure.js";
@@ -48,7 +48,7 @@ export class UsageView {
         this.panel.fail(problem, () => this.save());
       }
     }
-    tell("Saved as CSV");
+    announce("Saved as CSV");
   }
 }
 

@@ -16,7 +16,7 @@ export class WasteView {
   show({ items }) {
     const { rows, silent } = waste(items);
     if (rows.length === 0) {
-      this.panel.empty("Nobody reported what was used.",
+      this.panel.empty("No pod reported what it used.",
         "Pods report through their sidecar; until they do, only what they reserve is known.");
       return;
     }
