@@ -60,7 +60,7 @@ class Term:
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> int | None:
-        """Waits until this process leads, for so many seconds at most; returns the term's number."""
+        """Waits until this process leads, for at most `seconds`; returns the term's number."""
         with self._changed:
             self._changed.wait_for(lambda: self._number is not None and self._clock() < self._until, seconds)
         return self.number()

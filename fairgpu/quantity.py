@@ -94,12 +94,12 @@ def parse_count(value: Any) -> int:
 
 
 def memory_unit_name(unit_mib: int) -> str:
-    """Returns the name of a unit of memory of so many MiB."""
+    """Returns the name of a unit of memory, by its size in MiB."""
     return {1: "MiB", 1024: "GiB"}.get(unit_mib, f"blocks of {unit_mib} MiB")
 
 
 def in_memory_units(text: str, unit_mib: int) -> str | None:
-    """Converts bytes such as `2Gi` or `4 GB` to units of so many MiB, rounded up; None for other text."""
+    """Converts bytes such as `2Gi` or `4 GB` to units of the given size in MiB, rounded up; None for other text."""
     match = _WITH_BYTES.fullmatch(text.strip())
     if match is None or not (match["suffix"] or match["bytes"]):
         return None

@@ -36,7 +36,7 @@ class GPURequest(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether it is for all time and all memory of each of its GPUs; a number of MiB never says so by itself."""
+        """Whether it asks for all time and all memory of each of its GPUs; memory in MiB alone is never all."""
         return self.core_percent == self.memory_percentage == 100 * self.gpus
 
 

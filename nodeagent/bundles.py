@@ -1,4 +1,4 @@
-"""Proof that the runtime applied a container's CDI spec: what the container was made from.
+"""Checks that the runtime applied a container's CDI spec, by the configuration that it made the container from.
 
 The runtime keeps each container's OCI configuration on the host, where no container can change it. (A look into the
 container itself would prove nothing: a program may change what is mounted in a namespace of its own.)

@@ -1,8 +1,8 @@
 """Computes the node's capacity of FairGPU's resources beside the device plugin's slots. Pure.
 
 The kubelet makes `allocatable` of `status.capacity` at each sync. A kubelet that restarts admits its running pods again
-against it and fails those that no longer fit: the node never says less than what its pods hold, whatever became of the
-GPUs below them.
+against it and fails those that no longer fit: so the capacity is never less than what the pods hold, even where a GPU
+has failed.
 """
 
 from __future__ import annotations

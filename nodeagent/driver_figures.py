@@ -47,7 +47,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Placed:
-    """The slot of each process that the driver has named, as far as known; None for a process of no container here.
+    """The slot of each process that the driver has named; None for a process of no container on this page.
 
     A process that ended before its container was made is left out: after a fault a GPU can name one for hours.
     """
@@ -85,9 +85,14 @@ def figures(
     shares: Mapping[int, float],
     before: Mapping[int, Figure],
 ) -> dict[int, Figure]:
-    """Returns the figures of each slot in `charged`, which has the bytes in the slots' ledgers.
+    """Returns each container's figures, by its slot.
 
-    Shares are percents of the GPU that the slots were granted lately, of those alone that are to be held to them.
+    Args:
+        sample: the driver's answer.
+        placed: the slot of each process in it.
+        charged: the bytes in each slot's ledger.
+        shares: the percent of the GPU that was granted to each slot whose share is a hard limit.
+        before: the figures of the last sample.
     """
     seen = sum(held for pid, held in sample.bytes_by_pid.items() if pid in placed.slots)
     beyond = sample.used_bytes - seen - (placed.unclaimed_bytes or 0)

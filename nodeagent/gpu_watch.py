@@ -122,7 +122,7 @@ class GpuWatch:
         return self.seen
 
     def overdue(self, now_seconds: float) -> list[Process]:
-        """Returns the pods' processes that no share has limited for so long that they should be ended."""
+        """Returns the pods' processes to end: those that no share has limited for KILL_AFTER_SECONDS."""
         return [
             each.process
             for _, each in self.seen.strays

@@ -25,7 +25,7 @@ class Nvml:
     """One GPU through nvidia-ml-py.
 
     Raises:
-        OSError: there is no NVML, no such GPU, or NVML failed; the message says what it said.
+        OSError: there is no NVML, no such GPU, or NVML failed; the message contains NVML's.
     """
 
     def __init__(self, uuid: str) -> None:

@@ -62,7 +62,7 @@ class Vendor(Protocol):
 
 
 def slot_ids(devices: int) -> tuple[str, ...]:
-    """Returns the device plugin's slots for so many devices; slots count containers and identify no device."""
+    """Returns the device plugin's slots for a number of devices; a slot counts a container and identifies no device."""
     return tuple(f"slot-{number}" for number in range(devices * MAX_SLOTS))
 
 
@@ -84,7 +84,7 @@ def xid_fault(number: int, now_seconds: float) -> Fault | None:
 
 
 def fenced(device: Device, faults: Mapping[str, Fault], now_seconds: float, recover_seconds: float) -> Device:
-    """Returns the device as it is offered: fenced until so long after its last fault."""
+    """Returns the device as it is offered: fenced until `recover_seconds` after its last fault."""
     fault = faults.get(device.uuid)
     if fault is None or now_seconds - fault.at_seconds >= recover_seconds:
         return device

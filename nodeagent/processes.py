@@ -1,7 +1,7 @@
-"""Processes of the host as /proc shows them: which container each is in, and how it knows itself.
+"""Processes of the host as /proc shows them: the container of each, and its pid in its own namespace.
 
-The agent shares the host's PID namespace, so its pids are those that NVML names. All that is read here is readable for
-everybody (proc(5)): the agent needs no right over other processes.
+The agent shares the host's PID namespace, so its pids are those that NVML names. Every file
+read here is readable without rights over the process (proc(5)).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
 def in_pod(cgroups: str) -> tuple[str, str]:
     """The pod's uid and the container's id by the text of /proc/PID/cgroup, of version 1 or 2; empty outside all pods.
 
-    The first of several is meant: a container may have cgroups of its own making below it.
+    The first match counts: a container may make further cgroups below its own.
     """
     found = _IN_POD.search(cgroups)
     return (found["uid"].replace("_", "-"), found["container"]) if found else ("", "")

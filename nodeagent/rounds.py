@@ -31,7 +31,7 @@ def is_active(activity: Activity, now_ns: int) -> bool:
 
 
 def wants_more(activity: Activity, now_ns: int) -> bool:
-    """Whether a launch of the container was held lately, so that it would have used more time."""
+    """Whether a launch of the container was delayed lately: with more time, it would have used more."""
     return activity.waiting_ns != 0 and now_ns - min(activity.waiting_ns, now_ns) < ACTIVE_FOR_NS
 
 
@@ -149,9 +149,9 @@ def _begin_period(state: State, passed: int) -> State:
     """Settles the period that ended, and opens the next.
 
     A shim that divides its overrun among all active containers counts too little where few of them worked; the time
-    that a container used beyond all its turns counts, too. Work that was reported too late for its period makes some
-    container lack time in one period and have more than it owned in the next: that much counts for the one after, or
-    late reports would gain.
+    that a container used beyond all its turns counts, too. Work that was reported too late for its period leaves its
+    container with less than its turn in one period and more in the next; the surplus counts for the period after, so
+    that a late report gains nothing.
     """
     balances: Mapping[int, int] = state.opening
     lacked: dict[int, int] = {}

@@ -45,7 +45,7 @@ class PageFile:
         self._generation = int.from_bytes(self._memory[GENERATION_AT : GENERATION_AT + 8], "little") // 2 * 2
 
     def write(self, page: Page) -> None:
-        """Publishes a page: readers see the old or the new one, or that they must read again."""
+        """Writes a page in place; a reader gets the old or the new one, or sees that it must read again."""
         packed = pack(page, self._generation + 2)
         after = GENERATION_AT + 8
         self._memory[GENERATION_AT:after] = (self._generation + 1).to_bytes(8, "little")

@@ -65,7 +65,7 @@ def build_application(
 
 
 def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float], bool]) -> None:
-    """Returns once `done` is true, after so many seconds, or when the process ends."""
+    """Returns once `done` is true, after `seconds`, or when the process ends."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline and not wait(START_STEP_SECONDS):
         pass

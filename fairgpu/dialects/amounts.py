@@ -17,7 +17,7 @@ _PERCENT = re.compile(r"([0-9]{1,9}) ?%")
 
 
 class Units:
-    """The unit of each resource, by its name: so many MiB, or one percent."""
+    """The unit of each resource, by its name: a number of MiB, or one percent."""
 
     def __init__(self, memory_mib: Mapping[str, int], percentages: Collection[str]) -> None:
         self.memory_mib: Final = memory_mib

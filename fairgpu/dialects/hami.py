@@ -81,7 +81,7 @@ def left_alone(container: Container, settings: DialectSettings) -> bool:
 
 
 def read_whole_gpus(container: Container, settings: DialectSettings, reading: Reading) -> Reading:
-    """Reads `nvidia.com/gpu` alone as so many whole GPUs; no request where it is 0 or only a priority is given."""
+    """Reads `nvidia.com/gpu` alone as a number of whole GPUs; no request where it is 0 or only a priority is given."""
     amounts = read_amounts(container, (COUNT,))
     known = reading.but(faults=reading.faults + amounts.faults)
     gpus = amounts.values.get(COUNT, 0)

@@ -110,7 +110,7 @@ async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket
 
 
 def batch(turns: int) -> int:
-    """Returns the number of connections to accept, after so many turns in a row that left some waiting."""
+    """Returns the number of connections to accept; it grows with the turns in a row that left connections waiting."""
     return min(1 << max(turns - PATIENT_TURNS, 0), MAX_BATCH)
 
 

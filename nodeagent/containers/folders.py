@@ -1,13 +1,13 @@
 """Writes the files of each container on the host, and its CDI spec; each appears whole, by a rename.
 
-    ROOT/containers/UID/NAME/record.json     what the agent remembers of it (nodeagent.containers.records)
+    ROOT/containers/UID/NAME/record.json     the container's record (nodeagent.containers.records)
     ROOT/containers/UID/NAME/START/          config, injected, preload, ledger of one start
     ROOT/gpus/UUID/schedule                  a device's schedule page
-    ROOT/boot                                the kernel's name of the boot that all of it belongs to
+    ROOT/boot                                the id of the boot in which these files were written
     SHIM/DIGEST/libvcuda.so.1                the shim, by the SHA-256 of its bytes
 
-No container outlives a boot, and its clocks begin anew: what is of an earlier one is removed. The spec comes last, so
-that a runtime which finds it finds everything.
+No container outlives a boot, so files of an earlier boot are removed. The CDI spec is written last: a runtime that
+finds it finds every file that it names.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Nvidia:
         """Reads the GPUs and the toolkit's specs. A known GPU that no longer answers is fenced.
 
         Raises:
-            OSError: NVML does not answer; the message says what it said.
+            OSError: NVML does not answer; the message contains NVML's.
         """
         nvml = self._library()
         try:

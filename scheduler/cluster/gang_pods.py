@@ -130,7 +130,7 @@ class GangPods:
             self.wait(note.member)
 
     def wait(self, pod: WaitingPod) -> Gang | None:
-        """Notes a pod as waiting, whatever was known of it; returns its gang, or None where it names none."""
+        """Notes a pod as waiting; returns its gang, or None where it names none."""
         if pod.gang is None:
             return None
         gang = self._join(pod.uid, GangKey(pod.namespace, *pod.gang))

@@ -69,7 +69,7 @@ class WaitingPod:
 
 @dataclass(frozen=True, slots=True)
 class PodNote:
-    """The facts that are kept of a pod of the API server.
+    """The facts about a pod that the scheduler keeps.
 
     Attributes:
         uid, namespace, name: which pod.

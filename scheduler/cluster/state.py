@@ -204,7 +204,7 @@ class State:
             self._hold_earmark(pod.uid)
 
     def drop_earmark(self, uid: str) -> None:
-        """Frees what is kept for a pod that waits."""
+        """Frees the devices that are kept for a waiting pod."""
         with self.lock:
             if self.earmarks.pop(uid, None) is not None:
                 self.fleet.release(f"{EARMARKED}{uid}")
@@ -455,6 +455,6 @@ class State:
 
 
 def _yields(other: WaitingPod, pod: WaitingPod) -> bool:
-    """Whether what is kept for one pod that waits is not kept from another."""
+    """Whether devices kept for one waiting pod may go to another."""
     same_gang = other.gang is not None and (other.namespace, other.gang) == (pod.namespace, pod.gang)
     return other.uid == pod.uid or same_gang or other.priority < pod.priority

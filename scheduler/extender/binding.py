@@ -192,7 +192,7 @@ def _post(pods: Pods, path: str, binding: dict[str, Any], clock: Clock) -> None:
 
 
 def _definite(error: ApiError) -> bool:
-    """Whether the API server has refused for good; 429 asks to try later."""
+    """Whether the API server's refusal is final; 429 asks to try later."""
     return 400 <= error.status < 500 and error.status != 429
 
 

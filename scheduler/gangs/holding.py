@@ -74,7 +74,7 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
 
 
 def release_overdue(state: State, now: float) -> None:
-    """Frees the devices of overdue holds, whose gangs' pods have not all come to be bound."""
+    """Frees the devices of overdue holds: not all pods of their gangs reached their bind in time."""
     with state.lock:
         for key, gang in state.gangs.held():
             hold = gang.hold
@@ -98,12 +98,12 @@ def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
 
 
 def cause(key: GangKey, fitting: int) -> str:
-    """Returns the text for a gang of which so many pods fit at once."""
+    """Returns the text for a gang that waits, from the number of its pods that fit at once."""
     return f"gang: {fitting} of {key.pods} fit"
 
 
 def explain_member(state: State, pod: WaitingPod) -> str:
-    """Returns why a gang's pod waits, as far as that is known without an attempt; empty where one is due."""
+    """Returns why a gang's pod waits, without trying to place it; empty where only an attempt can tell."""
     key = _key(pod)
     gang = state.gangs.of(key)
     if state.reservation(pod.uid) is not None or len(gang.placed) >= key.pods:
@@ -174,7 +174,7 @@ def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -
 
 
 def _first(first: Sequence[WaitingPod], others: Iterable[WaitingPod], count: int) -> list[WaitingPod]:
-    """Returns at most so many pods: these first, and then the oldest."""
+    """Returns a limited number of pods: the given ones first, then the oldest."""
     uids = {pod.uid for pod in first}
     rest = sorted((pod for pod in others if pod.uid not in uids), key=lambda pod: (pod.created, pod.uid))
     return [*first, *rest][:count]

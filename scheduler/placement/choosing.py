@@ -51,7 +51,7 @@ class Placed:
 
 @dataclass(slots=True)
 class _Figures:
-    """Figures of all rows: the gains of one kind of request, or the worth of what is left now.
+    """Figures of all rows: the gains of one kind of request, or the worth of the free parts.
 
     Attributes:
         version: the fleet's when they were computed.
@@ -80,7 +80,7 @@ class Chooser:
 
     Attributes:
         fleet: the nodes.
-        worth: what was learned of the requests to come; None before, when the first node that fits is taken.
+        worth: the learned worth of free parts; None before that, when the first node that fits is taken.
     """
 
     def __init__(self, fleet: Fleet, worth: Worth | None = None) -> None:
@@ -265,7 +265,7 @@ class Chooser:
         return Left(fleet.cls[rows], fleet.idle[rows], fleet.cpu[rows], fleet.host[rows])
 
     def _values(self, worth: Worth) -> Floats:
-        """Returns the worth of what is left now of each row, which all kinds of requests share."""
+        """Returns the worth of each row's free parts; it is the same for all kinds of requests."""
         self._now.refresh(self.fleet, lambda rows: values(worth, self._left(rows)))
         return self._now.of_row
 
@@ -332,7 +332,7 @@ class Chooser:
         return [Room(at, int(core[at]), int(memory[at]), int(slots[at]), int(total[at])) for at in wanted]
 
     def _stages(self, request: Request, need: Need, rows: Ints) -> list[tuple[Shortage, Flags]]:
-        """Returns, for each cause in order, the shortage and its rows, whatever the causes before it."""
+        """Returns, for each cause in order, the shortage and its rows, independent of the causes before it."""
         fleet, gpus = self.fleet, need.gpus
         offered = fleet.offered[rows]
         modelled = offered & self._models(request)[fleet.cls[rows]]

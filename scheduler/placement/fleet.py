@@ -118,7 +118,7 @@ class Fleet:
             self._rebuild(row)
 
     def hold(self, uid: str, holding: Holding) -> None:
-        """Notes what a pod holds, replacing what it held before."""
+        """Notes the devices that a pod holds, in place of those that it held before."""
         if self._held.get(uid) == holding:
             return
         self.release(uid)

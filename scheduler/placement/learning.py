@@ -1,8 +1,9 @@
-"""Learns how much of a shared GPU will stay unused for good, from how much of it is left now.
+"""Estimates the percent of a shared GPU that no later request will fit into, for each percent that is free now.
 
-A small simulation of GPUs alone: requests drawn from the mix fill empty GPUs far beyond what they hold, each put where
-it is worth most by what was learned before; what stays free on the GPUs that passed a level is that level's waste.
-Several rounds, each averaged with the one before, since where requests are put depends on what is learned.
+A small simulation fills empty GPUs with requests drawn from the mix, more than they can hold. Each request goes where
+its worth is highest by the last estimate. The waste of a level is the mean percent that stays free at the end on the
+GPUs that had that much free at some time. It runs several rounds, each averaged with the one before, since the
+estimate changes where requests go.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def usable_share(percents: npt.NDArray[np.int64], shares: Floats) -> Floats:
 
 
 def learn_waste(demands: list[tuple[int, float]], random: np.random.Generator, gpus: int = GPUS) -> Floats:
-    """Returns, for each percent left of a GPU, the percent that is expected to stay free for good.
+    """Returns, for each percent free on a GPU, the percent that is expected never to be used.
 
     Args:
         demands: the percent of one GPU that requests need, and what share of all pods each is.

@@ -30,7 +30,7 @@ class Need(NamedTuple):
     memory_percent: int = 0
 
     def mib_of(self, total_mib: int) -> int:
-        """Returns the memory that the need takes of a device that offers so many MiB, rounded down."""
+        """Returns the MiB that the need takes of a device, by the MiB that the device offers; rounded down."""
         return self.memory_mib or total_mib * self.memory_percent // 100
 
 
@@ -55,7 +55,7 @@ ANY_DEVICE = Wanted()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A pod's need. Equal requests are of one kind, and are placed alike.
+    """A pod's need. Equal requests are of one kind, and are placed the same way.
 
     Attributes:
         containers: the need of each main container that has one, in order.
@@ -77,7 +77,7 @@ class Request:
 
     @property
     def steps(self) -> tuple[tuple[Need, bool | None], ...]:
-        """All containers in order, init containers first: the need, and whether an init container keeps running."""
+        """Each container's need, init containers first, with whether it is an init container that keeps running."""
         return (*self.init, *((need, None) for need in self.containers))
 
     @property

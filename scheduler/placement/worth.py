@@ -68,13 +68,13 @@ class Worth:
     named: Floats
 
     def host_level(self, cpu: Ints, host: Ints) -> Ints:
-        """Returns the level of nodes with so much processor time and memory left."""
+        """Returns the level of nodes, by their free processor time and memory."""
         place = np.searchsorted(self.cpu_levels, cpu, "right") * (len(self.host_levels) + 1)
         return np.asarray(place + np.searchsorted(self.host_levels, host, "right"), np.int64)
 
 
 def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int], random: np.random.Generator) -> Worth:
-    """Learns the worth from a mix, in about a tenth of a second.
+    """Computes the worth from a mix of requests, in about a tenth of a second.
 
     Args:
         mix: what was asked for so far.

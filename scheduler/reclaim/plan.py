@@ -141,7 +141,7 @@ def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
 
 
 class _Planner:
-    """Plans claims one after the other: earlier claims are placed, and their victims are gone."""
+    """Plans claims one after the other: each plan takes the earlier claims as placed and their victims as evicted."""
 
     def __init__(self, fleet: Fleet, victims: Victims, spare_pods: Ints) -> None:
         self._fleet = fleet
@@ -270,7 +270,7 @@ class _Planner:
         return np.asarray(np.sort(of_node, axis=1)[:, : need.gpus].sum(axis=1))
 
     def on_node(self, claim: Claim, row: int) -> list[int] | None:
-        """Returns the cheapest victims on one node, as far as the search finds them; None where none make room."""
+        """Returns the cheapest victims on one node that the search finds; None where no victims make room."""
         may_go = self._may_go(claim) & (self._holders.row == row)
         dearest_first = sorted(np.flatnonzero(may_go).tolist(), key=self._dearness, reverse=True)
         whole = self._spare(claim, row, dearest_first)

@@ -174,7 +174,7 @@ class Reclaimer:
         return self._state.budgets.standing(note.namespace) is Standing.IN_BUDGET
 
     def _fall(self, pod: WaitingPod, earmark: Earmark, why: str) -> None:
-        """Withdraws an earmark; a node that was freed in vain is left out for this pod."""
+        """Withdraws an earmark. A node whose freed devices did not help is not planned again for this pod."""
         if pod.uid in self._freed_at or self._clocks.wall() >= earmark.until:
             self._left_out.setdefault(pod.uid, set()).add(earmark.node)
             self._known[pod.uid, earmark] = "in_vain"

@@ -155,8 +155,8 @@ def measure(days: float) -> Measured:
     ):
         client.config_set("slowlog-log-slower-than", 1000)
         simulation = Simulation(client)
-        told: Any = client.info("server")
-        simulation.found.undisturbed = before_all_others(int(told["process_id"]))
+        shown: Any = client.info("server")
+        simulation.found.undisturbed = before_all_others(int(shown["process_id"]))
         began, before = time.perf_counter(), cpu_of_redis(client)
         while simulation.now < START + int(days * DAY):
             simulation.minute()
@@ -240,8 +240,8 @@ class Simulation:
 
     def look_at_redis(self) -> None:
         """Notes its memory and its longest commands."""
-        told: Any = self._client.info("memory")
-        self.found.memory.append(int(told["used_memory"]))
+        shown: Any = self._client.info("memory")
+        self.found.memory.append(int(shown["used_memory"]))
         slow: Any = self._client.slowlog_get(128)
         self.found.commands += [(each["duration"] / 1e6, told_of(each["command"])) for each in slow]
         self.found.commands = heapq.nlargest(10, self.found.commands)

@@ -257,8 +257,8 @@ def keys_of(client: redis.Redis, names: keys.AccountKeys, kind: str) -> list[str
 
 def used_memory(client: redis.Redis) -> int:
     """Bytes that Redis has allocated."""
-    told: Any = client.info("memory")
-    return int(told["used_memory"])
+    stated: Any = client.info("memory")
+    return int(stated["used_memory"])
 
 
 def audited(client: redis.Redis, number: int) -> tuple[Difference, ...]:

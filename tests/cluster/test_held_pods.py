@@ -109,7 +109,7 @@ def team(control_plane: ControlPlane, namespace: str) -> Team:
     return Team(control_plane, namespace)
 
 
-def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_let_go(
+def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_released(
     team: Team, redis_server: RedisServer, holding: Restartable
 ) -> None:
     for name in ("finished", "deleted", "forced"):

@@ -79,7 +79,7 @@ def test_a_namespace_is_left_out_everywhere_as_the_instructions_say(
     assert sum(len(list(_excluded(manifest))) for manifest in patched) == 12
 
 
-def test_the_guards_are_told_of_ones_own_classes_and_of_another_device_plugin_as_documented(
+def test_the_guards_are_reported_ones_own_classes_and_of_another_device_plugin_as_documented(
     control_plane: ControlPlane, installation: list[Manifest]
 ) -> None:
     patched = named(
@@ -120,7 +120,7 @@ def test_a_wrong_budget_is_refused_in_the_words_of_the_instructions(
     control_plane: ControlPlane, installation: list[Manifest]
 ) -> None:
     assert installation
-    (told,) = re.findall(
+    (shown,) = re.findall(
         r'^(The GPUBudget "team-b" is invalid:.*?)\n```', INSTRUCTIONS.read_text(), re.DOTALL | re.MULTILINE
     )
     period = {"every": "day", "start": {"weekday": "Monday"}}
@@ -131,7 +131,7 @@ def test_a_wrong_budget_is_refused_in_the_words_of_the_instructions(
         "spec": {"namespaces": ["Team_B"], "allowance": {"gpuHours": "5e2"}, "period": period},
     }
     refused = control_plane.admin.kubectl("create", "-f", "-", stdin=wrong, check=False)
-    assert sorted(line.strip() for line in refused.stderr.splitlines()) == sorted(told.splitlines())
+    assert sorted(line.strip() for line in refused.stderr.splitlines()) == sorted(shown.splitlines())
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ class Team:
     def spend_all(self) -> None:
         self.api.patch(f"{BUDGETS}/{self.namespace}", {"spec": {"allowance": {"gpuHours": "0.0001"}}})
 
-    def told(self, name: str) -> bool:
+    def shown(self, name: str) -> bool:
         return EVICTION_AT in self.api.get(f"{self.pods}/{name}")["metadata"]["annotations"]
 
     def ending(self, name: str) -> bool:
@@ -154,7 +154,7 @@ def test_a_pod_that_fills_etcds_limit_keeps_no_other_from_its_notice_and_its_evi
         wait_until(lambda: bad.ending("beside"), "the pod beside it is evicted")
         wait_until(lambda: behind.ending("behind"), "the pod of the other team is evicted")
         wait_until(lambda: "PodNotWritten" in bad.events("filled"), "what is wrong with the filled one is told")
-        assert not bad.told("filled")
+        assert not bad.shown("filled")
         assert not bad.ending("filled")
         assert counted(metrics_port, "pods_not_written", step="notice") == 1
     finally:
@@ -201,7 +201,7 @@ def test_a_pod_on_which_a_policy_refuses_the_notice_is_evicted_without(
     try:
         team.spend_all()
         wait_until(lambda: team.ending("refused"), "it is evicted")
-        assert not team.told("refused")
+        assert not team.shown("refused")
         wait_until(lambda: "BudgetEviction" in team.events("refused"), "that is told at the pod")
         events = control_plane.admin.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
         at_budget = [e["reason"] for e in events if e["regarding"].get("name") == team.namespace]
@@ -243,7 +243,7 @@ def with_policy(plane: ControlPlane, team: Team, name: str) -> None:
     wait_until(refused, "the policy is in force")
 
 
-def test_a_pod_that_two_disruption_budgets_name_is_told_that_they_keep_it(make_team: Callable[[], Team]) -> None:
+def test_a_pod_that_two_disruption_budgets_name_is_shown_that_they_keep_it(make_team: Callable[[], Team]) -> None:
     team = make_team()
     for name in ("one", "two"):
         spec = {"minAvailable": 0, "selector": {"matchLabels": {"app": "kept"}}}

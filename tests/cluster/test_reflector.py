@@ -154,7 +154,7 @@ class Expiring(KubernetesAPI):
         raise ApiError(410, "Expired", "too old resource version")
 
 
-def test_a_refusal_is_told_and_tried_again(control_plane: ControlPlane, namespace: str) -> None:
+def test_a_refusal_is_shown_and_tried_again(control_plane: ControlPlane, namespace: str) -> None:
     nobody = control_plane.user(f"nobody-of-{namespace}")
     with reflecting(nobody.api, f"/api/v1/namespaces/{namespace}/configmaps") as view:
         wait_until(lambda: len(view.errors) >= 2, "two refusals")

@@ -199,7 +199,7 @@ def test_it_makes_and_renews_the_secret_that_redis_mounts(control_plane: Control
     control_plane.admin.api.delete(f"{SECRETS}/fairgpu-redis-tls")
 
 
-def test_a_grant_is_made_once_and_what_its_schema_refuses_is_told(api: KubernetesAPI) -> None:
+def test_a_grant_is_made_once_and_what_its_schema_refuses_is_shown(api: KubernetesAPI) -> None:
     store, order = ClusterOrders(api), GrantOrder(f"g-{uuid.uuid4().hex[:8]}", "research", "2.5", "more", "alice")
     made, new = place(grant_object(order), store)
     assert (new, made["spec"]["requestedBy"]) == (True, "alice")

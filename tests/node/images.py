@@ -80,8 +80,8 @@ def _libraries(programs: Iterable[Path]) -> dict[str, Path]:
         with program.open("rb") as file:
             if file.read(len(ELF)) != ELF:
                 continue
-        told = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-        for path in re.findall(r"(/\S+) \(0x", told):
+        shown = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+        for path in re.findall(r"(/\S+) \(0x", shown):
             found[path.lstrip("/")] = Path(path).resolve()
     return found
 

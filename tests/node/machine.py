@@ -101,8 +101,8 @@ class Machine:
 
     def allocatable(self, name: str) -> str:
         """How much of `fairgpu.io/NAME` the kubelet says that there is; 0 where it says nothing."""
-        told: str = self.node()["status"].get("allocatable", {}).get(f"fairgpu.io/{name}", "0")
-        return told
+        shown: str = self.node()["status"].get("allocatable", {}).get(f"fairgpu.io/{name}", "0")
+        return shown
 
     def registered_since(self, seconds: float) -> bool:
         """Whether the kubelet has heard from the device plugin after that time: only then it admits GPU pods.

@@ -56,8 +56,8 @@ class Placed:
 
     def phase(self) -> str:
         """Its phase."""
-        told: str = self.read()["status"]["phase"]
-        return told
+        shown: str = self.read()["status"]["phase"]
+        return shown
 
     def wait_until(self, phase: str) -> None:
         """Returns once the pod has that phase."""

@@ -49,7 +49,7 @@ def test_the_page_says_what_the_driver_holds_for_each_container(machine: Machine
     assert pod.events("GPUProcessWithoutSlot") == []
 
 
-def test_a_process_that_goes_round_the_shim_is_told_of_and_ended(machine: Machine, namespace: str) -> None:
+def test_a_process_that_goes_round_the_shim_is_reported_and_ended(machine: Machine, namespace: str) -> None:
     """Its loader reads no preload file, as no program does that is linked statically."""
     honest = place(machine, namespace, [container("main", 30, 4096, HOLDS % "actor")], name="honest")
     bypass = place(machine, namespace, [container("main", 30, 4096, HOLDS % "round-the-shim actor")], name="bypass")
@@ -62,7 +62,7 @@ def test_a_process_that_goes_round_the_shim_is_told_of_and_ended(machine: Machin
     wait_until(lambda: _strays("without_slot") == 0, "no process is without a slot")
 
 
-def test_a_pod_that_reached_a_gpu_by_itself_is_told_of(machine: Machine, namespace: str) -> None:
+def test_a_pod_that_reached_a_gpu_by_itself_is_reported(machine: Machine, namespace: str) -> None:
     pod = unallotted(machine, namespace)
     (message,) = wait_until(lambda: pod.events("GPUProcessWithoutSlot"), "the pod has the event")
     assert f"works on GPU {uuid(0)}, of which the container has no piece" in message

@@ -26,7 +26,7 @@ def test_a_budget_shows_what_is_spent_what_is_left_and_when_it_runs_out(board: P
     expect(models.get_by_role("img", name=re.compile(r"^80 % spent, \d+ % forecast"))).to_be_visible()
 
 
-def test_a_state_is_told_in_words_and_not_by_colour_alone(board: Page) -> None:
+def test_a_state_is_shown_in_words_and_not_by_colour_alone(board: Page) -> None:
     expect(row(board, "students")).to_contain_text("Held")
     expect(row(board, "speech")).to_contain_text("Over")
     expect(row(board, "weather")).to_contain_text("observed only")

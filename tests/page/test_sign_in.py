@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from tests.page.conftest import Visiting
 
 
-def test_a_stranger_is_asked_for_a_token_and_told_how_to_get_one(visit: Visiting) -> None:
+def test_a_stranger_is_asked_for_a_token_and_shown_how_to_get_one(visit: Visiting) -> None:
     page = visit().open()
     expect(page.get_by_label("Token")).to_be_focused()
     expect(page.get_by_text("kubectl create token").first).to_be_visible()
@@ -133,7 +133,7 @@ def test_a_member_of_one_team_sees_its_namespace_and_nothing_else(visit: Visitin
     expect(page.get_by_role("heading", name="speech: what is left")).to_be_visible()
 
 
-def test_a_member_who_names_another_teams_namespace_is_told_so(visit: Visiting) -> None:
+def test_a_member_who_names_another_teams_namespace_is_shown_so(visit: Visiting) -> None:
     page = visit().enter("speaker", "/?ns=robotics")
     expect(page.locator("#budgets")).to_contain_text("Your token may not read this")
     expect(page.locator("#budgets")).to_contain_text("in namespace 'robotics'")

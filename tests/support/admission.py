@@ -124,11 +124,11 @@ def knowing(
     remaining_hours: float = 60,
     rate: int = 0,
     prices: Any = DEFAULT_PRICES,
-    told: dict[str, Any] | None = None,
+    changes: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Knowledge:
     """Knowledge in which the namespace's budget of 100 GPU-hours stands as given."""
     known = NamespaceState(NAMESPACE, "research", state, 100 * GPU_HOUR, int(remaining_hours * GPU_HOUR), rate)
-    known = replace(known, **(told or {}))
+    known = replace(known, **(changes or {}))
     states = BudgetStates({NAMESPACE: known}, BudgetState.UNLIMITED, prices, 0.0)
     return Knowledge(**{"states": states, "timekeeper_ca": CA, **fields})

@@ -158,7 +158,7 @@ def known_budget(book: Book, name: str) -> None:
 
 
 def unused_name(book: Book, item: Json, store: OrderStore) -> None:
-    """Refuses an order whose name the ledger holds of an object that was deleted since.
+    """Refuses an order whose name the ledger already holds for an object that was deleted.
 
     Raises:
         ProblemError: the ledger would ignore the order.

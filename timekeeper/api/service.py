@@ -105,7 +105,7 @@ class WorkerEnvironment:
 
 
 class ReportExecutor:
-    """Stores reports in a thread of its own, so that neither the event loop nor other reads of the store wait."""
+    """Stores reports in a separate thread, so that neither the event loop nor other reads of the store wait."""
 
     def __init__(self, reports: ReportIntake) -> None:
         self._reports = reports

@@ -95,7 +95,7 @@ def cursor_of(place: Place) -> str:
 
 
 def place_of(text: str, width: int) -> Place | None:
-    """Parses a cursor into a place whose key has so many values; None for an empty one.
+    """Parses a cursor into the place after which an answer continues; None for an empty cursor.
 
     Raises:
         ProblemError: no earlier answer contained the cursor.

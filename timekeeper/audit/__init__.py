@@ -1,1 +1,1 @@
-"""The auditor: recomputes the ledger's figures by code of its own, and names every figure that differs."""
+"""The auditor: recomputes the ledger's figures by separate code, and names every figure that differs."""

@@ -73,7 +73,7 @@ def check_use(
 
 
 def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, high: int) -> list[tuple[int, Missing]]:
-    """Returns what the session's reports can have come to at its last settlement, between `low` and `high`.
+    """Returns the possible sums of the session's reports at its last settlement, between `low` and `high`.
 
     One pair for each report that may have been the latest then: its use in microGPU-seconds, and the reserved rate
     that no report had measured beside the whole rate.

@@ -38,7 +38,7 @@ class _Credit:
 
 
 def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
-    """Checks the amounts that a budget's status states as left of each grant with an expiry of its own.
+    """Checks the amount left of each expiring grant, as a budget's status states it.
 
     Args:
         snapshot: the period.

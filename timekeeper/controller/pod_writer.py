@@ -1,4 +1,4 @@
-"""Writes to pods in threads of its own, so that a pod that cannot be written delays no other namespace.
+"""Writes to pods in separate threads, so that a pod that cannot be written delays no other namespace.
 
 The leader's thread hands over plans and continues; nothing here reads or changes the leader's memory. The creator of a
 pod decides how long a write to it takes and whether it succeeds. So namespaces take turns, each has at most one write

@@ -1,4 +1,4 @@
-"""Decides which pods to release: from a budget's gate, as far as the money reaches, and from the meter's finalizer."""
+"""Decides which pods to release: from a budget's gate while its money suffices, and from the meter's finalizer."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def why_it_waits(claim: Claim, budget: Budget, found: Figures, before: int) -> s
 
 @dataclass(slots=True)
 class Releaser:
-    """Decides on releases for one term, and on the events of the pods that go on waiting."""
+    """Decides on releases for one term, and on the events of the pods that continue to wait."""
 
     source: Source
     books: Books
@@ -165,7 +165,7 @@ class Releaser:
         self._reporter = WaitReporter(self.source, self.books)
 
     def releases(self, now: int, progress: Progress) -> tuple[tuple[PodWrite, ...], list[ObjectEvent]]:
-        """Returns the releases that are due, in order, and the events of the pods that go on waiting.
+        """Returns the releases that are due, in order, and the events of the pods that continue to wait.
 
         Args:
             now: nanoseconds since 1970.

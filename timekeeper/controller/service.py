@@ -195,7 +195,7 @@ def schedule(tasks: LeaderTasks, settings: JobsSettings) -> BackgroundScheduler:
 def schedule_apart(
     scheduler: BackgroundScheduler, name: str, job: Callable[[], None], seconds: float, first: float = 0
 ) -> None:
-    """Schedules a job that uses nothing of the leader's state, in a thread of its own.
+    """Schedules a job in a separate thread; the job uses nothing of the leader's state.
 
     It first runs `first` seconds from now, and then every `seconds`.
     """

@@ -67,7 +67,7 @@ def text_faults(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterato
 
 
 def refusal(item: Mapping[str, Any]) -> str:
-    """Returns why the ledger refused an order for good, from its status; empty where it did not."""
+    """Returns why the ledger refused an order finally, from the order's status; empty where it did not."""
     found = _not_applied(mapping(item.get("status")))
     reason = found.get("reason")
     return (str(found.get("message", "")) or str(reason)) if reason in {REFUSED, NAME_TAKEN} else ""

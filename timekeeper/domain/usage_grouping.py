@@ -186,7 +186,7 @@ class UsageSums:
 
 
 def order(value: str) -> tuple[bool, str]:
-    """Sort key of a value: values that begin with two underscores stand for none and come last."""
+    """Sort key of a value: values that begin with two underscores mean "none" and come last."""
     return value.startswith("__"), value
 
 

@@ -90,7 +90,7 @@ class ClusterStore(CoreCommands):
             return str(cluster.get_node_from_key(key).name)
 
     def look_again(self) -> None:
-        """Asks the cluster anew which nodes it has, as a command on a key does by itself.
+        """Reads the cluster's nodes again, as redis-py does before a command on a key.
 
         Raises:
             redis.RedisError: no node answers.

@@ -237,7 +237,7 @@ class Source(Protocol):
         """The collections, which are filled after `start` was called."""
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Keeps the mirrors current in threads of its own, until `wait` returns true."""
+        """Keeps the mirrors current in separate threads, until `wait` returns true."""
 
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget gate from a pod that still carries it.
@@ -258,7 +258,7 @@ class Source(Protocol):
         """
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
-        """Writes on a pod the time at which it will be evicted; None removes that.
+        """Writes the time of its eviction to a pod's annotation; None removes the annotation.
 
         Raises:
             ChangedMeanwhileError: the pod is gone.

@@ -226,7 +226,7 @@ class KubernetesSource:
         return self._mirrors
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Watches each collection in a thread of its own."""
+        """Watches each collection in a separate thread."""
         for name, path in COLLECTIONS.items():
             view: Mirror = getattr(self._mirrors, name)
             collection = Collection(path, {}, self._read_pod if name == "pods" else slim)

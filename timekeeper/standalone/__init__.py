@@ -1,1 +1,1 @@
-"""One machine without a cluster: a folder stands for the API server, its identities, its Secrets and its Lease."""
+"""One machine without a cluster: a folder replaces the API server, its identities, its Secrets and its Lease."""

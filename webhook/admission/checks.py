@@ -81,7 +81,7 @@ def _faults_of_node(spec: dict[str, Any], root: Path) -> list[Fault]:
 
 
 def _faults_of_runtime(spec: dict[str, Any], reading: PodReading, allowed: tuple[str, ...], root: Path) -> list[Fault]:
-    """Refuses pieces of GPUs in a sandbox with a kernel of its own, into which the node agent's files do not reach."""
+    """Refuses parts of GPUs in a sandbox with its own kernel: the node agent's files cannot be mounted there."""
     given = spec.get("runtimeClassName")
     if not isinstance(given, str) or not given or given in allowed:
         return []

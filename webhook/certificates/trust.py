@@ -83,7 +83,7 @@ class Configurations:
 
 
 class NoConfigurations:
-    """Stands for the configurations in standalone mode, where clients read the CA from the webhook's folder."""
+    """Replaces the configurations in standalone mode, where clients read the CA from the webhook's folder."""
 
     def read(self) -> Sequence[Configuration]:
         """Returns no configurations."""

@@ -146,7 +146,7 @@ def _has_containers(spec: Any) -> bool:
 
 
 def _bare(manifest: Manifest, place: Place, spec: dict[str, Any], annotations: dict[str, Any]) -> Template:
-    """Returns the template of a pod spec without metadata of its own."""
+    """Returns a template with this pod spec and without metadata."""
     metadata = {"generateName": manifest.pod_prefix, **({"annotations": annotations} if annotations else {})}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return Template(place, pod, (("spec", field_path(*place)),))

@@ -85,11 +85,13 @@ class ClusterStage:
         document = yaml.safe_load(manifest_path("1-native.yaml").read_text())
         document["metadata"]["name"] = "asking"
 
-        def told() -> bool:
+        def admission_shows_it() -> bool:
             dry = self.ada.api.create(PODS, document, query={"dryRun": "All"})
             return bool(dry["metadata"]["annotations"].get(names.BUDGET_STATE) == state.value)
 
-        wait_until(f"admission has heard that the budget is {state}", told, self.children, STEP_LIMIT_SECONDS)
+        wait_until(
+            f"admission has heard that the budget is {state}", admission_shows_it, self.children, STEP_LIMIT_SECONDS
+        )
 
     def gated(self, name: str) -> bool:
         """Whether a gate keeps the scheduler from a pod of the team that is held."""

@@ -93,7 +93,7 @@ def created(who: Identity, namespace: str, item: Manifest) -> CompletedProcess[s
     return tried if tried.returncode == 0 else None
 
 
-def test_the_author_of_a_job_set_of_several_pods_with_fractions_is_told_to_ask_for_whole_gpus(
+def test_the_author_of_a_job_set_of_several_pods_with_fractions_is_asked_to_ask_for_whole_gpus(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     group, api = "jobset.x-k8s.io", control_plane.admin.api

@@ -143,7 +143,7 @@ def passes(plane: ControlPlane, command: str) -> bool:
     return subprocess.run(shell, env=environment, check=False, timeout=60).returncode == 0
 
 
-def test_what_waits_for_a_timekeeper_that_is_gone_is_let_go_by_the_documented_commands(
+def test_what_waits_for_a_timekeeper_that_is_gone_is_released_by_the_documented_commands(
     control_plane: ControlPlane, services: Services, installation: list[Manifest], namespace: str
 ) -> None:
     team = Team(control_plane, namespace)

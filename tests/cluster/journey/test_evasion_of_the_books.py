@@ -131,7 +131,7 @@ def test_nobody_is_impersonated_whom_the_guards_let_pass(
     assert "Forbidden" in tried.stderr
 
 
-def test_the_figures_of_other_teams_are_not_told(books: Books, namespace: str, others: str, token: str) -> None:
+def test_the_figures_of_other_teams_are_not_shown(books: Books, namespace: str, others: str, token: str) -> None:
     wait_until(lambda: books.ask("GET", f"/v1/namespaces/{namespace}/budget", token) == 200, "one's own are")
     for path in (
         f"/v1/namespaces/{others}/budget",

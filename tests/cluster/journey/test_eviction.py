@@ -72,7 +72,7 @@ def ending(item: Manifest) -> bool:
     return "deletionTimestamp" in item["metadata"]
 
 
-def test_running_pods_of_a_spent_budget_are_told_and_evicted_as_far_as_disruption_budgets_let_them(
+def test_running_pods_of_a_spent_budget_are_shown_and_evicted_as_far_as_disruption_budgets_let_them(
     control_plane: ControlPlane,
     user: Identity,
     namespace: str,

@@ -111,7 +111,7 @@ def test_safe_admission_counts_what_runs_and_the_new_pod_itself_and_lets_it_go_o
     assert GATE in dry_run(6.5)["spec"]["schedulingGates"]
 
 
-def test_a_pod_behind_kueues_gate_is_promised_no_money_and_not_let_go_before_kueue_admits_it(
+def test_a_pod_behind_kueues_gate_is_promised_no_money_and_not_released_before_kueue_admits_it(
     control_plane: ControlPlane, user: Identity, namespace: str
 ) -> None:
     """Each of the two gates is lifted by its own controller; the user plays Kueue with theirs."""

@@ -40,9 +40,13 @@ def test_no_pod_of_a_gang_is_bound_before_all_of_them_can_be(
         user.api.create(pods, member(node, f"train-{number}", "train/4"))
     # Each was told how many there were when it was asked about.
     refused = [f"{pods}/train-{number}" for number in range(3)]
-    wait_until(lambda: all("of 4 pods are there" in _told(user, path) for path in refused), "they wait for one more")
+    wait_until(
+        lambda: all("of 4 pods are there" in waiting_message(user, path) for path in refused), "they wait for one more"
+    )
     user.api.create(pods, member(node, "train-3", "train/4"))
-    wait_until(lambda: "gang: 3 of 4 fit" in _told(user, f"{pods}/train-3"), "all are there, and one fits nowhere")
+    wait_until(
+        lambda: "gang: 3 of 4 fit" in waiting_message(user, f"{pods}/train-3"), "all are there, and one fits nowhere"
+    )
     assert _bound(user, pods) == ["alone"]
 
     user.api.delete(f"{pods}/alone")
@@ -64,7 +68,7 @@ def test_of_two_gangs_that_come_at_once_each_is_bound_as_a_whole(
     [winner] = {name.partition("-")[0] for name in _bound(user, pods)}
     loser = "second" if winner == "first" else "first"
     refused = [f"{pods}/{loser}-{number}" for number in range(4)]
-    wait_until(lambda: all("gang: " in _told(user, path) for path in refused), "the other waits as a whole")
+    wait_until(lambda: all("gang: " in waiting_message(user, path) for path in refused), "the other waits as a whole")
     for number in range(4):
         user.api.delete(f"{pods}/{winner}-{number}")
         node.remove_pod(namespace, f"{winner}-{number}")
@@ -76,7 +80,7 @@ def _bound(user: Identity, pods: str) -> list[str]:
     return sorted(item["metadata"]["name"] for item in user.api.get(pods)["items"] if item["spec"].get("nodeName"))
 
 
-def _told(user: Identity, path: str) -> str:
+def waiting_message(user: Identity, path: str) -> str:
     """Why kube-scheduler says that a pod waits."""
     conditions = user.api.get(path).get("status", {}).get("conditions", [])
     return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")

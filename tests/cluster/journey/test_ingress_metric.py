@@ -8,12 +8,12 @@ from tests.cluster.services.everything import Services
 from tests.support.waiting import LIMIT_S, wait_until
 
 
-def test_the_shipped_policy_is_told_of_as_open(services: Services) -> None:
+def test_the_shipped_policy_is_reported_as_open(services: Services) -> None:
     ports = {ports.https: ports.metrics for ports in services.replicas.ports}
 
-    def told() -> set[str]:
+    def metrics_lines() -> set[str]:
         (metrics, *_) = [ports[https] for https in services.webhook.ready]
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=LIMIT_S) as response:
             return set(response.read().decode().splitlines())
 
-    wait_until(lambda: "fairgpu_webhook_ingress_open 1.0" in told(), "the replica has read its policy")
+    wait_until(lambda: "fairgpu_webhook_ingress_open 1.0" in metrics_lines(), "the replica has read its policy")

@@ -77,13 +77,13 @@ def test_pods_that_come_at_once_never_hold_more_of_a_gpu_than_there_is(
     assert "gpu-memory: 40 percent on one GPU asked, at most 20 free" in message
 
 
-def test_a_pod_that_no_node_can_take_is_told_what_is_asked_and_what_there_is(
+def test_a_pod_that_no_node_can_take_is_shown_what_is_asked_and_what_there_is(
     user: Identity, namespace: str, node: StandInNode
 ) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     user.api.create(pods, on(node, "picky", {"fairgpu.io/gpu-core": 10}, **{"use-gpu-model": "H100"}))
     text = "gpu-model: 1 GPU of H100 asked, at most 0 there"
-    wait_until(lambda: text in _told(user, f"{pods}/picky"), "the pod is told why it waits")
+    wait_until(lambda: text in waiting_message(user, f"{pods}/picky"), "the pod is told why it waits")
 
 
 def test_devices_of_a_pod_that_is_deleted_go_to_the_next(
@@ -94,7 +94,7 @@ def test_devices_of_a_pod_that_is_deleted_go_to_the_next(
     user.api.create(pods, on(node, "first", {"fairgpu.io/gpu-core": 100}))
     wait_until(lambda: _bound(user, f"{pods}/first"), "the first pod is bound")
     user.api.create(pods, on(node, "second", {"fairgpu.io/gpu-core": 100}))
-    wait_until(lambda: "gpu-" in _told(user, f"{pods}/second"), "the second waits")
+    wait_until(lambda: "gpu-" in waiting_message(user, f"{pods}/second"), "the second waits")
     user.api.delete(f"{pods}/first")
     node.remove_pod(namespace, "first")
     wait_until(lambda: _bound(user, f"{pods}/second"), "the second is bound")
@@ -105,7 +105,7 @@ def test_a_pod_that_waits_is_placed_when_a_node_offers_what_it_asks_for(
 ) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     user.api.create(pods, on(node, "picky", {"fairgpu.io/gpu-core": 10}, **{"use-gpu-model": "H100"}))
-    wait_until(lambda: "gpu-model:" in _told(user, f"{pods}/picky"), "the pod is told why it waits")
+    wait_until(lambda: "gpu-model:" in waiting_message(user, f"{pods}/picky"), "the pod is told why it waits")
     text = inventory.encode(inventory_of(node.name, 1, 81920, "NVIDIA H100 80GB HBM3"))
     node.kubelet.api.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"annotations": {INVENTORY: text}}})
     wait_until(lambda: _bound(user, f"{pods}/picky"), "the pod is bound")
@@ -123,14 +123,14 @@ def test_a_pod_of_a_held_budget_is_not_placed_until_the_budget_opens(
     user.api.create(pods, on(node, "first", {"fairgpu.io/gpu-core": 100}))
     wait_until(lambda: _bound(user, f"{pods}/first"), "the first pod is bound")
     user.api.create(pods, on(node, "second", {"fairgpu.io/gpu-core": 100}))
-    wait_until(lambda: "gpu-" in _told(user, f"{pods}/second"), "the second waits")
+    wait_until(lambda: "gpu-" in waiting_message(user, f"{pods}/second"), "the second waits")
 
     admin.patch(f"{budgets}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "0"}}})
     wait_until(lambda: "budget-" in _placeable(user.api.get(f"{pods}/second")), "the second is told of the budget")
     user.api.delete(f"{pods}/first")
     node.remove_pod(namespace, "first")
     text = f"budget: the GPU budget budget-{namespace} is spent and holds its pods until it has money again"
-    wait_until(lambda: text in _told(user, f"{pods}/second"), "the budget keeps the second")
+    wait_until(lambda: text in waiting_message(user, f"{pods}/second"), "the budget keeps the second")
 
     admin.patch(f"{budgets}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "100"}}})
     wait_until(lambda: _bound(user, f"{pods}/second"), "the second is bound")
@@ -179,7 +179,7 @@ def test_people_see_what_is_held_and_why_a_pod_waits(
     user.api.create(
         pods, on(node, "waits", {"fairgpu.io/gpu-core": 100, "fairgpu.io/gpu": 1}, **{"use-gpu-model": "B200"})
     )
-    wait_until(lambda: _told(user, f"{pods}/waits"), "the second waits")
+    wait_until(lambda: waiting_message(user, f"{pods}/waits"), "the second waits")
 
     def asked(who: Identity, *words: str) -> str:
         done = subprocess.run(
@@ -213,7 +213,7 @@ def _bound(user: Identity, path: str) -> dict[str, Any] | None:
     return item if item["spec"].get("nodeName") else None
 
 
-def _told(user: Identity, path: str) -> str:
+def waiting_message(user: Identity, path: str) -> str:
     """Why kube-scheduler says that a pod waits."""
     return _unschedulable(user.api.get(path))
 

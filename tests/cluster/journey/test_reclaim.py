@@ -68,7 +68,7 @@ def test_a_pod_of_a_spent_budget_goes_with_notice_and_is_placed_again_when_there
     assert earmark["node"] == node.name
     assert earmark["victims"] == [over["metadata"]["uid"]]
     assert [device["uuid"] for device in earmark["devices"]] == [f"GPU-{node.name}-0"]
-    wait_until(lambda: _told_of_notice(control_plane, spent_namespace, notice), "an event says so")
+    wait_until(lambda: _notice_is_shown(control_plane, spent_namespace, notice), "an event says so")
     wait_until(lambda: "deletionTimestamp" in spent.api.get(f"{theirs}/over")["metadata"], "it is evicted")
     node.remove_pod(spent_namespace, "over")
     wait_until(lambda: _node(user, f"{ours}/within") == node.name, "the other is placed on what it held")
@@ -118,6 +118,6 @@ def _annotation(user: Identity, path: str, key: str) -> str:
     return str(user.api.get(path)["metadata"].get("annotations", {}).get(key) or "")
 
 
-def _told_of_notice(plane: ControlPlane, namespace: str, at: str) -> bool:
+def _notice_is_shown(plane: ControlPlane, namespace: str, at: str) -> bool:
     events = plane.admin.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
     return any(one["reason"] == "PodReclaimNotice" and at in one["message"] for one in events)

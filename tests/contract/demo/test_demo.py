@@ -61,7 +61,7 @@ def in_session(leader: int) -> list[int]:
     return members
 
 
-def test_every_step_happens_and_nothing_is_left_running_or_told(start: Start, tmp_path: Path) -> None:
+def test_every_step_happens_and_nothing_is_left_running_or_shown(start: Start, tmp_path: Path) -> None:
     process = start("--keep", str(tmp_path / "demo"))
     output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0, output
@@ -90,7 +90,7 @@ def assert_no_token_was_logged(folder: Path, output: str) -> None:
     assert not any(token in logs or token.rpartition(".")[2] in logs for token in tokens)
 
 
-def test_told_to_end_it_ends_all_that_it_started(start: Start, tmp_path: Path) -> None:
+def test_asked_to_end_it_ends_all_that_it_started(start: Start, tmp_path: Path) -> None:
     process = start("--keep", str(tmp_path / "demo"))
     redis = tmp_path / "demo" / "redis" / "socket"
     wait_until(lambda: redis.exists() or process.poll() is not None, "its Redis listens", LIMIT_SECONDS)

@@ -189,7 +189,7 @@ def test_it_speaks_tls_alone_and_not_an_old_one(server: Pod) -> None:
     assert server.operator("config", "get", "tls-protocols").split() == ["tls-protocols", "TLSv1.2", "TLSv1.3"]
 
 
-def test_a_server_under_another_name_or_authority_is_told_no_password(server: Pod) -> None:
+def test_a_server_under_another_name_or_authority_is_shown_no_password(server: Pod) -> None:
     elsewhere = server.settings().model_copy(update={"url": f"rediss://127.0.0.1:{server.port}/0"})
     for settings in (elsewhere, server.settings().model_copy(update={"tls": RedisTLS()})):
         with connect(settings) as client, pytest.raises(redis.ConnectionError, match="certificate"):

@@ -32,7 +32,7 @@ SUFFIXES = ("_bucket", "_sum", "_count", "_created")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Families:
+def families(tmp_path_factory: pytest.TempPathFactory) -> Families:
     found: Families = {}
     with running_services(tmp_path_factory.mktemp("services")) as ports:
         for port in ports:
@@ -79,9 +79,9 @@ def expressions() -> dict[str, str]:
     return {**rules, **queries}
 
 
-def known(told: Families) -> Families:
+def known(families: Families) -> Families:
     """The metrics of the services, and those that the recording rules make of them."""
-    found = dict(told)
+    found = dict(families)
     for rule in RULES:
         if "record" in rule:
             query = read_query(rule["expr"])
@@ -93,8 +93,8 @@ def without_suffix(name: str) -> str:
     return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
 
 
-def test_every_metric_and_label_that_is_asked_for_is_there(told: Families) -> None:
-    there = known(told)
+def test_every_metric_and_label_that_is_asked_for_is_there(families: Families) -> None:
+    there = known(families)
     wrong = []
     for place, expression in expressions().items():
         query = read_query(expression)
@@ -110,30 +110,30 @@ def test_every_metric_and_label_that_is_asked_for_is_there(told: Families) -> No
     assert wrong == []
 
 
-def test_the_variables_of_the_dashboard_ask_for_what_is_there(told: Families) -> None:
+def test_the_variables_of_the_dashboard_ask_for_what_is_there(families: Families) -> None:
     (query,) = (item["query"]["query"] for item in DASHBOARD["templating"]["list"] if item["type"] == "query")
     metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", query).groups()  # type: ignore[union-attr]
-    assert label in told[metric]
+    assert label in families[metric]
 
 
-def test_every_metric_is_in_the_documents_with_its_labels(told: Families) -> None:
+def test_every_metric_is_in_the_documents_with_its_labels(families: Families) -> None:
     documented = re.findall(
         r"^\| `(fairgpu_\w+)(?:\{([\w,]*)\})?` \|", (ROOT / "docs" / "monitoring.md").read_text(), re.MULTILINE
     )
     stated = {name: set(filter(None, labels.split(","))) for name, labels in documented}
     there: Families = {}
-    for name, labels in told.items():
+    for name, labels in families.items():
         if not name.endswith("_created"):
             there.setdefault(without_suffix(name), set()).update(labels - {"le"})
     assert stated == there
 
 
-def test_no_metric_has_a_label_of_prometheus_own(told: Families) -> None:
-    assert {name for name, labels in told.items() if labels & OF_THE_TARGET} == set()
+def test_no_metric_has_a_label_of_prometheus_own(families: Families) -> None:
+    assert {name for name, labels in families.items() if labels & OF_THE_TARGET} == set()
 
 
-def test_names_end_in_their_unit_as_prometheus_asks(told: Families) -> None:
-    words = {word for name in told for word in without_suffix(name).removesuffix("_total").split("_")}
+def test_names_end_in_their_unit_as_prometheus_asks(families: Families) -> None:
+    words = {word for name in families for word in without_suffix(name).removesuffix("_total").split("_")}
     assert not words & {"ms", "milliseconds", "minutes", "hours", "percent", "mib", "mb", "kb", "ns", "us"}
 
 
@@ -178,7 +178,7 @@ def test_what_is_installed_beside_prometheus_is_one_component() -> None:
     assert named == {file.name for file in MONITORING.iterdir()} - {"kustomization.yaml"}
 
 
-def test_every_port_that_tells_metrics_is_scraped() -> None:
+def test_every_port_that_shows_metrics_is_scraped() -> None:
     monitors = list(yaml.safe_load_all((MONITORING / "pod-monitors.yaml").read_text()))
     scraped = {
         (monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"], endpoint["port"])

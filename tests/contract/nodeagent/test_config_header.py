@@ -56,8 +56,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_compiler_reads_what_was_packed(reader: Path, tmp_path: Path) -> None:
     packed = pack("main", "uid-1", SHARES)
     (tmp_path / "config").write_bytes(packed)
-    told = subprocess.run([reader, tmp_path / "config"], check=True, capture_output=True, text=True).stdout
-    assert told.splitlines() == [
+    shown = subprocess.run([reader, tmp_path / "config"], check=True, capture_output=True, text=True).stdout
+    assert shown.splitlines() == [
         "FGCONFG 1 4048 0 main uid-1 /run/vcuda/ledger /run/fairgpu/usage",
         f"GPU-a /etc/vcuda/schedule {100 << 20} 0 0 {2**64 - 1} 0 30 0 1",
         f"GPU-b /etc/vcuda/schedule.1 {80000 << 20} 0 0 7 63 0 2 0",

@@ -69,7 +69,7 @@ def test_the_plugin_registers_its_resource_and_wants_to_hear_of_each_start(kubel
         assert client.options().pre_start_required
 
 
-def test_slots_that_change_are_told_at_once(kubelet: FakeKubelet, plugin: Plugin) -> None:
+def test_slots_that_change_are_shown_at_once(kubelet: FakeKubelet, plugin: Plugin) -> None:
     with kubelet.plugin() as client:
         devices = client.devices()
         first = next(devices)

@@ -81,7 +81,7 @@ def test_the_next_writer_goes_on_when_the_last_one_ends_and_no_page_grows_stale(
             assert heartbeat_ns(root) - ended < schedule_page.STALE_AFTER_NS
 
 
-def test_a_lock_is_free_once_its_holder_ends_and_a_process_that_is_told_to_end_waits_no_longer(tmp_path: Path) -> None:
+def test_a_lock_is_free_once_its_holder_ends_and_a_process_that_is_asked_to_end_waits_no_longer(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     held = handover.lock(path)
     assert held is not None

@@ -221,7 +221,7 @@ def test_an_agent_that_comes_back_knows_what_it_gave(node: Node) -> None:
     assert (restarted.start, restarted.devices[0].slot) == (2, before.devices[0].slot)
 
 
-def test_the_writer_is_told_before_the_container_may_start(node: Node) -> None:
+def test_the_writer_is_shown_before_the_container_may_start(node: Node) -> None:
     node.knows(pod("train", {"main": 30}))
     node.lists("train", "main")
     node.starter.prepare(SLOT)

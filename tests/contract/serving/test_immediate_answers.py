@@ -112,7 +112,7 @@ def test_a_client_that_asks_for_the_end_of_the_connection_gets_it(wire: Wire) ->
 
 
 @pytest.mark.parametrize("header", ["Content-Length: 2", "Transfer-Encoding: gzip", "Transfer-Encoding: chunked"])
-def test_a_body_whose_end_is_told_in_two_ways_is_refused(wire: Wire, header: str) -> None:
+def test_a_body_whose_end_is_shown_in_two_ways_is_refused(wire: Wire, header: str) -> None:
     wire.send(post(AT_ONCE, b"x", header))
     assert wire.answer()[0] == 400
 

@@ -57,7 +57,7 @@ def test_a_body_that_does_not_arrive_gets_408(impatient: Served, path: str) -> N
 
 
 @pytest.mark.parametrize("route", ["GET /fail", "POST /at-once/fail", "GET /flask/fail"])
-def test_a_failure_tells_nothing_of_the_inside_but_to_the_log(served: Served, route: str) -> None:
+def test_a_failure_shows_nothing_of_the_inside_but_to_the_log(served: Served, route: str) -> None:
     status, body = served.ask(*route.split())
     assert status == 500
     assert b"secret detail" not in body
@@ -201,7 +201,7 @@ def test_a_chain_that_cannot_be_used_changes_nothing(alone: Served) -> None:
     assert alone.ask("POST", "/echo", b"a") == (200, b"a")
 
 
-def test_a_long_poll_is_answered_when_the_server_is_told_to_end(alone: Served) -> None:
+def test_a_long_poll_is_answered_when_the_server_is_asked_to_end(alone: Served) -> None:
     connection = alone.connect()
     connection.request("GET", "/poll")
     alone.process.send_signal(signal.SIGTERM)

@@ -55,7 +55,9 @@ def test_each_start_of_the_sidecar_has_its_own_boot(start: Start, server: Report
     assert len(boots) == 2
 
 
-def test_told_to_stop_it_reports_the_final_figures_and_ends(start: Start, server: ReportServer, tmp_path: Path) -> None:
+def test_asked_to_stop_it_reports_the_final_figures_and_ends(
+    start: Start, server: ReportServer, tmp_path: Path
+) -> None:
     server.answer = Answer(body=b'{"interval_s": 300}')
     sidecar = start()
     server.wait_for(lambda reports: len(reports) == 1)
@@ -74,7 +76,7 @@ def test_only_the_report_with_which_it_ends_says_that_it_is_the_last(start: Star
     assert last.body["seq"] == max(report.body["seq"] for report in server.received)
 
 
-def test_told_that_it_is_too_early_it_counts_on_and_comes_back_without_backing_off(
+def test_shown_that_it_is_too_early_it_counts_on_and_comes_back_without_backing_off(
     start: Start, server: ReportServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "run" / "main" / "usage"
@@ -88,7 +90,7 @@ def test_told_that_it_is_too_early_it_counts_on_and_comes_back_without_backing_o
     assert not [event for event in sidecar.log if event["event"] == "report_not_taken"]
 
 
-def test_told_to_stop_it_does_not_wait_for_a_stuck_timekeeper(start: Start, server: ReportServer) -> None:
+def test_asked_to_stop_it_does_not_wait_for_a_stuck_timekeeper(start: Start, server: ReportServer) -> None:
     server.answer = Answer(delay_seconds=3 * LIMIT_S)
     sidecar = start()
     server.wait_for(lambda reports: len(reports) == 1)

@@ -30,8 +30,8 @@ def loaded() -> dict[str, set[str]]:
     """The packages that are not Python's own, once each command has been imported after those before it."""
     script = ["import json, sys"]
     script += [f"import {step}; print(json.dumps({LOADED}))" for step in STEPS.values()]
-    told = subprocess.run([sys.executable, "-c", "\n".join(script)], check=True, capture_output=True, text=True)
-    return dict(zip(STEPS, (set(json.loads(line)) for line in told.stdout.splitlines()), strict=True))
+    shown = subprocess.run([sys.executable, "-c", "\n".join(script)], check=True, capture_output=True, text=True)
+    return dict(zip(STEPS, (set(json.loads(line)) for line in shown.stdout.splitlines()), strict=True))
 
 
 @pytest.mark.parametrize(

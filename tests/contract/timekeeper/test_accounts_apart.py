@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, told
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, state_answer
 from tests.support.ledger.stored_hours import rows_of, write_rows
 from tests.support.servers import redis_binaries
 from tests.support.servers.redis_server import RedisServer
@@ -55,8 +55,8 @@ def test_an_account_goes_on_spending_whatever_its_pod_has_reported(teams: Ledger
     reported(teams, "absurd", used)
     teams.round(HOUR)
     teams.round(HOUR)
-    assert told(teams, "team-a")["state"] == "over"
-    assert told(teams, "team-b")["state"] == "over"
+    assert state_answer(teams, "team-a")["state"] == "over"
+    assert state_answer(teams, "team-b")["state"] == "over"
     assert teams.spent("a") > 2 * GPU_HOUR
     assert teams.keeper is not None
 
@@ -73,8 +73,8 @@ def test_pods_whose_use_passes_24_digits_together_stop_nobody(teams: LedgerHarne
         reported(teams, uid, used)
     for _ in range(4):
         teams.round(HOUR)
-    assert told(teams, "team-a")["state"] == "over"
-    assert told(teams, "team-b")["state"] == "over"
+    assert state_answer(teams, "team-a")["state"] == "over"
+    assert state_answer(teams, "team-b")["state"] == "over"
     assert teams.spent("b") == 4 * GPU_HOUR + 3500 * 10**6
     teams.lead()
     teams.round(HOUR)
@@ -106,7 +106,7 @@ def test_a_remembered_cut_that_cannot_be_read_is_replaced(teams: LedgerHarness, 
     teams.client.hset(amounts, "pod-a", " ".join(stored.decode().split()[:5]) + cut)
     teams.round(HOUR)
     assert teams.spent("a") == 2 * GPU_HOUR
-    assert told(teams, "team-a")["state"] == "over"
+    assert state_answer(teams, "team-a")["state"] == "over"
 
 
 def test_one_session_that_cannot_be_settled_stops_no_other_of_its_account(teams: LedgerHarness) -> None:
@@ -117,8 +117,8 @@ def test_one_session_that_cannot_be_settled_stops_no_other_of_its_account(teams:
     total = reading.period_totals(teams.client, "a", MONTH)
     assert total is not None
     assert total.total == GPU_HOUR + 2 * 10**6
-    assert told(teams, "team-a")["state"] == "over"
-    assert told(teams, "team-b")["state"] == "over"
+    assert state_answer(teams, "team-a")["state"] == "over"
+    assert state_answer(teams, "team-b")["state"] == "over"
 
 
 BROKEN = {
@@ -180,7 +180,7 @@ def test_the_others_are_settled_and_published_in_the_same_round_and_the_account_
     for minutes in (70, 1):
         with suppress(StoreEmptyError):  # which makes the next round read the store anew
             teams.round(minutes * 60)
-        assert told(teams, "team-b")["state"] == "over"
+        assert state_answer(teams, "team-b")["state"] == "over"
         assert teams.spent("b") == sum((60, 70 * 60, 60)[: 2 + (minutes == 1)]) * 10**6
     assert teams.keeper is not None
     teams.finish(teams.source_pod("pod-b"))
@@ -191,4 +191,4 @@ def test_the_others_are_settled_and_published_in_the_same_round_and_the_account_
     teams.round(1)
     assert teams.keeper.books.not_settled == {}
     assert teams.spent("a") == (60 + 70 * 60 + 60 + 1 + 600 + 1) * 10**6
-    assert told(teams, "team-a")["state"] == "over"
+    assert state_answer(teams, "team-a")["state"] == "over"

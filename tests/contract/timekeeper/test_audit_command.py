@@ -48,7 +48,7 @@ def test_the_command_answers_1_and_prints_what_differs(books: LedgerHarness) -> 
     assert row.startswith("a         2026-01-01T00:00:00Z   spent     -   1000000 (0.000278 GPUh)   188600000 (0.0")
 
 
-def test_the_command_tells_programs_in_json(books: LedgerHarness) -> None:
+def test_the_command_shows_programs_in_json(books: LedgerHarness) -> None:
     books.client.hset(KEYS.period(MONTH), "total", "1")
     done = command(books, "-o", "json")
     assert done.returncode == 1
@@ -70,7 +70,7 @@ def test_a_period_that_is_no_instant_is_refused(books: LedgerHarness) -> None:
     assert "--period: 'January' is no RFC 3339 timestamp" in done.stderr
 
 
-def test_who_does_not_reach_the_store_is_told_from_where_it_is_reached() -> None:
+def test_who_does_not_reach_the_store_is_distinguished_from_where_it_is_reached() -> None:
     asked = Namespace(budget=None, period=None, output="table", store_only=True, standalone=None)
     with (
         redis.Redis(port=free_port()) as client,

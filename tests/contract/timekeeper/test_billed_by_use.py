@@ -325,7 +325,7 @@ def test_a_figure_of_use_that_an_earlier_version_believed_counts_for_no_more_tha
     assert stage.spent("a", NOON + HOUR) == 900 * GPU_SECOND
 
 
-def test_what_was_billed_stands_where_the_record_tells_of_less_and_the_reports_are_lost(stage: LedgerHarness) -> None:
+def test_what_was_billed_stands_where_the_record_reports_less_and_the_reports_are_lost(stage: LedgerHarness) -> None:
     rules = ControllerRules(bill=Bill.USED)
     stage.budget("a", ["team-a"], period={"every": "hour"})
     stage.lead(rules)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, told
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, state_answer
 from timekeeper.api.figures import Book
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import price_at
@@ -75,7 +75,7 @@ def test_a_namespace_whose_payers_cannot_be_read_waits_and_stops_no_other(
         teams.lead()
         teams.round(2 * HOUR)
         teams.round(60)
-    assert told(teams, "team-b")["state"] == "over"
+    assert state_answer(teams, "team-b")["state"] == "over"
     assert teams.spent("b") == (60 + 2 * HOUR + 60) * GPU_SECOND
     assert not_settled(teams) == {"a"}
     (event,) = [event for event in logs if event["event"] == "payers unreadable"]
@@ -87,7 +87,7 @@ def test_a_namespace_whose_payers_cannot_be_read_waits_and_stops_no_other(
     teams.round(1)
     assert not_settled(teams) == set()
     assert teams.spent("a") == (60 + 2 * HOUR + 60 + 600 + 1) * GPU_SECOND
-    assert told(teams, "team-a")["state"] == "over"
+    assert state_answer(teams, "team-a")["state"] == "over"
 
 
 def test_payers_that_cannot_be_read_are_brought_back_from_the_checkpoint_of_a_budget_that_knows_them(
@@ -132,7 +132,7 @@ def test_a_kept_budget_that_cannot_be_read_is_kept_anew_from_its_object(
     teams.round(2 * HOUR)
     assert teams.client.hget(keys.BUDGETS, "a") == before
     assert not_settled(teams) == set()
-    assert [told(teams, f"team-{team}")["state"] for team in ("a", "b")] == ["over", "over"]
+    assert [state_answer(teams, f"team-{team}")["state"] for team in ("a", "b")] == ["over", "over"]
 
 
 @pytest.mark.parametrize("broken", BROKEN_BUDGETS, ids=lambda text: repr(text[:12]))
@@ -151,7 +151,7 @@ def test_an_account_whose_kept_budget_cannot_be_read_waits_and_stops_no_other(
     with capture_logs() as logs:
         teams.lead()
         teams.round(2 * HOUR)
-    assert told(teams, "team-b")["state"] == "over"
+    assert state_answer(teams, "team-b")["state"] == "over"
     assert "a" in not_settled(teams)
     assert [(event["account"], event["log_level"]) for event in logs if event["event"] == "budget unreadable"] == [
         ("a", "error")
@@ -172,7 +172,7 @@ def test_prices_that_cannot_be_read_stop_nobody_and_are_written_anew(teams: Ledg
     with capture_logs() as logs:
         teams.lead()
         teams.round(2 * HOUR)
-    assert [told(teams, f"team-{team}")["state"] for team in ("a", "b")] == ["over", "over"]
+    assert [state_answer(teams, f"team-{team}")["state"] for team in ("a", "b")] == ["over", "over"]
     assert price_at(reading.prices(teams.client), "A100", teams.now) == 1
     assert any(event["event"] == "prices cannot be read" for event in logs)
 
@@ -217,7 +217,7 @@ def test_a_record_with_a_field_of_another_type_is_its_account_s_error(
     teams.client.hset(getattr(account, hash_), "broken", json.dumps({**record, "uid": "broken", field: value}))
     teams.lead()
     teams.round(2 * HOUR)
-    assert told(teams, "team-b")["state"] == "over"
+    assert state_answer(teams, "team-b")["state"] == "over"
     assert not_settled(teams) == {"a"}
     teams.client.hdel(getattr(account, hash_), "broken")
     teams.round(600)
@@ -339,7 +339,7 @@ def test_a_shared_key_of_another_type_stops_no_account_and_is_named_and_replaced
     with capture_logs() as logs:
         teams.round(2 * HOUR)
     assert not_settled(teams) == set()
-    assert [told(teams, f"team-{team}")["state"] for team in "ab"] == ["over", "over"]
+    assert [state_answer(teams, f"team-{team}")["state"] for team in "ab"] == ["over", "over"]
     assert [teams.spent(team) for team in "ab"] == [(60 + 10 + 2 * HOUR) * GPU_SECOND] * 2
     assert teams.spent("namespace:team-z") == (10 + 2 * HOUR) * GPU_SECOND
     assert reading.account_names(teams.client) == ["a", "b", "namespace:team-c", "namespace:team-z"]
@@ -362,7 +362,7 @@ def test_an_unusable_budget_waits_where_the_store_has_lost_all_kept_budgets_and_
     teams.round(2 * HOUR)
     knows = leader == "the leader goes on"
     assert not_settled(teams) == (set() if knows else {"a"})
-    assert told(teams, "team-b")["state"] == "over"
+    assert state_answer(teams, "team-b")["state"] == "over"
     teams.lead()
     teams.round(1)
     assert not_settled(teams) == (set() if knows else {"a"})
@@ -429,7 +429,7 @@ def test_a_leader_goes_on_and_writes_its_format_again_where_the_store_has_lost_i
 ) -> None:
     spoil(teams, keys.BOOK_FORMAT, broken)
     teams.round(2 * HOUR)
-    assert told(teams, "team-b")["state"] == "over"
+    assert state_answer(teams, "team-b")["state"] == "over"
     assert teams.client.get(keys.BOOK_FORMAT) == str(keys.FORMAT).encode()
     teams.lead()
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.ledger.harness import MONTH, LedgerHarness, report, told
+from tests.support.ledger.harness import MONTH, LedgerHarness, report, state_answer
 from timekeeper.api.figures import Book
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
@@ -80,7 +80,7 @@ def go_on_and_end(teams: LedgerHarness) -> None:
         report(teams, f"pod-{team}", 2, HOUR + 60)
     assert reading.used(teams.client, ["pod-a", "pod-b"])[1] == (HOUR + 60) * GPU_SECOND
     teams.round(60)
-    assert told(teams, "team-b")["state"] == "over"
+    assert state_answer(teams, "team-b")["state"] == "over"
     used = {usage.account: sum(row.figures.used or 0 for row in usage.rows()) for usage in usages(teams)}
     assert used["a"] >= HOUR * GPU_SECOND
     teams.finish(teams.source_pod("pod-a"))

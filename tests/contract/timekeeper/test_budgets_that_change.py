@@ -105,7 +105,7 @@ def test_who_paid_before_a_namespace_moved_is_known_though_store_and_process_are
     assert reading.assignments(stage.client)["team-a"][-1][1] == "b"
 
 
-def test_a_move_before_this_period_is_told_no_more() -> None:
+def test_a_move_before_this_period_is_shown_no_more() -> None:
     assignments = {"team-a": ((0, "a"), (NOON, "b")), "team-b": ((0, "b"),)}
     moves = moves_by_account(assignments)
     assert moves.keys() == {"a", "b"}

@@ -30,7 +30,7 @@ def old_store(stage: LedgerHarness) -> LedgerHarness:
     return stage
 
 
-def test_an_old_store_tells_the_same_once_a_leader_has_taken_it_over(old_store: LedgerHarness) -> None:
+def test_an_old_store_shows_the_same_once_a_leader_has_taken_it_over(old_store: LedgerHarness) -> None:
     old_store.lead()
     old_store.round()
     check_converted(old_store)

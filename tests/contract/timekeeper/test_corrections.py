@@ -42,9 +42,9 @@ def test_a_correction_sets_right_what_the_present_period_has_spent_and_says_who_
     assert stage.spent("a") == 36 * GPU_SECOND - GPU_HOUR * 4 // 1000
     assert published(stage, "a").state == "open"
     assert corrections(stage) == [(month, "refund", "team-a", -GPU_HOUR * 4 // 1000, "the node had failed (finance)")]
-    told = status(stage, "refund")
-    assert (told["applied"], told["microGPUSeconds"]) == (True, str(-GPU_HOUR * 4 // 1000))
-    assert told["period"] == "2026-01-01T00:00:00Z"
+    shown = status(stage, "refund")
+    assert (shown["applied"], shown["microGPUSeconds"]) == (True, str(-GPU_HOUR * 4 // 1000))
+    assert shown["period"] == "2026-01-01T00:00:00Z"
 
 
 def test_a_correction_of_a_closed_period_leaves_the_present_one_alone_but_for_what_it_was_left(
@@ -127,7 +127,7 @@ def test_a_session_that_ended_earlier_than_was_charged_gives_back_what_a_correct
     assert audit(around, AuditRequest(patience_seconds=0)).differences == ()
 
 
-def test_spending_below_nothing_is_told_as_it_is_and_the_auditor_agrees(stage: LedgerHarness) -> None:
+def test_spending_below_nothing_is_shown_as_it_is_and_the_auditor_agrees(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
     pod = stage.pod("p1", "team-a")
     stage.round()
@@ -140,9 +140,9 @@ def test_spending_below_nothing_is_told_as_it_is_and_the_auditor_agrees(stage: L
     assert keeper is not None
     StatusWriter(stage.source, keeper.books).write(stage.now)
     stage.source.refresh()
-    (told,) = [item["status"] for item in stage.source.mirrors.budgets.items()]
-    assert told["spent"] == {"gpuHours": "-0.005556", "microGPUSeconds": str(-20 * GPU_SECOND)}
-    assert told["remaining"]["microGPUSeconds"] == str(GPU_HOUR + 20 * GPU_SECOND)
+    (shown,) = [item["status"] for item in stage.source.mirrors.budgets.items()]
+    assert shown["spent"] == {"gpuHours": "-0.005556", "microGPUSeconds": str(-20 * GPU_SECOND)}
+    assert shown["remaining"]["microGPUSeconds"] == str(GPU_HOUR + 20 * GPU_SECOND)
     around = AuditEnvironment(
         stage.client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, lambda _: False
     )

@@ -57,7 +57,7 @@ class World(KeptWorld):
     def after(self, seconds: float) -> list[str]:
         """What is told after so long."""
         self.round(seconds)
-        return self.told_by(lambda: self.jobs.evict(self.now, self.now))
+        return self.notices_during(lambda: self.jobs.evict(self.now, self.now))
 
     def announced(self, name: str) -> str | None:
         (pod,) = [item for item in self.mirrors.pods.items() if item["metadata"]["name"] == name]
@@ -71,7 +71,7 @@ def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
         yield World(client, tmp_path)
 
 
-def test_running_pods_are_told_when_the_money_is_gone_and_evicted_when_the_notice_is_over(world: World) -> None:
+def test_running_pods_are_shown_when_the_money_is_gone_and_evicted_when_the_notice_is_over(world: World) -> None:
     world.begin("p1")
     assert world.after(HOUR) == []
     assert world.after(HOUR) == ["BudgetEvictionNotice"]
@@ -91,7 +91,7 @@ def test_grace_comes_first(world: World) -> None:
     assert world.after(HOUR) == ["BudgetEvictionNotice"]
 
 
-def test_nothing_is_evicted_when_the_money_came_back_in_between_and_it_is_told(world: World) -> None:
+def test_nothing_is_evicted_when_the_money_came_back_in_between_and_it_is_shown(world: World) -> None:
     world.begin("p1")
     assert world.after(2 * HOUR) == ["BudgetEvictionNotice"]
     world.grant(10)
@@ -110,7 +110,7 @@ def test_running_out_again_begins_a_new_notice(world: World) -> None:
     assert world.announced("p1") == "2026-01-15T15:30:00Z"
 
 
-def test_a_pod_that_a_disruption_budget_keeps_is_told_once_and_tried_again(world: World) -> None:
+def test_a_pod_that_a_disruption_budget_keeps_is_shown_once_and_tried_again(world: World) -> None:
     world.begin("p1", "p2")
     world.after(2 * HOUR)
     world.kept = {"p1"}
@@ -156,16 +156,16 @@ def test_a_pod_on_which_no_notice_can_be_written_is_evicted_without(
     assert "p1" not in world.evicted
     assert reasons[0] == "PodNotWritten"
     assert f"without a notice {after // 60} minutes" in next(
-        told.message for told in world.notices if told.reason == "PodNotWritten"
+        shown.message for shown in world.notices if shown.reason == "PodNotWritten"
     )
     for _ in range(7):  # the next try may be two minutes away
         reasons = world.after(20)
         if "p1" in world.evicted:
             break
     assert reasons[:2] == ["BudgetEviction", "BudgetEvictionWithoutNotice"]
-    told = next(told for told in world.notices if told.reason == "BudgetEvictionWithoutNotice")
-    assert told.regarding["metadata"]["uid"] == "budget-a"
-    assert "team-a/p1" in told.message
+    shown = next(shown for shown in world.notices if shown.reason == "BudgetEvictionWithoutNotice")
+    assert shown.regarding["metadata"]["uid"] == "budget-a"
+    assert "team-a/p1" in shown.message
     assert world.jobs.counted("evictions_total", outcome="without-notice") == 1
     assert world.jobs.counted("pods_not_written", step="notice") == 0
 
@@ -188,8 +188,8 @@ def test_a_pod_without_a_notice_that_a_disruption_budget_keeps_is_asked_for_agai
     world.unwritable = world.kept = {"p1"}
     world.begin("p1", evictionNotice="10m")
     world.after(2 * HOUR)
-    told = [reason for _ in range(60) for reason in world.after(20)]
-    assert told == ["PodNotWritten", "BudgetEvictionBlocked"]
+    shown = [reason for _ in range(60) for reason in world.after(20)]
+    assert shown == ["PodNotWritten", "BudgetEvictionBlocked"]
     world.kept = set()
     assert world.after(20) == ["BudgetEviction", "BudgetEvictionWithoutNotice"]
 

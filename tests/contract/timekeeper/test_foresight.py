@@ -26,7 +26,7 @@ def figures(stage: LedgerHarness) -> Figures:
     return stage.keeper.books.figures["a"]
 
 
-def test_the_hour_and_the_day_are_told_apart(stage: LedgerHarness) -> None:
+def test_the_hour_and_the_day_are_distinguished(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1000)
     stage.pod("p1", "team-a")
     pass_hours(stage, 25)
@@ -64,12 +64,12 @@ def test_a_store_that_was_emptied_begins_a_new_record(stage: LedgerHarness) -> N
     assert hour.rate == GPU_SECOND
 
 
-def test_readers_are_told_the_same_up_to_the_last_sample(stage: LedgerHarness) -> None:
+def test_readers_are_shown_the_same_up_to_the_last_sample(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1000)
     stage.pod("p1", "team-a")
     pass_hours(stage, 30)
-    told = decode_summary(reading.summaries(stage.client, ["a"])["a"])
-    for burn in (told.burns.hour, told.burns.day):
+    shown = decode_summary(reading.summaries(stage.client, ["a"])["a"])
+    for burn in (shown.burns.hour, shown.burns.day):
         assert burn is not None
         assert burn.rate == GPU_SECOND
         assert stage.now - burn.until < FINE

@@ -45,7 +45,7 @@ def deleted(stage: LedgerHarness, pod: dict[str, Any], grace: int) -> None:
     stage.write_pod(pod)
 
 
-def let_go(stage: LedgerHarness) -> int:
+def released(stage: LedgerHarness) -> int:
     assert stage.keeper is not None
     return PodJobs(stage.source, stage.keeper.books).remove_finalizers()
 
@@ -63,12 +63,12 @@ def test_a_pod_is_held_until_the_store_has_its_end_and_then_its_own_finalizers_s
     stage.round()
     deleted(stage, pod, grace=30)
     stage.round(10)
-    assert let_go(stage) == 0
+    assert released(stage) == 0
     stage.finish(pod)
     stage.source.refresh()
-    assert let_go(stage) == 0, "the books have not seen it end yet"
+    assert released(stage) == 0, "the books have not seen it end yet"
     stage.round(0.5)
-    assert let_go(stage) == 1
+    assert released(stage) == 1
     assert finalizers(stage, "p1") == ["example.org/own"]
     assert stage.spent("a") == 10 * GPU_SECOND
 
@@ -92,7 +92,7 @@ def test_whoever_looks_when_charges_a_held_pod_to_the_same_instant(stage: Ledger
     assert stage.spent("a") == (15 + 20 + 17) * GPU_SECOND
     notes = {entry.session: entry.note.split()[0] for entry in reading.ledger_page(stage.client, "a", "", 10)}
     assert notes == {"finished": "finished", "forced": "deleted", "refused": "terminal"}
-    assert let_go(stage) == 3
+    assert released(stage) == 3
 
 
 def test_a_pod_that_began_and_ended_while_nobody_watched_is_charged_to_the_second(stage: LedgerHarness) -> None:
@@ -105,7 +105,7 @@ def test_a_pod_that_began_and_ended_while_nobody_watched_is_charged_to_the_secon
     stage.lead(HOLDING)
     stage.round()
     assert stage.spent("a") == 7 * GPU_SECOND
-    assert let_go(stage) == 1
+    assert released(stage) == 1
 
 
 def test_a_pod_that_never_held_anything_goes_as_soon_as_it_is_deleted(stage: LedgerHarness) -> None:
@@ -116,10 +116,10 @@ def test_a_pod_that_never_held_anything_goes_as_soon_as_it_is_deleted(stage: Led
     pod = {**pod, "metadata": {**pod["metadata"], "finalizers": [METER]}}
     stage.write_pod(pod)
     stage.round()
-    assert let_go(stage) == 0
+    assert released(stage) == 0
     deleted(stage, pod, grace=0)
     stage.round(1)
-    assert let_go(stage) == 1
+    assert released(stage) == 1
     assert not (stage.folder / "pods" / "p1.json").exists()
 
 
@@ -129,7 +129,7 @@ def test_switching_it_off_lets_every_pod_go_and_charges_on(stage: LedgerHarness)
     stage.round()
     stage.lead(ControllerRules())
     stage.round(10)
-    assert let_go(stage) == 1
+    assert released(stage) == 1
     stage.round(10)
     assert stage.spent("a") == 20 * GPU_SECOND
 

@@ -63,7 +63,7 @@ def events(stage: LedgerHarness) -> list[dict[str, str]]:
     return [found for found in map(json.loads, lines) if found["reason"] == "LedgerDiffers"]
 
 
-def test_the_leader_tells_of_a_figure_that_differs(stage: LedgerHarness) -> None:
+def test_the_leader_reports_a_figure_that_differs(stage: LedgerHarness) -> None:
     job = Job(stage)
     job.lead()
     stage.client.hset(KEYS.period(MONTH), "gone", "5")
@@ -88,7 +88,7 @@ def test_once_the_figure_is_right_again_the_metric_says_so(stage: LedgerHarness)
     assert len(events(stage)) == 1
 
 
-def test_who_does_not_lead_tells_nothing(stage: LedgerHarness) -> None:
+def test_who_does_not_lead_shows_nothing(stage: LedgerHarness) -> None:
     job = Job(stage)
     stage.client.hset(KEYS.period(MONTH), "gone", "5")
     job.auditor.audit()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published, told
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published, state_answer
 from timekeeper.controller.reconcile.context import ReconcileContext
 from timekeeper.controller.state.observing import Clocks
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
@@ -119,7 +119,7 @@ def test_a_namespace_that_moves_pays_from_its_new_budget_from_then_on(stage: Led
     stage.round(5)
     assert (stage.spent("a"), stage.spent("b")) == (20 * GPU_SECOND, 15 * GPU_SECOND)
     assert kinds(stage, "a") == [("move", 20 * GPU_SECOND)] or kinds(stage, "a")[0] == ("move", 20 * GPU_SECOND)
-    assert told(stage, "team-a")["budget"] == "b"
+    assert state_answer(stage, "team-a")["budget"] == "b"
 
 
 def test_a_new_leader_goes_on_where_the_last_one_stopped(stage: LedgerHarness) -> None:

@@ -15,7 +15,7 @@ from timekeeper.domain.timestamps import HOUR, format_instant, to_datetime
 from timekeeper.ledger import keys, reading
 
 
-def test_a_pod_that_failed_before_anybody_saw_it_is_charged_to_the_last_change_that_it_tells_of(
+def test_a_pod_that_failed_before_anybody_saw_it_is_charged_to_the_last_change_that_it_reports(
     stage: LedgerHarness,
 ) -> None:
     stage.budget("a", ["team-a"])
@@ -55,7 +55,7 @@ def test_a_budget_that_was_deleted_is_listed_no_more(stage: LedgerHarness) -> No
     assert [found.name for found in Book(stage.client, lambda: stage.now).budgets("", 10)] == ["b"]
 
 
-def test_a_loss_of_very_many_accounts_is_told_beside_a_few_of_them(stage: LedgerHarness) -> None:
+def test_a_loss_of_very_many_accounts_is_shown_beside_a_few_of_them(stage: LedgerHarness) -> None:
     for number in range(60):
         stage.budgets.append(
             {
@@ -119,7 +119,7 @@ def test_what_a_namespace_spent_before_it_moved_is_in_the_ledger_though_its_pod_
     assert amount.posted == amount.amount
 
 
-def test_a_budget_in_its_grace_tells_how_far_that_reaches_and_no_other_does(stage: LedgerHarness) -> None:
+def test_a_budget_in_its_grace_shows_how_far_that_reaches_and_no_other_does(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], "0.5", grace={"gpuHours": 1, "duration": "2h"})
     stage.pod("p1", "team-a")
     stage.round()
@@ -127,13 +127,13 @@ def test_a_budget_in_its_grace_tells_how_far_that_reaches_and_no_other_does(stag
     exhausted_at = stage.now + 1800 * SECOND
     stage.round(1800)
     stage.round(900)
-    told = budget_answer(published(stage, "a"), stage.now).grace
-    assert told is not None
-    assert told.remaining is not None
-    assert told.ends is not None
+    shown = budget_answer(published(stage, "a"), stage.now).grace
+    assert shown is not None
+    assert shown.remaining is not None
+    assert shown.ends is not None
     left = GPU_HOUR // 2 + GPU_HOUR - published(stage, "a").spent
-    assert int(told.remaining.microGPUSeconds) == left > 0
-    assert told.ends == to_datetime(exhausted_at + 2 * HOUR)
+    assert int(shown.remaining.microGPUSeconds) == left > 0
+    assert shown.ends == to_datetime(exhausted_at + 2 * HOUR)
     stage.round(7200)
     assert published(stage, "a").state == "over"
     assert budget_answer(published(stage, "a"), stage.now).grace is None

@@ -254,7 +254,7 @@ def namespace_object(uid: str) -> dict[str, Any]:
     return {"metadata": {"name": "team-a", "uid": uid}}
 
 
-def test_a_namespace_that_is_deleted_and_made_again_keeps_its_spend_and_the_ledger_tells_the_two_apart(
+def test_a_namespace_that_is_deleted_and_made_again_keeps_its_spend_and_the_ledger_shows_the_two_apart(
     world: World,
 ) -> None:
     world.replace("budgets", [budget_object("a", ["team-a"])])

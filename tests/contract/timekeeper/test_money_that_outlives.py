@@ -237,7 +237,7 @@ def test_a_grant_whose_answer_was_lost_expires_as_any_other(
     assert standing(stage, NOON + HOUR).granted == GPU_HOUR
 
 
-def test_a_status_tells_what_is_left_of_each_grant(stage: LedgerHarness) -> None:
+def test_a_status_shows_what_is_left_of_each_grant(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1, period={"every": "day"})
     stage.round()
     expiring(stage, "later", 2, 3 * 86400)
@@ -248,12 +248,12 @@ def test_a_status_tells_what_is_left_of_each_grant(stage: LedgerHarness) -> None
     StatusWriter(stage.source, keeper_of(stage).books).write(stage.now)
     stage.source.refresh()
     (item,) = stage.source.mirrors.budgets.items()
-    told = [(entry["grant"], entry["gpuHours"], entry["expires"]) for entry in item["status"]["expiring"]]
+    shown = [(entry["grant"], entry["gpuHours"], entry["expires"]) for entry in item["status"]["expiring"]]
     expected = [("sooner", "0.5", "2026-01-15T13:00:00Z"), ("later", "2.00", "2026-01-18T12:00:00Z")]
-    assert told == expected
+    assert shown == expected
 
 
-def test_readers_are_told_what_is_left_of_each_grant_that_expires_at_the_moment_and_as_the_status_says(
+def test_readers_are_shown_what_is_left_of_each_grant_that_expires_at_the_moment_and_as_the_status_says(
     stage: LedgerHarness,
 ) -> None:
     stage.budget("a", ["team-a"], 1)
@@ -267,8 +267,8 @@ def test_readers_are_told_what_is_left_of_each_grant_that_expires_at_the_moment_
     StatusWriter(stage.source, keeper_of(stage).books).write(stage.now)
     stage.source.refresh()
     (item,) = stage.source.mirrors.budgets.items()
-    told = item["status"]["expiring"]
+    shown = item["status"]["expiring"]
     answered = budget_answer(published(stage, "a"), stage.now).model_dump(mode="json")["expiring"]
-    assert [(one["grant"], one["expires"]) for one in answered] == [(one["grant"], one["expires"]) for one in told]
-    assert [one["remaining"]["microGPUSeconds"] for one in answered] == [one["microGPUSeconds"] for one in told]
+    assert [(one["grant"], one["expires"]) for one in answered] == [(one["grant"], one["expires"]) for one in shown]
+    assert [one["remaining"]["microGPUSeconds"] for one in answered] == [one["microGPUSeconds"] for one in shown]
     assert [one["grant"] for one in answered] == ["soon", "spring"]

@@ -108,7 +108,7 @@ def texts(world: World) -> list[str]:
     return [json.loads(taken.body)["text"] for taken in world.server.taken]
 
 
-def test_a_budget_tells_each_milestone_once_from_half_to_open_again(world: World) -> None:
+def test_a_budget_shows_each_milestone_once_from_half_to_open_again(world: World) -> None:
     assert [world.after(hours) for hours in (0, 1, 4, 1, 2, 2, 1)] == [0, 1, 1, 0, 1, 1, 0]
     world.stage.grant("more", "vision", 10)
     assert world.after(0.01) == 1
@@ -224,7 +224,7 @@ def test_who_does_not_lead_delivers_nothing(world: World) -> None:
     assert world.server.taken == []
 
 
-def test_what_was_told_of_a_budget_that_is_gone_is_forgotten(world: World) -> None:
+def test_what_was_reported_a_budget_that_is_gone_is_forgotten(world: World) -> None:
     world.after(0)
     world.after(6)
     assert len(outbox.announced(world.stage.client)) == 1
@@ -293,7 +293,7 @@ def test_a_signature_covers_the_time_and_the_body() -> None:
     assert len(made) == 4
 
 
-def test_milestones_are_kept_as_they_were_told(world: World) -> None:
+def test_milestones_are_kept_as_they_were_shown(world: World) -> None:
     record = Announced(5, None, frozenset({Milestone.HALF_SPENT, Milestone.HELD}))
     assert world.stage.keeper is not None
     outbox.write(world.stage.client, world.stage.keeper.epoch, 10, [Change("u", record)])
@@ -301,8 +301,8 @@ def test_milestones_are_kept_as_they_were_told(world: World) -> None:
 
 
 @pytest.mark.parametrize("broken", [b"nonsense", b"\xff", b"[]", b'["x",null,[]]', b"[1,null,null]", b"[" * 100_000])
-def test_what_was_told_of_one_budget_and_cannot_be_read_hides_no_other(world: World, broken: bytes) -> None:
-    client, told = world.stage.client, Announced(7, None, frozenset())
-    outbox.write(client, 1, 100, [Change("u1", told), Change("u2", told)])
+def test_what_was_reported_one_budget_and_cannot_be_read_hides_no_other(world: World, broken: bytes) -> None:
+    client, shown = world.stage.client, Announced(7, None, frozenset())
+    outbox.write(client, 1, 100, [Change("u1", shown), Change("u2", shown)])
     client.hset(keys.NOTICES_ANNOUNCED, "u1", broken)
-    assert outbox.announced(client) == {"u2": told}
+    assert outbox.announced(client) == {"u2": shown}

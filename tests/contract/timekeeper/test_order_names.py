@@ -28,7 +28,7 @@ def delete(stage: LedgerHarness, kind: str) -> None:
     (stage.folder / "status" / f"{kind}-extra.json").unlink()
 
 
-def told(stage: LedgerHarness, kind: str) -> tuple[str, str]:
+def condition_of(stage: LedgerHarness, kind: str) -> tuple[str, str]:
     """Why it was or was not applied, and in which words."""
     assert stage.keeper is not None
     OrderAnswers(stage.source, stage.keeper.books).write(stage.now)
@@ -57,17 +57,17 @@ def test_another_order_under_a_used_name_changes_nothing_and_says_so_under_every
     stage.budget("a", ["team-a"])
     order(stage, kind, 5)
     stage.round()
-    assert told(stage, kind)[0] in {"Added", "Corrected"}
+    assert condition_of(stage, kind)[0] in {"Added", "Corrected"}
     delete(stage, kind)
     stage.round(10)
     order(stage, kind, 7)
     stage.round(10)
-    reason, message = told(stage, kind)
+    reason, message = condition_of(stage, kind)
     assert reason == "NameTaken"
     assert f"a {kind} of this name, of 5.00 GPU-hours in the period from 2026-01-01T00:00:00Z" in message
     stage.lead()
     stage.round(10)
-    assert told(stage, kind)[0] == "NameTaken"
+    assert condition_of(stage, kind)[0] == "NameTaken"
     assert held(stage, kind) == 5 * GPU_HOUR
 
 
@@ -75,12 +75,12 @@ def test_a_grant_of_a_later_period_does_not_pass_for_the_earlier_one_of_its_name
     stage.budget("a", ["team-a"], period={"every": "day"})
     order(stage, "grant", 5)
     stage.round()
-    assert told(stage, "grant")[0] == "Added"
+    assert condition_of(stage, "grant")[0] == "Added"
     delete(stage, "grant")
     stage.round(DAY // 10**9)
     order(stage, "grant", 5)
     stage.round(10)
-    assert told(stage, "grant")[0] == "NameTaken"
+    assert condition_of(stage, "grant")[0] == "NameTaken"
     assert published(stage, "a").granted == 0
 
 
@@ -91,29 +91,29 @@ def test_the_same_order_made_anew_as_from_a_backup_of_the_cluster_is_the_same_on
     stage.budget("a", ["team-a"])
     order(stage, kind, 5)
     stage.round()
-    said = told(stage, kind)
+    said = condition_of(stage, kind)
     delete(stage, kind)
     stage.round(10)
     order(stage, kind, 5)
     stage.lead()
     stage.round(10)
-    assert told(stage, kind) == said
+    assert condition_of(stage, kind) == said
     assert held(stage, kind) == 5 * GPU_HOUR
 
 
 @pytest.mark.parametrize("kind", ["grant", "correction"])
-def test_one_that_was_told_to_come_too_late_for_its_name_does_not_come_with_an_emptied_store(
+def test_one_that_was_asked_to_come_too_late_for_its_name_does_not_come_with_an_emptied_store(
     stage: LedgerHarness, kind: str
 ) -> None:
     stage.budget("a", ["team-a"])
     order(stage, kind, 5)
     stage.round()
-    told(stage, kind)
+    condition_of(stage, kind)
     delete(stage, kind)
     stage.round(10)
     order(stage, kind, 7)
     stage.round(10)
-    assert told(stage, kind)[0] == "NameTaken"
+    assert condition_of(stage, kind)[0] == "NameTaken"
     stage.client.flushall()
     stage.lead()
     stage.round(10)
@@ -144,7 +144,7 @@ def test_an_order_for_a_budget_that_is_not_there_says_so_and_is_applied_once_it_
     answers = OrderAnswers(stage.source, stage.keeper.books)
     assert answers.write(stage.now) == 0  # both may have been applied together
     assert answers.write(stage.now + PATIENCE) == 1
-    reason, message = told(stage, kind)
+    reason, message = condition_of(stage, kind)
     assert reason == "NoBudget"
     assert message == (
         f"There is no GPUBudget a: this {kind} is applied once there is one. If the name is wrong, delete it and "
@@ -155,5 +155,5 @@ def test_an_order_for_a_budget_that_is_not_there_says_so_and_is_applied_once_it_
     stage.round(1)
     stage.round(1)
     assert answers.write(stage.now) == 1
-    assert told(stage, kind)[0] in {"Added", "Corrected"}
+    assert condition_of(stage, kind)[0] in {"Added", "Corrected"}
     assert held(stage, kind) == 5 * GPU_HOUR

@@ -215,7 +215,7 @@ TWO_BUDGETS = "This pod has more than one PodDisruptionBudget, which the evictio
     ],
 )
 @pytest.mark.parametrize("write", ["lift_gate", "remove_finalizer", "announce_eviction", "evict"])
-def test_an_answer_tells_whether_one_pod_or_everybody_is_meant(
+def test_an_answer_shows_whether_one_pod_or_everybody_is_meant(
     server: PodServer, write: str, status: int, error: type[SourceError]
 ) -> None:
     server.answers["p"] = status, {"message": "no"}

@@ -74,13 +74,13 @@ def test_states_have_a_new_id_once_the_store_was_emptied(client: redis.Redis) ->
     assert publish_states(client, 1, "id-2", {"a": "A"}, Terms({}, "unlimited")).id == "id-2"
 
 
-def take(client: redis.Redis, told: list[tuple[str, int, int]]) -> list[IntakeOutcome | Exception]:
+def take(client: redis.Redis, shown: list[tuple[str, int, int]]) -> list[IntakeOutcome | Exception]:
     """What becomes of a running pod's reports: boot, sequence, and the microseconds for which its GPU was busy."""
     write_terms(client, {"uid": ReportTerms(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
     index_sessions(client, [("uid", "a")], [])
     reports = [
         Submission("uid", boot, sequence, HOUR, (Counter("GPU-1", used * 1000, used * 1000, 0),))
-        for boot, sequence, used in told
+        for boot, sequence, used in shown
     ]
     return ReportIntake(client).take(reports)
 
@@ -96,8 +96,8 @@ def test_only_later_reports_of_a_boot_are_taken_over(client: redis.Redis) -> Non
 
 
 def test_what_was_used_adds_up_over_boots_whatever_comes_twice_or_late(client: redis.Redis) -> None:
-    told = [("a", 1, 100), ("a", 3, 300), ("b", 1, 20), ("a", 2, 200), ("b", 1, 20), ("a", 4, 310), ("b", 2, 25)]
-    take(client, told)
+    shown = [("a", 1, 100), ("a", 3, 300), ("b", 1, 20), ("a", 2, 200), ("b", 1, 20), ("a", 4, 310), ("b", 2, 25)]
+    take(client, shown)
     assert reading.used(client, ["uid"]) == [335]
 
 
@@ -149,12 +149,14 @@ def test_states_have_a_new_id_once_other_servers_hold_them_as_versions_may_have_
 SECOND = 10**9
 
 
-def take_at(client: redis.Redis, told: list[tuple[str, int, float, bool]]) -> list[IntakeOutcome | Exception]:
+def take_at(client: redis.Redis, shown: list[tuple[str, int, float, bool]]) -> list[IntakeOutcome | Exception]:
     """What becomes of a pod's reports, one after the other: boot, sequence, when (in seconds), and whether the last."""
     write_terms(client, {"uid": ReportTerms(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
     index_sessions(client, [("uid", "a")], [])
     intake = ReportIntake(client, SECOND)
-    reports = (Submission("uid", boot, number, int(at * SECOND) + 10**18, last=last) for boot, number, at, last in told)
+    reports = (
+        Submission("uid", boot, number, int(at * SECOND) + 10**18, last=last) for boot, number, at, last in shown
+    )
     return [intake.take([report])[0] for report in reports]
 
 

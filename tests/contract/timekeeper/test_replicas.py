@@ -58,8 +58,8 @@ def thaw(server: RedisServer) -> None:
     with redis.Redis(port=followed["master_port"]) as master:
 
         def caught_up() -> bool:
-            told = master.info("replication")
-            return bool(told["slave0"]["offset"] >= told["master_repl_offset"])
+            shown = master.info("replication")
+            return bool(shown["slave0"]["offset"] >= shown["master_repl_offset"])
 
         wait_until(caught_up, "the replica has caught up")
 

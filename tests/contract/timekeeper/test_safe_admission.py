@@ -58,7 +58,7 @@ def lift(stage: LedgerHarness, uid: str, gate: str) -> None:
     stage.write_pod(item)
 
 
-def told(stage: LedgerHarness) -> SafeAdmission:
+def safe_admission(stage: LedgerHarness) -> SafeAdmission:
     assert stage.keeper is not None
     found = stage.keeper.books.published["team-a"].safe
     assert found is not None
@@ -70,11 +70,11 @@ def test_running_pods_are_committed_to_what_is_left_of_their_deadline_or_to_the_
     run(stage, "limited", 8)
     run(stage, "endless", None)
     stage.round()
-    assert told(stage) == SafeAdmission(10 * GPU_HOUR, 7200, hold=True)
+    assert safe_admission(stage) == SafeAdmission(10 * GPU_HOUR, 7200, hold=True)
     stage.round(3 * HOUR)
-    assert told(stage).committed == 7 * GPU_HOUR
+    assert safe_admission(stage).committed == 7 * GPU_HOUR
     stage.round(6 * HOUR)
-    assert told(stage).committed == 2 * GPU_HOUR
+    assert safe_admission(stage).committed == 2 * GPU_HOUR
 
 
 def test_what_waits_at_the_gate_comes_before_any_newcomer(stage: LedgerHarness) -> None:
@@ -83,21 +83,21 @@ def test_what_waits_at_the_gate_comes_before_any_newcomer(stage: LedgerHarness) 
     wait(stage, "first", 6, gates=(OURS,), state="held")
     wait(stage, "never", 11, gates=(OURS,), state="held")
     stage.round()
-    assert told(stage).committed == 6 * GPU_HOUR
+    assert safe_admission(stage).committed == 6 * GPU_HOUR
     assert stage.keeper is not None
     assert stage.keeper.books.figures["a"].committed == 0
 
 
-def test_pods_that_were_let_in_and_wait_are_committed_too_and_no_others(stage: LedgerHarness) -> None:
+def test_pods_that_were_admitted_and_wait_are_committed_too_and_no_others(stage: LedgerHarness) -> None:
     safe_budget(stage, 100)
     stage.lead()
     wait(stage, "promised", 5)
     wait(stage, "over", 9, state="over")
     stage.round()
-    assert told(stage).committed == 5 * GPU_HOUR
+    assert safe_admission(stage).committed == 5 * GPU_HOUR
     stage.remove("promised")
     stage.round(1, full=False)
-    assert told(stage).committed == 0
+    assert safe_admission(stage).committed == 0
 
 
 def test_what_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_counts_again_once_it_runs(
@@ -107,21 +107,21 @@ def test_what_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_c
     stage.lead()
     wait(stage, "stuck", 5)
     stage.round(2 * HOUR - 1)
-    assert told(stage).committed == 5 * GPU_HOUR
+    assert safe_admission(stage).committed == 5 * GPU_HOUR
     stage.round(1)
-    assert told(stage).committed == 0
+    assert safe_admission(stage).committed == 0
     assert stage.keeper is not None
     assert stage.keeper.books.figures["a"].lapsed == 1
     stage.lead()
     stage.round(1)
-    assert told(stage).committed == 0
+    assert safe_admission(stage).committed == 0
     run(stage, "stuck", 5)
     stage.round(1)
-    assert told(stage).committed == 5 * GPU_HOUR - GPU_SECOND
+    assert safe_admission(stage).committed == 5 * GPU_HOUR - GPU_SECOND
     assert stage.keeper.books.figures["a"].lapsed == 0
 
 
-def test_what_was_held_keeps_money_from_when_it_was_let_go(stage: LedgerHarness) -> None:
+def test_what_was_held_keeps_money_from_when_it_was_released(stage: LedgerHarness) -> None:
     safe_budget(stage, 10, pendingCommit="2h")
     stage.lead()
     wait(stage, "held", 5, gates=(OURS,), state="held")
@@ -129,9 +129,9 @@ def test_what_was_held_keeps_money_from_when_it_was_let_go(stage: LedgerHarness)
     lift(stage, "held", OURS)
     stage.round(1)
     stage.round(2 * HOUR - 1)
-    assert told(stage).committed == 5 * GPU_HOUR
+    assert safe_admission(stage).committed == 5 * GPU_HOUR
     stage.round(1)
-    assert told(stage).committed == 0
+    assert safe_admission(stage).committed == 0
 
 
 def test_a_pod_behind_somebody_elses_gate_is_promised_nothing_before_that_gate_is_gone(stage: LedgerHarness) -> None:
@@ -140,13 +140,13 @@ def test_a_pod_behind_somebody_elses_gate_is_promised_nothing_before_that_gate_i
     wait(stage, "queued", 8, gates=(KUEUES,))
     wait(stage, "behind-both", 4, gates=(KUEUES, OURS), state="held")
     stage.round(5 * HOUR)
-    assert told(stage).committed == 0
+    assert safe_admission(stage).committed == 0
     lift(stage, "queued", KUEUES)
     stage.round(1)
     stage.round(2 * HOUR - 1)
-    assert told(stage).committed == 8 * GPU_HOUR
+    assert safe_admission(stage).committed == 8 * GPU_HOUR
     stage.round(1)
-    assert told(stage).committed == 0
+    assert safe_admission(stage).committed == 0
 
 
 def test_a_pod_behind_two_gates_keeps_money_from_when_the_last_of_them_is_gone(stage: LedgerHarness) -> None:
@@ -159,7 +159,7 @@ def test_a_pod_behind_two_gates_keeps_money_from_when_the_last_of_them_is_gone(s
     lift(stage, "queued", KUEUES)
     stage.round(1)
     stage.round(HOUR)
-    assert told(stage).committed == 8 * GPU_HOUR
+    assert safe_admission(stage).committed == 8 * GPU_HOUR
 
 
 @pytest.mark.parametrize("admission", ["safe", "simple"])
@@ -209,7 +209,7 @@ def test_what_is_kept_for_pods_that_do_not_run_is_bounded_and_that_of_those_that
         assert stage.keeper.books.figures["a"].committed == expected
 
 
-def test_a_pod_that_comes_is_told_at_once_and_passing_time_is_not(stage: LedgerHarness) -> None:
+def test_a_pod_that_comes_is_shown_at_once_and_passing_time_is_not(stage: LedgerHarness) -> None:
     safe_budget(stage, 1000)
     run(stage, "limited", 8)
     stage.round()
@@ -219,10 +219,10 @@ def test_a_pod_that_comes_is_told_at_once_and_passing_time_is_not(stage: LedgerH
     assert stage.keeper.books.published["team-a"] is before
     wait(stage, "next", 5)
     stage.round(1, full=False)
-    assert told(stage).committed == 13 * GPU_HOUR - 601 * GPU_SECOND
+    assert safe_admission(stage).committed == 13 * GPU_HOUR - 601 * GPU_SECOND
 
 
-def test_a_held_pod_is_let_go_once_its_whole_run_is_paid_for_first_come_first_served(stage: LedgerHarness) -> None:
+def test_a_held_pod_is_released_once_its_whole_run_is_paid_for_first_come_first_served(stage: LedgerHarness) -> None:
     safe_budget(stage, 10)
     run(stage, "limited", 8)
     stage.lead()
@@ -238,7 +238,7 @@ def test_a_held_pod_is_let_go_once_its_whole_run_is_paid_for_first_come_first_se
     assert jobs.release(stage.now) == 2
     assert jobs.release(stage.now) == 0
     stage.round(1, full=False)
-    assert told(stage).committed == 5 * GPU_HOUR
+    assert safe_admission(stage).committed == 5 * GPU_HOUR
 
 
 def test_a_budget_that_is_only_observed_keeps_nobody_out(stage: LedgerHarness) -> None:

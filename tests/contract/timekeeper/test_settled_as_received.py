@@ -398,8 +398,8 @@ class Story(RuleBasedStateMachine):
         )
         for start in [None, *sorted({start for known in periods.values() for start, _ in known})]:
             request = AuditRequest(period=start, patience_seconds=0, bill=self.model.bill.value)
-            told = {Figure.STATUS}  # nobody writes the statuses of budgets here
-            unexpected = [each for each in audit(around, request).differences if each.figure not in told]
+            shown = {Figure.STATUS}  # nobody writes the statuses of budgets here
+            unexpected = [each for each in audit(around, request).differences if each.figure not in shown]
             assert not unexpected, unexpected
 
     def teardown(self) -> None:

@@ -143,7 +143,7 @@ def answers(client: redis.Redis) -> bool:
 
 
 @pytest.mark.parametrize("authority", ["other.crt", None])
-def test_a_store_that_an_unknown_authority_signed_for_is_told_nothing(
+def test_a_store_that_an_unknown_authority_signed_for_is_shown_nothing(
     over_tls: str, certificates: Path, authority: str | None
 ) -> None:
     stranger = RedisTLS(ca_file=certificates / authority if authority else None)
@@ -158,7 +158,7 @@ def test_who_shows_no_certificate_is_refused_where_the_store_asks_for_one(over_t
         client.ping()
 
 
-def test_a_store_under_another_name_than_its_certificates_is_told_nothing(over_tls: str, certificates: Path) -> None:
+def test_a_store_under_another_name_than_its_certificates_is_shown_nothing(over_tls: str, certificates: Path) -> None:
     settings = RedisSettings(
         url=over_tls.replace("127.0.0.1", "localhost"), tls=RedisTLS(ca_file=certificates / "ca.crt")
     )

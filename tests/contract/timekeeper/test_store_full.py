@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.ledger import old_store
-from tests.support.ledger.harness import LedgerHarness, told
+from tests.support.ledger.harness import LedgerHarness, state_answer
 from tests.support.servers import redis_binaries
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.controller.archive import Archivist
@@ -70,7 +70,7 @@ def test_a_full_store_still_takes_closes_and_settlements_and_opens_the_rest_once
     assert set(stage.client.hkeys(keys.AccountKeys("a").sessions)) == {b"old"}
     assert stage.spent("a") == 3 * HOUR * GPU_SECOND + HOUR * GPU_SECOND
     assert stage.spent("b") == 3 * HOUR * GPU_SECOND
-    assert (told(stage, "team-a")["state"], told(stage, "team-b")["state"]) == ("over", "over")
+    assert (state_answer(stage, "team-a")["state"], state_answer(stage, "team-b")["state"]) == ("over", "over")
     make_room(stage.client)
     stage.round(HOUR)
     assert stage.keeper.held_back == 0

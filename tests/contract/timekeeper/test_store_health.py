@@ -25,7 +25,7 @@ def test_a_store_that_keeps_what_it_takes_says_so(redis_server: RedisServer) -> 
     with redis_server.client() as client:
         StoreMeasures(registry).look(client)
         used = client.info("memory")["used_memory"]
-    told = {
+    shown = {
         name: value(registry, name)
         for name in (
             "up",
@@ -36,7 +36,7 @@ def test_a_store_that_keeps_what_it_takes_says_so(redis_server: RedisServer) -> 
             "memory_limit_bytes",
         )
     }
-    assert told == {
+    assert shown == {
         "up": 1,
         "append_only_enabled": 1,
         "append_only_write_ok": 1,

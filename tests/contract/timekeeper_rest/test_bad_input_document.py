@@ -99,7 +99,7 @@ def test_each_request_is_answered_as_it_stands_in_the_document(rest: RestServer)
 
 
 @pytest.mark.parametrize("amount", [10**14, 2**53 + 1])
-def test_amounts_that_doubles_lose_are_told_exactly(rest: RestServer, amount: int) -> None:
+def test_amounts_that_doubles_lose_are_shown_exactly(rest: RestServer, amount: int) -> None:
     budget = {10**14: "huge", 2**53 + 1: "free"}[amount]
     spent = rest.as_person("admin", "GET", f"/v1/budgets/{budget}").document["spent"]
     assert spent["microGPUSeconds"] == str(amount)

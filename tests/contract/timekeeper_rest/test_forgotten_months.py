@@ -26,7 +26,7 @@ MONTH = "2020-02"
 ASKED = "/v1/usage?window=2020-02-01T00:00:00Z,2020-03-01T00:00:00Z&aggregate=budget,namespace&step=month"
 
 
-def test_a_forgotten_month_is_told_from_the_bucket_and_never_as_nothing(
+def test_a_forgotten_month_is_distinguished_from_the_bucket_and_never_as_nothing(
     redis_server: RedisServer, s3_server: S3Server, tmp_path: Path
 ) -> None:
     for name, text in (("access_key_id", "AKIAEXPORTER"), ("secret_access_key", "hidden")):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.support.servers.rest_server import RestServer
 
 
-def test_all_budgets_are_told_to_who_may_read_all(rest: RestServer) -> None:
+def test_all_budgets_are_asked_to_who_may_read_all(rest: RestServer) -> None:
     answer = rest.as_person("finance", "GET", "/v1/budgets")
     assert answer.status == 200
     assert [budget["name"] for budget in answer.document["budgets"]] == [
@@ -26,7 +26,7 @@ def test_all_budgets_are_told_to_who_may_read_all(rest: RestServer) -> None:
     ]
 
 
-def test_budgets_are_told_page_by_page(rest: RestServer) -> None:
+def test_budgets_are_shown_page_by_page(rest: RestServer) -> None:
     names, query = [], "limit=2"
     for _ in range(10):
         page = rest.as_person("finance", "GET", f"/v1/budgets?{query}").document
@@ -46,7 +46,7 @@ def test_budgets_are_told_page_by_page(rest: RestServer) -> None:
         ("nobody", False, False, []),
     ],
 )
-def test_a_caller_is_told_whose_figures_they_may_read(
+def test_a_caller_is_shown_whose_figures_they_may_read(
     rest: RestServer, subject: str, *, reads_all: bool, grants: bool, namespaces: list[str]
 ) -> None:
     assert rest.as_person(subject, "GET", "/v1/access").document == {
@@ -58,7 +58,7 @@ def test_a_caller_is_told_whose_figures_they_may_read(
     }
 
 
-def test_a_budget_tells_exact_amounts_beside_gpu_hours(rest: RestServer) -> None:
+def test_a_budget_shows_exact_amounts_beside_gpu_hours(rest: RestServer) -> None:
     budget = rest.as_person("finance", "GET", "/v1/budgets/research").document
     assert budget["available"] == {"microGPUSeconds": "36000000000", "gpuHours": 10.0}
     assert budget["spent"] == {"microGPUSeconds": "7200000000", "gpuHours": 2.0}
@@ -79,12 +79,12 @@ def test_amounts_beyond_what_a_double_can_tell_are_exact(rest: RestServer) -> No
     assert history["spent"]["microGPUSeconds"] == str(2**53 + 1)
 
 
-def test_a_namespace_is_told_what_pays_for_it(rest: RestServer) -> None:
+def test_a_namespace_is_shown_what_pays_for_it(rest: RestServer) -> None:
     answer = rest.as_person("alice", "GET", "/v1/namespaces/team-a/budget").document
     assert (answer["namespace"], answer["state"], answer["budget"]["name"]) == ("team-a", "open", "research")
 
 
-def test_a_namespace_that_moved_is_told_who_pays_for_it_now(rest: RestServer, store: RedisServer) -> None:
+def test_a_namespace_that_moved_is_shown_who_pays_for_it_now(rest: RestServer, store: RedisServer) -> None:
     with store.client() as client:
         shared.write_assignments(client, {"team-m": ((0, "serving"), (1, "research"))})
     assert rest.as_person("finance", "GET", "/v1/namespaces/team-m/budget").document["budget"]["name"] == "research"
@@ -134,7 +134,7 @@ def test_a_namespace_that_nothing_pays_for_is_unlimited(rest: RestServer) -> Non
         ("finance", "/budget/Team_A", 422),
     ],
 )
-def test_what_may_not_or_cannot_be_told_is_a_problem(rest: RestServer, subject: str, path: str, status: int) -> None:
+def test_what_may_not_or_cannot_be_shown_is_a_problem(rest: RestServer, subject: str, path: str, status: int) -> None:
     assert_problem(rest.as_person(subject, "GET", path), status)
 
 
@@ -159,7 +159,7 @@ def assert_problem(answer: Any, status: int) -> None:
         "/budget/x",
     ],
 )
-def test_nothing_of_the_book_is_told_to_strangers(rest: RestServer, path: str) -> None:
+def test_nothing_of_the_book_is_asked_to_strangers(rest: RestServer, path: str) -> None:
     answer = rest.ask("GET", path)
     assert_problem(answer, 401)
     assert answer.headers["www-authenticate"] == "Bearer"
@@ -238,8 +238,8 @@ def test_a_namespaces_sessions_are_listed_for_who_may_read_it(rest: RestServer) 
 ANCESTORS = ("team-a", "team-b", "team-f")
 
 
-def test_the_ancestors_clients_are_told_gpu_hours(rest: RestServer) -> None:
-    told = {name: rest.as_person("finance", "GET", f"/budget/{name}").document for name in ANCESTORS}
-    assert told["team-a"] == {"budget_available": True, "budget": 10.0, "budget_remaining": 8.0}
-    assert told["team-b"]["budget_available"] is False
-    assert told["team-f"] == {"budget_available": True, "budget": None, "budget_remaining": None}
+def test_the_ancestors_clients_are_shown_gpu_hours(rest: RestServer) -> None:
+    shown = {name: rest.as_person("finance", "GET", f"/budget/{name}").document for name in ANCESTORS}
+    assert shown["team-a"] == {"budget_available": True, "budget": 10.0, "budget_remaining": 8.0}
+    assert shown["team-b"]["budget_available"] is False
+    assert shown["team-f"] == {"budget_available": True, "budget": None, "budget_remaining": None}

@@ -111,7 +111,7 @@ def test_a_uid_that_is_the_beginning_of_anothers_is_not_that_pod(rest: RestServe
     assert_problem(send(rest, part, report()), 403)
 
 
-def test_a_second_report_within_a_second_is_told_when_to_come_back_and_nothing_is_written(
+def test_a_second_report_within_a_second_is_shown_when_to_come_back_and_nothing_is_written(
     rest: RestServer, store: RedisServer
 ) -> None:
     pod, numbers = new_pod(store), itertools.count(1)
@@ -136,7 +136,7 @@ def test_the_first_of_a_start_and_the_last_are_taken_at_once(rest: RestServer, s
     assert send(rest, pod, report(boot="b2", seq=1)).status == 200
 
 
-def test_a_store_without_room_for_reports_is_told_and_takes_them_again_once_there_is(
+def test_a_store_without_room_for_reports_is_shown_and_takes_them_again_once_there_is(
     rest: RestServer, store: RedisServer
 ) -> None:
     pod, numbers = new_pod(store), itertools.count(1)
@@ -292,7 +292,7 @@ def test_a_redis_that_hangs_is_answered_for_in_bounded_time_and_probes_go_on(
     assert send(rest, pod, report(seq=2)).status == 200
 
 
-def test_the_ancestors_sidecar_proves_life_and_is_told_when_to_end(rest: RestServer, store: RedisServer) -> None:
+def test_the_ancestors_sidecar_proves_life_and_is_shown_when_to_end(rest: RestServer, store: RedisServer) -> None:
     pod = new_pod(store)
     write_pod(rest, pod, {"main": {"running": {}}, "meter": {"running": {}}})
     body = {"usage_factor": 0.5, "pod_name": pod.name}

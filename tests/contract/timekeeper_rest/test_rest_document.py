@@ -32,25 +32,25 @@ def typed(rest: RestServer, command: str) -> Answer:
     return rest.ask("POST", url.removeprefix(SERVER), token, words[words.index("-d") + 1].encode(), {**headers, **form})
 
 
-def differences(told: Any, found: Any, path: str = "") -> list[str]:
+def differences(shown: Any, found: Any, path: str = "") -> list[str]:
     """The fields that only one of two answers has; what is empty in one of them is not compared below."""
-    if isinstance(told, list) and isinstance(found, list):
-        return differences(told[0], found[0], f"{path}[0]") if told and found else []
-    if not (isinstance(told, dict) and isinstance(found, dict) and told and found):
+    if isinstance(shown, list) and isinstance(found, list):
+        return differences(shown[0], found[0], f"{path}[0]") if shown and found else []
+    if not (isinstance(shown, dict) and isinstance(found, dict) and shown and found):
         return []
-    apart = [f"{path}.{key}" for key in told.keys() ^ found.keys()]
-    return apart + [each for key in told.keys() & found.keys() for each in differences(told[key], found[key], key)]
+    apart = [f"{path}.{key}" for key in shown.keys() ^ found.keys()]
+    return apart + [each for key in shown.keys() & found.keys() for each in differences(shown[key], found[key], key)]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[command.partition(SERVER)[2] for command, _ in EXAMPLES])
 def test_an_example_is_answered_as_it_stands_there(rest: RestServer, example: tuple[str, str]) -> None:
     command, text = example
-    told, answer = json.loads(text), typed(rest, command)
-    if "type" in told:
-        assert answer.document == told
+    shown, answer = json.loads(text), typed(rest, command)
+    if "type" in shown:
+        assert answer.document == shown
     else:
         assert answer.status in {200, 201}, answer.body
-        assert differences(told, answer.document) == []
+        assert differences(shown, answer.document) == []
 
 
 def test_the_document_has_examples() -> None:

@@ -53,7 +53,7 @@ def test_a_cursor_of_another_epoch_gets_everything(rest: RestServer) -> None:
     assert ask(rest, "another.1", 60)["full"]
 
 
-def test_a_store_that_was_emptied_starts_a_new_epoch_in_which_everything_is_told(
+def test_a_store_that_was_emptied_starts_a_new_epoch_in_which_everything_is_shown(
     rest: RestServer, store: RedisServer
 ) -> None:
     since = ask(rest)["cursor"]
@@ -61,17 +61,17 @@ def test_a_store_that_was_emptied_starts_a_new_epoch_in_which_everything_is_told
         client.delete(keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
         publish(client, [NamespaceState("team-n", "new", BudgetState.HELD, 1, -5, 0)], new_id="e2")
 
-    def told() -> Any:
+    def shown() -> Any:
         """Nothing while it answers 503: it may have looked while the store held no states."""
         answer = rest.as_person("finance", "GET", f"/v1/states?since={since}&wait=60")
         return answer.document if answer.status == 200 else None
 
-    document = wait_until(told, "the states are known again")
+    document = wait_until(shown, "the states are known again")
     assert document["full"]
     assert [state["namespace"] for state in document["states"]] == ["team-n"]
 
 
-def test_who_waits_is_answered_when_the_service_is_told_to_end(rest: RestServer) -> None:
+def test_who_waits_is_answered_when_the_service_is_asked_to_end(rest: RestServer) -> None:
     since = ask(rest)["cursor"]
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ask, rest, since, 60)

@@ -45,7 +45,7 @@ def usage(rest: RestServer, query: str, subject: str = "finance", path: str = "/
     return rest.as_person(subject, "GET", f"{path}?window={JANUARY_15}&{query}", **rest_of_it)
 
 
-def test_use_is_told_exactly_and_for_people(used: RestServer) -> None:
+def test_use_is_shown_exactly_and_for_people(used: RestServer) -> None:
     document = usage(used, "aggregate=namespace,model&step=1d").document
     assert document["window"] == {"start": "2026-01-15T00:00:00Z", "end": "2026-01-16T00:00:00Z"}
     assert (document["step"], document["aggregate"], document["currency"]) == ("1d", ["namespace", "model"], None)
@@ -124,7 +124,7 @@ def test_a_team_reads_its_own_use_and_no_other(used: RestServer) -> None:
         ("window=7d&aggregat=model", "aggregat"),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_told_which_part_and_what_can(
+def test_a_question_that_cannot_be_answered_is_shown_which_part_and_what_can(
     used: RestServer, query: str, field: str
 ) -> None:
     answer = used.as_person("finance", "GET", f"/v1/usage?{query}")
@@ -132,7 +132,7 @@ def test_a_question_that_cannot_be_answered_is_told_which_part_and_what_can(
     assert json.loads(answer.body)["errors"][0]["field"] == field
 
 
-def told(
+def shown(
     rest: RestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
 ) -> tuple[int, str]:
     """What `fairgpu usage` ends with and prints."""
@@ -147,7 +147,7 @@ def told(
 def test_the_command_prints_a_table(
     used: RestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, text = told(used, monkeypatch, capsys, "--by", "namespace,model", "--step", "day")
+    status, text = shown(used, monkeypatch, capsys, "--by", "namespace,model", "--step", "day")
     assert status == 0
     assert [line.split() for line in text.splitlines()] == [
         ["FROM", "(UTC)", "NAMESPACE", "MODEL", "BILLED", "CORE", "MEMORY", "USED", "USED", "%"],
@@ -162,9 +162,9 @@ def test_the_command_prints_all_pages_as_json_and_as_csv(
     used: RestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fairgpu.client.usage.PAGE", 2)
-    status, text = told(used, monkeypatch, capsys, "-o", "json")
+    status, text = shown(used, monkeypatch, capsys, "-o", "json")
     assert (status, len(json.loads(text)["items"])) == (0, 3)
-    status, text = told(used, monkeypatch, capsys, "-o", "csv")
+    status, text = shown(used, monkeypatch, capsys, "-o", "csv")
     assert status == 0
     assert [row["namespace"] for row in csv.DictReader(io.StringIO(text))] == list(TEAMS)
 
@@ -172,5 +172,5 @@ def test_the_command_prints_all_pages_as_json_and_as_csv(
 def test_the_command_says_why_a_question_is_refused(
     used: RestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told(used, monkeypatch, capsys, "--by", "team", "-o", "csv")[0] != 0
-    assert told(used, monkeypatch, capsys, "--idle", "-n", "team-a")[0] != 0
+    assert shown(used, monkeypatch, capsys, "--by", "team", "-o", "csv")[0] != 0
+    assert shown(used, monkeypatch, capsys, "--idle", "-n", "team-a")[0] != 0

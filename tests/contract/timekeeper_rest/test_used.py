@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 COUNTERS = {"spanNs": 0, "throttledNs": 0, "memoryPeakMiB": 0, "launches": 0, "oom": 0}
 
 
-def test_a_session_tells_what_was_used_beside_what_is_reserved(rest: RestServer, store: RedisServer) -> None:
+def test_a_session_shows_what_was_used_beside_what_is_reserved(rest: RestServer, store: RedisServer) -> None:
     pod = Pod(str(uuid.uuid4()), "team-a", f"train-{uuid.uuid4().hex[:8]}")
     with store.client() as client:
         held = tuple(HeldDevice(name, 1, Fraction(1), 81920, 1_000_000) for name in ("GPU-1", "GPU-2"))

@@ -64,7 +64,7 @@ def test_who_leads_no_more_writes_nothing(s3_server: S3Server, credentials: Path
     assert place.names() == []
 
 
-def test_access_denied_is_told_without_a_secret(s3_server: S3Server, credentials: Path) -> None:
+def test_access_denied_is_shown_without_a_secret(s3_server: S3Server, credentials: Path) -> None:
     place = bucket(s3_server, credentials)
     s3_server.refuse_everybody()
     asked = [
@@ -81,7 +81,7 @@ def test_access_denied_is_told_without_a_secret(s3_server: S3Server, credentials
         assert any(word in str(caught.value) for word in ("InvalidAccessKeyId", "AccessDenied", "403", "Permission"))
 
 
-def test_a_bucket_that_is_away_or_was_never_made_is_told_of(s3_server: S3Server, credentials: Path) -> None:
+def test_a_bucket_that_is_away_or_was_never_made_is_reported(s3_server: S3Server, credentials: Path) -> None:
     missing = bucket(s3_server, credentials, name="no-such-bucket")
     for ask in (
         lambda: missing.read(NAME),

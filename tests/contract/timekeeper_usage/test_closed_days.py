@@ -79,7 +79,7 @@ def test_answers_are_those_of_the_store_whatever_happens_to_the_past(stage: Ledg
     check(stage, closed)
 
 
-def test_hours_that_a_session_held_while_nobody_settled_are_told_of_their_days(stage: LedgerHarness) -> None:
+def test_hours_that_a_session_held_while_nobody_settled_are_reported_their_days(stage: LedgerHarness) -> None:
     closed = ClosedDays()
     stage.round(86_400)
     stage.pass_time(6 * 86_400)

@@ -55,7 +55,7 @@ def test_what_a_store_that_lost_part_of_a_budgets_month_holds_of_it_replaces_not
     assert scene.pending() == 1
 
 
-def test_a_file_that_somebody_changed_is_left_alone_and_told_of(scene: Scene) -> None:
+def test_a_file_that_somebody_changed_is_left_alone_and_reported(scene: Scene) -> None:
     scene.pass_days(30)
     scene.archive()
     scene.export()
@@ -121,7 +121,7 @@ def test_a_file_that_is_gone_is_written_again_while_the_store_holds_its_month(sc
     assert scene.billed(JANUARY) == whole
 
 
-def test_a_file_that_is_gone_with_what_it_held_is_told_of(scene: Scene) -> None:
+def test_a_file_that_is_gone_with_what_it_held_is_reported(scene: Scene) -> None:
     scene.pass_days(120)
     scene.archive()
     scene.export()

@@ -52,7 +52,7 @@ def test_nothing_is_forgotten_before_its_month_is_written(scene: Scene) -> None:
     assert scene.billed(JANUARY) == {"namespace:team-b": 198, "research": 396}
 
 
-def test_a_writer_that_dies_between_the_file_and_the_record_loses_nothing_and_tells_nothing_twice(scene: Scene) -> None:
+def test_a_writer_that_dies_between_the_file_and_the_record_loses_nothing_and_shows_nothing_twice(scene: Scene) -> None:
     scene.pass_days(120)
     scene.archive()
     scene.place.dies_after_writing = True

@@ -109,7 +109,7 @@ steps = st.lists(
 @settings(max_examples=min(settings.default.max_examples * 2 // 5, 200))
 @given(steps)
 @example([("move", 1, 0, True), ("move", 2, 0, True), ("correct", 1, 0, True)])
-def test_what_is_told_of_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hour_to_what_was_held_in_it(
+def test_what_is_reported_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hour_to_what_was_held_in_it(
     server: RedisServer, tmp_path_factory: pytest.TempPathFactory, found: list[tuple[str, int, int, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("cluster")
@@ -133,8 +133,8 @@ def test_what_is_told_of_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hou
 def assert_is_the_ledger(stage: LedgerHarness) -> None:
     """Each account's use, of all time, is what its periods stand at."""
     everything = 0
-    told = find(stage.client, Query(ALWAYS, None, ("budget",), 1000), stage.now)
-    billed = {item.key[0]: item.figures.billed for item in told.items}
+    shown = find(stage.client, Query(ALWAYS, None, ("budget",), 1000), stage.now)
+    billed = {item.key[0]: item.figures.billed for item in shown.items}
     for account in load_accounts(stage.client, reading.account_names(stage.client), latest_periods=10_000):
         spent = sum(stage.spent(account.name, period.start) for period in account.periods)
         assert billed.get(account.name, 0) == spent
@@ -148,17 +148,17 @@ def by_namespace(stage: LedgerHarness, limit: int) -> Iterator[int]:
     after = None
     while True:
         query = Query(ALWAYS, None, ("namespace",), limit, after)
-        told = find(stage.client, query, stage.now)
-        yield from (item.figures.billed for item in told.items)
-        if told.following is None:
+        shown = find(stage.client, query, stage.now)
+        yield from (item.figures.billed for item in shown.items)
+        if shown.following is None:
             return
-        after = place_of(told.following, len(query.aggregate))
+        after = place_of(shown.following, len(query.aggregate))
 
 
 def assert_is_what_was_held(stage: LedgerHarness, truth: Truth) -> None:
     window = Window(NOON, (stage.now // HOUR + 1) * HOUR)
-    told = find(stage.client, Query(window, "1h", ("namespace",), 10_000), stage.now)
-    figures = {(item.step.start, item.key[0]): item.figures for item in told.items}
+    shown = find(stage.client, Query(window, "1h", ("namespace",), 10_000), stage.now)
+    figures = {(item.step.start, item.key[0]): item.figures for item in shown.items}
     for hour in range(window.start, window.end, HOUR):
         for namespace in (*NAMESPACES, "nobody", UNKNOWN):
             held = truth.in_hour(namespace, hour, stage.now)

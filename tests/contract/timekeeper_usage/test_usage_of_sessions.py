@@ -35,7 +35,7 @@ def used(
     return {((item.step.start - NOON) // HOUR, *item.key): item.figures for item in found.items}
 
 
-def test_a_running_pod_is_told_to_the_last_settlement(stage: LedgerHarness) -> None:
+def test_a_running_pod_is_asked_to_the_last_settlement(stage: LedgerHarness) -> None:
     stage.pod("p1", "team-a", core=50)
     stage.round(0)
     stage.round(600)
@@ -66,7 +66,7 @@ def test_each_hour_gets_what_was_held_in_it_however_late_it_is_posted(stage: Led
     assert sum(billed.values()) == stage.spent("namespace:team-a")
 
 
-def test_use_is_told_by_whatever_it_is_put_down_to(stage: LedgerHarness) -> None:
+def test_use_is_shown_by_whatever_it_is_put_down_to(stage: LedgerHarness) -> None:
     stage.lead(ControllerRules(labels=("team",)))
     stage.budget("research", ["team-a", "team-b"])
     item = stage.pod("p1", "team-a")
@@ -140,7 +140,7 @@ def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was
     assert found[0, "team-b"].used is None
 
 
-def test_what_a_lost_store_had_spent_is_told_as_nobodys(stage: LedgerHarness) -> None:
+def test_what_a_lost_store_had_spent_is_shown_as_nobodys(stage: LedgerHarness) -> None:
     stage.budget("research", ["team-a"])
     keeper = stage.lead()
     stage.round(0)

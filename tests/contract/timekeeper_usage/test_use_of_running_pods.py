@@ -44,7 +44,9 @@ def put_down(stage: LedgerHarness, account: str) -> int:
     return sum(stretch[-1] or 0 for stretch in usage.posted.raw_rows)
 
 
-def test_use_is_told_as_soon_as_it_was_reported_and_settled_long_before_the_ledger_has_it(stage: LedgerHarness) -> None:
+def test_use_is_shown_as_soon_as_it_was_reported_and_settled_long_before_the_ledger_has_it(
+    stage: LedgerHarness,
+) -> None:
     stage.pod("p1", "team-a")
     stage.pod("p2", "team-b")
     stage.round(0)
@@ -140,7 +142,7 @@ class Reporting:
         self.stage.remove(f"p{index}")
         self.running.discard(index)
 
-    def told(self, namespace: str) -> int:
+    def shown(self, namespace: str) -> int:
         """All that was reported there, in microGPU-seconds."""
         found = [sum(boots) for name, boots in zip(self.namespace, self.boots, strict=True) if name == namespace]
         return sum(found) * GPU_SECOND
@@ -175,7 +177,7 @@ events = st.lists(
 
 @settings(max_examples=min(settings.default.max_examples, 25))
 @given(events)
-def test_what_is_told_of_use_is_what_was_reported_while_pods_run_and_once_the_ledger_has_it_all(
+def test_what_is_reported_use_is_what_was_reported_while_pods_run_and_once_the_ledger_has_it_all(
     server: RedisServer, tmp_path_factory: pytest.TempPathFactory, found: list[tuple[str, int, int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("cluster")
@@ -196,11 +198,11 @@ def test_what_is_told_of_use_is_what_was_reported_while_pods_run_and_once_the_le
         stage.round(1)
         assert_is_what_was_reported(world)
         accounts = reading.account_names(client)
-        assert sum(put_down(stage, account) for account in accounts) == sum(map(world.told, NAMESPACES))
+        assert sum(put_down(stage, account) for account in accounts) == sum(map(world.shown, NAMESPACES))
     shutil.rmtree(folder)
 
 
 def assert_is_what_was_reported(world: Reporting) -> None:
-    told = used(world.stage, "namespace")
+    shown = used(world.stage, "namespace")
     for namespace in NAMESPACES:
-        assert (told.get((namespace,)) or 0) == world.told(namespace)
+        assert (shown.get((namespace,)) or 0) == world.shown(namespace)

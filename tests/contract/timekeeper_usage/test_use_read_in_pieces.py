@@ -53,7 +53,7 @@ def bounded(monkeypatch: pytest.MonkeyPatch, *attempts: Bounds) -> None:
         monkeypatch.setattr(module, "ATTEMPTS", attempts)
 
 
-def told(stage: LedgerHarness) -> list[Row]:
+def shown(stage: LedgerHarness) -> list[Row]:
     (found,) = usage.accounts_usage(stage.client, ["a"], reading.assignments(stage.client))
     return sorted(found.rows())
 
@@ -63,14 +63,14 @@ def differences(stage: LedgerHarness) -> tuple[object, ...]:
     return audit(around, AuditRequest(patience_seconds=0)).differences
 
 
-def test_pieces_are_told_as_the_whole_is(stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = told(stage)
+def test_pieces_are_shown_as_the_whole_is(stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = shown(stage)
     bounded(monkeypatch, LITTLE, EVERYTHING)
-    assert told(stage) == whole
+    assert shown(stage) == whole
     assert differences(stage) == ()
 
 
-def test_many_accounts_are_told_in_order_as_each_alone_is(
+def test_many_accounts_are_shown_in_order_as_each_alone_is(
     stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "bcde":
@@ -107,13 +107,13 @@ def test_what_changes_between_the_pieces_is_asked_for_again(
 
     for module in (usage, snapshots):
         monkeypatch.setattr(module, "read_rest", settled_meanwhile)
-    billed = sum(row.figures.billed for row in told(stage))
+    billed = sum(row.figures.billed for row in shown(stage))
     assert billed == stage.spent("a")
     changes += [seconds] * 2
     assert differences(stage) == ()
 
 
-def test_rows_that_are_packed_between_the_pieces_are_neither_lost_nor_told_twice(
+def test_rows_that_are_packed_between_the_pieces_are_neither_lost_nor_shown_twice(
     stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = stage.spent("a")
@@ -133,7 +133,7 @@ def test_rows_that_are_packed_between_the_pieces_are_neither_lost_nor_told_twice
         return read_rest(client, account, unread, periods, details=details)
 
     monkeypatch.setattr(usage, "read_rest", packed_meanwhile)
-    assert sum(row.figures.billed for row in told(stage)) == whole
+    assert sum(row.figures.billed for row in shown(stage)) == whole
 
 
 def test_a_step_of_packing_takes_few_hours_and_the_next_one_goes_on(

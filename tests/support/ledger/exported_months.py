@@ -119,7 +119,7 @@ class Scene:
             sums[account] = sums.get(account, 0) + row.figures.billed
         return {account: amount // GPU_HOUR for account, amount in sums.items()}
 
-    def told(self, start: str, end: str, *aggregate: str, step: str | None = None, **options: Any) -> list[Group]:
+    def usage_of(self, start: str, end: str, *aggregate: str, step: str | None = None, **options: Any) -> list[Group]:
         """What the REST service answers."""
         months = ExportedMonths(self.stage.client, self.place, KEPT.months, 1 << 20)
         window = Window(parse_instant(f"{start}T00:00:00Z"), parse_instant(f"{end}T00:00:00Z"))

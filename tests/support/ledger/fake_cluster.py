@@ -113,7 +113,7 @@ class KeptWorld(MirroredWorld):
             getattr(self.mirrors, name).confirmed()
         self.keeper.reconcile(self.now)
 
-    def told_by(self, act: Callable[[], object]) -> list[str]:
+    def notices_during(self, act: Callable[[], object]) -> list[str]:
         """The reasons of the notices that an act adds."""
         before = len(self.notices)
         act()

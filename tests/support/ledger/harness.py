@@ -198,7 +198,7 @@ def published(stage: LedgerHarness, account: str) -> Summary:
     return decode_summary(reading.summaries(stage.client, [account])[account])
 
 
-def told(stage: LedgerHarness, namespace: str) -> dict[str, str]:
+def state_answer(stage: LedgerHarness, namespace: str) -> dict[str, str]:
     """What those who wait for states are told of a namespace."""
     text = stage.client.hget(keys.STATES_VALUES, namespace)
     assert isinstance(text, bytes)

@@ -64,8 +64,8 @@ def redis_cli() -> str:
 
 def version(binary: str) -> tuple[int, ...]:
     """The version of a redis-server, such as (7, 0, 15)."""
-    told = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    return tuple(int(part) for part in told.stdout.split("v=")[1].split()[0].split("."))
+    shown = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    return tuple(int(part) for part in shown.stdout.split("v=")[1].split()[0].split("."))
 
 
 def _fetch(folder: Path) -> None:

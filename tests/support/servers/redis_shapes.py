@@ -91,9 +91,9 @@ class SentinelShape:
                 if others != (len(self.servers) - 1, len(self.ports) - 1) or "s_down" in found["flags"]:
                     return False
             with self.master().client(socket_timeout=PATIENCE_S) as client:
-                told: Any = client.info("replication")
-            online = [told.get(f"slave{number}", {}).get("state") for number in range(len(self.servers) - 1)]
-            return told["role"] == "master" and set(online) <= {"online"}
+                shown: Any = client.info("replication")
+            online = [shown.get(f"slave{number}", {}).get("state") for number in range(len(self.servers) - 1)]
+            return shown["role"] == "master" and set(online) <= {"online"}
         except (redis.RedisError, KeyError):
             return False
 
@@ -198,12 +198,12 @@ class ClusterShape:
 def _is_whole(server: RedisServer) -> bool:
     try:
         with server.client(socket_timeout=PATIENCE_S) as client:
-            told: Any = client.info("replication")
+            shown: Any = client.info("replication")
             state = client.execute_command("CLUSTER INFO")
     except redis.RedisError:
         return False
     found = state if isinstance(state, dict) else dict(line.split(":") for line in state.decode().split())
-    follows = told["role"] == "master" or told["master_link_status"] == "up"
+    follows = shown["role"] == "master" or shown["master_link_status"] == "up"
     return str(found["cluster_state"]) == "ok" and follows
 
 

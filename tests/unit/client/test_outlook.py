@@ -55,7 +55,7 @@ def test_a_stretch_says_what_was_spent_and_where_it_leads(monkeypatch: pytest.Mo
     assert figures.stretch({**BUDGET, "available": None}, "lastHour") == "2.00 GPU-hours in 1h3m, 1.90 GPUs"
 
 
-def test_a_timekeeper_that_tells_no_forecast_yet_is_understood() -> None:
+def test_a_timekeeper_that_shows_no_forecast_yet_is_understood() -> None:
     older = {key: value for key, value in BUDGET.items() if key not in {"forecast", "computedState", "admission"}}
     assert figures.stretch(older, "lastHour") == ""
     assert figures.admission(older) == ""

@@ -14,7 +14,7 @@ def test_columns_are_aligned_and_numbers_stand_at_the_right() -> None:
     ]
 
 
-def test_the_days_of_use_are_told_in_utc_wherever_somebody_reads_them() -> None:
+def test_the_days_of_use_are_shown_in_utc_wherever_somebody_reads_them() -> None:
     assert utc_moment("2026-01-15T01:30:00+01:00") == "2026-01-15 00:30"
 
 

@@ -31,8 +31,8 @@ def answer(*items: dict[str, Any], money: dict[str, Any] | None = None) -> dict[
 
 
 def test_the_last_line_is_the_exact_sum_of_the_others_however_small_they_are() -> None:
-    told = total([item(f"team-{number}", 9_007_199_254_740_993) for number in range(3)], None)
-    assert told["billed"] == {"microGPUSeconds": "27021597764222979"}
+    shown = total([item(f"team-{number}", 9_007_199_254_740_993) for number in range(3)], None)
+    assert shown["billed"] == {"microGPUSeconds": "27021597764222979"}
 
 
 def test_what_nobody_reported_is_missing_in_the_sum_and_makes_it_none_where_nobody_did() -> None:

@@ -383,7 +383,7 @@ def test_the_overlay_in_the_instructions_names_a_foreign_image_by_its_digest() -
     assert "newTag" not in redis
 
 
-def test_the_overlay_in_the_instructions_tells_the_policy_of_the_image_as_the_base_does() -> None:
+def test_the_overlay_in_the_instructions_shows_the_policy_of_the_image_as_the_base_does() -> None:
     example, newer = in_the_instructions("resources: [../../base]"), in_the_instructions("newTag: 0.2.0")
     base = yaml.safe_load((BASE / "kustomization.yaml").read_text())
     assert example["replacements"] == base["replacements"]

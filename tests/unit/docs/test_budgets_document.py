@@ -144,7 +144,7 @@ def test_the_state_of_a_budget_is_as_documented(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", rows("`minRuntime`"), ids="/".join)
-def test_who_is_let_go_from_the_gate_is_as_documented(row: list[str]) -> None:
+def test_who_is_released_from_the_gate_is_as_documented(row: list[str]) -> None:
     whole, left = from_gpu_hours(row[1]), from_gpu_hours(row[2])
     budget = Budget("a", allowance=whole, on_exhausted=OnExhausted.HOLD)
     limits = Limits(whole, on_exhausted=OnExhausted.HOLD)
@@ -165,8 +165,8 @@ def waiting(place: int, gpus: int, min_runtime: int) -> Claim:
 def test_from_when_on_conditions_hold_is_as_documented(row: list[str]) -> None:
     limits, spent = Limits(from_gpu_hours(row[0])), from_gpu_hours(row[1])
     found = Figures(Period(0, 1), 0, limits, spent, 0, None, BudgetState.OPEN, BudgetState.OPEN, 0)
-    told = {condition["type"]: condition["status"] for condition in conditions_of(found, {}, None)}
-    assert [told["HalfSpent"], told["MostlySpent"], told["Exhausted"]] == row[2:]
+    shown = {condition["type"]: condition["status"] for condition in conditions_of(found, {}, None)}
+    assert [shown["HalfSpent"], shown["MostlySpent"], shown["Exhausted"]] == row[2:]
 
 
 @pytest.mark.parametrize("row", rows("own"), ids="/".join)

@@ -77,7 +77,7 @@ def assert_taken(words: list[str]) -> None:
     assert status == 0, said.getvalue()
 
 
-def test_nobody_is_told_to_apply_what_is_not_theirs() -> None:
+def test_nobody_is_asked_to_apply_what_is_not_theirs() -> None:
     """The base alone has no registry: applied over an installation, it takes its images and settings away."""
     assert [str(page) for page in PAGES if "apply -k deploy/base" in page.read_text()] == []
 
@@ -99,7 +99,7 @@ def test_every_make_target_is_there(command: tuple[Path, list[str]]) -> None:
     assert {word for word in words if re.fullmatch(r"[a-z]+", word)} <= targets
 
 
-def test_what_kubectl_is_told_of_is_part_of_the_installation() -> None:
+def test_what_kubectl_is_reported_is_part_of_the_installation() -> None:
     objects: set[str] = set()
     containers: set[str] = set()
     for file in (ROOT / "deploy" / "base").rglob("*.yaml"):
@@ -143,12 +143,12 @@ def test_what_is_looked_for_in_a_log_is_what_the_services_write() -> None:
         file for service in ("fairgpu", "scheduler", "webhook", "timekeeper") for file in (ROOT / service).rglob("*.*")
     ]
     source = "\n".join(file.read_text() for file in files if file.suffix in {".py", ".lua"})
-    told = (r"`([^`]+)`(?: or `[^`]+`)?\s+in\s+(?:the|their)\s+log\b", r"\blog\s+(?:has|says)\s+`([^`]+)`")
+    shown = (r"`([^`]+)`(?: or `[^`]+`)?\s+in\s+(?:the|their)\s+log\b", r"\blog\s+(?:has|says)\s+`([^`]+)`")
     greps = r"logs [^`\n]+\| grep (?:-E )?'?([^'`\n]+?)'?[`\n]"
     wanted = {
         (page.name, words.partition(":")[0])
         for page in PAGES
-        for pattern in (*told, greps)
+        for pattern in (*shown, greps)
         for found in re.findall(pattern, page.read_text())
         for words in found.split("|")
         if not words.isupper()

@@ -38,5 +38,5 @@ def test_the_pods_of_the_example_go_where_it_says() -> None:
 def test_every_cause_is_explained() -> None:
     described = set(re.findall(r"`(gpu[a-z-]*:|budget:|gang:)`", TEXT))
     request = Request((Need(1, 1, 1),))
-    told = {explain(Shortage(cause, 1, 1, 0), request).partition(" ")[0] for cause in Cause}
-    assert told | {"budget:", "gang:"} == described
+    shown = {explain(Shortage(cause, 1, 1, 0), request).partition(" ")[0] for cause in Cause}
+    assert shown | {"budget:", "gang:"} == described

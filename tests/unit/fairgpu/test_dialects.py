@@ -139,7 +139,7 @@ def test_what_is_stripped_was_there_and_nothing_else_of_the_dialect_stays(pod: d
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_each_dialect_is_heard_alone_and_by_its_name(name: str) -> None:
+def test_each_dialect_is_read_alone_and_by_its_name(name: str) -> None:
     limits, annotations = GOOD[name]
     assert read_pod(pod_of(limits, annotations), SETTINGS).dialects == (name,)
     listened, deaf = (NATIVE, FOREIGN) if name == "native" else (FOREIGN, NATIVE)

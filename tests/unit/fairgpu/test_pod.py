@@ -41,7 +41,7 @@ def test_only_the_containers_that_ask_are_in_the_reading_each_with_its_path() ->
     assert reading.demand == Demand(2, 60, 4096, 0)
 
 
-def test_init_containers_and_native_sidecars_are_told_apart() -> None:
+def test_init_containers_and_native_sidecars_are_distinguished() -> None:
     sidecar = {**container("proxy", gpu_core="10"), "restartPolicy": "Always"}
     reading = read_pod(
         pod(container(gpu_core="30"), initContainers=[sidecar, container("fetch", gpu_core="50")]), SETTINGS

@@ -59,7 +59,7 @@ def test_a_container_has_its_device_if_its_configuration_mounts_it(
     assert is_applied(tmp_path, "id-other") is None
 
 
-def test_one_container_without_its_device_is_told_of_once_and_remembered(tmp_path: Path) -> None:
+def test_one_container_without_its_device_is_reported_once_and_remembered(tmp_path: Path) -> None:
     bundles = Bundles(tmp_path)
     keep(tmp_path, "main", PROOF)
     assert bundles.look([record()], [pod(main=RUNNING)]) == []

@@ -24,13 +24,13 @@ def record(uid: str, *uuids: str, core: int = 30, whole: bool = False) -> Record
     return Record("team", "pod", uid, "main", frozenset({uid}), 2, whole, Policy.HARD, 1, devices)
 
 
-def told(*records: Record, **times: int) -> dict[str, list[dict[str, Any]]]:
+def published_pages(*records: Record, **times: int) -> dict[str, list[dict[str, Any]]]:
     document = json.loads(schedule(records, times, FOLDERS))
     return {gpu["uuid"]: gpu["containers"] for gpu in document["gpus"]}
 
 
 def test_a_container_stands_on_the_page_of_each_of_its_gpus_at_the_same_place_in_the_period() -> None:
-    pages = told(record("u1", "GPU-a", "GPU-b"), record("u2", "GPU-b"))
+    pages = published_pages(record("u1", "GPU-a", "GPU-b"), record("u2", "GPU-b"))
     assert [each["device"] for uuid in ("GPU-a", "GPU-b") for each in pages[uuid] if each["key"] < 9] == [0, 1, 0]
     first = pages["GPU-a"][0]
     assert first["ledger"] == "/run/agent/containers/u1/main/2/ledger"
@@ -40,11 +40,11 @@ def test_a_container_stands_on_the_page_of_each_of_its_gpus_at_the_same_place_in
 
 
 def test_a_container_with_whole_gpus_stands_on_no_page() -> None:
-    assert told(record("u1", "GPU-a", whole=True)) == {}
+    assert published_pages(record("u1", "GPU-a", whole=True)) == {}
 
 
 def test_a_notice_is_on_the_page_of_the_pod_that_has_it() -> None:
-    pages = told(record("u1", "GPU-a"), record("u2", "GPU-a"), u2=99)
+    pages = published_pages(record("u1", "GPU-a"), record("u2", "GPU-a"), u2=99)
     assert [each["noticeNs"] for each in pages["GPU-a"]] == [0, 99]
 
 

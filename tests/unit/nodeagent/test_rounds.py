@@ -81,25 +81,25 @@ def test_who_used_less_than_its_turns_and_waited_for_nothing_is_owed_nothing() -
     assert state.opening == {0: 0, 1: 0}
 
 
-def test_work_told_of_too_late_for_its_period_gains_nothing() -> None:
+def test_work_reported_too_late_for_its_period_gains_nothing() -> None:
     containers = (THIRTY, SEVENTY)
     state, _ = step(State(NOW), containers, {0: busy(NOW), 1: busy(NOW)}, NOW)
     over, had, owed = 0, 0, []
-    for period, told in enumerate([33 * MS, 37 * MS] * 10, start=1):
+    for period, measured in enumerate([33 * MS, 37 * MS] * 10, start=1):
         end = NOW + period * PERIOD_NS
-        over, had = over + 4 * MS, had + told
+        over, had = over + 4 * MS, had + measured
         state, _ = step(state, containers, {0: busy(end, over, 15 * MS * period), 1: busy(end, 0, had)}, end)
         owed.append(state.opening[1])
     assert max(owed) <= 2 * MS
     assert state.opening[1] == owed[1]
 
 
-def test_what_was_told_of_a_period_late_counts_again_in_the_one_after() -> None:
+def test_what_was_reported_a_period_late_counts_again_in_the_one_after() -> None:
     containers = (THIRTY, SEVENTY)
     state, _ = step(State(NOW), containers, {0: busy(NOW), 1: busy(NOW)}, NOW)
     had = 0
-    for period, (told, over) in enumerate([(31 * MS, 0), (39 * MS, 0), (31 * MS, 4 * MS)], start=1):
-        end, had = NOW + period * PERIOD_NS, had + told
+    for period, (measured, over) in enumerate([(31 * MS, 0), (39 * MS, 0), (31 * MS, 4 * MS)], start=1):
+        end, had = NOW + period * PERIOD_NS, had + measured
         state, _ = step(state, containers, {0: busy(end, over, 15 * MS * period), 1: busy(end, 0, had)}, end)
     assert state.opening == {0: 0, 1: 0}
 
@@ -134,7 +134,7 @@ def test_a_container_that_leaves_takes_its_debts_along() -> None:
     assert made.granted_ns(1) == 35 * MS
 
 
-def test_the_page_tells_each_containers_effective_share() -> None:
+def test_the_page_shows_each_containers_effective_share() -> None:
     state, made = step(State(NOW), (THIRTY, ELASTIC), {1: busy(NOW)}, NOW)
     page = describe("GPU-1", (THIRTY, ELASTIC), state, made, NOW + 5)
     assert [(slot.slot, slot.active, slot.effective_permille) for slot in page.slots] == [

@@ -28,7 +28,7 @@ class Program:
     slot: int
     kernel: int
     queue: deque[int] = field(default_factory=deque)
-    told: Activity = field(default_factory=Activity)
+    activity: Activity = field(default_factory=Activity)
     had: int = 0
 
     def launch(self, made: Plan, phase: int) -> None:
@@ -46,7 +46,9 @@ class Program:
         self.had += TICK
         self.queue[0] -= TICK
         overrun = 0 if in_turn else TICK
-        self.told = replace(self.told, busy_ns=self.told.busy_ns + TICK, overrun_ns=self.told.overrun_ns + overrun)
+        self.activity = replace(
+            self.activity, busy_ns=self.activity.busy_ns + TICK, overrun_ns=self.activity.overrun_ns + overrun
+        )
         if self.queue[0] <= 0:
             self.queue.popleft()
 
@@ -59,8 +61,8 @@ def shares(seconds: float, *containers: tuple[int, Policy, float]) -> list[float
     made: Plan | None = None
     for now in range(START, START + int(seconds * 1_000 * MS), TICK):
         if made is None or (now - START) % LOOK == 0:
-            told = {each.slot: replace(each.told, activity_ns=now, waiting_ns=now) for each in programs}
-            state, made = step(state, listed, told, now)
+            activity = {each.slot: replace(each.activity, activity_ns=now, waiting_ns=now) for each in programs}
+            state, made = step(state, listed, activity, now)
         phase = (now - state.epoch_ns) % PERIOD_NS
         for program in programs:
             program.launch(made, phase)

@@ -31,7 +31,7 @@ def of(namespace: str, name: str, **changes: Any) -> dict[str, Any]:
     return item
 
 
-class Told:
+class WakingApi:
     """Takes patches of pods' status."""
 
     def __init__(self) -> None:
@@ -71,26 +71,26 @@ def test_a_budget_with_money_and_one_that_was_never_known_keep_no_pod(stands: Bu
 
 
 def test_a_held_budget_keeps_its_pods_from_every_node_and_lets_them_on_when_it_opens() -> None:
-    state, told = state_of("n0"), Told()
+    state, waking_api = state_of("n0"), WakingApi()
     learn(state, BudgetState.HELD)
     text = "budget: the GPU budget research is spent and holds its pods until it has money again"
     assert ask(state, pod("a")).failed_and_unresolvable_nodes == {"n0": text}
     learn(state, BudgetState.OPEN)
-    assert told.wake(state) == [("a", "True", "a node has room for it")]
-    assert told.wake(state) == []
+    assert waking_api.wake(state) == [("a", "True", "a node has room for it")]
+    assert waking_api.wake(state) == []
     assert ask(state, pod("a")).node_names == ["n0"]
 
 
-def test_a_pod_that_was_told_that_it_fits_and_was_refused_is_told_again() -> None:
-    state, told = state_of("n0"), Told()
+def test_a_pod_that_was_shown_that_it_fits_and_was_refused_is_shown_again() -> None:
+    state, waking_api = state_of("n0"), WakingApi()
     ask(state, pod("a", core=100, gpus=2))
     state.put_node(node("n0", 2))
-    assert len(told.wake(state)) == 1
+    assert len(waking_api.wake(state)) == 1
     ask(state, pod("other", core=100, gpus=2))
     ask(state, pod("a", core=100, gpus=2))
     state.remove_pod("uid-other")
     state.put_node(node("n0", 2))
-    assert told.wake(state) == [("a", "True", "a node has room for it")]
+    assert waking_api.wake(state) == [("a", "True", "a node has room for it")]
 
 
 def test_a_budget_that_is_only_observed_keeps_no_pod() -> None:
@@ -109,7 +109,7 @@ def test_a_budget_that_is_held_since_filter_is_not_bound_and_gives_its_devices_b
 
 
 def test_a_pod_over_budget_is_placed_only_while_none_within_its_budget_waits() -> None:
-    state, told = state_of("n0"), Told()
+    state, waking_api = state_of("n0"), WakingApi()
     learn(state, BudgetState.OVER, "spent")
     assert ask(state, of("spent", "first")).node_names == ["n0"]
     ask(state, of("rich", "large", core=100))
@@ -117,7 +117,7 @@ def test_a_pod_over_budget_is_placed_only_while_none_within_its_budget_waits() -
     assert ask(state, of("spent", "second")).failed_nodes == {"n0": text}
     state.remove_pod("uid-large")
     state.put_node(node("n0", 1))
-    assert told.wake(state) == [("second", "True", "a node has room for it")]
+    assert waking_api.wake(state) == [("second", "True", "a node has room for it")]
     assert ask(state, of("spent", "second")).node_names == ["n0"]
 
 
@@ -128,31 +128,31 @@ def test_a_pod_that_can_never_be_placed_keeps_nobody_waiting() -> None:
     assert ask(state, of("spent", "p")).node_names == ["n0"]
 
 
-def test_pods_are_told_when_an_inventory_gives_them_room_in_order_of_class_and_age() -> None:
-    state, told = state_of("n0"), Told()
+def test_pods_are_shown_when_an_inventory_gives_them_room_in_order_of_class_and_age() -> None:
+    state, waking_api = state_of("n0"), WakingApi()
     for name, priority, created in (("young", 1000, "T2"), ("low", 0, "T0"), ("old", 1000, "T1")):
         item = pod(name, gpus=2, priority=priority)
         item["metadata"]["creationTimestamp"] = created
         ask(state, item)
-    assert told.wake(state) == []
+    assert waking_api.wake(state) == []
     state.put_node(node("n0", 2))
-    assert [name for name, _, _ in told.wake(state)] == ["old", "young", "low"]
-    assert told.waits == [0.02] * 3
+    assert [name for name, _, _ in waking_api.wake(state)] == ["old", "young", "low"]
+    assert waking_api.waits == [0.02] * 3
     state.put_node(node("n0", 1))
-    assert {status for _, status, _ in told.wake(state)} == {"False"}
+    assert {status for _, status, _ in waking_api.wake(state)} == {"False"}
 
 
-def test_one_pod_that_cannot_be_told_keeps_no_other_from_it() -> None:
-    class Refusing(Told):
+def test_one_pod_that_cannot_be_shown_keeps_no_other_from_it() -> None:
+    class Refusing(WakingApi):
         def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
             super().patch(path, body, content_type)
             raise ApiError(404, "NotFound", "gone")
 
-    state, told = state_of("n0"), Refusing()
+    state, waking_api = state_of("n0"), Refusing()
     for name in ("a", "b"):
         ask(state, pod(name, gpus=2))
     state.put_node(node("n0", 2))
-    assert len(told.wake(state)) == 2
+    assert len(waking_api.wake(state)) == 2
 
 
 @pytest.mark.parametrize(("status", "again"), [(503, True), (429, True), (404, False), (409, False)])
@@ -160,20 +160,20 @@ def test_a_condition_that_could_not_be_written_is_written_later_unless_its_pod_i
     status: int,
     again: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
-    state, told = state_of("n0"), Told()
+    state, waking_api = state_of("n0"), WakingApi()
     ask(state, pod("a", core=100, gpus=2))
     state.put_node(node("n0", 2))
-    told.error = ApiError(status, "Refused", "not now")
-    assert told.wake(state) == []
-    assert told.registry.get_sample_value("fairgpu_scheduler_conditions_total", {"outcome": "failed"}) == again
-    told.error = None
-    assert bool(told.wake(state)) is again
+    waking_api.error = ApiError(status, "Refused", "not now")
+    assert waking_api.wake(state) == []
+    assert waking_api.registry.get_sample_value("fairgpu_scheduler_conditions_total", {"outcome": "failed"}) == again
+    waking_api.error = None
+    assert bool(waking_api.wake(state)) is again
 
 
-@pytest.mark.parametrize(("looks_before", "told"), [(1, ["c"]), (30, [])])
-def test_a_pod_that_was_refused_just_before_an_end_was_seen_is_told(looks_before: int, told: list[str]) -> None:
+@pytest.mark.parametrize(("looks_before", "woken"), [(1, ["c"]), (30, [])])
+def test_a_pod_that_was_refused_just_before_an_end_was_seen_is_woken(looks_before: int, woken: list[str]) -> None:
     """kube-scheduler may see the end of a pod before this replica does, and asks once."""
-    state, api = state_of("n0"), Told()
+    state, api = state_of("n0"), WakingApi()
     state.put_pod(bound_note("a"))
     looks: list[int] = []
 
@@ -186,7 +186,7 @@ def test_a_pod_that_was_refused_just_before_an_end_was_seen_is_told(looks_before
         return len(looks) > 40
 
     keep_waking(state, api, lambda: True, wait, lambda: "2026-01-01T00:00:00Z", api.measures)
-    assert [name for name, _, _ in api.messages] == told
+    assert [name for name, _, _ in api.messages] == woken
 
 
 def bound_note(name: str) -> PodNote:
@@ -196,8 +196,8 @@ def bound_note(name: str) -> PodNote:
     return read_note(item)
 
 
-def test_a_replica_that_takes_over_knows_what_waiting_pods_were_told() -> None:
-    state, told = state_of("n0"), Told()
+def test_a_replica_that_takes_over_knows_what_waiting_pods_were_shown() -> None:
+    state, waking_api = state_of("n0"), WakingApi()
     item = pod("a", core=100, gpus=2, schedulerName="fairgpu-scheduler")
     item["status"] = {
         "conditions": [
@@ -206,4 +206,4 @@ def test_a_replica_that_takes_over_knows_what_waiting_pods_were_told() -> None:
         ]
     }
     state.put_pod(read_note(item))
-    assert [status for _, status, _ in told.wake(state)] == ["False"]
+    assert [status for _, status, _ in waking_api.wake(state)] == ["False"]

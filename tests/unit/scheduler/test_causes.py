@@ -73,11 +73,11 @@ def used_fleet() -> Fleet:
 def test_a_cause_is_said_in_one_text_for_all_its_nodes(request_: Request, texts: dict[str, list[str]]) -> None:
     chooser = Chooser(used_fleet())
     names = list(chooser.fleet.rows)
-    told = {
+    shown = {
         explain(shortage, request_): [names[row] for row in rows]
         for shortage, rows in chooser.why(request_, all_rows(chooser.fleet))
     }
-    assert told == texts
+    assert shown == texts
 
 
 def test_a_gpu_with_64_containers_says_so() -> None:
@@ -97,7 +97,7 @@ def test_every_node_on_which_a_request_does_not_fit_has_one_cause(
         place(chooser, str(number), other)
     rows = np.flatnonzero(chooser.gains(request) == NONE)
     if len(rows):
-        told = chooser.why(request, rows)
-        assert sorted(row for _, found in told for row in found.tolist()) == rows.tolist()
-        assert len(told) <= 8
-        assert sum(len(explain(shortage, request)) for shortage, _ in told) < 1024
+        shown = chooser.why(request, rows)
+        assert sorted(row for _, found in shown for row in found.tolist()) == rows.tolist()
+        assert len(shown) <= 8
+        assert sum(len(explain(shortage, request)) for shortage, _ in shown) < 1024

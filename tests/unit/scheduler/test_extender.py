@@ -84,7 +84,7 @@ def test_a_no_is_given_again_only_while_nothing_changes() -> None:
     assert ask(state, pod("c")).failed_nodes != first
 
 
-def test_what_no_end_of_another_pod_helps_is_told_apart() -> None:
+def test_what_no_end_of_another_pod_helps_is_distinguished() -> None:
     result = ask(state_of("n0"), pod("a", gpus=2))
     assert result.failed_and_unresolvable_nodes == {"n0": "gpu: 2 GPUs asked, a node offers at most 1"}
 

@@ -135,7 +135,7 @@ def test_a_bind_waits_until_all_of_the_gang_are_about_to_be_bound() -> None:
     assert sorted(item["spec"]["nodeName"] for item in api.pods.values()) == ["n0", "n1"]
 
 
-def test_what_is_held_too_long_is_let_go_as_a_whole_with_the_cause() -> None:
+def test_what_is_held_too_long_is_released_as_a_whole_with_the_cause() -> None:
     state, pods = state_of("n0", "n1", "n2"), gang_of(3)
     created(state, *pods)
     nodes = [answer(state, item, now=0.0) for item in pods[:2]]
@@ -147,7 +147,7 @@ def test_what_is_held_too_long_is_let_go_as_a_whole_with_the_cause() -> None:
     assert [state.fleet.held_by(f"uid-train-{at}") for at in range(3)] == [None] * 3
 
 
-def test_a_gang_that_was_let_go_is_held_again_once_those_that_did_not_come_are_asked_about() -> None:
+def test_a_gang_that_was_released_is_held_again_once_those_that_did_not_come_are_asked_about() -> None:
     state, pods = state_of("n0", "n1"), gang_of(2)
     created(state, *pods)
     arrive(state, "uid-train-0", answer(state, pods[0], now=0.0), 0.0)
@@ -159,7 +159,7 @@ def test_a_gang_that_was_let_go_is_held_again_once_those_that_did_not_come_are_a
     assert explain_pod(state, read_waiting(pods[0])) == FITS
 
 
-def test_a_bind_of_a_pod_whose_gang_was_let_go_is_refused() -> None:
+def test_a_bind_of_a_pod_whose_gang_was_released_is_refused() -> None:
     items = gang_of(2)
     state, api = state_of("n0", "n1"), ApiServer(*items)
     created(state, *items)

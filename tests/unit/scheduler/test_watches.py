@@ -16,7 +16,7 @@ from tests.unit.scheduler.extended import ApiServer, api_node, ask, bind_pod, po
 OURS = "fairgpu-scheduler-0_0b1c"
 
 
-def told(collection: Any, item: dict[str, Any]) -> dict[str, Any]:
+def reflected(collection: Any, item: dict[str, Any]) -> dict[str, Any]:
     """An item as the reflector hands it on."""
     read: dict[str, Any] = collection.read(item)
     return read
@@ -33,23 +33,23 @@ def test_nothing_is_answered_before_nodes_and_pods_were_read() -> None:
 def test_a_list_of_pods_holds_their_devices_and_one_that_is_deleted_frees_them() -> None:
     state, item = State(), pod("a", core=100)
     bind_pod(state_of("n0"), ApiServer(item), item, "n0")
-    NodesView(state).replaced([told(NODES, api_node("n0"))])
+    NodesView(state).replaced([reflected(NODES, api_node("n0"))])
     view = PodsView(state)
-    view.replaced([told(PODS, item)])
+    view.replaced([reflected(PODS, item)])
     assert ask(state, pod("b")).node_names == []
-    view.changed("DELETED", told(PODS, item))
+    view.changed("DELETED", reflected(PODS, item))
     assert ask(state, pod("b")).node_names == ["n0"]
 
 
 def test_a_node_whose_inventory_makes_no_sense_is_taken_out_until_it_does() -> None:
     state = State()
     view = NodesView(state)
-    view.replaced([told(NODES, api_node("n0")), told(NODES, api_node("n1"))])
-    view.changed("MODIFIED", told(NODES, api_node("n0", encode=nonsense)))
+    view.replaced([reflected(NODES, api_node("n0")), reflected(NODES, api_node("n1"))])
+    view.changed("MODIFIED", reflected(NODES, api_node("n0", encode=nonsense)))
     assert ask(state, pod("a"), names=["n0"]).node_names == []
-    view.changed("MODIFIED", told(NODES, api_node("n0")))
+    view.changed("MODIFIED", reflected(NODES, api_node("n0")))
     assert ask(state, pod("a"), names=["n0"]).node_names == ["n0"]
-    view.changed("DELETED", told(NODES, api_node("n0")))
+    view.changed("DELETED", reflected(NODES, api_node("n0")))
     assert list(state.fleet.rows) == ["n1"]
     view.replaced([])
     assert not state.fleet.rows
@@ -58,18 +58,18 @@ def test_a_node_whose_inventory_makes_no_sense_is_taken_out_until_it_does() -> N
 def test_a_node_that_is_left_out_has_an_event_that_says_why_and_counts_in_the_figures() -> None:
     state, api = State(), ApiServer()
     view = NodesView(state, NodeWarnings(api, lambda: "2026-01-01T00:00:00Z").warn)
-    view.replaced([told(NODES, api_node("n0", encode=nonsense)), told(NODES, api_node("n1"))])
+    view.replaced([reflected(NODES, api_node("n0", encode=nonsense)), reflected(NODES, api_node("n1"))])
     assert (state.figures().nodes, state.figures().refused, state.figures().gpus) == (1, 1, 1)
     twin = api_node("n1")
     twin["metadata"]["name"] = "n2"
-    view.changed("ADDED", told(NODES, twin))
+    view.changed("ADDED", reflected(NODES, twin))
     assert (state.figures().nodes, state.figures().shared) == (0, 2)
     said = {(event["involvedObject"]["name"], event["reason"]): event["message"] for event in api.posted}
     assert set(said) == {("n0", "InventoryRefused"), ("n1", "InventoryRefused"), ("n2", "InventoryRefused")}
     assert "the annotation fairgpu.io/inventory cannot be used" in said["n0", "InventoryRefused"]
     assert "another node offers the GPU" in said["n1", "InventoryRefused"]
-    view.changed("DELETED", told(NODES, twin))
-    view.changed("MODIFIED", told(NODES, api_node("n0")))
+    view.changed("DELETED", reflected(NODES, twin))
+    view.changed("MODIFIED", reflected(NODES, api_node("n0")))
     assert (state.figures().nodes, state.figures().refused, state.figures().shared) == (2, 0, 0)
 
 
@@ -112,7 +112,7 @@ def leading(acting: Acting, renewed: str, now: float) -> None:
 def marked(mark: str) -> dict[str, Any]:
     own = pod("fairgpu-scheduler-0")
     own["status"] = {"conditions": [{"type": "fairgpu.io/Leads", "message": mark}]}
-    return told(PODS, own)
+    return reflected(PODS, own)
 
 
 def test_a_leader_acts_once_its_watch_shows_its_mark_and_not_by_an_earlier_one() -> None:
@@ -121,7 +121,7 @@ def test_a_leader_acts_once_its_watch_shows_its_mark_and_not_by_an_earlier_one()
     leading(acting, "t0", 0)
     leading(acting, "t1", 2)
     first = acting.wanted_mark(2)
-    view.changed("MODIFIED", told(PODS, pod("fairgpu-scheduler-0")))
+    view.changed("MODIFIED", reflected(PODS, pod("fairgpu-scheduler-0")))
     assert not acting.acts(2)
     view.changed("MODIFIED", marked(first))
     assert acting.acts(14)

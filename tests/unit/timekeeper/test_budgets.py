@@ -107,7 +107,7 @@ def test_a_name_under_which_the_store_keeps_its_own_is_refused(name: str) -> Non
     assert (fault.path, fault.allowed) == ("metadata.name", "a name but book, notices and states")
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_shown_at_once() -> None:
     with pytest.raises(BudgetError) as caught:
         parse_budget(budget_object(namespaces=None, allowance={"gpuHours": "x"}, onExhausted="no"))
     assert [fault.path for fault in caught.value.faults] == [

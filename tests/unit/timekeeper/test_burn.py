@@ -99,7 +99,7 @@ def test_a_record_stays_small(steps: list[tuple[int, int]]) -> None:
 
 
 @given(settlements)
-def test_what_readers_are_told_is_exact_up_to_the_last_sample(steps: list[tuple[int, int]]) -> None:
+def test_what_readers_are_shown_is_exact_up_to_the_last_sample(steps: list[tuple[int, int]]) -> None:
     ledger = Ledger()
     for nanoseconds, spent in steps:
         ledger.settle(nanoseconds, spent)

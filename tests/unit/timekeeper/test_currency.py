@@ -29,23 +29,23 @@ def test_an_amount_is_worth_its_gpu_hours_times_the_price_to_a_hundredth(amount:
 
 
 def test_a_budget_shows_its_amounts_in_the_currency_that_is_set() -> None:
-    told = budget_answer(FIGURES, 0, EUROS).model_dump(mode="json")
-    assert told["currency"] == {"code": "EUR", "perGpuHour": 2.5}
-    assert told["costs"] == {"granted": 2.5, "available": 250.0, "spent": 252.5, "remaining": -2.5}
-    assert "101.00 GPU-hours 101% (252.50 EUR)" in describe(told)
+    shown = budget_answer(FIGURES, 0, EUROS).model_dump(mode="json")
+    assert shown["currency"] == {"code": "EUR", "perGpuHour": 2.5}
+    assert shown["costs"] == {"granted": 2.5, "available": 250.0, "spent": 252.5, "remaining": -2.5}
+    assert "101.00 GPU-hours 101% (252.50 EUR)" in describe(shown)
 
 
 def test_a_budget_without_limit_has_no_costs_of_what_is_left() -> None:
     unlimited = Summary("a", (), BudgetState.UNLIMITED, "", 0, 1, 0, None, GPU_HOUR, 0, None)
-    told = budget_answer(unlimited, 0, EUROS).model_dump(mode="json")
-    assert told["costs"] == {"granted": 0.0, "available": None, "spent": 2.5, "remaining": None}
+    shown = budget_answer(unlimited, 0, EUROS).model_dump(mode="json")
+    assert shown["costs"] == {"granted": 0.0, "available": None, "spent": 2.5, "remaining": None}
 
 
 def test_without_a_currency_amounts_are_gpu_hours_alone() -> None:
-    told = budget_answer(FIGURES, 0).model_dump(mode="json")
-    assert told["currency"] is None
-    assert told["costs"] is None
-    assert "EUR" not in describe(told)
+    shown = budget_answer(FIGURES, 0).model_dump(mode="json")
+    assert shown["currency"] is None
+    assert shown["costs"] is None
+    assert "EUR" not in describe(shown)
 
 
 def test_the_setting_names_a_code_and_what_a_gpu_hour_costs(tmp_path: Path) -> None:

@@ -37,16 +37,16 @@ def steps(pods: list[PodFacts], budget: Budget = HOLDING, found: Figures | None 
     return [f"{step.step} {step.pod.name}" for step in due(budget, found or figures(), pods, now)]
 
 
-def test_a_running_pod_is_told_first_and_evicted_once_the_notice_is_over() -> None:
+def test_a_running_pod_is_shown_first_and_evicted_once_the_notice_is_over() -> None:
     assert due(HOLDING, figures(), [pod("p")], NOW) == [Due(pod("p"), Step.NOTICE, NOW + NOTICE)]
-    told = pod("p", evict_at=NOW + NOTICE)
-    assert steps([told]) == []
-    assert steps([told], now=NOW + NOTICE - 1) == []
-    assert steps([told], now=NOW + NOTICE) == ["evict p"]
+    shown = pod("p", evict_at=NOW + NOTICE)
+    assert steps([shown]) == []
+    assert steps([shown], now=NOW + NOTICE - 1) == []
+    assert steps([shown], now=NOW + NOTICE) == ["evict p"]
 
 
 @pytest.mark.parametrize("state", [BudgetState.OPEN, BudgetState.GRACE, BudgetState.UNLIMITED])
-def test_nothing_goes_while_there_is_money_or_grace_and_what_was_told_is_called_off(state: BudgetState) -> None:
+def test_nothing_goes_while_there_is_money_or_grace_and_what_was_shown_is_called_off(state: BudgetState) -> None:
     pods = [pod("quiet"), pod("told", evict_at=NOW - 1)]
     assert steps(pods, found=figures(state)) == ["call-off told"]
 

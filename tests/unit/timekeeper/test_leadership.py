@@ -101,7 +101,7 @@ class Refusing:
         raise self.errors.pop(0)
 
 
-def test_why_the_lease_is_not_to_be_had_is_told_once_for_as_long_as_it_lasts() -> None:
+def test_why_the_lease_is_not_to_be_had_is_shown_once_for_as_long_as_it_lasts() -> None:
     forbidden = [ApiError(403, "Forbidden", f"try {number}") for number in range(3)]
     errors = [*forbidden, ApiError(409, "Conflict", "a race"), ApiError(0, "Unreachable", "refused"), forbidden[0]]
     api = Refusing(*errors)
@@ -111,5 +111,5 @@ def test_why_the_lease_is_not_to_be_had_is_told_once_for_as_long_as_it_lasts() -
         leadership.campaign(
             cast("KubernetesAPI", api), options, term, lambda: 0, lambda: 0.0, lambda _: len(api.errors) == 1
         )
-    told = [entry["reason"] for entry in logs if entry["log_level"] == "warning"]
-    assert told == ["the API server: 403 Forbidden", "the API server: 0 Unreachable"]
+    shown = [entry["reason"] for entry in logs if entry["log_level"] == "warning"]
+    assert shown == ["the API server: 403 Forbidden", "the API server: 0 Unreachable"]

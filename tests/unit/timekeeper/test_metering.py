@@ -122,7 +122,7 @@ def test_a_bound_pod_without_an_allocation_is_not_metered_before_a_gpu_container
         ([{"name": ""}, {"name": "fairgpu.io/budget"}], True, True),
     ],
 )
-def test_gates_of_others_are_told_from_ours(gates: Any, *, ours: bool, elsewhere: bool) -> None:
+def test_gates_of_others_are_distinguished_from_ours(gates: Any, *, ours: bool, elsewhere: bool) -> None:
     found = read_pod({"spec": {"schedulingGates": gates}})
     assert (found.gated, found.gated_elsewhere) == (ours, elsewhere)
 

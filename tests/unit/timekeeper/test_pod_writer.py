@@ -103,7 +103,7 @@ def test_a_pod_that_cannot_be_written_is_tried_again_after_a_while_and_behind_th
     assert world.turn() == ["a/2", "a/1"]
 
 
-def test_who_failed_three_times_is_counted_and_told_of_once_until_it_is_written(world: World) -> None:
+def test_who_failed_three_times_is_counted_and_reported_once_until_it_is_written(world: World) -> None:
     world.errors["a/1"] = NotWrittenError("500 etcdserver: request is too large")
     for _ in range(6):
         world.plan("a/1")
@@ -171,7 +171,7 @@ def test_nothing_is_begun_for_a_leader_that_leads_no_more_nor_by_a_plan_that_was
     assert world.turn() == []
 
 
-def test_a_pod_that_a_disruption_budget_keeps_is_told_of_once_and_is_not_failing(world: World) -> None:
+def test_a_pod_that_a_disruption_budget_keeps_is_reported_once_and_is_not_failing(world: World) -> None:
     world.errors["a/1"] = BlockedError("the disruption budget pdb needs 1 healthy pod")
     for _ in range(5):
         world.plan("a/1", plan=Plan.EVICTIONS, step=Step.EVICT)
@@ -194,7 +194,7 @@ def test_evictions_of_a_namespace_come_before_its_finalizers_and_these_before_it
     assert steps == ["a/gone", "a/ended", "a/released"]
 
 
-def test_events_are_told_beside_the_writes_and_the_oldest_are_dropped_of_too_many(world: World) -> None:
+def test_events_are_shown_beside_the_writes_and_the_oldest_are_dropped_of_too_many(world: World) -> None:
     world.writer.record(ObjectEvent(pod("a/1"), f"n{number}", "") for number in range(1200))
     world.writer.work_off()
     assert [notice.reason for notice in world.notices] == [f"n{number}" for number in range(200, 1200)]

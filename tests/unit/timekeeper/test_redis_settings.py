@@ -42,7 +42,7 @@ def test_a_setting_that_cannot_be_used_stops_the_start_and_says_what_to_write(
     assert said in str(refused.value)
 
 
-def test_no_password_is_told_when_a_setting_is_refused(tmp_path: Path) -> None:
+def test_no_password_is_shown_when_a_setting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError) as refused:
         read(tmp_path, "url: 'redis://me:hunter2@r:6379', password: hunter2")
     assert "hunter2" not in str(refused.value)
@@ -76,13 +76,13 @@ def test_the_store_of_the_manifests_is_spoken_to_as_they_set_it_up(tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["url: 'rediss://r:6379'", "sentinel: {nodes: [s-0]}", "cluster: {nodes: [c-0]}"])
-def test_a_store_of_ones_own_is_spoken_to_as_it_is_told(tmp_path: Path, text: str) -> None:
+def test_a_store_of_ones_own_is_spoken_to_as_it_is_shown(tmp_path: Path, text: str) -> None:
     found = read(tmp_path, text)
     assert not found.is_bundled
     assert (found.username, found.tls.ca_file) == (None, None)
 
 
-def test_what_is_told_of_the_store_of_the_manifests_counts(tmp_path: Path) -> None:
+def test_what_is_reported_the_store_of_the_manifests_counts(tmp_path: Path) -> None:
     found = read(tmp_path, "username: books, tls: {ca_file: /ca.crt}")
     assert (found.username, str(found.tls.ca_file)) == ("books", "/ca.crt")
 

@@ -49,7 +49,7 @@ def test_removing_a_pods_file_deletes_the_pod(source: FolderSource, tmp_path: Pa
     assert source.mirrors.pods.items() == []
 
 
-def test_a_file_that_is_broken_is_told_and_stops_nothing(source: FolderSource, tmp_path: Path) -> None:
+def test_a_file_that_is_broken_is_shown_and_stops_nothing(source: FolderSource, tmp_path: Path) -> None:
     (tmp_path / "pods" / "u2.json").write_text("{")
     (tmp_path / "budgets.yaml").write_text("{")
     source.refresh()
@@ -76,7 +76,7 @@ def test_a_grants_name_is_taken_once(source: FolderSource) -> None:
         source.create_grant(grant)
 
 
-def test_what_is_told_and_written_stands_in_files(source: FolderSource, tmp_path: Path) -> None:
+def test_what_is_shown_and_written_stands_in_files(source: FolderSource, tmp_path: Path) -> None:
     source.write_budget_status("team-a", {"state": "open"})
     source.record_event(ObjectEvent(gpu_pod("u1"), "BudgetExhausted", "nothing is left", warning=True))
     assert json.loads((tmp_path / "status" / "budget-team-a.json").read_text()) == {"state": "open"}

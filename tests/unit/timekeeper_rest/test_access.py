@@ -33,49 +33,49 @@ class Roles:
         return self.everything and action.verb == "list"
 
 
-def told(roles: Roles, caller: Caller, known: list[str], step: float = 0.0) -> AccessAnswer:
+def shown(roles: Roles, caller: Caller, known: list[str], step: float = 0.0) -> AccessAnswer:
     clock = itertools.count(0.0, step) if step else itertools.repeat(0.0)
     return access_of(caller, roles, lambda: known, lambda: next(clock))
 
 
 def test_who_may_list_all_budgets_is_asked_about_no_namespace() -> None:
     roles = Roles([], everything=True)
-    answer = told(roles, ALICE, ["team-a"])
+    answer = shown(roles, ALICE, ["team-a"])
     assert (answer.readsAll, answer.namespaces, answer.complete) == (True, [], True)
     assert [action for action in roles.asked if action.namespace] == []
 
 
-def test_others_are_told_the_namespaces_that_they_may_read() -> None:
-    answer = told(Roles(["team-a", "team-c"]), ALICE, ["team-a", "team-b", "team-c"])
+def test_others_are_shown_the_namespaces_that_they_may_read() -> None:
+    answer = shown(Roles(["team-a", "team-c"]), ALICE, ["team-a", "team-b", "team-c"])
     assert (answer.readsAll, answer.namespaces, answer.complete) == (False, ["team-a", "team-c"], True)
 
 
 def test_a_large_cluster_is_not_searched_to_its_end_and_that_is_said() -> None:
     roles = Roles(["z"])
-    answer = told(roles, ALICE, [f"team-{number:04d}" for number in range(5000)] + ["z"])
+    answer = shown(roles, ALICE, [f"team-{number:04d}" for number in range(5000)] + ["z"])
     assert (answer.namespaces, answer.complete) == ([], False)
     assert len([action for action in roles.asked if action.namespace]) == MAX_TRIED
 
 
 def test_a_slow_api_server_does_not_keep_a_person_waiting() -> None:
     roles = Roles(["team-9"])
-    answer = told(roles, ALICE, [f"team-{number}" for number in range(50)], step=0.5)
+    answer = shown(roles, ALICE, [f"team-{number}" for number in range(50)], step=0.5)
     assert answer.complete is False
     assert len([action for action in roles.asked if action.namespace]) < 5
 
 
-def test_what_was_found_before_the_caller_had_asked_too_often_is_told() -> None:
+def test_what_was_found_before_the_caller_had_asked_too_often_is_shown() -> None:
     roles = Roles(["team-0", "team-9"])
     roles.patience = 5
-    answer = told(roles, ALICE, [f"team-{number}" for number in range(10)])
+    answer = shown(roles, ALICE, [f"team-{number}" for number in range(10)])
     assert (answer.namespaces, answer.complete) == (["team-0"], False)
 
 
-def test_who_has_asked_too_often_for_anything_is_told_so() -> None:
+def test_who_has_asked_too_often_for_anything_is_shown_so() -> None:
     roles = Roles(["team-0"])
     roles.patience = 1
     with pytest.raises(TooManyRequestsError):
-        told(roles, ALICE, ["team-0"])
+        shown(roles, ALICE, ["team-0"])
 
 
 def test_what_groups_and_names_speak_of_is_tried_first() -> None:
@@ -86,4 +86,4 @@ def test_what_groups_and_names_speak_of_is_tried_first() -> None:
 
 def test_a_service_accounts_own_namespace_is_tried_even_where_nothing_ran_yet() -> None:
     account = Caller("system:serviceaccount:new-team:viewer")
-    assert told(Roles(["new-team"]), account, []).namespaces == ["new-team"]
+    assert shown(Roles(["new-team"]), account, []).namespaces == ["new-team"]

@@ -90,7 +90,7 @@ def test_what_is_no_amount_is_refused_by_its_field(given_value: Any) -> None:
 
 
 @given(st.decimals(min_value="0.000001", max_value=MAX_GPU_HOURS, places=6))
-def test_an_amount_as_a_json_number_is_exact_while_a_double_tells_it(amount: Any) -> None:
+def test_an_amount_as_a_json_number_is_exact_while_a_double_shows_it(amount: Any) -> None:
     as_json = float(amount)
     if f"{amount:f}".rstrip("0").rstrip(".") == gpu_hours_text("gpuHours", as_json):
         assert from_gpu_hours(gpu_hours_text("gpuHours", as_json)) == int(amount * 3_600_000_000)

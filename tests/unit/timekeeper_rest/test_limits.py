@@ -109,7 +109,7 @@ def test_good_tokens_use_up_nothing_of_their_address() -> None:
         authority.authenticate(f"good-user{number}-1", "10.0.0.1")
 
 
-def test_nobody_is_told_to_ask_less_because_nobody_answered() -> None:
+def test_nobody_is_asked_to_ask_less_because_nobody_answered() -> None:
     server = Server()
     server.away = True
     authority = CachingAuthority(server, Clock())

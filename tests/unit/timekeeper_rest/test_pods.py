@@ -75,7 +75,7 @@ def of(uid: str) -> PodIdentity:
     return PodIdentity("team-a", uid, uid, 0)
 
 
-def test_a_pod_that_asks_on_and_on_is_read_once_in_a_few_seconds_and_told_of_the_end_within_ten() -> None:
+def test_a_pod_that_asks_on_and_on_is_read_once_in_a_few_seconds_and_reported_the_end_within_ten() -> None:
     clock, pods = [0.0], CountedPods()
     known = EndedPods(pods, lambda: clock[0])
     for _ in range(1000):

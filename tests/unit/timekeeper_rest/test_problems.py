@@ -68,7 +68,7 @@ def test_what_may_be_tried_again_says_when() -> None:
     assert dict(answer(problem_of(TooManyRequestsError("too many", 7))).headers)[b"retry-after"] == b"7"
 
 
-def test_a_mistake_of_ours_is_logged_and_tells_the_client_nothing_of_the_inside(logged: list[Any]) -> None:
+def test_a_mistake_of_ours_is_logged_and_shows_the_client_nothing_of_the_inside(logged: list[Any]) -> None:
     response = answer(problem_of(KeyError("inside")))
     assert b"inside" not in response.body
     assert [event["event"] for event in logged] == ["request failed"]

@@ -27,17 +27,17 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 30))
 
 
-async def told(feed: StatesFeed, since: str | None, wait: float = 0.0) -> Any:
+async def document_after(feed: StatesFeed, since: str | None, wait: float = 0.0) -> Any:
     body = await feed.answer(parse_cursor(since) if since else None, wait)
     assert body is not None
     return json.loads(body)
 
 
-def test_without_a_cursor_everything_is_told_at_once() -> None:
+def test_without_a_cursor_everything_is_shown_at_once() -> None:
     async def work() -> None:
         feed = StatesFeed()
         feed.apply(changes(3, state("a"), state("b"), full=True))
-        document = await told(feed, None, 60)
+        document = await document_after(feed, None, 60)
         assert (document["cursor"], document["full"]) == ("e1.3", True)
         assert document["prices"] == {"*": 1.0, "A100": 2.5}
         decoded = decode_document(document)
@@ -46,13 +46,13 @@ def test_without_a_cursor_everything_is_told_at_once() -> None:
     run(work())
 
 
-def test_with_a_cursor_only_what_changed_since_is_told() -> None:
+def test_with_a_cursor_only_what_changed_since_is_shown() -> None:
     async def work() -> None:
         feed = StatesFeed()
         feed.apply(changes(3, state("a"), state("b"), full=True))
         feed.apply(changes(4, state("b", 4)))
         feed.apply(changes(5, state("c")))
-        document = await told(feed, "e1.3")
+        document = await document_after(feed, "e1.3")
         assert not document["full"]
         assert {item["namespace"]: item["remaining"] for item in document["states"]} == {"b": "4", "c": "5"}
 
@@ -60,17 +60,17 @@ def test_with_a_cursor_only_what_changed_since_is_told() -> None:
 
 
 @pytest.mark.parametrize("since", ["e0.3", "e1.9"], ids=["of another epoch", "of a version that was lost"])
-def test_everything_is_told_to_a_cursor(since: str) -> None:
+def test_everything_is_asked_to_a_cursor(since: str) -> None:
     async def work() -> None:
         feed = StatesFeed()
         feed.apply(changes(3, state("a"), full=True))
-        document = await told(feed, since)
+        document = await document_after(feed, since)
         assert (document["full"], document["cursor"]) == (True, "e1.3")
 
     run(work())
 
 
-def test_who_waits_is_told_as_soon_as_something_changes() -> None:
+def test_who_waits_is_shown_as_soon_as_something_changes() -> None:
     async def work() -> None:
         feed = StatesFeed()
         feed.apply(changes(3, state("a"), full=True))
@@ -84,21 +84,21 @@ def test_who_waits_is_told_as_soon_as_something_changes() -> None:
     run(work())
 
 
-def test_who_waits_in_vain_is_told_that_nothing_changed() -> None:
+def test_who_waits_in_vain_is_shown_that_nothing_changed() -> None:
     async def work() -> None:
         feed = StatesFeed()
         feed.apply(changes(3, state("a"), full=True))
-        document = await told(feed, "e1.3", 0.01)
+        document = await document_after(feed, "e1.3", 0.01)
         assert (document["cursor"], document["full"], document["states"]) == ("e1.3", False, [])
 
     run(work())
 
 
-def test_a_cursor_from_a_worker_that_heard_more_waits_for_this_one_to_catch_up() -> None:
+def test_a_cursor_from_a_worker_that_knows_more_waits_for_this_one_to_catch_up() -> None:
     async def work() -> None:
         feed = StatesFeed()
         feed.apply(changes(3, state("a"), full=True))
-        waiting = asyncio.create_task(told(feed, "e1.4", 60))
+        waiting = asyncio.create_task(document_after(feed, "e1.4", 60))
         await asyncio.sleep(0)
         feed.apply(changes(4, state("a", 1)))
         await asyncio.sleep(0)
@@ -113,7 +113,7 @@ def test_everybody_is_answered_when_the_worker_is_to_end() -> None:
     async def work() -> None:
         feed = StatesFeed()
         feed.apply(changes(3, state("a"), full=True))
-        waiting = asyncio.create_task(told(feed, "e1.3", 60))
+        waiting = asyncio.create_task(document_after(feed, "e1.3", 60))
         await asyncio.sleep(0)
         feed.end()
         assert (await waiting)["states"] == []
@@ -147,7 +147,7 @@ def test_a_client_that_follows_at_any_pace_ends_with_the_same_states(
             truth |= {name: str(value) for name, value in latest.items()}
             feed.apply(changes(version, *(state(name, value) for name, value in latest.items())))
             if version > len(batches) or data.draw(st.booleans()):
-                document = await told(feed, since)
+                document = await document_after(feed, since)
                 seen |= {item["namespace"]: item["remaining"] for item in document["states"]}
                 since = document["cursor"]
         assert seen == truth

@@ -115,7 +115,7 @@ def test_the_first_replica_to_make_an_authority_wins(tmp_path: Path) -> None:
     assert kept.pair.certificate_pem == authority
 
 
-def test_a_vault_that_cannot_be_read_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+def test_a_vault_that_cannot_be_read_is_shown_and_nothing_is_made(tmp_path: Path) -> None:
     class Away(FolderVault):
         def read(self, name: str) -> StoredPair | None:
             raise VaultError(f"{name}: no route")

@@ -56,7 +56,7 @@ def test_what_was_used_goes_to_the_hours_since_it_was_last_written(
     taken = None if before is None else HourlyPoint(found[0].start, 0, 0, 0, before)
     total = added + (before or 0)
     result = with_used(hourly_points(found, ((0, 1),), SHOWN, taken, 0), taken, found[0].start, total)
-    told = [cut.used or 0 for cut in result]
-    assert told == sorted(told)
-    assert told[-1] == total
+    shown = [cut.used or 0 for cut in result]
+    assert shown == sorted(shown)
+    assert shown[-1] == total
     assert with_used([], taken, 0, total) == []

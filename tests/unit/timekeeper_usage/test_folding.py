@@ -44,7 +44,7 @@ def test_days_hold_what_their_hours_held_whenever_they_are_folded(found: list[Ro
 
 
 @given(rows, edges)
-def test_what_lies_in_a_period_is_told_from_what_lies_beside_it(found: list[Row], at: list[int]) -> None:
+def test_what_lies_in_a_period_is_distinguished_from_what_lies_beside_it(found: list[Row], at: list[int]) -> None:
     hours = [edge // HOUR for edge in at]
     for first, end in pairwise(hours):
         assert sums(fold(found, at), first, end) == sums(found, first, end)

@@ -55,10 +55,10 @@ def test_what_is_no_window_is_refused_with_what_is_one(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("hour", "1h"), ("day", "1d"), ("week", "1w"), ("month", "month"), ("6h", "6h"), ("2d", "2d")]
+    ("text", "shown"), [("hour", "1h"), ("day", "1d"), ("week", "1w"), ("month", "month"), ("6h", "6h"), ("2d", "2d")]
 )
-def test_a_step_is_told_in_its_shortest_form(text: str, told: str) -> None:
-    assert parse_step(text) == told
+def test_a_step_is_shown_in_its_shortest_form(text: str, shown: str) -> None:
+    assert parse_step(text) == shown
 
 
 @pytest.mark.parametrize("text", ["", "0d", "30m", "1month", "day,hour", "1.5h", "999999h"])

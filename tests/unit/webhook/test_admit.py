@@ -69,7 +69,9 @@ def test_a_refused_template_is_explained_and_the_status_is_1(
     assert "!  spec.template.spec.containers[0].resources.limits[fairgpu.io/gpu-core]" in shown
 
 
-def test_a_template_that_the_cluster_refuses_is_not_let_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_template_that_the_cluster_refuses_is_not_admitted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = tmp_path / "settings"
     settings.write_text("webhook: {templates: refuse}")
     assert admit(tmp_path, BAD, "--settings", str(settings)) == 1

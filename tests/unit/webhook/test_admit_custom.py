@@ -170,7 +170,7 @@ def test_a_gpu_outside_all_templates_is_named_and_cannot_be_judged(
     )
 
 
-def test_of_a_custom_resource_without_a_template_nothing_is_foretold(
+def test_of_a_custom_resource_without_a_template_nothing_is_predicted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, (found,) = admit(tmp_path, custom("example.org/v1", "Thing", {"size": 3}), capsys)

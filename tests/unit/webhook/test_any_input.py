@@ -93,14 +93,14 @@ any_json = st.recursive(
 
 @share(0.1)
 @given(route=ROUTES, body=st.binary(max_size=200))
-def test_bytes_are_told_to_be_no_review(route: str, body: bytes) -> None:
+def test_bytes_are_answered_to_be_no_review(route: str, body: bytes) -> None:
     with pytest.raises(ReviewError):
         answer(route, body, KNOWLEDGE, SETTINGS, 0.0)
 
 
 @share(0.1)
 @given(route=ROUTES, document=any_json, wrapped=st.booleans())
-def test_json_that_is_no_review_is_told_to_be_none(route: str, document: Any, wrapped: bool) -> None:  # noqa: FBT001
+def test_json_that_is_no_review_is_answered_to_be_none(route: str, document: Any, wrapped: bool) -> None:  # noqa: FBT001
     if wrapped:
         # One in a million is a review: a request is one that has a uid.
         assume(not (isinstance(document, dict) and isinstance(document.get("uid"), str) and document["uid"]))
@@ -346,7 +346,7 @@ def test_what_is_left_unread_changes_no_answer(  # noqa: PLR0917
     ids=["10^30", "long", "below int64", "infinite", "half a surrogate", "no UTF-8", "deep", "deep maps", "cut"],
 )
 @pytest.mark.parametrize("field", [b"priority", b"managed", b"activeDeadlineSeconds", b"volumes", b"containers"])
-def test_what_other_readers_stumble_over_is_answered_or_told_to_be_no_review(
+def test_what_other_readers_stumble_over_is_answered_or_answered_to_be_no_review(
     route: str, text: bytes, field: bytes
 ) -> None:
     for operation in ("CREATE", "UPDATE"):

@@ -86,7 +86,7 @@ def test_memory_is_paid_for_where_it_is_more_than_the_time() -> None:
     assert "about 0.8 GPU-hours an hour" in warning
 
 
-def test_memory_in_mib_makes_the_cost_a_range_up_to_what_the_event_of_a_held_pod_tells() -> None:
+def test_memory_in_mib_makes_the_cost_a_range_up_to_what_the_event_of_a_held_pod_shows() -> None:
     limits = {"fairgpu.io/gpu-core": "0", "fairgpu.io/gpu-memory": "3000"}
     [warning] = mutate(pod(container(limits=limits)), knowing(BudgetState.HELD)).warnings
     assert "about 0.1 to 0.183 GPU-hours an hour" in warning

@@ -43,11 +43,11 @@ def test_it_is_refused_with_the_field_and_what_to_write(item: Pod, path: str, in
         {"volumes": [{"name": "data", "emptyDir": {}}]},
     ],
 )
-def test_what_is_common_is_let_in(fields: dict[str, Any]) -> None:
+def test_what_is_common_is_admitted(fields: dict[str, Any]) -> None:
     assert mutate(gpu_pod(**fields)).allowed
 
 
-def test_a_mount_below_ours_is_let_in() -> None:
+def test_a_mount_below_ours_is_admitted() -> None:
     mounts = [{"name": "data", "mountPath": "/run/fairgpu-data"}, {"name": "data", "mountPath": "/run"}]
     assert mutate(pod(gpu_container(volumeMounts=mounts))).allowed
 

@@ -73,7 +73,7 @@ ALONE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", SPANNING)
-def test_a_fraction_in_a_job_of_several_pods_is_let_in_with_a_warning(what: str) -> None:
+def test_a_fraction_in_a_job_of_several_pods_is_admitted_with_a_warning(what: str) -> None:
     fields, said = SPANNING[what]
     answer = mutate(pod(container(limits=THIRTY, **fields)))
     assert answer.allowed
@@ -84,12 +84,12 @@ def test_a_fraction_in_a_job_of_several_pods_is_let_in_with_a_warning(what: str)
 
 
 @pytest.mark.parametrize("what", ALONE)
-def test_a_fraction_in_a_pod_that_works_alone_is_let_in_without_a_word(what: str) -> None:
+def test_a_fraction_in_a_pod_that_works_alone_is_admitted_without_a_word(what: str) -> None:
     assert mutate(pod(container(limits=THIRTY, **ALONE[what]))).warnings == []
 
 
 @pytest.mark.parametrize("what", SPANNING)
-def test_whole_gpus_are_let_in_without_a_word(what: str) -> None:
+def test_whole_gpus_are_admitted_without_a_word(what: str) -> None:
     fields, _ = SPANNING[what]
     assert mutate(pod(container(limits={"nvidia.com/gpu": "2"}, **fields))).warnings == []
 
@@ -99,7 +99,7 @@ def test_a_sign_in_a_container_without_a_gpu_is_none() -> None:
     assert mutate(pod(container(limits=THIRTY), launcher)).warnings == []
 
 
-def test_two_gpus_are_told_what_both_come_to() -> None:
+def test_two_gpus_are_shown_what_both_come_to() -> None:
     limits = {"nvidia.com/gpu": "2", "nvidia.com/gpucores": "40", "nvidia.com/gpumem": "4000"}
     (warning,) = mutate(pod(container(limits=limits, **env(WORLD_SIZE="4")))).warnings
     assert "asks for 40 percent of a GPU" in warning

@@ -49,7 +49,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("what", EXPOSED)
-def test_a_pod_that_reaches_past_its_share_is_let_in_with_a_warning(what: str) -> None:
+def test_a_pod_that_reaches_past_its_share_is_admitted_with_a_warning(what: str) -> None:
     item, said = EXPOSED[what]
     answer = mutate(item)
     assert answer.allowed
@@ -58,7 +58,7 @@ def test_a_pod_that_reaches_past_its_share_is_let_in_with_a_warning(what: str) -
 
 
 @pytest.mark.parametrize("what", PLAIN)
-def test_a_pod_that_does_not_is_let_in_without_a_word(what: str) -> None:
+def test_a_pod_that_does_not_is_admitted_without_a_word(what: str) -> None:
     assert mutate(PLAIN[what]).warnings == []
 
 

@@ -92,7 +92,7 @@ def test_a_policy_is_open_where_any_of_its_rules_is(policy: dict[str, Any] | Non
 
 
 def test_the_policy_is_read_again_and_again_and_a_failure_leaves_what_is_known() -> None:
-    api, told = StoredObjects(), []
+    api, shown = StoredObjects(), []
     turns = iter(range(4))
 
     def wait(_seconds: float) -> bool:
@@ -105,5 +105,5 @@ def test_the_policy_is_read_again_and_again_and_a_failure_leaves_what_is_known()
     def forbidden(_verb: str, path: str) -> None:
         raise ApiError(403, "Forbidden", path)
 
-    follow_policy(api, told.append, wait)
-    assert told == [True, False, False]
+    follow_policy(api, shown.append, wait)
+    assert shown == [True, False, False]

@@ -9,7 +9,7 @@ from prometheus_client.exposition import generate_latest
 from webhook.metrics import BUCKETS, Measures
 
 
-def told(registry: CollectorRegistry) -> dict[str, float]:
+def shown(registry: CollectorRegistry) -> dict[str, float]:
     lines = generate_latest(registry).decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
@@ -31,7 +31,7 @@ def test_each_review_is_published_once_however_often_all_are_published() -> None
     measures.reviewed("mutate", "changed", 0.0004)
     measures.reviewed("validate", "refused", 3.0)
     measures.publish()
-    figures = told(registry)
+    figures = shown(registry)
     assert (figures[reviews("mutate", "changed")], figures[reviews("validate", "refused")]) == (2, 1)
     assert figures[reviews("mutate", "refused")] == 0
     assert figures['fairgpu_webhook_review_duration_seconds_sum{webhook="mutate"}'] == pytest.approx(0.0007)
@@ -44,7 +44,7 @@ def test_a_duration_falls_into_every_bucket_whose_bound_it_does_not_pass(seconds
     measures = Measures(registry)
     measures.reviewed("mutate", "untouched", seconds)
     measures.publish()
-    figures = told(registry)
+    figures = shown(registry)
     assert figures[bucket("mutate", "+Inf")] == 1
     for bound in BUCKETS:
         assert figures[bucket("mutate", str(bound))] == (seconds <= bound)

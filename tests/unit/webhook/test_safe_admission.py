@@ -17,7 +17,7 @@ GATE = {"name": "fairgpu.io/budget"}
 def safe(left: float, committed: float, *, hold: bool = False, **fields: Any) -> Knowledge:
     """A budget of which so many GPU-hours are left, and of these so many committed."""
     terms = SafeAdmission(int(committed * GPU_HOUR), 7200, hold)
-    return knowing(remaining_hours=left, told={"safe": terms, **fields.pop("told", {})}, **fields)
+    return knowing(remaining_hours=left, changes={"safe": terms, **fields.pop("changes", {})}, **fields)
 
 
 def running(hours: float | None, limits: dict[str, str] | None = None) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def test_one_that_does_not_fit_gets_the_class_of_those_over_budget_otherwise() -
     assert stored["spec"]["priorityClassName"] == "gpu-over-budget"
 
 
-def test_its_author_is_told_what_it_needs_and_what_there_is() -> None:
+def test_its_author_is_shown_what_it_needs_and_what_there_is() -> None:
     [warning] = mutate(running(5), safe(10, 6)).warnings
     assert "It may spend 5 GPU-hours (its activeDeadlineSeconds), and 10 less 6 committed are left." in warning
     [warning] = mutate(running(None), safe(10, 9, hold=True)).warnings
@@ -103,7 +103,7 @@ def test_no_warning_outgrows_what_the_api_server_shows() -> None:
 
 @pytest.mark.parametrize("state", [BudgetState.OPEN])
 def test_of_a_budget_that_is_only_observed_users_hear_nothing(state: BudgetState) -> None:
-    observed = knowing(state, remaining_hours=-5, rate=10_000_000, told={"enforced": False})
+    observed = knowing(state, remaining_hours=-5, rate=10_000_000, changes={"enforced": False})
     assert mutate(running(None), observed).warnings == []
 
 

@@ -59,7 +59,7 @@ def test_a_manifest_that_asks_for_more_is_refused_with_what_the_pod_was_made_wit
     assert "4096" in refused.message
 
 
-def test_a_manifest_that_chooses_another_model_is_told_that_the_pod_keeps_its_own() -> None:
+def test_a_manifest_that_chooses_another_model_is_shown_that_the_pod_keeps_its_own() -> None:
     stored = admitted(original())
     changed = original()
     changed["metadata"]["annotations"]["nvidia.com/use-gputype"] = "H100"

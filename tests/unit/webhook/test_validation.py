@@ -44,7 +44,7 @@ def test_a_gpu_in_an_ephemeral_container_is_refused() -> None:
     assert "spec.ephemeralContainers[0].resources" in refused.message
 
 
-def test_an_ephemeral_container_without_a_gpu_is_let_in() -> None:
+def test_an_ephemeral_container_without_a_gpu_is_admitted() -> None:
     stored = admitted(gpu_pod())
     stored["spec"]["ephemeralContainers"] = [container("debug")]
     assert validate(stored, operation="UPDATE", subResource="ephemeralcontainers", oldObject={}).allowed
@@ -91,7 +91,7 @@ def test_faulty_templates_can_be_refused_or_ignored() -> None:
     assert ignored.warnings == []
 
 
-def test_other_kinds_and_shapes_are_let_in() -> None:
+def test_other_kinds_and_shapes_are_admitted() -> None:
     for item in ({}, {"spec": None}, {"spec": {"template": []}}):
         assert validate(item, kind=kind("Deployment")).allowed
         assert validate(item, kind=kind("Service")).allowed

@@ -76,7 +76,7 @@ class _Scene(NamedTuple):
 def amount_going_on(
     acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
 ) -> tuple[Key, int] | None:
-    """Returns the new amount of a session that only goes on at its rate, as most do; None for any other session.
+    """Returns the new amount of a session that continues at its rate, as most do; None for any other session.
 
     `settle` would write that amount and nothing else. A session that is due a ledger entry gets None. To be used only
     where reservations are billed.

@@ -93,7 +93,7 @@ class OrderAnswers:
         return True
 
     def _waiting(self, kind: str, name: str, budget: str, generation: int, now: int, before: Json) -> Json | None:
-        """Returns the status of an order whose budget does not exist yet; None before it has waited for PATIENCE."""
+        """Returns the status of an order whose budget does not exist; None until the order has waited for PATIENCE."""
         due = self._without_budget.setdefault((kind, name), now + PATIENCE)
         if budget in self.books.budgets.objects:
             return None  # the budget's own status says what is wrong with it

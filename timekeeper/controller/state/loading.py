@@ -215,7 +215,7 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 
 
 def bring_back(books: Books, behind: set[str]) -> None:
-    """Meters again, in memory, the sessions that ended after the checkpoint from which their account starts again.
+    """Meters sessions again, in memory: those that ended after the checkpoint from which their account was restored.
 
     Where the store still holds them, this changes nothing there.
     """

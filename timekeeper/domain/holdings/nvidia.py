@@ -111,7 +111,7 @@ _MIG_IN_PRODUCT: Final = re.compile(r"-MIG-(?P<profile>[^ ]+?)(?:-SHARED)?$")
 
 
 def decide(pod: BoundPod, node: HostNode) -> Decision:
-    """Returns the parts that a pod holds of NVIDIA's GPUs by what it asks of the device plugin.
+    """Returns the parts of NVIDIA's GPUs that a pod holds, by its requests to the device plugin.
 
     A replica of a GPU that n pods share is 1/n of it. A MIG device has its compute slices of the model's own, and its
     memory of the GPU's. A model that no label names, a profile in another form, and labels that exclude each other
@@ -195,7 +195,7 @@ def _part(node: HostNode, name: str, model: str, doubts: set[Doubt]) -> tuple[Fr
 
 
 def _single_profile(node: HostNode) -> str:
-    """Returns the profile of the MIG devices that stand for GPUs on a node; empty where GPUs are not divided so."""
+    """Returns the profile of the MIG devices that a node offers as GPUs; empty where its GPUs are not divided so."""
     matched = _MIG_IN_PRODUCT.search(node.label(PRODUCT))
     return matched["profile"] if matched else node.label(GKE_PARTITION)
 

@@ -104,7 +104,7 @@ TOLD: dict[str, tuple[Corruption, Found]] = {
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_whatever_is_told_falsely_is_named(books: LedgerHarness, name: str) -> None:
+def test_whatever_is_shown_falsely_is_named(books: LedgerHarness, name: str) -> None:
     corrupt, expected = TOLD[name]
     corrupt(books)
     assert found(books) == expected

@@ -57,7 +57,7 @@ class World(KeptWorld):
     def after(self, seconds: float) -> list[str]:
         """What is told after so long."""
         self.round(seconds)
-        return self.told_by(self.recorder.tell)
+        return self.notices_during(self.recorder.record_changes)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
         yield World(client, tmp_path)
 
 
-def test_each_change_of_a_budgets_state_is_told_once_as_it_happens(world: World) -> None:
+def test_each_change_of_a_budgets_state_is_shown_once_as_it_happens(world: World) -> None:
     world.spend(**GRACE)
     assert world.after(HOUR) == []
     assert world.after(HOUR) == ["BudgetInGrace"]
@@ -99,13 +99,13 @@ def test_the_words_say_what_is_spent_what_follows_and_what_to_do(world: World) -
             "at 2026-02-01T00:00:00Z."
         ),
         (
-            "8.00 of 12.00 GPU-hours are left until 2026-02-01T00:00:00Z: new pods run as usual, and held ones are let "
+            "8.00 of 12.00 GPU-hours are left until 2026-02-01T00:00:00Z: new pods run as usual, and held ones are "
             "go as far as it pays."
         ),
     ]
 
 
-def test_a_budget_that_holds_says_so_and_the_pod_is_told_why_it_is_let_go(world: World) -> None:
+def test_a_budget_that_holds_says_so_and_the_pod_is_shown_why_it_is_released(world: World) -> None:
     world.spend(onExhausted="hold")
     assert world.after(2 * HOUR) == ["BudgetHeld"]
     assert "New pods wait; running ones go on." in world.notices[-1].message
@@ -128,15 +128,15 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_told_why_it_is_let_go(world:
     world.grant(2)
     world.after(0)
     assert world.jobs.release(world.now) == 1
-    told = world.notices[-1]
-    assert (told.regarding["metadata"]["name"], told.reason, told.warning) == ("waits", "BudgetGateLifted", False)
-    assert told.message == (
+    shown = world.notices[-1]
+    assert (shown.regarding["metadata"]["name"], shown.reason, shown.warning) == ("waits", "BudgetGateLifted", False)
+    assert shown.message == (
         "There is money for this pod again: 1.00 GPU-hours are left in a. It costs 0.5 GPU-hours an hour, "
         "0.083333 for its first 10 minutes."
     )
 
 
-def test_a_held_pod_is_told_anew_of_money_that_does_not_reach_it(world: World) -> None:
+def test_a_held_pod_is_shown_anew_of_money_that_does_not_reach_it(world: World) -> None:
     world.spend(onExhausted="hold")
     world.after(3 * HOUR)
     world.stage.gated("waits", "team-a", core=100)
@@ -147,8 +147,8 @@ def test_a_held_pod_is_told_anew_of_money_that_does_not_reach_it(world: World) -
             world.grant(gpu_hours)
         world.after(0)
         world.jobs.release(world.now)
-    told = [notice.message for notice in world.notices if notice.reason == "BudgetHoldsPod"]
-    assert [message.partition(" GPU-hours are left")[0] for message in told] == [
+    shown = [notice.message for notice in world.notices if notice.reason == "BudgetHoldsPod"]
+    assert [message.partition(" GPU-hours are left")[0] for message in shown] == [
         "Waits for money: -1.00 of 2.00",
         "Waits for money: 0.00 of 3.00",
     ]
@@ -160,7 +160,7 @@ def test_a_budget_that_is_only_observed_says_that_nothing_follows(world: World) 
     assert "Nothing follows from it" in world.notices[-1].message
 
 
-def test_a_new_leader_repeats_nothing_that_the_status_shows_and_tells_what_it_does_not(world: World) -> None:
+def test_a_new_leader_repeats_nothing_that_the_status_shows_and_shows_what_it_does_not(world: World) -> None:
     world.spend(onExhausted="hold")
     assert world.after(2 * HOUR) == ["BudgetHeld"]
     world.writer.write(world.now)
@@ -171,7 +171,7 @@ def test_a_new_leader_repeats_nothing_that_the_status_shows_and_tells_what_it_do
     assert world.after(10) == ["BudgetReopened"]
 
 
-def test_what_a_new_leader_tells_again_is_the_same_event_in_other_words_and_another_exhaustion_is_another(
+def test_what_a_new_leader_shows_again_is_the_same_event_in_other_words_and_another_exhaustion_is_another(
     world: World,
 ) -> None:
     world.spend(onExhausted="hold")
@@ -187,18 +187,18 @@ def test_what_a_new_leader_tells_again_is_the_same_event_in_other_words_and_anot
     assert len({notice.id for notice in world.notices}) == 3
 
 
-def test_the_next_period_is_told_as_reopened(world: World) -> None:
+def test_the_next_period_is_shown_as_reopened(world: World) -> None:
     world.spend(onExhausted="hold", period={"every": "day"})
     assert world.after(3 * HOUR) == ["BudgetHeld"]
     world.mirrors.pods.changed("DELETED", world.mirrors.pods.items()[0])
     assert world.after(24 * HOUR) == ["BudgetReopened"]
 
 
-def test_what_a_turn_does_not_come_to_is_told_in_the_next(world: World) -> None:
+def test_what_a_turn_does_not_come_to_is_shown_in_the_next(world: World) -> None:
     names = [f"b{number}" for number in range(3)]
     world.replace("budgets", [budget_object(name, [name], allowance={"gpuHours": 0}) for name in names])
     world.keeper.reconcile(world.now)
-    told = world.notices
+    shown = world.notices
 
     def slowly() -> float:
         world.elapsed += 0.2
@@ -207,10 +207,10 @@ def test_what_a_turn_does_not_come_to_is_told_in_the_next(world: World) -> None:
     world.recorder.clock = slowly
     counts = [world.recorder.record_changes() for _ in range(4)]
     assert counts == [1, 1, 1, 0]
-    assert sorted(notice.regarding["metadata"]["name"] for notice in told) == names
+    assert sorted(notice.regarding["metadata"]["name"] for notice in shown) == names
 
 
-def test_a_state_is_told_before_the_status_shows_it(world: World) -> None:
+def test_a_state_is_shown_before_the_status_shows_it(world: World) -> None:
     term = Term(lambda: 0.0)
     term.hold(1, 1.0)
     work = LeaderTasks(TaskEnvironment(world.client, world, term, lambda: world.now), ControllerRules(), JobMeasures())

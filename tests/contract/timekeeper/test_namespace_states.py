@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.ledger.harness import NOON, LedgerHarness, published, told
+from tests.support.ledger.harness import NOON, LedgerHarness, published, state_answer
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.budgets import Budget
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
@@ -12,15 +12,15 @@ def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(sta
     stage.budget("a", ["team-a"], "0.01", grace={"gpuHours": "0.005"})
     stage.pod("p1", "team-a")
     stage.round()
-    assert told(stage, "team-a")["state"] == "open"
+    assert state_answer(stage, "team-a")["state"] == "open"
     stage.round(36)
-    assert told(stage, "team-a")["state"] == "grace"
+    assert state_answer(stage, "team-a")["state"] == "grace"
     assert published(stage, "a").exhausted_at == NOON + 36 * SECOND
     stage.round(18)
-    assert told(stage, "team-a")["state"] == "over"
+    assert state_answer(stage, "team-a")["state"] == "over"
     stage.grant("more", "a", 1)
     stage.round(1, full=False)
-    assert told(stage, "team-a") == {
+    assert state_answer(stage, "team-a") == {
         "namespace": "team-a",
         "budget": "a",
         "state": "open",
@@ -38,9 +38,9 @@ def test_a_state_that_is_due_changes_without_a_full_round(stage: LedgerHarness) 
     stage.pod("p1", "team-a")
     stage.round()
     stage.round(35.9, full=False)
-    assert told(stage, "team-a")["state"] == "open"
+    assert state_answer(stage, "team-a")["state"] == "open"
     stage.round(0.1, full=False)
-    assert told(stage, "team-a")["state"] == "held"
+    assert state_answer(stage, "team-a")["state"] == "held"
 
 
 def test_a_namespace_without_a_budget_is_metered_and_unlimited(stage: LedgerHarness) -> None:
@@ -48,7 +48,7 @@ def test_a_namespace_without_a_budget_is_metered_and_unlimited(stage: LedgerHarn
     stage.round()
     stage.round(10)
     assert stage.spent("namespace:nobodys") == 10 * GPU_SECOND
-    assert (told(stage, "nobodys")["state"], told(stage, "nobodys")["budget"]) == ("unlimited", "")
+    assert (state_answer(stage, "nobodys")["state"], state_answer(stage, "nobodys")["budget"]) == ("unlimited", "")
 
 
 def test_a_default_budget_is_one_for_each_namespace(stage: LedgerHarness) -> None:
@@ -57,4 +57,4 @@ def test_a_default_budget_is_one_for_each_namespace(stage: LedgerHarness) -> Non
     stage.pod("p2", "two", core=10)
     stage.round()
     stage.round(10)
-    assert (told(stage, "one")["state"], told(stage, "two")["state"]) == ("over", "open")
+    assert (state_answer(stage, "one")["state"], state_answer(stage, "two")["state"]) == ("over", "open")
