@@ -3,6 +3,8 @@
 NVML can take long; the writer of the page uses the latest finished sample.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import sys

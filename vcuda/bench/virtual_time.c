@@ -222,6 +222,22 @@ int pthread_cond_signal(pthread_cond_t *condition)
     return 0;
 }
 
+int pthread_cond_broadcast(pthread_cond_t *condition)
+{
+    return pthread_cond_signal(condition);
+}
+
+int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
+{
+    (void)condition;
+    uint32_t seen = __atomic_load_n(&signals, __ATOMIC_ACQUIRE);
+    pthread_mutex_unlock(mutex);
+    while (__atomic_load_n(&signals, __ATOMIC_ACQUIRE) == seen)
+        sleep_until(look() + 50000);
+    pthread_mutex_lock(mutex);
+    return 0;
+}
+
 int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
 {
     (void)condition;

@@ -43,6 +43,14 @@ CUresult sim_stream_get(CUstream handle, CUstream *stream)
     return result;
 }
 
+/* The last queue of which streams are given one: as many as CUDA_DEVICE_MAX_CONNECTIONS says, behind the default streams'. */
+static uint32_t last_channel(void)
+{
+    const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    int count = connections != NULL ? atoi(connections) : 0;
+    return count > 0 && count < SIM_CHANNELS - 2 ? (uint32_t)count + 1 : SIM_CHANNELS - 1;
+}
+
 static CUresult create(CUstream *stream, unsigned int flags, int priority)
 {
     CUcontext context = NULL;
@@ -59,7 +67,7 @@ static CUresult create(CUstream *stream, unsigned int flags, int priority)
     }
     pthread_mutex_lock(&sim_process_lock);
     uint32_t channel = context->next_channel;
-    context->next_channel = channel + 1 == SIM_CHANNELS ? 2 : channel + 1;
+    context->next_channel = channel == last_channel() ? 2 : channel + 1;
     if (!(flags & CU_STREAM_NON_BLOCKING)) {
         context->blocking |= 1U << channel;
     }

@@ -18,7 +18,6 @@ from time_rows import each_second
 UNCHARGED = (
     "the first kernel",
     "stacks of 16384 bytes",
-    "a module with 1 GiB of variables",
     "100 executable graphs of 20 kernels",
 )
 """What the driver takes that no call allocates; each of these launches code of a new module, too."""

@@ -1,7 +1,7 @@
 # The shim's tests: programs in C that run under the shim, and pytest that starts them and looks at what came of it.
 TESTS := $(B)/tests
 ACTOR := $(wildcard tests/actor/*.c)
-PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c)) $(TESTS)/actor
+PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c tests/programs/*.c)) $(TESTS)/actor
 UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead $(TESTS)/unit/refused_ledger \
   $(TESTS)/unit/full_disk.so $(TESTS)/unit/no_wipe.so $(TESTS)/unit/finds_itself.so $(TESTS)/unit/constructor.so \
   $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions $(TESTS)/unit/stub_driver.so)
@@ -27,6 +27,10 @@ $(TESTS)/resolve $(TESTS)/binds: $(TESTS)/%: tests/%.c $(HEADERS)/.fetched | sim
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -L$(B)/simgpu/12 -l:libcuda.so.1 -ldl
 
 $(TESTS)/%: tests/%.c tests/kernels.h $(HEADERS)/.fetched
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
+
+$(TESTS)/programs/%: tests/programs/%.c tests/programs/program.h tests/kernels.h $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
 
@@ -96,7 +100,7 @@ bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/lateness $(BENCH)/null/l
 bench: bench-programs
 	@$(PYTHON) bench/costs.py
 	@$(PYTHON) bench/memory.py
-	@$(PYTHON) bench/waiting.py
+	@$(PYTHON) bench/deck.py
 	@$(PYTHON) bench/shares.py
 	@$(PYTHON) bench/virtual_shares.py
 
@@ -104,15 +108,27 @@ bench: bench-programs
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 $(eval $(call LIBRARY,$(B)/asan,-DVCUDA_TESTING $(ASAN)))
 ALONE := $(filter-out src/loading/loader.c,$(filter %.c,$(SOURCES)))
-SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/launching-tsan $(TESTS)/threads-asan $(TESTS)/parsers-asan \
+# Of the deck: those whose threads race most. Their streams and captures come and go.
+UNDER_TSAN := $(patsubst %,$(TESTS)/programs/%-tsan,data_frames captures serving pipeline)
+SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/launching-tsan $(UNDER_TSAN) $(TESTS)/threads-asan $(TESTS)/parsers-asan \
   $(TESTS)/ledger_contents-asan
 $(TESTS)/ledger_contents-asan: ALL_CFLAGS += $(SOON)
 SOON := -DLEDGER_LOCK_MS=5 -DCHARGE_WAIT_MS=5 # what never was is not waited for so long
 
 # Everything but the loader's part, in one program: TSan wants the whole program compiled for it.
-$(TESTS)/%-tsan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetched
+TSAN := -fsanitize=thread -Wno-tsan
+$(eval $(call LIBRARY,$(B)/tsan,-DVCUDA_TESTING $(TSAN)))
+$(B)/tsan/libvcuda.a: $(filter-out %loader.c.o %loader_entry.S.o,$(call OBJECTS,$(B)/tsan))
+	@rm -f $@
+	ar rcs $@ $^
+TSAN_FLAGS := -fno-pie -no-pie -rdynamic -DVCUDA_TESTING $(TSAN)
+WHOLE_ARCHIVE = -Wl,--whole-archive $(filter %.a,$^) -Wl,--no-whole-archive
+$(TESTS)/programs/%-tsan: tests/programs/%.c tests/programs/program.h $(B)/tsan/libvcuda.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -fno-pie -no-pie -DVCUDA_TESTING -fsanitize=thread -Wno-tsan $(filter %.c,$^) -o $@ -ldl
+	$(CC) $(PROGRAM_FLAGS) $(TSAN_FLAGS) -DSHIM_LINKED_IN $(filter %.c,$^) $(WHOLE_ARCHIVE) -o $@ -ldl
+$(TESTS)/%-tsan: tests/unit/%.c tests/unit/no_loader.c $(B)/tsan/libvcuda.a
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(TSAN_FLAGS) $(filter %.c,$^) $(WHOLE_ARCHIVE) -o $@ -ldl
 $(TESTS)/%-asan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -DVCUDA_TESTING $(ASAN) $(filter %.c,$^) -o $@ -ldl
@@ -146,7 +162,7 @@ $(TESTS)/actor-asan: $(ACTOR) tests/actor/actor.h tests/kernels.h $(HEADERS)/.fe
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -fsanitize=address $(ACTOR) -o $@ -ldl
 
-UNDER_ASAN := memory contexts kinds pools forms refusals sharing reports bad_input waiting_in_real_time
+UNDER_ASAN := memory contexts kinds pools forms refusals sharing reports bad_input deck_in_real_time
 .PHONY: sanitizers
 sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
 	$(TESTS)/parsers-asan 1 $(if $(CI),60000,15000)
@@ -160,7 +176,7 @@ sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
 
 # The same programs on a real GPU, where there is one. Says so, and fails, where there is none. Without a network the folder
 # build/headers has to be brought along, or with GPU_BUILT=1 all of build.
-ON_GPU := $(B)/testing/libvcuda.so.1 $(foreach program,actor resolve churn spin waiting,$(TESTS)/$(program)) $(BENCH)/calls
+ON_GPU := $(B)/testing/libvcuda.so.1 $(foreach program,actor resolve churn spin programs/waiting,$(TESTS)/$(program)) $(BENCH)/calls
 .PHONY: gpu
 gpu: $(if $(GPU_BUILT),,$(ON_GPU))
 	$(PYTHON) tests/gpu/real.py $(PARTS)

@@ -18,81 +18,13 @@
  *
  * Prints the CUresult and the microseconds of the longest round (overlap, collectives, rank: of all), or of the first launch.
  */
-#define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-
-#include "kernels.h"
-
-static void *library;
-#define CU(name) ((__typeof__(name) *)dlsym(library, #name))
+#include "program.h"
 
 static CUcontext context;
 
-static uint64_t now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
-}
-
-static void must(CUresult result)
-{
-    if (result == CUDA_SUCCESS)
-        return;
-    printf("%d 0\n", (int)result);
-    exit(0);
-}
-
 static void pause_ms(long ms)
 {
-    nanosleep(&(struct timespec){0, ms * 1000000}, NULL);
-}
-
-static CUstream stream(unsigned int flags)
-{
-    CUstream made;
-    must(CU(cuStreamCreate)(&made, flags));
-    return made;
-}
-
-static CUfunction kernel(const char *name)
-{
-    CUmodule module;
-    CUfunction function;
-    must(CU(cuModuleLoadData)(&module, kernel_module(name)));
-    must(CU(cuModuleGetFunction)(&function, module, name));
-    return function;
-}
-
-static void launch(CUfunction function, CUstream into, void **parameters)
-{
-    must(CU(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, into, parameters, NULL));
-}
-
-static uint32_t *word(void)
-{
-    uint32_t *made;
-    must(CU(cuMemAllocHost_v2)((void **)&made, sizeof *made));
-    *made = 0;
-    return made;
-}
-
-/* Whether all in the stream ends before so long; a program that waits for ever cannot be told from one that is stuck. */
-static void wait_for(CUstream from, uint64_t limit_us)
-{
-    uint64_t until = now_us() + limit_us;
-    CUresult result;
-    while ((result = CU(cuStreamQuery)(from)) == CUDA_ERROR_NOT_READY && now_us() < until)
-        nanosleep(&(struct timespec){0, 20000}, NULL);
-    must(result);
+    pause_us(ms * 1000);
 }
 
 static uint64_t legacy(void)
@@ -375,12 +307,7 @@ int main(int count, char **arguments)
     const char *what = count > 1 ? arguments[1] : "";
     int number = count > 2 ? atoi(arguments[2]) : 0;
     uint64_t took = 0;
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == NULL)
-        return 3;
-    must(CU(cuInit)(0));
-    must(CU(cuDevicePrimaryCtxRetain)(&context, 0));
-    must(CU(cuCtxPushCurrent_v2)(context));
+    context = begin();
     if (strcmp(what, "legacy") == 0)
         took = legacy();
     else if (strcmp(what, "ahead") == 0)
@@ -409,7 +336,5 @@ int main(int count, char **arguments)
         took = rank(number, count > 3 ? atoi(arguments[3]) : 1);
     else
         return 2;
-    printf("0 %lu\n", (unsigned long)took);
-    fflush(stdout);
-    _exit(0); /* what waits for ever would keep a driver's own end */
+    done(CUDA_SUCCESS, took);
 }
