@@ -49,6 +49,7 @@ AUDITED = 200
 GOAL_SECONDS = 0.3
 GOAL_MEGABYTES = 120.0
 GOAL_SECONDS_OF_ALL = 2.0
+GOAL_SECONDS_BY_USER = 1.0
 WORKERS = 5
 """New workers that are asked questions across all namespaces."""
 ALL = {
@@ -196,7 +197,8 @@ def asked_for_all(store: str) -> dict[str, tuple[float, float, float]]:
                 before = cpu_seconds(rest)
                 seconds = asked(rest, query)
                 taken[f"{name}, {when}"].append((seconds, cpu_seconds(rest) - before))
-    return {name: (GOAL_SECONDS_OF_ALL, *max(found)) for name, found in taken.items()}
+    goals = {"all of it by user, at first": GOAL_SECONDS_BY_USER}
+    return {name: (goals.get(name, GOAL_SECONDS_OF_ALL), *max(found)) for name, found in taken.items()}
 
 
 def somewhere() -> str:

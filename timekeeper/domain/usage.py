@@ -100,7 +100,10 @@ def _column(name: str, account: str, found: Sequence[Sequence[Any]]) -> list[str
         label, place = name.removeprefix(LABEL), Dimensions._fields.index("labels")
         return [(values[place].get(label) if len(values) > place else None) or UNKNOWN for values in found]
     position = Dimensions._fields.index(name)
-    return [(values[position] if len(values) > position else None) or UNKNOWN for values in found]
+    try:
+        return [values[position] or UNKNOWN for values in found]
+    except IndexError:  # unknown values at the end are left out
+        return [(values[position] if len(values) > position else None) or UNKNOWN for values in found]
 
 
 def _encoded(values: Sequence[Any]) -> str:

@@ -104,11 +104,13 @@ class UsageSums:
             return
         keys = keys_of(self.aggregate, account, use.dimensions, namespaces)
         of_hours, new = self._of_hours, 0
+        cells, same_hour, same_hours = None, None, None
         for hour, hours, place, billed, core, memory, used in use.raw_rows:
             key = keys[place]
             if key is None:
                 continue
-            cells = of_hours[hour, hours]
+            if hour != same_hour or hours != same_hours:  # rows of the same hours stand together
+                cells, same_hour, same_hours = of_hours[hour, hours], hour, hours
             if cells is None:
                 continue
             cell = cells.get(key)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import orjson
+
 from timekeeper.domain.attribution import Attribution
 from timekeeper.domain.charges import Assignments, HourlyPoint, hours_of
 from timekeeper.domain.forecast import BurnRecord, SpendSample
@@ -159,7 +161,7 @@ def decode_assignments(text: str | bytes) -> Assignments:
         RecordError: the text is not an encoded list of payers.
     """
     try:
-        payers = tuple((whole_number(since), plain_text(account)) for since, account in json.loads(as_text(text)))
+        payers = tuple((whole_number(since), plain_text(account)) for since, account in orjson.loads(as_text(text)))
     except UNREADABLE as error:
         raise RecordError(f"no assignments: {error!r}") from error
     if not payers or any(not account or "}" in account for _, account in payers):
