@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
@@ -20,6 +21,10 @@ EVICTIONS = ("evicted", "blocked", "gone", "failed")
 """The outcomes of an eviction; blocked by a PodDisruptionBudget."""
 WRITES = ("written", "refused", "failed")
 """The outcomes of writing a condition of a waiting pod."""
+GANG_STATES = ("waiting", "held")
+"""The states of a gang that is not placed: no devices are held for it, or its pods have not all come to be bound."""
+HOLDS = ("placed", "released")
+"""The outcomes of holding devices for a gang: all pods were about to be bound, or the devices were freed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +38,20 @@ class Figures:
         gpus: devices on which containers may be placed.
         held: what pods hold of the devices, in GPUs: of each the larger share of GPU time and memory.
         waiting: pods that wait for a node.
+        fragmented: those among them for which only fragmentation was in the way on some node.
+        gangs: gangs by state, one of GANG_STATES.
+        gang_outcomes: how many holds for gangs have ended since the start, by outcome, one of HOLDS.
     """
 
-    nodes: int
-    refused: int
-    shared: int
-    gpus: int
-    held: float
-    waiting: int
+    nodes: int = 0
+    refused: int = 0
+    shared: int = 0
+    gpus: int = 0
+    held: float = 0.0
+    waiting: int = 0
+    fragmented: int = 0
+    gangs: Mapping[str, int] = field(default_factory=dict)
+    gang_outcomes: Mapping[str, int] = field(default_factory=dict)
 
 
 class Measures:
@@ -85,6 +96,27 @@ class Measures:
             registry,
         )
         self._waiting = _gauge("fairgpu_scheduler_waiting_pods", "GPU pods that wait for a node.", registry)
+        self._fragmented = _gauge(
+            "fairgpu_scheduler_fragmented_pods",
+            "Waiting pods that some node would have room for in sum, in pieces on several GPUs.",
+            registry,
+        )
+        self._gangs = Gauge(
+            "fairgpu_scheduler_gangs",
+            "Gangs that are not placed, by state.",
+            ("state",),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._holds = Counter(
+            "fairgpu_scheduler_gang_holds",
+            "Holds of devices for whole gangs that have ended, by outcome.",
+            ("outcome",),
+            registry=registry,
+        )
+        self._held_before = dict.fromkeys(HOLDS, 0)
+        for outcome in HOLDS:
+            self._holds.labels(outcome)
         self._conditions = Counter(
             "fairgpu_scheduler_conditions",
             "Conditions written for waiting pods whose answer has changed.",
@@ -109,7 +141,7 @@ class Measures:
             self._reclaims.labels(outcome)
         for outcome in EVICTIONS:
             self._reclaim_evictions.labels(outcome)
-        self.show(Figures(0, 0, 0, 0, 0.0, 0), acting=False)
+        self.show(Figures(), acting=False)
         for verb, outcomes in OUTCOMES.items():
             self._seconds.labels(verb)
             for outcome in outcomes:
@@ -141,6 +173,12 @@ class Measures:
         self._gpus.set(figures.gpus)
         self._held.set(figures.held)
         self._waiting.set(figures.waiting)
+        self._fragmented.set(figures.fragmented)
+        for state in GANG_STATES:
+            self._gangs.labels(state).set(figures.gangs.get(state, 0))
+        for outcome, before in self._held_before.items():
+            self._holds.labels(outcome).inc(figures.gang_outcomes.get(outcome, 0) - before)
+        self._held_before |= figures.gang_outcomes
 
     def set_states_confirmed(self, moment: float) -> None:
         """Sets the time of the states' last confirmation, in seconds since 1970."""

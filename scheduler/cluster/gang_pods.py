@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler.cluster.objects import PodNote, WaitingPod
+from scheduler.measures import HOLDS
 from scheduler.placement.fleet import Ints
 
 
@@ -82,10 +83,12 @@ class GangPods:
 
     Attributes:
         version: grows when devices are held for a gang, whose pods kube-scheduler must then ask about.
+        outcomes: how many holds ended, by outcome: `placed` with the whole gang, `released` without.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.outcomes = dict.fromkeys(HOLDS, 0)
         self._gangs: dict[GangKey, Gang] = {}
         self._of_pod: dict[str, GangKey] = {}
         self._held: set[GangKey] = set()
@@ -97,6 +100,11 @@ class GangPods:
     def key_of(self, uid: str) -> GangKey | None:
         """Returns the gang of a pod; None where it has none."""
         return self._of_pod.get(uid)
+
+    def count(self) -> dict[str, int]:
+        """Returns how many gangs wait without a hold, and for how many devices are held."""
+        waiting = sum(bool(gang.waiting) and gang.hold is None for gang in self._gangs.values())
+        return {"waiting": waiting, "held": len(self._held)}
 
     def held(self) -> Iterable[tuple[GangKey, Gang]]:
         """Returns the gangs for which devices are held."""

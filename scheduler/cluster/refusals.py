@@ -32,6 +32,7 @@ class Refusal:
         lasting: of each text whether no end of another pod helps.
         cause: the place of each row's text; -1 of rows that are not asked about.
         names: the names of the nodes of all rows.
+        fragmented: whether fragmentation alone is in the way on some node.
     """
 
     version: int
@@ -39,6 +40,7 @@ class Refusal:
     lasting: tuple[bool, ...]
     cause: Ints
     names: npt.NDArray[np.object_]
+    fragmented: bool
 
     @cached_property
     def passing(self) -> msgspec.Raw:
@@ -90,7 +92,8 @@ class Refusals:
             cause[short] = place
         texts = tuple(explain(shortage, request) for shortage, _ in shortages)
         lasting = tuple(shortage.cause in LASTING for shortage, _ in shortages)
-        refusal = Refusal(fleet.version, texts, lasting, cause, fleet.names[: fleet.size].copy())
+        fragmented = any(shortage.in_sum for shortage, _ in shortages)
+        refusal = Refusal(fleet.version, texts, lasting, cause, fleet.names[: fleet.size].copy(), fragmented)
         self._kept[key] = refusal
         self._kept.move_to_end(key)
         if len(self._kept) > MAX_KEPT:

@@ -441,7 +441,17 @@ class State:
             total = np.maximum(fleet.total[rows], 1)
             held = np.maximum(1 - fleet.core[rows] / 100, 1 - fleet.memory[rows] / total)[there].sum()
             gpus = int(fleet.offered[rows].sum())
-            return Figures(len(fleet.rows), refused, shared, gpus, float(held), self.waiting.count)
+            return Figures(
+                nodes=len(fleet.rows),
+                refused=refused,
+                shared=shared,
+                gpus=gpus,
+                held=float(held),
+                waiting=self.waiting.count,
+                fragmented=self.waiting.fragmented,
+                gangs=self.gangs.count(),
+                gang_outcomes=dict(self.gangs.outcomes),
+            )
 
     def mix(self) -> Mix:
         """Returns the mix of requests so far."""

@@ -21,10 +21,12 @@ class Waiting:
     Attributes:
         pod: which.
         text: what its condition says; empty where it has none of ours.
+        fragmented: whether only fragmentation was in the way on some node when it was refused last.
     """
 
     pod: WaitingPod
     text: str = ""
+    fragmented: bool = False
 
 
 class WaitingPods:
@@ -44,11 +46,12 @@ class WaitingPods:
         known = self._pods.get(pod.uid)
         if known is None:
             self.version += 1
-        self._pods[pod.uid] = Waiting(pod, known.text if known is not None else text)
+        self._pods[pod.uid] = Waiting(pod, text) if known is None else replace(known, pod=pod)
 
-    def refuse(self, pod: WaitingPod) -> None:
+    def refuse(self, pod: WaitingPod, *, fragmented: bool = False) -> None:
         """Notes a pod that was refused; when it fits again, its condition is written again."""
         self.add(pod)
+        self._pods[pod.uid] = replace(self._pods[pod.uid], fragmented=fragmented)
         self._refused.add(pod.uid)
         if self._pods[pod.uid].text == FITS:
             self.set_text(pod.uid, "")
@@ -72,6 +75,11 @@ class WaitingPods:
     def count(self) -> int:
         """Returns the number of waiting pods."""
         return len(self._pods)
+
+    @property
+    def fragmented(self) -> int:
+        """Returns the number of pods for which only fragmentation was in the way on some node."""
+        return sum(one.fragmented for one in self._pods.values())
 
     def all(self) -> Iterator[WaitingPod]:
         """Returns all waiting pods."""

@@ -82,11 +82,13 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
         if chosen:
             state.waiting.remove(pod.uid)
             return FilterResult(chosen)
-        state.waiting.refuse(pod)
         rows, unknown = asked.known
         if text:
+            state.waiting.refuse(pod)
             return FilterResult([], dict.fromkeys(_names(state, rows), text), dict.fromkeys(unknown, UNKNOWN_NODE))
-        return _refusal(state.refusals.of(pod.request, rows), unknown)
+        refusal = state.refusals.of(pod.request, rows)
+        state.waiting.refuse(pod, fragmented=refusal.fragmented)
+        return _refusal(refusal, unknown)
 
 
 def kept_out(state: State, pod: WaitingPod) -> str:

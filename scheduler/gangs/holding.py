@@ -69,6 +69,7 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
                 gang.waiting.pop(one, None)
                 state.hold_until(one, now)
             hold.outcome.set_result("")
+            state.gangs.outcomes["placed"] += 1
             _log.info("gang placed", gang=str(key), pods=len(hold.uids))
         return hold
 
@@ -94,6 +95,7 @@ def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
     hold.outcome.set_result(text)
     if not hold.uids:
         return
+    state.gangs.outcomes["released"] += 1
     _log.info("gang released", gang=str(key), cause=text)
 
 

@@ -51,6 +51,7 @@ class Shortage:
         asked: what it needs of each: an amount of memory, percent of GPU time, or GPUs, by the cause.
         most: the most that one of these nodes has of it on as many GPUs.
         unit: in which memory is asked for, MiB or percent.
+        in_sum: how many of these nodes have enough free over all their GPUs: only fragmentation is in the way there.
     """
 
     cause: Cause
@@ -58,6 +59,7 @@ class Shortage:
     asked: int
     most: int
     unit: str = "MiB"
+    in_sum: int = 0
 
 
 def explain(shortage: Shortage, request: Request) -> str:
@@ -76,7 +78,8 @@ def explain(shortage: Shortage, request: Request) -> str:
         Cause.SLOTS: f"gpu-containers: room for one more on {each} asked, {_gpus(most)} have it",
         Cause.TOGETHER: "gpu: enough is free of each resource, but not on the same GPUs",
     }
-    return texts[shortage.cause]
+    in_sum = {0: "", 1: "; 1 node has it in sum"}.get(shortage.in_sum, f"; {shortage.in_sum} nodes have it in sum")
+    return texts[shortage.cause] + in_sum
 
 
 def _gpus(count: int) -> str:

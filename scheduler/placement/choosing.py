@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from fairgpu.request import Placement
-from scheduler.placement.causes import Cause, Shortage
+from scheduler.placement.causes import LASTING, Cause, Shortage
 from scheduler.placement.fleet import Flags, Fleet, Ints, Node
 from scheduler.placement.holding import Piece, Share, pieces_of
 from scheduler.placement.learning import Floats
@@ -162,7 +162,26 @@ class Chooser:
         if (causes < 0).any():
             causes[causes < 0] = Cause.TOGETHER
             shortages.setdefault(Cause.TOGETHER, Shortage(Cause.TOGETHER, 0, 0, 0))
-        return [(shortages[cause], rows[causes == cause]) for cause in sorted(shortages)]
+        found = []
+        for cause in sorted(shortages):
+            short = rows[causes == cause]
+            in_sum = 0 if cause in LASTING else int(self.in_sum(request, short).sum())
+            found.append((replace(shortages[cause], in_sum=in_sum), short))
+        return found
+
+    def in_sum(self, request: Request, rows: Ints) -> Flags:
+        """Whether nodes have as much free over all the GPUs that may be used as the main containers ask for in all."""
+        fleet, usable = self.fleet, self.usable(request, rows)
+        core = np.where(usable, fleet.core[rows], 0).clip(0).sum(axis=1)
+        memory = np.where(usable, fleet.memory[rows], 0).clip(0).sum(axis=1)
+        largest = np.where(usable, fleet.total[rows], 0).max(axis=1, initial=0)
+        needs = request.containers
+        asked = sum(need.gpus * need.core_percent for need in needs)
+        mib = np.zeros(len(rows), np.int64)
+        for need in needs:
+            mib += need.gpus * (need.memory_mib or largest * need.memory_percent // 100)
+        slots = np.where(usable, fleet.slots[rows], 0).clip(0).sum(axis=1) >= sum(need.gpus for need in needs)
+        return np.asarray(slots & (core >= asked) & (memory >= mib))
 
     def _of_rows(self, request: Request, rows: Ints) -> Floats:
         need = request.single

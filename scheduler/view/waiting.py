@@ -10,8 +10,6 @@ import numpy as np
 from fairgpu import names
 from scheduler.cluster.objects import PLACEABLE, PodError, read_waiting
 from scheduler.placement.causes import Cause, explain
-from scheduler.placement.fleet import Fleet
-from scheduler.placement.request import Request
 from scheduler.view.cluster import Cluster
 
 Json = dict[str, Any]
@@ -89,23 +87,10 @@ def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
             explain(shortage, asked),
             REMEDIES[shortage.cause],
             tuple(state.fleet.names[short].tolist()),
-            tuple(state.fleet.names[[row for row in short.tolist() if has_in_sum(state.fleet, row, asked)]].tolist()),
+            tuple(state.fleet.names[short[state.chooser.in_sum(asked, short)]].tolist()) if shortage.in_sum else (),
         )
         for shortage, short in state.chooser.why(asked, rows)
     ]
-
-
-def has_in_sum(fleet: Fleet, row: int, request: Request) -> bool:
-    """Whether a node has as much free over all its GPUs as the request's main containers ask for in all."""
-    offered = fleet.offered[row]
-    core, memory = fleet.core[row][offered].clip(0).sum(), fleet.memory[row][offered].clip(0).sum()
-    most = int(fleet.total[row][offered].max(initial=0))
-    needs = request.containers
-    return bool(
-        core >= sum(need.gpus * need.core_percent for need in needs)
-        and memory >= sum(need.gpus * need.mib_of(most) for need in needs)
-        and offered.any()
-    )
 
 
 def fitting_nodes(cluster: Cluster, pod: Json) -> list[str]:

@@ -50,13 +50,13 @@ def used_fleet() -> Fleet:
             Request((Need(1, 60, memory_percent=20),)),
             {
                 "gpu-core: 60 percent of one GPU asked, at most 5 free": ["n1"],
-                "gpu: enough is free of each resource, but not on the same GPUs": ["n0"],
+                "gpu: enough is free of each resource, but not on the same GPUs; 1 node has it in sum": ["n0"],
             },
         ),
         (
             Request((Need(2, 10, memory_percent=10),)),
             {
-                "gpu-memory: 10 percent on each of 2 GPUs asked, at most 0 free": ["n0"],
+                "gpu-memory: 10 percent on each of 2 GPUs asked, at most 0 free; 1 node has it in sum": ["n0"],
                 "gpu-core: 10 percent of each of 2 GPUs asked, at most 0 free": ["n1"],
             },
         ),
@@ -64,7 +64,7 @@ def used_fleet() -> Fleet:
             Request((Need(1, 40, 100), Need(1, 40, 100))),
             {
                 "gpu-core: 40 percent of one GPU asked, at most 5 free": ["n1"],
-                "gpu: enough is free of each resource, but not on the same GPUs": ["n0"],
+                "gpu: enough is free of each resource, but not on the same GPUs; 1 node has it in sum": ["n0"],
             },
         ),
     ],
@@ -101,3 +101,23 @@ def test_every_node_on_which_a_request_does_not_fit_has_one_cause(
         assert sorted(row for _, found in shown for row in found.tolist()) == rows.tolist()
         assert len(shown) <= 8
         assert sum(len(explain(shortage, request)) for shortage, _ in shown) < 1024
+
+
+def test_a_text_says_on_how_many_nodes_only_fragmentation_is_in_the_way() -> None:
+    fleet = fleet_of(*(node(f"n{at}", 2) for at in range(3)))
+    for uuid in ("n0-0", "n0-1", "n1-0", "n1-1", "n2-0", "n2-1"):
+        fill(fleet, uuid, core=90 if uuid.startswith("n2") else 60)
+    request = Request((Need(1, 70, memory_percent=10),))
+    [(shortage, short)] = Chooser(fleet).why(request, all_rows(fleet))
+    assert (
+        explain(shortage, request) == "gpu-core: 70 percent of one GPU asked, at most 40 free; 2 nodes have it in sum"
+    )
+    assert len(short) == 3
+
+
+def test_a_model_that_may_not_be_used_counts_in_no_sum() -> None:
+    fleet = fleet_of(node("n0", 1), node("n1", 2, model=T4))
+    fill(fleet, "n0-0", core=60)
+    chosen = Wanted(use_models=("A100",))
+    for core, in_sum in ((50, 0), (40, 1)):
+        assert Chooser(fleet).in_sum(Request((Need(1, core, 10),), wanted=chosen), all_rows(fleet)).sum() == in_sum

@@ -152,6 +152,19 @@ def test_the_best_of_the_named_nodes_is_answered_wherever_it_ranks(held: list[in
     assert ask(state, asked, names=names).node_names == ([] if best is None else [f"n{best}"])
 
 
+def test_a_pod_that_only_fragmentation_keeps_waiting_is_counted_until_it_is_placed() -> None:
+    state = state_of("n0", gpus=2)
+    for name in ("a", "b"):
+        state.fleet.hold(name, Holding("n0", (Piece(f"n0-{'ab'.index(name)}", 60, 600, 1),)))
+    [text] = ask(state, pod("c", core=70)).failed_nodes.values()
+    assert text.endswith("; 1 node has it in sum")
+    ask(state, pod("d", core=100))
+    assert (state.figures().waiting, state.figures().fragmented) == (2, 1)
+    state.fleet.release("a")
+    assert ask(state, pod("c", core=70)).node_names == ["n0"]
+    assert (state.figures().waiting, state.figures().fragmented) == (1, 0)
+
+
 def test_a_node_is_not_taken_for_one_whose_name_begins_alike() -> None:
     state = state_of("n1", "n10")
     assert ask(state, pod("a"), names=["n10", "other-n1"]).node_names == ["n10"]

@@ -94,6 +94,35 @@ def test_while_a_gang_is_held_its_devices_are_nobody_elses() -> None:
     assert answer(state, pods[1]) == "n1"
 
 
+def test_metrics_say_how_many_gangs_wait_hold_were_placed_and_released() -> None:
+    state, registry = state_of("n0", "n1", "n2"), CollectorRegistry()
+    measures = Measures(registry)
+
+    def shown() -> tuple[float | None, ...]:
+        measures.show(state.figures(), acting=True)
+        gangs = [registry.get_sample_value("fairgpu_scheduler_gangs", {"state": one}) for one in ("waiting", "held")]
+        holds = [
+            registry.get_sample_value("fairgpu_scheduler_gang_holds_total", {"outcome": one})
+            for one in ("placed", "released")
+        ]
+        return *gangs, *holds
+
+    first, second = gang_of(2, name="first"), gang_of(2, name="second")
+    created(state, *first, *second)
+    assert shown() == (2, 0, 0, 0)
+    for item in (*first, second[0]):
+        answer(state, item)
+    assert shown() == (1, 1, 0, 0)
+    release_overdue(state, 1000.0 + GANG_SECONDS)
+    assert shown() == (2, 0, 0, 1)
+    answer(state, first[0], now=2000.0)
+    nodes = [answer(state, item, now=2000.0) for item in reversed(first)][::-1]
+    for item, name in zip(first, nodes, strict=True):
+        arrive(state, item["metadata"]["uid"], name, 2000.0)
+    assert shown() == (1, 0, 1, 1)
+    assert shown() == (1, 0, 1, 1)
+
+
 def test_of_two_gangs_that_do_not_fit_together_one_holds_all_and_the_other_nothing() -> None:
     state = state_of("n0", "n1", "n2")
     first, second = gang_of(2, name="first"), gang_of(2, name="second")
