@@ -135,6 +135,11 @@ class Machine:
         ctr = [self.binaries / "ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io"]
         _run(*ctr, "images", "import", path)
 
+    def runtime_answers(self) -> bool:
+        """Whether containerd takes calls."""
+        ctr = [self.binaries / "ctr", "--address", CONTAINERD_SOCKET, "version"]
+        return subprocess.run(ctr, capture_output=True, check=False).returncode == 0
+
     def tag_image(self, name: str, other: str) -> None:
         """Gives an image another name."""
         ctr = [self.binaries / "ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io"]
