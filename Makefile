@@ -26,7 +26,7 @@ $(VENV)/.installed: requirements.lock setup.cfg tools/setup.sh
 	@touch $@
 
 demo: setup
-	$(BIN)/$(if $(CLUSTER),python -m tests.cluster.demonstration,fairgpu demo)
+	$(if $(CLUSTER),sh tools/demo_cluster.sh $(VENV),$(BIN)/fairgpu demo)
 	$(if $(CLUSTER),,@echo; echo "building the shim and the simulated GPU ..."; $(MAKE) -s -C vcuda demo PYTHON=$(abspath $(BIN)/python))
 
 test: seed lint types contracts browser promtool

@@ -66,9 +66,10 @@ def end_sidecars(children: Children, sidecars: list[Child]) -> None:
 
 
 def cost(pod: Json) -> int:
-    """Returns the cost of an ended pod in microGPU-seconds, computed from its own object alone."""
+    """Returns the cost of an ended pod in microGPU-seconds, computed from its own object alone; sidecars end last."""
     status = pod["status"]
-    ends = [item["state"]["terminated"]["finishedAt"] for item in status["containerStatuses"]]
+    statuses = [*status["containerStatuses"], *status.get("initContainerStatuses", [])]
+    ends = [item["state"]["terminated"]["finishedAt"] for item in statuses]
     start = next(item["lastTransitionTime"] for item in status["conditions"] if item["type"] == "PodScheduled")
     return rate(allocation_of(pod)) * (max(_seconds(end) for end in ends) - _seconds(start))
 

@@ -22,3 +22,8 @@ run() {
 }
 run "$@" --ignore=tests/node/journey tests/node
 run "$@" tests/node/journey
+
+# The demonstration with a node takes another minute or two: where nobody waits.
+if [ -n "${CI:-}" ]; then
+    sh tools/demo_cluster.sh "$venv"
+fi

@@ -26,7 +26,7 @@ from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.containers.resolving import Listed
 from nodeagent.driver_figures import DriverSample
-from nodeagent.gpu_watch import Node, Truth
+from nodeagent.gpu_watch import GpuWatch, Node
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import PodResources
 from nodeagent.ledger_slots import LIVE, SLOTS_AT, SLOTS_USED_AT
@@ -168,11 +168,11 @@ def _look() -> dict[str, Any]:
             _ledger_of_one(folders.start(record))
             pids.setdefault(device.uuid, {})[number + 2] = 1 << 30
         node = Node(lambda: records, lambda: pods, lambda: list(pids), lambda gpu: DriverSample(1, 1 << 35, pids[gpu]))
-        truth = Truth(node, folders, root / "proc")
-        truth.look(0.0)
+        watch = GpuWatch(node, folders, root / "proc")
+        watch.look(0.0)
         began = time.process_time()
         for second in range(LOOKS):
-            seen = truth.look(float(second))
+            seen = watch.look(float(second))
         percent = 100 * (time.process_time() - began) / LOOKS
         if seen.strays or len(seen.figures) != len(records):
             raise RuntimeError(f"{len(seen.strays)} strays, {len(seen.figures)} figures of {len(records)} containers")

@@ -40,6 +40,8 @@ DRIVER = VCUDA / "simgpu" / "13"
 SHIM = VCUDA / "libvcuda.so.1"
 ACTOR = VCUDA / "tests" / "actor"
 
+NAMESPACES = "FAIRGPU_NODE_NAMESPACES"
+"""Set to 1 where this process has mount, network and PID namespaces of its own."""
 ADDRESS = "10.99.0.1"
 PODS = "10.99.1.0/24"
 NAME = "gpu-node"
@@ -79,6 +81,8 @@ class Machine:
         binaries: where kubelet, containerd and the others are.
         runc: the distribution's.
         plane: the control plane that the kubelet registers with.
+        gpus: how many simulated GPUs it has.
+        memory_mib: the memory of each.
         agent: the account of this node's agent.
     """
 
@@ -87,6 +91,7 @@ class Machine:
     runc: Path
     plane: ControlPlane
     gpus: int = 2
+    memory_mib: int = MEMORY_MIB
     agent: Identity = field(init=False)
     servers: dict[str, Restartable] = field(default_factory=dict)
 
@@ -135,6 +140,13 @@ class Machine:
         ctr = [self.binaries / "ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io"]
         _run(*ctr, "images", "import", path)
 
+    def make_gpus(self, *lines: str) -> None:
+        """Makes these lines all that is the matter with the simulated GPUs (vcuda/simgpu/README.md)."""
+        control = SIMULATED / "node" / "control"
+        beside = control.with_suffix(".new")
+        beside.write_text("".join(f"{line}\n" for line in lines))
+        beside.replace(control)
+
     def runtime_answers(self) -> bool:
         """Whether containerd takes calls."""
         ctr = [self.binaries / "ctr", "--address", CONTAINERD_SOCKET, "version"]
@@ -147,26 +159,30 @@ class Machine:
 
 
 @contextmanager
-def running_node(folder: Path, prepare: Callable[[ControlPlane], object] = lambda _: None) -> Iterator[Machine]:
-    """A node with two simulated GPUs, in the namespaces that `make node` gives this process.
+def running_node(
+    folder: Path,
+    prepare: Callable[[ControlPlane], object] = lambda _: None,
+    gpus: int = 2,
+    memory_mib: int = MEMORY_MIB,
+) -> Iterator[Machine]:
+    """A node with simulated GPUs, in the namespaces that `make node` gives this process.
 
     `prepare` is called with the control plane before the node joins.
     """
-    if os.environ.get("FAIRGPU_NODE_NAMESPACES") != "1":
+    if os.environ.get(NAMESPACES) != "1":
         raise RuntimeError("these tests want namespaces of their own: run `make node` as root")
     binaries = built(NODE, os.environ), control_plane_binaries(os.environ)
     runc = shutil.which("runc") or str(Path(sys.executable).with_name("runc"))
     _enter(folder)
     with running_control_plane(binaries[1]) as plane:
         prepare(plane)
-        with _running_machine(folder, binaries[0], Path(runc), plane) as machine:
+        with _running(Machine(folder, binaries[0], Path(runc), plane, gpus, memory_mib)) as machine:
             yield machine
 
 
 @contextmanager
-def _running_machine(folder: Path, binaries: Path, runc: Path, plane: ControlPlane) -> Iterator[Machine]:
-    """A node that is ready, with two simulated GPUs and the node agent on it."""
-    machine = Machine(folder, binaries, runc, plane)
+def _running(machine: Machine) -> Iterator[Machine]:
+    """A node that is ready, with its simulated GPUs and the node agent on it."""
     with ExitStack() as stack:
         _start_containerd(machine, stack)
         _start_kubelet(machine, stack)
@@ -323,12 +339,13 @@ def _start_agent(machine: Machine, stack: ExitStack) -> None:
         "FAIRGPU_NODEAGENT_SHIM": str(SHIM),
         "FAIRGPU_NODEAGENT_VENDOR_CDI_FOLDERS": f"[{vendor}]",
         "FAIRGPU_NODEAGENT_LOOK_SECONDS": "1",
+        "FAIRGPU_NODEAGENT_RECOVER_SECONDS": "2",
         "FAIRGPU_NODEAGENT_UNSLOTTED_PROCESSES": "kill",
         "KUBECONFIG": str(machine.agent.kubeconfig),
         "LD_LIBRARY_PATH": str(DRIVER),
         "SIMGPU_DIR": str(SIMULATED / "node"),
         "SIMGPU_DEVICES": str(machine.gpus),
-        "SIMGPU_MEMORY_MIB": str(MEMORY_MIB),
+        "SIMGPU_MEMORY_MIB": str(machine.memory_mib),
     }
     machine.start("agent", [Path(sys.executable).with_name("fairgpu"), "nodeagent", "serve"], stack, **settings)
 

@@ -78,6 +78,10 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t 
     const struct timespec look = {.tv_nsec = LOOK_NS};
     for (uint64_t waited = 0; waited <= milliseconds * 1000000ULL; waited += LOOK_NS) {
         struct nvml_line line = {0};
+        size_t there = events(SIZE_MAX, &line);
+        if (there < set->told) {
+            set->told = there; /* the file was written anew */
+        }
         while (set->told < events(set->told, &line)) {
             nvmlDevice_t device = NULL;
             set->told++;

@@ -1,10 +1,12 @@
 """The demonstration on a real control plane, told by kubectl itself: `python -m tests.cluster.demonstration`.
 
-It needs a checkout: the control plane is the one of the cluster tests. Nothing but that control plane is touched.
+It needs a checkout: the control plane is the one of the cluster tests. Nothing but that control plane is touched. In
+namespaces of its own (tools/demo_cluster.sh), the pods run on a real kubelet.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,11 +20,17 @@ from demo.story import interrupt
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.build import ControlPlaneBinariesError
 from tests.cluster.demonstration import acts, services
+from tests.node.machine import NAMESPACES
 
 TITLE = "FairGPU on a real control plane"
 INTRODUCTION = (
     "Real: etcd, the API server, controllers, kubectl; Redis, timekeeper, webhook, scheduler, a sidecar for each pod.",
-    "Played by this program: the kubelet and a node with four A100 GPUs.",
+    "Played by this program: the kubelet and a node with four A100 GPUs. As root they are real, but for the GPUs.",
+)
+WITH_A_NODE = (
+    "Real: etcd, the API server, controllers, kubectl, kubelet, containerd; Redis, timekeeper, webhook, scheduler,",
+    "the node agent, and in each pod the sidecar and the library that holds it to its share.",
+    "Simulated: four A100 GPUs and their driver.",
 )
 FAILURES = (StepError, ApiError, AssertionError, TimeoutError, RuntimeError, subprocess.SubprocessError)
 
@@ -30,12 +38,15 @@ FAILURES = (StepError, ApiError, AssertionError, TimeoutError, RuntimeError, sub
 def main() -> int:
     """Runs every act; 0 only if each step was seen to happen."""
     screen = Screen()
-    screen.title(TITLE, INTRODUCTION)
+    real_node = os.environ.get(NAMESPACES) == "1"
+    screen.title(TITLE, WITH_A_NODE if real_node else INTRODUCTION)
     with ExitStack() as stack:
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, interrupt))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-demo-")))
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-demo-", ignore_cleanup_errors=True))
+        )
         try:
-            stage = services.build(screen, stack, folder)
+            stage = services.build(screen, stack, folder, real_node=real_node)
             for act in acts.ALL:
                 act(stage)
         except (*FAILURES, ControlPlaneBinariesError) as error:

@@ -18,7 +18,7 @@ from demo.folder import (
     holding_budget,
     team_budget,
 )
-from demo.running import cost, end_sidecars
+from demo.running import cost
 from demo.screen import UNIT
 from demo.steps import STEP_LIMIT_SECONDS, require
 from fairgpu import names
@@ -79,7 +79,7 @@ def spend(stage: ClusterStage) -> None:
     """The pods are paid for until the money is gone."""
     stage.screen.act("What is held is paid for")
     for pod in stage.bound:
-        stage.start_sidecar(pod)
+        stage.node.report(pod)
     # Grace lasts some seconds; a slow machine may still be starting sidecars when it ends.
     seen = stage.watch(BudgetState.GRACE, BudgetState.OVER)
     require(seen.spent >= seen.available, f"{seen.state} with {seen.spent} of {seen.available} spent")
@@ -161,8 +161,7 @@ def refuse(stage: ClusterStage) -> None:
 def close_the_books(stage: ClusterStage) -> None:
     """All pods end; what was spent is computed here, from their objects alone, and must be the ledger's figure."""
     stage.screen.act("The books are exact")
-    end_sidecars(stage.children, stage.sidecars)
-    expected = sum(cost(stage.finish(pod)) for pod in stage.all_bound())
+    expected = sum(cost(pod) for pod in stage.node.finish(stage.all_bound()))
     wait_until("every pod is settled", lambda: stage.reading().rate == 0, stage.children, STEP_LIMIT_SECONDS)
     stage.kubectl(stage.ada, "-n", NAMESPACE, "get", "pods")
     spent = stage.reading().spent

@@ -20,6 +20,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane, running_cont
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import create_node
+from tests.cluster.demonstration.nodes import PlayedNode
 from tests.cluster.demonstration.stage import FINANCE, ClusterStage
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render, wait_for_webhooks
 from tests.cluster.services.certificates import certificates, mounted_certificate
@@ -32,6 +33,8 @@ from tests.cluster.services.replicas import (
     timekeeper_jobs,
     webhook_replica,
 )
+from tests.node.demonstrated import RealNode, demonstrated_node
+from tests.node.journey.name_server import TIMEKEEPER
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
@@ -40,52 +43,62 @@ NODE = "gpu-node-1"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
-def build(screen: Screen, stack: ExitStack, folder: Path) -> ClusterStage:
+def build(screen: Screen, stack: ExitStack, folder: Path, *, real_node: bool) -> ClusterStage:
     """Starts everything; what is started ends with the stack."""
     screen.act("A Kubernetes control plane, and FairGPU on it")
     screen.say("The first time, its programs are compiled: some ten minutes. Then they are kept in the user's cache.")
-    plane = stack.enter_context(running_control_plane(control_plane_binaries(os.environ)))
+    machine = stack.enter_context(demonstrated_node(folder / "node")) if real_node else None
+    plane = machine.plane if machine else stack.enter_context(running_control_plane(control_plane_binaries(os.environ)))
     screen.done("etcd, kube-apiserver, kube-controller-manager and kube-scheduler run")
-    install(plane)
+    if machine is None:
+        install(plane)
     screen.done("namespace, accounts, roles, CRDs, policies and priority classes are applied, as deploy/ ships them")
+    if machine is not None:
+        screen.done("kubelet, containerd and the node agent run, and the node offers four simulated GPUs")
     (folder / "logs").mkdir()
     children = stack.enter_context(Children(folder / "logs"))
     redis_url = start_redis(children, folder)
     timekeeper, serve_metrics, jobs_metrics, webhook, webhook_metrics = free_ports(5)
-    stack.enter_context(_timekeeper(plane, Ports(timekeeper, serve_metrics), redis_url))
+    host = "0.0.0.0" if machine else "127.0.0.1"  # noqa: S104 - with a node, in a network namespace of its own
+    stack.enter_context(_timekeeper(plane, host, Ports(timekeeper, serve_metrics), redis_url))
     stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis_url))
     apply(plane, [item for item in render(plane, webhook_port=webhook) if item["kind"] in WEBHOOK_CONFIGURATIONS])
     stack.enter_context(certificates(plane))
     stack.enter_context(mounted_certificate(plane, certificate_folder(plane)))
-    stack.enter_context(webhook_replica(plane, "webhook", Ports(webhook, webhook_metrics), timekeeper))
+    url = {"FAIRGPU_WEBHOOK_SIDECAR_TIMEKEEPER_URL": f"https://{TIMEKEEPER}:{timekeeper}"} if machine else {}
+    stack.enter_context(webhook_replica(plane, "webhook", Ports(webhook, webhook_metrics), timekeeper, **url))
     _team(plane)
     ada = _admin_of_both(plane)
-    archive = python_module("sidecar.archive", str(folder / "sidecar.pyz"))
-    subprocess.run(archive, check=True, timeout=COMMAND_LIMIT_SECONDS)
-    gpus = Gpus()
-    gpus.start()
-    stack.callback(gpus.stop)
+    node = RealNode(machine, children) if machine else _played_node(plane, children, stack, folder)
     wait_until(lambda: _ca_is_there(plane), "the timekeeper has published its CA", READY_LIMIT_SECONDS)
     wait_for_webhooks(plane)
     screen.done("Redis, timekeeper and webhook run, each under its own account")
     return ClusterStage(
         screen=screen,
         children=children,
-        gpus=gpus,
         plane=plane,
         ada=ada,
         money=plane.service_account(names.SYSTEM_NAMESPACE, FINANCE),
-        node=create_node(plane, NODE, gpus=4),
+        node=node,
         timekeeper=timekeeper,
         folder=folder,
         stack=stack,
     )
 
 
-def _timekeeper(plane: ControlPlane, ports: Ports, redis_url: str) -> AbstractContextManager[Process]:
+def _played_node(plane: ControlPlane, children: Children, stack: ExitStack, folder: Path) -> PlayedNode:
+    archive = python_module("sidecar.archive", str(folder / "sidecar.pyz"))
+    subprocess.run(archive, check=True, timeout=COMMAND_LIMIT_SECONDS)
+    gpus = Gpus()
+    gpus.start()
+    stack.callback(gpus.stop)
+    return PlayedNode(plane, create_node(plane, NODE, gpus=4), gpus, children, folder)
+
+
+def _timekeeper(plane: ControlPlane, host: str, ports: Ports, redis_url: str) -> AbstractContextManager[Process]:
     settings = {
         "FAIRGPU_TIMEKEEPER_REDIS_URL": redis_url,
-        "FAIRGPU_TIMEKEEPER_SERVE_HOST": "127.0.0.1",
+        "FAIRGPU_TIMEKEEPER_SERVE_HOST": host,
         "FAIRGPU_TIMEKEEPER_SERVE_PORT": str(ports.https),
         "FAIRGPU_TIMEKEEPER_SERVE_METRICS_PORT": str(ports.metrics),
         "FAIRGPU_TIMEKEEPER_SERVE_WORKERS": "1",

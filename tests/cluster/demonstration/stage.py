@@ -11,10 +11,8 @@ from typing import Any
 
 import yaml
 
-from demo.children import Child, Children, wait_until
+from demo.children import Children, wait_until
 from demo.folder import BUDGET, HELD_NAMESPACE, NAMESPACE
-from demo.gpus import Gpus
-from demo.running import start_sidecar, work
 from demo.screen import Reading, Screen
 from demo.steps import STEP_LIMIT_SECONDS, read_budget, require, run_client, watch
 from fairgpu import names
@@ -22,7 +20,7 @@ from fairgpu.client.server import Server
 from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode
+from tests.cluster.demonstration.nodes import Node
 from tests.cluster.services.scheduler import running_scheduler
 
 Json = dict[str, Any]
@@ -39,16 +37,14 @@ class ClusterStage:
 
     screen: Screen
     children: Children
-    gpus: Gpus
     plane: ControlPlane
     ada: Identity
     money: Identity
-    node: StandInNode
+    node: Node
     timekeeper: int
     folder: Path
     stack: ExitStack
     bound: list[Json] = field(default_factory=list)
-    sidecars: list[Child] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         config_map = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps/{names.TIMEKEEPER_SERVICE}-ca"
@@ -75,6 +71,7 @@ class ClusterStage:
         """`kubectl create` of one of the demonstration's manifests, in the team's namespace, by one of the team."""
         document = yaml.safe_load(manifest_path(file).read_text())
         document["metadata"]["name"] = name or document["metadata"]["name"]
+        document["spec"]["restartPolicy"] = "Never"  # the programs end with the story
         shown = f"-n {namespace} create -f {name + '.yaml' if name else file}"
         return self.kubectl(
             self.ada, "-n", namespace, "create", "-f", "-", shown=shown, stdin=yaml.safe_dump(document), fails=fails
@@ -108,28 +105,10 @@ class ClusterStage:
         return bool(pod["spec"].get("nodeName")) and names.ALLOCATION in pod["metadata"]["annotations"]
 
     def run(self, name: str) -> None:
-        """Plays kubelet and GPU for a pod once the scheduler has placed it."""
+        """Returns once the scheduler has placed a pod and its node runs it."""
         wait_until(f"{name} is placed", lambda: self.placed(name), self.children, STEP_LIMIT_SECONDS)
-        self.node.set_pod_phase(NAMESPACE, name, "Running")
-        bound = self.plane.admin.api.get(f"{PODS}/{name}")
-        self.bound.append(bound)
-        work(self.gpus, bound, self.usage(bound))
-
-    def start_sidecar(self, pod: Json) -> None:
-        """Starts a bound pod's sidecar with a token that the API server made for this pod."""
-        token = self.plane.token(NAMESPACE, "default", audience=names.TOKEN_AUDIENCE, pod=pod)
-        archive = self.folder / "sidecar.pyz"
-        self.sidecars.append(start_sidecar(self.children, archive, pod, token, self.usage(pod)))
-
-    def finish(self, pod: Json) -> Json:
-        """Lets a pod succeed; the pod as the API server has it then."""
-        name = pod["metadata"]["name"]
-        self.node.set_pod_phase(NAMESPACE, name, "Succeeded")
-        return self.plane.admin.api.get(f"{PODS}/{name}")
-
-    def usage(self, pod: Json) -> Path:
-        """The pod's usage volume."""
-        return self.folder / "usage" / str(pod["metadata"]["uid"])
+        self.bound.append(self.plane.admin.api.get(f"{PODS}/{name}"))
+        self.node.run(self.bound[-1])
 
     def client(self, *arguments: str) -> None:
         """Runs a command of the client with the kubeconfig's token, and shows it with what it said."""
