@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from fairgpu.inventory import Inventory
+from fairgpu.inventory import Inventory, encode
 from fairgpu.serving.messages import Response
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
 from scheduler.application import Routes
@@ -146,6 +146,28 @@ def unknown_node() -> Outcome:
     return "waits", result.failed_and_unresolvable_nodes["n8"]
 
 
+def without_inventory() -> Outcome:
+    state, item = state_of("n0"), api_node("n8")
+    del item["metadata"]["annotations"]["fairgpu.io/inventory"]
+    NodesView(state).changed("ADDED", NODES.read(item) or {})
+    result = ask(state, pod("a"), names=["n8"])
+    return "waits", result.failed_and_unresolvable_nodes["n8"]
+
+
+def both_memories() -> dict[str, Any]:
+    item = pod("a")
+    item["spec"]["containers"][0]["resources"]["limits"]["fairgpu.io/gpu-memory"] = "100"
+    return item
+
+
+def no_memory(inventory: Inventory) -> str:
+    return encode(inventory).replace('"memoryMiB":1000', '"memoryMiB":0')
+
+
+def same_twice(inventory: Inventory) -> str:
+    return encode(inventory).replace('"n0-1"', '"n0-0"')
+
+
 def overlapping() -> Outcome:
     state = state_of("n0")
     for name in ("a", "b"):
@@ -158,7 +180,9 @@ ODD_INPUT: dict[str, Callable[[], Outcome]] = {
     "a body without `NodeNames`": lambda: answered(b'{"Pod":{}}'),
     "any body, at a replica that does not lead": lambda: answered(b"{}", acts=False),
     "a pod without a GPU that names our scheduler": lambda: refused(pod("a", containers=[{"name": "main"}])),
-    "a node without an inventory": unknown_node,
+    "a pod with both memory resources": lambda: refused(both_memories()),
+    "a name of a node that is not known": unknown_node,
+    "a node without an inventory": without_inventory,
     "an allocation that is no JSON": lambda: counted(bound_elsewhere("a", "{")),
     "an allocation of another node": lambda: counted(bound_elsewhere("a", held("n0-0", 100, on="n9"))),
     "an allocation of a GPU that the node does not have": lambda: counted(bound_elsewhere("a", held("n9-3", 100))),
@@ -167,6 +191,8 @@ ODD_INPUT: dict[str, Callable[[], Outcome]] = {
     ),
     "allocations that overlap": overlapping,
     "an inventory of 64 KiB of spaces": lambda: told_inventory(api_node("n0", encode=nothing)),
+    "an inventory with a GPU of 0 MiB": lambda: told_inventory(api_node("n0", encode=no_memory)),
+    "an inventory that has a GPU twice": lambda: told_inventory(api_node("n0", gpus=2, encode=same_twice)),
     "an inventory with a GPU of another node": lambda: told_inventory(api_node("n0"), twin()),
     "an inventory that shrinks below what pods hold": shrunk,
     "a GPU that is gone between filter and bind": gone_since_filter,
