@@ -19,7 +19,7 @@ from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.windows import Retention, month_start, parse_month
 from timekeeper.ledger.client import isolate_failures
 from timekeeper.ledger.compaction import (
-    Bounds,
+    Cutoffs,
     drop_account,
     due_for_compaction,
     fold_amounts,
@@ -56,14 +56,14 @@ class _Run:
         now: nanoseconds since 1970.
         ends: whether the time is up.
         unfolded: the sessions that the leader finalized lately, whose amounts stay.
-        bounds: the instants before which hours and entries are compacted.
+        cutoffs: the instants before which hours and entries are compacted.
         due: the accounts that hold such hours or entries.
     """
 
     now: int
     ends: Callable[[], bool]
     unfolded: Container[str]
-    bounds: Bounds
+    cutoffs: Cutoffs
     due: Container[str]
 
 
@@ -109,9 +109,9 @@ class Archivist:
         names = sorted(name for name in self._books.accounts if name > self._after)
         ends, done = self._time_is_up(), 0
         today = now // DAY * DAY
-        bounds = Bounds(today - self._retention.hourly_days * DAY, (now - LATE) // DAY * DAY, today - DAY)
-        due = due_for_compaction(self._client, names[:AT_ONCE], bounds)
-        run = _Run(now, ends, {metered.session.uid for _, metered in self._books.finalized}, bounds, due)
+        cutoffs = Cutoffs(today - self._retention.hourly_days * DAY, (now - LATE) // DAY * DAY, today - DAY)
+        due = due_for_compaction(self._client, names[:AT_ONCE], cutoffs)
+        run = _Run(now, ends, {metered.session.uid for _, metered in self._books.finalized}, cutoffs, due)
         for name in names[:AT_ONCE]:
             failed = isolate_failures([name], lambda chosen: self._archive(self._books.accounts[chosen[0]], run))
             if failed:
@@ -133,12 +133,12 @@ class Archivist:
 
     def _compact(self, account: Account, run: _Run) -> bool:
         """Compacts an account's hours and ledger entries; returns whether nothing is left."""
-        client, epoch, name, bounds = self._client, self._epoch, account.name, run.bounds
+        client, epoch, name, cutoffs = self._client, self._epoch, account.name, run.cutoffs
         edges = [period.start for period in account.periods]
         steps: tuple[Callable[[], bool], ...] = (
-            lambda: fold_hours(client, epoch, name, bounds.folded, edges),
-            lambda: pack_hours(client, epoch, name, bounds.packed),
-            lambda: pack_ledger(client, epoch, name, bounds.ledger),
+            lambda: fold_hours(client, epoch, name, cutoffs.folded, edges),
+            lambda: pack_hours(client, epoch, name, cutoffs.packed),
+            lambda: pack_ledger(client, epoch, name, cutoffs.ledger),
         )
         return all(self._step_by_step(step, run.ends) for step in steps)
 

@@ -159,7 +159,7 @@ Adding a day's rows packs the whole value again. Many values cost a question tha
 """
 
 
-class Bounds(NamedTuple):
+class Cutoffs(NamedTuple):
     """The instants before which an account is compacted, in nanoseconds since 1970.
 
     Attributes:
@@ -173,8 +173,8 @@ class Bounds(NamedTuple):
     ledger: int
 
 
-def due_for_compaction(client: redis.Redis, accounts: Sequence[str], bounds: Bounds) -> set[str]:
-    """Returns the accounts that hold hours or ledger entries from before the bounds. One round trip reads them all.
+def due_for_compaction(client: redis.Redis, accounts: Sequence[str], cutoffs: Cutoffs) -> set[str]:
+    """Returns the accounts that hold hours or ledger entries from before the cutoffs. One round trip reads them all.
 
     An account whose data cannot be read counts as due: the step that meets that data raises its error.
 
@@ -189,21 +189,21 @@ def due_for_compaction(client: redis.Redis, accounts: Sequence[str], bounds: Bou
         pipeline.xrange(names.ledger, "-", "+", 1)
     answers = pipeline.execute(raise_on_error=False)
     read = zip(accounts, answers[::3], answers[1::3], answers[2::3], strict=True)
-    return {account for account, hours, parts, entries in read if _is_due(hours, parts, entries, bounds)}
+    return {account for account, hours, parts, entries in read if _is_due(hours, parts, entries, cutoffs)}
 
 
-def _is_due(hours: Any, parts: Any, entries: Any, bounds: Bounds) -> bool:
+def _is_due(hours: Any, parts: Any, entries: Any, cutoffs: Cutoffs) -> bool:
     if any(isinstance(answer, Exception) for answer in (hours, parts, entries)):
         return True
     try:
-        if any(int(hour) < bounds.packed // HOUR for hour in hours):
+        if any(int(hour) < cutoffs.packed // HOUR for hour in hours):
             return True
-        if any(read_entry(name, fields).at < bounds.ledger for name, fields in entries):
+        if any(read_entry(name, fields).at < cutoffs.ledger for name, fields in entries):
             return True
     except (ValueError, KeyError):
         return True
     known = [part for name in parts if (part := parse_part(name)) is not None]
-    return any(part.hourly and part.first < bounds.folded // HOUR for part in known)
+    return any(part.hourly and part.first < cutoffs.folded // HOUR for part in known)
 
 
 @dataclass(frozen=True, slots=True)

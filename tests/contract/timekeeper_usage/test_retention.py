@@ -218,5 +218,5 @@ def test_only_accounts_with_old_hours_or_entries_are_compacted(
     archivist(stage, keeper).archive(stage.now)
     assert parts_of(stage.client, "busy", hourly=True)
     today = stage.now // DAY * DAY
-    bounds = compaction.Bounds(today - 2 * DAY, today, today - DAY)
-    assert compaction.due_for_compaction(stage.client, ["busy", "idle", "broken"], bounds) == {"broken"}
+    cutoffs = compaction.Cutoffs(today - 2 * DAY, today, today - DAY)
+    assert compaction.due_for_compaction(stage.client, ["busy", "idle", "broken"], cutoffs) == {"broken"}
