@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,11 +34,12 @@ class Segment:
 
 def segments(
     assignments: Assignments, periods_of: Callable[[str], Sequence[Period]], start: int, end: int
-) -> Iterator[Segment]:
-    """Yields the segments of [start, end), in order of time within each account.
+) -> list[Segment]:
+    """Returns the segments of [start, end), in order of time within each account.
 
     Time before an account's first period belongs to no segment: the account did not exist.
     """
+    found = []
     for index, (since, account) in enumerate(assignments):
         first = start if index == 0 else max(start, since)
         until = min(end, assignments[index + 1][0] if index + 1 < len(assignments) else FOREVER)
@@ -46,7 +47,8 @@ def segments(
             if first < period.end and period.start < until:
                 low, high = max(first, period.start), min(until, period.end)
                 if low < high:
-                    yield Segment(account, period.start, low, high)
+                    found.append(Segment(account, period.start, low, high))
+    return found
 
 
 def segment_cost(tariff: Tariff, start: int, end: int) -> int:

@@ -212,6 +212,11 @@ def is_of_another_type(answer: object) -> bool:
     return isinstance(answer, redis.RedisError) and _WRONG_TYPE.search(str(answer)) is not None
 
 
+def of_another_type(answers: Mapping[str, object]) -> list[str]:
+    """Returns the keys whose answer is Redis's error for another type than the command expects."""
+    return [key for key, answer in answers.items() if is_of_another_type(answer)]
+
+
 def concerns_all(error: Exception) -> bool:
     """Whether an error comes from the store or the term, so that every account would meet it."""
     if isinstance(error, redis.RedisError):

@@ -216,6 +216,11 @@ def as_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+def as_texts(values: Iterable[Any]) -> list[str]:
+    """Decodes values of the store; empty for None."""
+    return ["" if value is None else as_text(value) for value in values]
+
+
 def encode_hourly_points(points: Sequence[HourlyPoint]) -> str:
     """Encodes points for the script: hour, instant, billed, core, memory, used (- for unknown), a semicolon each."""
     return "".join(

@@ -14,7 +14,7 @@ import redis
 import structlog
 
 from timekeeper.ledger import keys, reading, shared
-from timekeeper.ledger.client import is_of_another_type, put
+from timekeeper.ledger.client import of_another_type, put
 
 _PROBES = {
     keys.BOOK_FORMAT: "get",
@@ -58,7 +58,7 @@ def broken_keys(client: redis.Redis) -> list[str]:
     for key, probe in _PROBES.items():
         getattr(pipeline, probe)(key, *_NO_MEMBER.get(probe, ()))
     answers = dict(zip(_PROBES, pipeline.execute(raise_on_error=False), strict=True))
-    broken = [key for key, answer in answers.items() if is_of_another_type(answer)]
+    broken = of_another_type(answers)
     stored_format: Any = answers[keys.BOOK_FORMAT]
     if isinstance(stored_format, bytes) and not _FORMAT.fullmatch(stored_format):
         broken.append(keys.BOOK_FORMAT)

@@ -11,7 +11,7 @@ from fairgpu.states import BudgetState
 from timekeeper.domain.credits import Credit, burn
 from timekeeper.domain.forecast import Burns, burns_at_last_sample
 from timekeeper.ledger.client import ScriptError, StoreError
-from timekeeper.ledger.codec import RecordError, as_text, decode_burn
+from timekeeper.ledger.codec import RecordError, as_texts, decode_burn
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,7 @@ class PeriodTotals:
 
 def read_totals(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals:
     """Reads a period's sums from a script's reply: total, granted, gone, exhausted, struck, terms, version."""
-    texts = ("" if value is None else as_text(value) for value in sums)
-    total, granted, finalized, exhausted, previous_spent, terms, version = texts
+    total, granted, finalized, exhausted, previous_spent, terms, version = as_texts(sums)
     allowance, _, rollover = terms.partition(" ")
     return PeriodTotals(
         int(total),

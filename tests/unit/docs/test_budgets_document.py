@@ -65,7 +65,7 @@ def test_the_rate_of_a_reservation_is_as_documented(row: list[str]) -> None:
 def test_a_namespace_that_moves_pays_as_documented(row: list[str]) -> None:
     start, moved, end = (parse_instant(cell) for cell in row[:3])
     month = first_period(PeriodRule(), start)
-    paid = amounts(((0, GPU_SECOND),), list(segments(((0, "old"), (moved, "new")), lambda _: [month], start, end)))
+    paid = amounts(((0, GPU_SECOND),), segments(((0, "old"), (moved, "new")), lambda _: [month], start, end))
     assert [paid.get((name, month.start), 0) for name in ("old", "new")] == [from_gpu_hours(cell) for cell in row[3:]]
 
 

@@ -281,5 +281,5 @@ def rate_index(tariff: tuple[tuple[int, int], ...], instant: int) -> int:
 def test_amounts_beyond_two_to_the_53_are_exact() -> None:
     tariff = ((0, 2**53 + 1),)
     periods = [Period(0, 10 * SECOND)]
-    stretches = list(segments(((0, "a"),), lambda _: periods, 0, 3 * SECOND))
+    stretches = segments(((0, "a"),), lambda _: periods, 0, 3 * SECOND)
     assert amounts(tariff, stretches) == {("a", 0): 3 * (2**53 + 1)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import redis
@@ -87,11 +87,14 @@ class ReconcileContext:
                 raise
             return None
 
-    def until(self, metered: MeteredSession, now: int) -> int:
-        """Returns the instant up to which a session is charged.
+    def charged_until(self, sessions: Iterable[MeteredSession], now: int) -> list[int]:
+        """Returns the instant up to which each session is charged.
 
         That is the session's end; while it runs, now; on a silent node, its pod's last sign of life.
         """
+        return [self._until(metered, now) for metered in sessions]
+
+    def _until(self, metered: MeteredSession, now: int) -> int:
         session = metered.session
         if session.end is not None:
             return session.end

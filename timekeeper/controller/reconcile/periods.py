@@ -41,7 +41,7 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
     kept = books.budgets.not_stored()
     shared.write_budgets(context.client, kept)
     books.budgets.stored.update(kept)
-    moved_sessions = [each for name, known in changed.items() if len(known) > 1 for each in sessions.of_namespace(name)]
+    moved_sessions = sessions.of_namespaces([name for name, known in changed.items() if len(known) > 1])
     # Reports are told apart at the instant of the move even if this leader ends before it settles.
     close(context.client, [each.session.uid for each in moved_sessions if each.session.end is None], now)
     shared.write_assignments(context.client, changed)
@@ -192,19 +192,17 @@ def _since_settled(
         return 0
     session = metered.session
     assignments = context.books.assignments[session.namespace]
-    until = min(context.until(metered, now), instant)
-    session_segments = segments(
-        assignments, lambda name: (period,) if name == account.name else (), session.start, until
-    )
+    until = min(context.charged_until([metered], now)[0], instant)
+    paid = segments(assignments, lambda name: (period,) if name == account.name else (), session.start, until)
     key = (account.name, period.start)
-    return amounts(session.tariff, list(session_segments)).get(key, 0) - known.amount(key)
+    return amounts(session.tariff, paid).get(key, 0) - known.amount(key)
 
 
 def _sessions_by_account(books: Books) -> dict[str, list[MeteredSession]]:
     found: dict[str, list[MeteredSession]] = {}
     for namespace in books.pods.sessions.namespaces():
         for name in {name for _, name in books.assignments.get(namespace, ())}:
-            found.setdefault(name, []).extend(books.pods.sessions.of_namespace(namespace))
+            found.setdefault(name, []).extend(books.pods.sessions.of_namespaces([namespace]))
     return found
 
 

@@ -9,10 +9,8 @@ from dataclasses import replace
 
 from fairgpu.states import BudgetState, NamespaceState, encode_charge
 from timekeeper.controller.reconcile.context import ReconcileContext
-from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.commitments import committed, lapsed, queued
 from timekeeper.controller.state.figures import Figures, figures, must_publish, namespace_state, state_text, summary
-from timekeeper.domain.charges import rate_now
 from timekeeper.domain.forecast import FINE, BurnRecord, sampled
 from timekeeper.domain.pricing import prices_in_force
 from timekeeper.ledger import shared
@@ -30,7 +28,7 @@ def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
     """
     books = context.books
     namespaces = books.namespaces_of()
-    rates = _rates(books, names, now)
+    rates = books.running_rates(names, now)
     promised, waiting = committed(books, rates, now), queued(books, rates, now)
     overdue = lapsed(books, rates, now)
     found = {
@@ -50,16 +48,6 @@ def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
         _publish_states(context, now, changed)
     books.published.update(changed)
     books.figures.update(found)
-
-
-def _rates(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """Returns the sum of the rates of each account's running sessions, in microGPU-seconds a second."""
-    rates = {name: 0 for name in names if books.accounts[name].periods}
-    for metered in books.sessions_under(rates):
-        name = books.account_of(metered.session.namespace)
-        if name in rates and metered.session.end is None:
-            rates[name] += rate_now(metered.session.tariff, now)
-    return rates
 
 
 def _publish_accounts(

@@ -108,7 +108,7 @@ def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession
         payers = books.assignments[metered.session.namespace]
         return Prepared(metered, settling.settle(metered.acknowledged, facts, payers, books.accounts, until, bill))
 
-    instants = [context.until(metered, now) for metered in concerned]
+    instants = context.charged_until(concerned, now)
     if bill is not Bill.RESERVED:
         found = _read_reports(context, concerned, instants)
         return Work([], [settled(*each) for each in zip(concerned, instants, found, strict=True)])
@@ -148,8 +148,7 @@ def _read_reports(
     wanted = []
     for metered, until in zip(sessions, instants, strict=True):
         session, payers = metered.session, books.assignments[metered.session.namespace]
-        start = settling.present_start(session, payers, books.accounts, until)
-        needed_since = settling.totals_needed_since(metered.acknowledged, session)
+        start, needed_since = settling.marks(metered.acknowledged, session, payers, books.accounts, until)
         wanted.append((session.uid, Marks(start, needed_since, _phases(books, metered, until))))
     found = close_and_read(context.client, wanted)
     lacking = [m for m, known in zip(sessions, found, strict=True) if known is None and m.acknowledged.open_under]

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from timekeeper.controller.state.accounts import Account
@@ -71,6 +72,10 @@ class _Scene(NamedTuple):
     payers: Assignments
     accounts: Mapping[str, Account]
     until: int
+    current: Key | None
+    """The period of the present payer at `until`; None where none is open."""
+    ends: Mapping[Key, int] = MappingProxyType({})
+    """The end of each period that the session has or gets an amount in; 0 where it is not open."""
 
 
 def amount_going_on(
@@ -125,19 +130,20 @@ def settle(
         until: nanoseconds since 1970; the session's end where it has ended.
         bill: whether reservations, usage or the larger of both is billed.
     """
-    scene = _Scene(acknowledged, facts, payers, accounts, until)
+    present = _present(payers, accounts, until)
+    current, end = present or (None, 0)
+    scene = _Scene(acknowledged, facts, payers, accounts, until, current)
     if acknowledged.closed and acknowledged.periods:
         return _finalized(scene)
     shortened = _is_shortened(scene, bill)
     final = first_known(acknowledged.use) if shortened else acknowledged.settled_until
     session_segments = _session_segments(scene, final)
-    current = _current(payers, accounts, until)
     reserved = amounts(facts.session.tariff, session_segments)
     if shortened and session_segments:
         # The end changes nothing in final periods before its own, and their older reports are not kept.
         ended_in = session_segments[-1].account, session_segments[-1].period
         reserved = {key: amount for key, amount in reserved.items() if key in acknowledged.periods or key == ended_in}
-    course = _course(scene, session_segments, current, shortened=shortened)
+    course = _course(scene, session_segments, shortened=shortened)
     use = _known_use(scene, course, bill)
     due = _amounts_due(scene, bill, use, reserved, session_segments) if bill is not Bill.RESERVED else reserved
     last = max(due, key=lambda key: key[1], default=current)
@@ -152,6 +158,8 @@ def settle(
     if len(totals) > 1:
         # The store must hold the record of the end before it forgets the session: see `_finalized`.
         scene = scene._replace(facts=facts._replace(pod_gone=False))
+    others = {*acknowledged.periods, *totals} - {current}
+    scene = scene._replace(ends={**_ends(accounts, others), **({} if current is None else {current: end})})
     items = _items(scene, totals, last, use, session_segments)
     return Settlement(items, _following(scene, items, _recorded(use)))
 
@@ -201,12 +209,13 @@ def _session_segments(scene: _Scene, final: int) -> list[Segment]:
     """Returns the session's segments in the periods that end after an instant."""
     start = scene.facts.session.start
     after = max(final, start - 1)
-    return list(segments(scene.payers, lambda name: scene.accounts[name].periods_after(after), start, scene.until))
+    periods = {name: scene.accounts[name].periods_after(after) for _, name in scene.payers}
+    return segments(scene.payers, periods.__getitem__, start, scene.until)
 
 
-def _course(scene: _Scene, session_segments: Sequence[Segment], current: Key | None, *, shortened: bool) -> Course:
+def _course(scene: _Scene, session_segments: Sequence[Segment], *, shortened: bool) -> Course:
     """Returns the session's segments; a period that begins at the very instant of settlement adds an empty segment."""
-    session, until = scene.facts.session, scene.until
+    session, until, current = scene.facts.session, scene.until, scene.current
     begun = []
     if current is not None and session.end is None:
         last = session_segments[-1] if session_segments else None
@@ -325,7 +334,7 @@ def _left_at(scene: _Scene, key: Key, session_segments: Sequence[Segment]) -> in
     """
     ends = [span.end for span in session_segments if (span.account, span.period) == key]
     if scene.facts.session.end is None:
-        stays = key == _current(scene.payers, scene.accounts, scene.until)
+        stays = key == scene.current
     else:
         stays = bool(ends) and ends[-1] == session_segments[-1].end
     return None if stays or not ends else ends[-1]
@@ -405,14 +414,20 @@ def _used(scene: _Scene, use: RecordedUse, session_segments: Sequence[Segment]) 
     }
 
 
-def present_start(session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int) -> int:
-    """Returns the start of the session's present segment; later reports change nothing before it."""
-    current = _current(payers, accounts, until)
+def marks(
+    acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
+) -> tuple[int, int]:
+    """Returns the start of a session's present segment, and the instant since which its reports' totals are needed.
+
+    Later reports change nothing before the first.
+    """
+    present = _present(payers, accounts, until)
     since = max((since for since, _ in payers if since <= until), default=0)
-    return max(session.start, since if len(payers) > 1 else 0, 0 if current is None else current[1])
+    start = max(session.start, since if len(payers) > 1 else 0, 0 if present is None else present[0][1])
+    return start, _totals_needed_since(acknowledged, session)
 
 
-def totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
+def _totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
     """Returns the instant since which later settlements need the totals of a session's reports.
 
     Each period that is not final needs them since its last hourly point, as its amount may have been refused. Periods
@@ -426,15 +441,16 @@ def totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
     return min((0 if point is None else point.until for point in points), default=0)
 
 
-def _current(payers: Assignments, accounts: Mapping[str, Account], until: int) -> Key | None:
+def _present(payers: Assignments, accounts: Mapping[str, Account], until: int) -> tuple[Key, int] | None:
+    """Returns the period of the present payer, and its end; None where none is open."""
     payer = next((name for since, name in reversed(payers) if since <= until), payers[0][1])
     period = accounts[payer].period_at(until)
-    return (payer, period.start) if period is not None else None
+    return ((payer, period.start), period.end) if period is not None else None
 
 
 def _action(scene: _Scene, key: Key, last: Key | None, *, stale: bool) -> tuple[LedgerAction, Kind]:
     acknowledged, session, until = scene.acknowledged, scene.facts.session, scene.until
-    kind = Kind.PERIOD if _end_of(scene.accounts, key) <= until else Kind.MOVE
+    kind = Kind.PERIOD if scene.ends[key] <= until else Kind.MOVE
     if session.end is not None:
         ending = LedgerAction.CLOSE if key == last else LedgerAction.MOVE
         return (LedgerAction.FINALIZE if scene.facts.pod_gone else ending), (Kind.CLOSE if key == last else kind)
@@ -494,9 +510,8 @@ def _following(scene: _Scene, items: Mapping[Key, Item], use: RecordedUse) -> Ac
     )
     if session.end is not None:
         return following._replace(settled_until=0, posted_at=0, posted_rate=0)
-    ends = {key: _end_of(scene.accounts, key) for key in periods}
-    over = {end for end in ends.values() if end <= until}
-    going_on = {key: found for key, found in periods.items() if ends[key] > until}
+    over = {scene.ends[key] for key in periods if scene.ends[key] <= until}
+    going_on = {key: found for key, found in periods.items() if scene.ends[key] > until}
     # A session that turns out to have ended, or a clock that was ahead, moves the settled instant back.
     before = known.settled_until if known.settled_until <= until else first_known(known.use)
     posted_at, posted_rate = posting(following.session or session, scene.payers, going_on, following.open_under)
@@ -540,7 +555,7 @@ def _posted(known: Acknowledged, key: Key, item: Item) -> Posted:
     return Posted(item.amount, last, item.action in {LedgerAction.FINALIZE_PERIOD, LedgerAction.FINALIZE})
 
 
-def _end_of(accounts: Mapping[str, Account], key: Key) -> int:
-    account, start = key
-    period = accounts[account].period_at(start)
-    return period.end if period is not None else 0
+def _ends(accounts: Mapping[str, Account], keys: Iterable[Key]) -> dict[Key, int]:
+    """Returns the end of each period; 0 where it is not open."""
+    periods = {key: accounts[key[0]].period_at(key[1]) for key in keys}
+    return {key: 0 if period is None else period.end for key, period in periods.items()}

@@ -15,7 +15,7 @@ from timekeeper.controller.state.figures import Figures
 from timekeeper.controller.state.observing import BudgetView, PodView
 from timekeeper.controller.state.sessions import MeteredSession
 from timekeeper.domain.budgets import Budget, BudgetError, parse_budget
-from timekeeper.domain.charges import Assignments
+from timekeeper.domain.charges import Assignments, rate_now
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.orders import Grant
 from timekeeper.domain.periods import Period, PeriodRule
@@ -178,12 +178,21 @@ class Books:
     def sessions_under(self, names: Iterable[str]) -> list[MeteredSession]:
         """Returns the sessions of all namespaces that these accounts pay for, or once did."""
         wanted = set(names)
-        return [
-            metered
+        namespaces = [
+            namespace
             for namespace in self.pods.sessions.namespaces()
             if any(account in wanted for _, account in self.assignments.get(namespace, ()))
-            for metered in self.pods.sessions.of_namespace(namespace)
         ]
+        return self.pods.sessions.of_namespaces(namespaces)
+
+    def running_rates(self, names: Iterable[str], now: int) -> dict[str, int]:
+        """Returns the sum of the rates of each account's running sessions, in microGPU-seconds a second."""
+        rates = {name: 0 for name in names if self.accounts[name].periods}
+        for metered in self.sessions_under(rates):
+            name = self.account_of(metered.session.namespace)
+            if name in rates and metered.session.end is None:
+                rates[name] += rate_now(metered.session.tariff, now)
+        return rates
 
     def concerned(self, uids: Iterable[str]) -> set[str]:
         """Returns the accounts that these sessions are or were charged to."""

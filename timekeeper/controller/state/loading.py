@@ -361,7 +361,7 @@ def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) ->
             payers.setdefault(name, set()).add(namespace)
     wanted: list[tuple[str, int, list[str]]] = []
     for account in stored:
-        found = [m for name in payers.get(account.name, ()) for m in books.pods.sessions.of_namespace(name)]
+        found = books.pods.sessions.of_namespaces(payers.get(account.name, ()))
         uids = [metered.session.uid for metered in found]
         starts = {start: list(uids) for start in account.totals if uids}
         for period in books.accounts[account.name].periods_after(now - MENDED_WITHIN):

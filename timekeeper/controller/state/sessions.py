@@ -187,9 +187,9 @@ class Meters:
         """Returns every session."""
         return list(self._by_uid.values())
 
-    def of_namespace(self, namespace: str) -> Iterable[MeteredSession]:
-        """Returns the sessions of a namespace."""
-        return self._by_namespace.get(namespace, {}).values()
+    def of_namespaces(self, namespaces: Iterable[str]) -> list[MeteredSession]:
+        """Returns the sessions of these namespaces."""
+        return [metered for name in namespaces for metered in self._by_namespace.get(name, {}).values()]
 
     def namespaces(self) -> set[str]:
         """Returns the namespaces that have sessions."""
