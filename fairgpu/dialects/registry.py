@@ -13,7 +13,7 @@ from fairgpu.faults import Fault, field_path
 BETWEEN_NAMES = " and "
 """The text between the names of several dialects in one container."""
 
-_ORDINARY: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+ORDINARY: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 """The resources that nearly every container requests, and that belong to no dialect."""
 
 
@@ -39,7 +39,7 @@ class DialectSet:
 
     def may_have_gpu_keys(self, requests: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
         """Whether a container names a resource of one of the dialects, or one that looks like it."""
-        if _ORDINARY.issuperset(limits) and _ORDINARY.issuperset(requests):
+        if ORDINARY.issuperset(limits) and ORDINARY.issuperset(requests):
             return False
         if not (self.resources.isdisjoint(limits) and self.resources.isdisjoint(requests)):
             return True

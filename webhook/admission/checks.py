@@ -21,6 +21,12 @@ Path = tuple[str | int, ...]
 
 MAX_COPIES: Final = 16
 """The most elements with a name of FairGPU's in one list; removing each makes the API server copy the list."""
+_COPIED: Final = (
+    ("initContainers", (names.SIDECAR_CONTAINER,)),
+    ("volumes", OUR_VOLUMES),
+    ("schedulingGates", (names.BUDGET_GATE,)),
+)
+"""The lists of a pod's spec to which admission adds elements, with the names of these."""
 USAGE_FOLDER: Final = posixpath.basename(names.USAGE_MOUNT_PATH)
 
 
@@ -113,21 +119,20 @@ def _faults_of_names(spec: dict[str, Any], root: Path) -> list[Fault]:
 
 def _faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
     """Refuses more copies of FairGPU's own elements than a copied pod can have, which is one of each."""
-    faults = [
-        *_copies(spec, "initContainers", (names.SIDECAR_CONTAINER,), (*root, "spec")),
-        *_copies(spec, "volumes", OUR_VOLUMES, (*root, "spec")),
-        *_copies(spec, "schedulingGates", (names.BUDGET_GATE,), (*root, "spec")),
-    ]
+    faults: list[Fault] = []
+    for field, ours in _COPIED:
+        items = spec.get(field)
+        if isinstance(items, list) and len(items) > MAX_COPIES:
+            faults += _copies(items, field, ours, (*root, "spec"))
     for field in ("containers", "initContainers"):
         for index, container in objects(spec.get(field)):
-            faults += _copies(container, "volumeMounts", OUR_VOLUMES, (*root, "spec", field, index))
+            mounts = container.get("volumeMounts")
+            if isinstance(mounts, list) and len(mounts) > MAX_COPIES:
+                faults += _copies(mounts, "volumeMounts", OUR_VOLUMES, (*root, "spec", field, index))
     return faults
 
 
-def _copies(parent: dict[str, Any], field: str, ours: tuple[str, ...], path: Path) -> list[Fault]:
-    items = parent.get(field)
-    if not isinstance(items, list) or len(items) <= MAX_COPIES:
-        return []
+def _copies(items: list[Any], field: str, ours: tuple[str, ...], path: Path) -> list[Fault]:
     count = len(indexes_named(items, ours))
     if count <= MAX_COPIES:
         return []
@@ -148,10 +153,13 @@ def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:
         field, index = container.path[-2:]
         items = spec.get(str(field))
         given = items[index] if isinstance(items, list) and isinstance(index, int) else {}
-        for position, mount in objects(mapping(given).get("volumeMounts")):
-            path = mount.get("mountPath")
+        mounts = mapping(given).get("volumeMounts")
+        for position, mount in enumerate(mounts if isinstance(mounts, list) else ()):
             # Nearly all paths differ before they are normalised, which costs more.
-            if not isinstance(path, str) or USAGE_FOLDER not in path or mount.get("name") in OUR_VOLUMES:
+            if not isinstance(mount, dict) or USAGE_FOLDER not in str(mount.get("mountPath")):
+                continue
+            path = mount["mountPath"]
+            if not isinstance(path, str) or mount.get("name") in OUR_VOLUMES:
                 continue
             if posixpath.normpath(path) == names.USAGE_MOUNT_PATH:
                 faults.append(

@@ -100,7 +100,8 @@ def _warning(sign: Sign, container: ContainerReading) -> str:
 
 def _sign(container: dict[str, Any], path: Path) -> Sign | None:
     """Returns the first sign in a container's environment and command; None where one says that it is alone."""
-    listed = _variables(container)
+    variables = container.get("env")
+    listed = _named(decoded(variables)) if may_have(variables, _IN_VARIABLES) else []
     field, words = _command(container)
     if not listed and not words:
         return None
@@ -115,11 +116,9 @@ def _sign(container: dict[str, Any], path: Path) -> Sign | None:
     return Sign(field_path(*path, field), f"{launcher} starts a job on several nodes") if launcher else None
 
 
-def _variables(container: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    """Returns a container's named variables with their indexes; none where they cannot have a sign."""
-    variables = container.get("env")
-    listed = objects(decoded(variables)) if may_have(variables, _IN_VARIABLES) else []
-    return [(index, variable) for index, variable in listed if isinstance(variable.get("name"), str)]
+def _named(variables: Any) -> list[tuple[int, dict[str, Any]]]:
+    """Returns the variables that have a name, with their indexes."""
+    return [(index, variable) for index, variable in objects(variables) if isinstance(variable.get("name"), str)]
 
 
 def _is_alone(variables: Mapping[Any, Any]) -> bool:

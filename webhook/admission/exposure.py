@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fairgpu.dialects.registry import DIALECTS
+from fairgpu.dialects.registry import DIALECTS, ORDINARY
 from fairgpu.faults import field_path, show
 from fairgpu.json_values import mapping
 from fairgpu.pod import PodReading
@@ -25,6 +25,8 @@ MAX_NAMED: Final = 16
 
 _PREFIXES: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "deviceclass.resource.kubernetes.io/")
 _VISIBLE_DEVICES: Final = (VISIBLE_DEVICES.encode(),)
+_OURS: Final = DIALECTS.resources | ORDINARY
+"""The resources that need no warning; nearly all containers have no others."""
 _LISTS: Final = ("containers", "initContainers")
 _AMOUNTS: Final = ("limits", "requests")
 
@@ -33,7 +35,6 @@ def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tupl
     """Returns warnings about a pod that requests a GPU; `root` is the pod's field path in the object."""
     spec = mapping(pod.get("spec"))
     warnings = _pod_warnings(spec, root)
-    gpu_containers = {container.path[-2:] for container in reading.all_containers if container.request is not None}
     for field in _LISTS:
         containers = spec.get(field)
         if not isinstance(containers, list):
@@ -42,7 +43,7 @@ def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tupl
             if isinstance(container, dict) and _is_exposed(container):
                 path = (*root, "spec", field, index)
                 warnings += _container_warnings(container, path)
-                if (field, index) in gpu_containers:
+                if any(each.path[-2:] == (field, index) for each in reading.all_containers if each.request is not None):
                     warnings += _foreign_gpu_warnings(mapping(container.get("resources")), path)
             if len(warnings) >= MAX_NAMED:
                 return tuple(warnings[:MAX_NAMED])
@@ -58,12 +59,12 @@ def _is_exposed(container: dict[str, Any]) -> bool:
     if isinstance(resources, dict):
         if resources.get("claims"):
             return True
-        known = DIALECTS.resources
         for key in _AMOUNTS:
             amounts = resources.get(key)
-            for name in amounts if isinstance(amounts, dict) else ():
-                if name not in known and name.startswith(_PREFIXES):
-                    return True
+            if not isinstance(amounts, dict) or _OURS.issuperset(amounts):
+                continue
+            if any(name not in _OURS and name.startswith(_PREFIXES) for name in amounts):
+                return True
     return bool(_environment(container))
 
 
@@ -81,7 +82,9 @@ def _pod_warnings(spec: dict[str, Any], root: Path) -> list[str]:
         )
     volumes = spec.get("volumes")
     for index, volume in enumerate(volumes if isinstance(volumes, list) else ()):
-        host = volume.get("hostPath") if isinstance(volume, dict) else None
+        if not isinstance(volume, dict) or "hostPath" not in volume:
+            continue
+        host = volume["hostPath"]
         if not isinstance(host, dict) or volume.get("name") in OUR_VOLUMES:  # FairGPU's own replaces it
             continue
         path = host.get("path")
