@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from nodeagent import turns
 from nodeagent.driver_figures import Figure
@@ -16,8 +17,7 @@ ACTIVE_FOR_NS = 2 * PERIOD_NS
 """The time for which a container counts as active after it last had or wanted work."""
 
 
-@dataclass(frozen=True)
-class LastCounters:
+class LastCounters(NamedTuple):
     """A container's counters at the last look, in ns of GPU time, and the time of that look."""
 
     busy_ns: int
@@ -44,6 +44,7 @@ def growth(before: int, now: int, elapsed_ns: int) -> int:
 
 
 NO_FIGURE = Figure()
+NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -67,25 +68,24 @@ class Container:
     start_ns: int | None = None
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The state that the writer keeps between writes. Times are ns of CLOCK_MONOTONIC."""
 
     epoch_ns: int
     round_number: int = 0
-    opening: Mapping[int, int] = field(default_factory=dict)
+    opening: Mapping[int, int] = NOTHING
     """The balances at the beginning of the period."""
     plan: turns.Plan | None = None
     active: frozenset[int] = frozenset()
-    overruns: Mapping[int, int] = field(default_factory=dict)
+    overruns: Mapping[int, int] = NOTHING
     """The GPU time outside their turns that the slots had in this period, as far as observed."""
-    used: Mapping[int, int] = field(default_factory=dict)
+    used: Mapping[int, int] = NOTHING
     """All GPU time that the slots had in this period."""
     wanting: frozenset[int] = frozenset()
     """The slots that would have used more."""
-    lacked: Mapping[int, int] = field(default_factory=dict)
+    lacked: Mapping[int, int] = NOTHING
     """The time of their own turns that slots lacked in the period before."""
-    seen: Mapping[int, LastCounters] = field(default_factory=dict)
+    seen: Mapping[int, LastCounters] = NOTHING
 
 
 def begun(now_ns: int) -> State:
@@ -113,21 +113,21 @@ def step(
     passed = (now_ns - state.epoch_ns) // turns.PERIOD_NS
     if passed > 0:
         state = _begin_period(state, passed)
-    tenants = [
-        turns.Tenant(
-            each.slot,
-            each.core_percent,
-            each.policy,
-            each.slot in active,
-            state.opening.get(each.slot, 0),
-            each.start_ns,
-        )
-        for each in containers
-    ]
     made = state.plan
-    if made is None or active != state.active or set(made.balances) != {each.slot for each in containers}:
+    if made is None or active != state.active or made.balances.keys() != {each.slot for each in containers}:
+        tenants = [
+            turns.Tenant(
+                each.slot,
+                each.core_percent,
+                each.policy,
+                each.slot in active,
+                state.opening.get(each.slot, 0),
+                each.start_ns,
+            )
+            for each in containers
+        ]
         made = turns.plan(tenants, turns.PERIOD_NS, state.round_number)
-    return replace(state, plan=made, active=active), made
+    return state._replace(plan=made, active=active), made
 
 
 def _observe(state: State, activities: Mapping[int, Activity], now_ns: int) -> State:
@@ -142,7 +142,7 @@ def _observe(state: State, activities: Mapping[int, Activity], now_ns: int) -> S
             used[slot] = used.get(slot, 0) + growth(before.busy_ns, activity.busy_ns, elapsed_ns)
     wanting = state.wanting | {slot for slot, activity in activities.items() if wants_more(activity, now_ns)}
     seen = {slot: LastCounters(activity.busy_ns, activity.overrun_ns, now_ns) for slot, activity in activities.items()}
-    return replace(state, overruns=overruns, used=used, wanting=wanting, seen=seen)
+    return state._replace(overruns=overruns, used=used, wanting=wanting, seen=seen)
 
 
 def _begin_period(state: State, passed: int) -> State:
@@ -166,8 +166,7 @@ def _begin_period(state: State, passed: int) -> State:
         for slot, had in used.items():
             lacked[slot] = max(0, made.owned_ns(slot) - had)
             told_late[slot] = min(max(0, had - made.owned_ns(slot)), state.lacked.get(slot, 0))
-    return replace(
-        state,
+    return state._replace(
         epoch_ns=state.epoch_ns + passed * turns.PERIOD_NS,
         round_number=state.round_number + passed,
         opening=balances,
@@ -188,21 +187,22 @@ def describe(
     figures: Mapping[int, Figure] = MappingProxyType({}),
 ) -> Page:
     """Returns the page with these turns, and with the driver's figures by slot."""
-    slots = tuple(
-        PageSlot(
-            each.slot,
-            each.key,
-            each.core_percent,
-            each.policy,
-            each.slot in state.active,
-            made.granted_ns(each.slot) * 1000 // made.period_ns,
-            memory_limit_bytes=each.memory_limit_bytes,
-            driver_bytes=figures.get(each.slot, NO_FIGURE).driver_bytes,
-            driver_sampled_ns=figures.get(each.slot, NO_FIGURE).sampled_ns,
-            notice_ns=each.notice_ns,
-            trim_permille=figures.get(each.slot, NO_FIGURE).trim_permille,
-        )
-        for each in containers
-    )
+    slots = tuple(_slot(each, state, made, figures.get(each.slot, NO_FIGURE)) for each in containers)
     listed = tuple((turn.slot, turn.start_ns, turn.length_ns) for turn in made.turns)
     return Page(uuid, now_ns, state.epoch_ns, made.period_ns, slots, listed)
+
+
+def _slot(container: Container, state: State, made: turns.Plan, figure: Figure) -> PageSlot:
+    return PageSlot(
+        container.slot,
+        container.key,
+        container.core_percent,
+        container.policy,
+        container.slot in state.active,
+        made.granted_ns(container.slot) * 1000 // made.period_ns,
+        container.memory_limit_bytes,
+        figure.driver_bytes,
+        figure.sampled_ns,
+        container.notice_ns,
+        figure.trim_permille,
+    )

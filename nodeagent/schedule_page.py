@@ -3,7 +3,7 @@
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAGIC = b"FGSCHED\0"
 VERSION = 1
@@ -32,8 +32,7 @@ LEDGER_DEVICES = 16
 ACTIVITY = struct.Struct("<QQQQQQ16x")
 
 
-@dataclass(frozen=True)
-class PageSlot:
+class PageSlot(NamedTuple):
     """One container on the page; memory in bytes, times in ns of CLOCK_MONOTONIC, 0 where a time is unknown."""
 
     slot: int
@@ -49,8 +48,7 @@ class PageSlot:
     trim_permille: int = 0
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """The content of a schedule page. Turns are (slot, start_ns, length_ns); a period begins at the epoch."""
 
     uuid: str
@@ -61,8 +59,7 @@ class Page:
     turns: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True)
-class Activity:
+class Activity(NamedTuple):
     """A container's own report of its activity on one device; never trusted beyond its own share."""
 
     activity_ns: int = 0
@@ -93,7 +90,7 @@ def pack(page: Page, generation: int) -> bytes:
             TURN.pack_into(packed, turns_at + index * TURN.size, number, start_ns, length_ns, 0)
     except struct.error as error:
         raise ValueError(f"a number does not fit the schedule page: {error}") from error
-    struct.pack_into("<I", packed, SIZE - 4, zlib.crc32(packed[CHECKED_FROM:-4]))
+    struct.pack_into("<I", packed, SIZE - 4, zlib.crc32(memoryview(packed)[CHECKED_FROM:-4]))
     return bytes(packed)
 
 
@@ -168,4 +165,4 @@ def unpack_one(beginning: bytes, device: int) -> Activity:
     """
     if len(beginning) < activity_bytes(device) or LEDGER_HEAD.unpack_from(beginning) != (LEDGER_MAGIC, LEDGER_VERSION):
         return Activity()
-    return Activity(*ACTIVITY.unpack_from(beginning, LEDGER_DEVICES_AT + device * ACTIVITY.size))
+    return Activity._make(ACTIVITY.unpack_from(beginning, LEDGER_DEVICES_AT + device * ACTIVITY.size))

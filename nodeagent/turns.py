@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 PERIOD_NS = 50_000_000
 """The length of a period: long against a GPU's own time slices (about 2 ms), short against what users notice."""
@@ -89,11 +90,19 @@ class Plan:
 
     def granted_ns(self, slot: int) -> int:
         """Returns all the time of the period in which the slot may launch."""
-        return sum(turn.length_ns for turn in self.turns if turn.slot == slot)
+        return self._granted.get(slot, 0)
 
     def owned_ns(self, slot: int) -> int:
         """Returns the slot's own part of its time; 0 for an inactive one."""
         return sum(turn.length_ns for turn in self.owned if turn.slot == slot)
+
+    @cached_property
+    def _granted(self) -> Mapping[int, int]:
+        """The time of each slot, added up once: a page is written several times by one plan."""
+        granted: dict[int, int] = {}
+        for turn in self.turns:
+            granted[turn.slot] = granted.get(turn.slot, 0) + turn.length_ns
+        return granted
 
 
 def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: int = 0) -> Plan:

@@ -153,6 +153,6 @@ def test_limits_and_notices_changed_live_reach_the_page() -> None:
 
 def test_the_state_is_not_changed_in_place() -> None:
     state = State(NOW)
-    kept = replace(state)
+    kept = state._replace()
     step(state, (THIRTY,), {0: busy(NOW)}, NOW)
     assert state == kept

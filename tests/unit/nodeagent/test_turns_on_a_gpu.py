@@ -5,7 +5,7 @@ last one when at least half of it fits.
 """
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -46,8 +46,8 @@ class Program:
         self.had += TICK
         self.queue[0] -= TICK
         overrun = 0 if in_turn else TICK
-        self.activity = replace(
-            self.activity, busy_ns=self.activity.busy_ns + TICK, overrun_ns=self.activity.overrun_ns + overrun
+        self.activity = self.activity._replace(
+            busy_ns=self.activity.busy_ns + TICK, overrun_ns=self.activity.overrun_ns + overrun
         )
         if self.queue[0] <= 0:
             self.queue.popleft()
@@ -61,7 +61,7 @@ def shares(seconds: float, *containers: tuple[int, Policy, float]) -> list[float
     made: Plan | None = None
     for now in range(START, START + int(seconds * 1_000 * MS), TICK):
         if made is None or (now - START) % LOOK == 0:
-            activity = {each.slot: replace(each.activity, activity_ns=now, waiting_ns=now) for each in programs}
+            activity = {each.slot: each.activity._replace(activity_ns=now, waiting_ns=now) for each in programs}
             state, made = step(state, listed, activity, now)
         phase = (now - state.epoch_ns) % PERIOD_NS
         for program in programs:
