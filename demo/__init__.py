@@ -1,5 +1,6 @@
 """`fairgpu demo`: the whole journey of GPU pods on one machine, with every service real.
 
-The demonstration plays what a laptop lacks (API server, scheduler, kubelet, GPUs) and starts the rest as processes of
-their own: Redis, the timekeeper, the webhook, the sidecars. Each step is checked before the next one begins.
+The demonstration plays what a laptop lacks: the API server, kube-scheduler, the kubelet and GPUs. The scheduler's own
+placement chooses the GPUs of each pod. Redis, the timekeeper, the webhook and the sidecars are processes of their own.
+Each step is checked before the next one begins.
 """

@@ -1,66 +1,77 @@
-"""Plays the scheduler and the kubelet: gives a pod devices, and writes the bound pod into the timekeeper's folder."""
+"""Plays the API server's part of scheduling, and the kubelet: binds pods where the scheduler's placement puts them.
+
+Bound pods are written into the timekeeper's folder.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
 import uuid
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from demo.children import StepError
 from fairgpu import names
-from fairgpu.allocation import Allocation, ContainerAllocation, DeviceShare, encode
-from fairgpu.dialects.reading import DialectSettings
-from fairgpu.pod import read_pod
-from fairgpu.request import GPURequest
+from fairgpu.allocation import Allocation, encode
+from fairgpu.inventory import MAX_SLOTS, Device, Inventory, Link
+from scheduler.cluster.objects import allocation_of, read_waiting
+from scheduler.placement.causes import explain
+from scheduler.placement.choosing import Chooser
+from scheduler.placement.fleet import Fleet, Node
+from scheduler.placement.together import holding_of
 
 MODEL = "A100"
 DEVICE_MIB = 81920
 DEVICES = 4
-WHOLE = 100
+CPU_MILLI, HOST_MIB = 64_000, 256_000
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Device:
-    """A simulated GPU of the node, with its free share and memory."""
-
-    uuid: str
-    core_percent: int = WHOLE
-    memory_mib: int = DEVICE_MIB
-
-    def take(self, core_percent: int, memory_mib: int) -> Device:
-        """Returns the device after a piece of it was allocated."""
-        return replace(self, core_percent=self.core_percent - core_percent, memory_mib=self.memory_mib - memory_mib)
-
-
-@dataclass
 class Cluster:
-    """One node with four GPUs, and the folder in which the timekeeper finds pods."""
+    """One node with GPUs, and the folder in which the timekeeper finds pods.
 
-    pods: Path
-    node: str = "gpu-node-1"
-    devices: list[Device] = field(
-        default_factory=lambda: [Device(f"GPU-{uuid.uuid4()}") for _ in range(DEVICES)],
-    )
+    Attributes:
+        pods: the folder.
+        node: the node's name.
+    """
+
+    def __init__(self, pods: Path) -> None:
+        self.pods = pods
+        self.node = "gpu-node-1"
+        self._chooser = Chooser(Fleet())
+        self.offer([f"GPU-{uuid.uuid4()}" for _ in range(DEVICES)])
+
+    def offer(self, uuids: Sequence[str]) -> None:
+        """Replaces the node's GPUs by those of these uuids, all of one model and linked alike."""
+        devices = tuple(Device(each, MODEL, DEVICE_MIB, None, f"pci-{at}") for at, each in enumerate(uuids))
+        links = tuple(tuple(Link.SELF if one == other else Link.NVLINK for other in uuids) for one in uuids)
+        inventory = Inventory("nvidia", "simulated", MAX_SLOTS, devices, links)
+        self._chooser.fleet.put(Node(self.node, inventory, CPU_MILLI, HOST_MIB))
 
     def allocate(self, pod: Json) -> Allocation:
-        """Allocates devices to a pod, first fit.
+        """Places a pod as the scheduler does, and holds its devices.
 
         Raises:
-            StepError: no device has room.
+            StepError: the node has no room for it.
         """
-        containers = tuple(
-            ContainerAllocation(container.name, (self._place(container.request),))
-            for container in read_pod(pod, DialectSettings()).containers
-            if container.request is not None
-        )
-        return Allocation(self.node, containers)
+        fleet, waiting = self._chooser.fleet, read_waiting(pod)
+        rows = np.arange(fleet.size)
+        row = self._chooser.best(waiting.request, rows)
+        placed = None if row is None else self._chooser.place(waiting.request, row)
+        if row is None or placed is None:
+            causes = [explain(shortage, waiting.request) for shortage, _ in self._chooser.why(waiting.request, rows)]
+            raise StepError(f"{self.node} has no room for {waiting.name}: {'; '.join(causes)}")
+        fleet.hold(waiting.uid, holding_of(placed, waiting.request))
+        node = fleet.nodes[row]
+        assert node is not None  # noqa: S101 - it has just been chosen
+        return allocation_of(waiting, placed, node)
 
     def create(self, pod: Json) -> Json:
         """Stores a pod as the API server does, with a uid, to wait for a scheduler; writes its file."""
@@ -79,13 +90,13 @@ class Cluster:
         """Binds and starts a pod with its allocation; writes its file.
 
         Raises:
-            StepError: no device has room.
+            StepError: the node has no room for it.
         """
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         bound = copy.deepcopy(pod)
         metadata = bound["metadata"]
         metadata.update(uid=str(uuid.uuid4()), creationTimestamp=now, resourceVersion="1")
-        metadata.setdefault("annotations", {})[names.ALLOCATION] = encode(self.allocate(pod))
+        metadata.setdefault("annotations", {})[names.ALLOCATION] = encode(self.allocate(bound))
         bound["spec"]["nodeName"] = self.node
         bound["status"] = {
             "phase": "Running",
@@ -114,13 +125,3 @@ class Cluster:
     def file(self, pod: Json) -> Path:
         """Returns the path of the pod's file."""
         return self.pods / f"{pod['metadata']['uid']}.json"
-
-    def _place(self, request: GPURequest) -> DeviceShare:
-        memory_mib = request.memory_mib
-        if memory_mib is None:
-            memory_mib = DEVICE_MIB * (request.memory_percentage or 0) // WHOLE
-        for index, device in enumerate(self.devices):
-            if device.core_percent >= request.core_percent and device.memory_mib >= memory_mib:
-                self.devices[index] = device.take(request.core_percent, memory_mib)
-                return DeviceShare(device.uuid, MODEL, DEVICE_MIB, request.core_percent, memory_mib)
-        raise StepError(f"no GPU of {self.node} has room for {request}")

@@ -14,7 +14,7 @@ def register(subparsers: Any) -> None:
         description="Starts every service for real on this machine, and plays the cluster around them.",
     )
     parser.add_argument("--keep", metavar="FOLDER", help="leave all files and logs in this new folder")
-    parser.set_defaults(run=_run, extras="demo,timekeeper,webhook")
+    parser.set_defaults(run=_run, extras="demo,scheduler,timekeeper,webhook")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from fairgpu.commands import CommandError
 TITLE = "FairGPU in half a minute"
 INTRODUCTION = (
     "Real: Redis, the timekeeper, the webhook, a sidecar for each pod, TLS and signed tokens between them.",
-    "Played by this program: the API server, the scheduler, the kubelet and a node with four A100 GPUs.",
+    "Played by this program: the API server, kube-scheduler, the kubelet and a node with four A100 GPUs.",
 )
 
 

@@ -16,7 +16,6 @@ from shares import begun, paged
 
 from demo.acts import start_services
 from demo.children import Children, wait_until
-from demo.cluster import Device
 from demo.folder import NAMESPACE, Folder
 from demo.gpus import Gpus
 from demo.running import allocation_of, cost, end_sidecars
@@ -70,7 +69,7 @@ def billed(root: Path, documents: Sequence[Json], seconds: float = SECONDS) -> t
     node.folder.mkdir()
     with Children(folder.logs) as children, ExitStack() as ending:
         stage = Stage(Screen(), folder, children, Gpus())
-        stage.cluster.devices = [Device(uuid())]
+        stage.cluster.offer([uuid()])
         start_services(stage)
         pods = [bound(stage, document) for document in documents]
         containers = [container_of(node, one, slot, folder.usage(one)) for slot, one in enumerate(pods)]

@@ -98,7 +98,7 @@ def test_a_pod_that_has_ended_costs_its_rate_for_each_second(tmp_path: Path) -> 
 
 
 def test_a_pod_that_fits_nowhere_ends_the_demonstration(tmp_path: Path) -> None:
-    with pytest.raises(StepError, match="no GPU of gpu-node-1 has room"):
+    with pytest.raises(StepError, match="gpu-node-1 has no room for pod-10: gpu-size: 81921 MiB on one GPU asked"):
         Cluster(tmp_path / "pods").bind(canonical(core=10, memory=DEVICE_MIB + 1))
 
 
