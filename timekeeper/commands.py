@@ -1,4 +1,4 @@
-"""The commands `fairgpu timekeeper serve`, `jobs` and `months` (REST API, leader, exports), and `fairgpu audit`."""
+"""The commands `fairgpu timekeeper serve`, `jobs` and `months` (REST API, leader, exports), `audit` and `doctor`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ def register(subparsers: Any) -> None:
     audit.add_argument("--period", metavar="START", help="the period that starts then, such as 2026-01-01T00:00:00Z")
     audit.add_argument("--store-only", action="store_true", help="do not ask the API server for budgets and pods")
     audit.add_argument("-o", "--output", choices=("table", "json"), default="table", help="how to print it")
+    text = "look at a cluster without changing it: its GPU stacks, its GPU pods, and what they cost an hour"
+    doctor = subparsers.add_parser("doctor", help=text, description=text)
+    doctor.add_argument("--kubeconfig", type=Path, metavar="FILE", help="the cluster; default: as kubectl finds it")
+    doctor.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML, for your prices and resources")
+    doctor.add_argument("-o", "--output", choices=("text", "json"), default="text", help="how to print it")
+    doctor.set_defaults(run=run_doctor, extras="timekeeper", standalone=None)
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -65,6 +71,21 @@ def run_audit(arguments: argparse.Namespace) -> int:
     configure_logs(settings.log_level)
     with connect(settings.redis) as client:
         return run(client, settings, arguments, os.environ)
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Looks at a cluster before FairGPU is installed in it, and prints what is there."""
+    from time import time_ns
+
+    from fairgpu.cluster.connect import NoClusterError, connect
+    from timekeeper.doctor import run
+
+    settings = _settings(arguments)
+    try:
+        api = connect(os.environ, arguments.kubeconfig)
+    except NoClusterError as error:
+        raise CommandError(str(error)) from error
+    return run(api, settings, arguments.output, time_ns())
 
 
 def run_months(arguments: argparse.Namespace) -> int:

@@ -24,6 +24,7 @@ from fairgpu.choices import MODEL
 from fairgpu.commands import CommandError
 from fairgpu.models import tie
 from fairgpu.settings import Section, SettingsError, load_settings
+from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.sessions import MeterFrom
 
@@ -377,8 +378,35 @@ class NotificationSettings(Section):
     """The most messages that wait for a receiver; beyond it, the oldest are dropped."""
 
 
+class ResourceSetting(Section):
+    """A resource of an accelerator that FairGPU does not know."""
+
+    parts: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """The units of a whole device."""
+    devices: str = ""
+    """A resource or label of the node whose number says how many devices the node's units stand for; counts more than
+    `parts`."""
+    model_labels: tuple[str, ...] = ()
+    """The labels of the node that name the model; the first that it has counts."""
+    model: str = ""
+    """The model where no label names one; without it, the price of `*` holds."""
+
+
+class OtherStacksSettings(Section):
+    """Pods that hold GPUs by other stacks than FairGPU's."""
+
+    resources: dict[Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")], ResourceSetting] = Field(default_factory=dict)
+    """Further resources by name, such as example.com/npu, each with any of parts (the units of a whole device),
+    devices (a resource or label of the node that counts its devices), model_labels and model. A line for a resource
+    that FairGPU knows counts more than what it knows."""
+
+
 class TimekeeperSettings(Section):
     """All of the timekeeper's settings."""
+
+    mode: Literal["share", "look"] = "share"
+    """share: FairGPU places GPU pods and gives them their devices; look: it meters the pods of the stacks that are
+    there, reads budgets from the ConfigMap fairgpu-budgets, and writes nothing outside its namespace."""
 
     folder: Path | None = None
     """Standalone mode: the folder that stands in for a cluster. Served on loopback alone."""
@@ -391,6 +419,17 @@ class TimekeeperSettings(Section):
     export: ExportSettings = ExportSettings()
     jobs: JobsSettings = JobsSettings()
     notifications: NotificationSettings = NotificationSettings()
+    other_stacks: OtherStacksSettings = OtherStacksSettings()
+
+    @property
+    def own_resources(self) -> dict[str, Listed] | None:
+        """The admin's lines for resources of other stacks; None where pods of those are not metered."""
+        if self.mode == "share":
+            return None
+        return {
+            name: Listed(name, line.parts, line.devices, model_labels=line.model_labels, model=line.model)
+            for name, line in self.other_stacks.resources.items()
+        }
 
 
 class Settings(Section):

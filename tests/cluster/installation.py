@@ -51,6 +51,12 @@ def render(plane: ControlPlane, *, webhook_port: int | None = None, extra: Manif
     return [document for document in yaml.safe_load_all(rendered) if document]
 
 
+def render_overlay(plane: ControlPlane, folder: Path) -> list[Manifest]:
+    """The objects of an overlay as it stands."""
+    rendered = plane.admin.kubectl("kustomize", str(folder)).stdout
+    return [document for document in yaml.safe_load_all(rendered) if document]
+
+
 def apply(plane: ControlPlane, manifests: Iterable[Manifest], *flags: str) -> str:
     """Apply on the server with strict validation, in the order given. Returns what kubectl prints."""
     text = yaml.safe_dump_all(list(manifests))

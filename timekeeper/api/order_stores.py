@@ -220,6 +220,26 @@ class ClusterOrders:
             raise
 
 
+class NoOrders:
+    """Stands for the orders of a cluster that is only looked at: there are none, and none can be made."""
+
+    def create(self, item: Json) -> Json:
+        """Refuses.
+
+        Raises:
+            ProblemError: always.
+        """
+        detail = (
+            f"a {item['kind']} cannot be made where mode is look: budgets have no objects there; change the budget's "
+            "allowance in the ConfigMap fairgpu-budgets instead"
+        )
+        raise ProblemError(409, "conflict", detail)
+
+    def read(self, _name: str) -> Json | None:
+        """Returns None: there is no order of any name."""
+        return None
+
+
 class FolderOrders:
     """Objects of a folder: grants/NAME.json or corrections/NAME.json, and those in budgets.yaml."""
 

@@ -27,7 +27,7 @@ from timekeeper.api.exported_months import ExportedMonths
 from timekeeper.api.figures import Book
 from timekeeper.api.metrics import Measures
 from timekeeper.api.models import MAX_BODY_BYTES
-from timekeeper.api.order_stores import ClusterOrders, FolderOrders, OrderStore
+from timekeeper.api.order_stores import ClusterOrders, FolderOrders, NoOrders, OrderStore
 from timekeeper.api.pods import ClusterPods, EndedPods, FolderPods, PodReader
 from timekeeper.api.report_route import PAUSE_SECONDS
 from timekeeper.api.states_feed import StatesFeed
@@ -58,11 +58,15 @@ CHAIN_CHECK_SECONDS = 60.0
 class WorkerEnvironment:
     """The API server, or the folder in its place, that a worker uses. Made in each worker."""
 
-    def __init__(self, api: KubernetesAPI | None, folder: Path | None, *, own_audience_alone: bool = False) -> None:
+    def __init__(
+        self, api: KubernetesAPI | None, folder: Path | None, *, own_audience_alone: bool = False, looks: bool = False
+    ) -> None:
         """Makes the environment of exactly one of an API server and a folder.
 
-        `own_audience_alone`: whether people's tokens must be of the timekeeper's audience.
+        `own_audience_alone`: whether people's tokens must be of the timekeeper's audience. `looks`: whether the cluster
+        is only looked at, so that orders cannot be made.
         """
+        self._looks = looks
         self._own_audience_alone = own_audience_alone
         self._api = api
         self._folder = folder or Path()
@@ -84,11 +88,15 @@ class WorkerEnvironment:
     @property
     def grants(self) -> OrderStore:
         """The store of GPUGrants."""
+        if self._looks:
+            return NoOrders()
         return ClusterOrders(self._api) if self._api else FolderOrders(self._folder, time.time_ns)
 
     @property
     def corrections(self) -> OrderStore:
         """The store of GPUCorrections."""
+        if self._looks:
+            return NoOrders()
         if self._api:
             return ClusterOrders(self._api, CORRECTIONS)
         return FolderOrders(self._folder, time.time_ns, "GPUCorrection")
@@ -126,7 +134,10 @@ class Service:
     def __init__(self, settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
         self._environment = WorkerEnvironment(
-            api, folder, own_audience_alone=settings.serve.people_tokens == "own-audience"
+            api,
+            folder,
+            own_audience_alone=settings.serve.people_tokens == "own-audience",
+            looks=settings.mode == "look",
         )
         self._keeps_store_certificate = api is not None and settings.redis.is_bundled
         # In a cluster, loopback is where a port is forwarded to.

@@ -66,7 +66,7 @@ def _check_sessions(snapshot: Snapshot, context: AuditContext) -> Iterator[Diffe
         yield from check_use(snapshot, context, Moment(settled, context.now, context.bill, silent), cluster.pods)
     if cluster is not None and snapshot.latest:
         yield from check_against_pods(
-            snapshot, cluster.pods, context.prices, context.now, from_binding=context.from_binding
+            snapshot, cluster.pods, context.prices, context.now, context.since, from_binding=context.from_binding
         )
 
 
@@ -225,6 +225,7 @@ def _audit_chunk(
         now=environment.now(),
         bill=request.bill,
         from_binding=request.from_binding,
+        since=reading.since(client) or 0,
     )
     return [(snapshot, check(snapshot, context)) for snapshot in snapshots]
 

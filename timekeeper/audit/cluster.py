@@ -156,6 +156,7 @@ class AuditContext:
         now: nanoseconds since 1970, after the snapshots.
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
+        since: the instant from which pods of other stacks are metered, in nanoseconds since 1970.
     """
 
     payers: Mapping[str, Changes]
@@ -166,3 +167,4 @@ class AuditContext:
     now: int
     bill: str = RESERVED
     from_binding: bool = True
+    since: int = 0

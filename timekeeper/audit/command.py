@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import re
 import sys
 import threading
@@ -27,8 +26,7 @@ from timekeeper.ledger.client import StoreError
 from timekeeper.ledger.connection import unreachable_message
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.base import Mirrors
-from timekeeper.sources.kubernetes import KubernetesSource
-from timekeeper.standalone.folder import FolderSource
+from timekeeper.standalone.choosing import cluster_source
 
 MONEY = frozenset({Figure.SPENT, Figure.CHECKPOINT, Figure.GRANTED, Figure.GONE, Figure.POSTED, Figure.AMOUNT})
 
@@ -150,7 +148,7 @@ def _cluster_reader(
 ) -> Callable[[], ClusterView | None]:
     if arguments.store_only:
         return lambda: None
-    mirrors = _mirrors(arguments.standalone or settings.folder, environ, wait)
+    mirrors = _mirrors(settings, arguments.standalone or settings.folder, environ, wait)
     template: dict[str, Any] | None = settings.metering.default_budget
     deadline = time.monotonic() + FIRST_READ_SECONDS
     while read_cluster(mirrors, template) is None:
@@ -160,15 +158,14 @@ def _cluster_reader(
     return lambda: read_cluster(mirrors, template)
 
 
-def _mirrors(folder: Path | None, environ: Mapping[str, str], wait: Callable[[float], bool]) -> Mirrors:
-    source: KubernetesSource | FolderSource
-    if folder is not None:
-        source = FolderSource(folder, time.time_ns)
-    else:
-        try:
-            source = KubernetesSource(connect(environ), time.time_ns, random.random)
-        except NoClusterError as error:
-            raise CommandError(f"{error}; or look at the store alone: --store-only") from error
+def _mirrors(
+    settings: TimekeeperSettings, folder: Path | None, environ: Mapping[str, str], wait: Callable[[float], bool]
+) -> Mirrors:
+    try:
+        api = connect(environ) if folder is None else None
+    except NoClusterError as error:
+        raise CommandError(f"{error}; or look at the store alone: --store-only") from error
+    source = cluster_source(settings, api, folder)
     source.start(wait)
     return source.mirrors
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairgpu import names
+from fairgpu.dialects.hami import PRIORITY
 from fairgpu.json_values import mapping
 from timekeeper.audit.charges import Changes, PriceList, charge, pod_rate, rate_at
 from timekeeper.audit.cluster import MAX, AuditContext
@@ -23,6 +24,8 @@ from timekeeper.audit.snapshot import (
     read_session,
 )
 from timekeeper.audit.sums import difference
+from timekeeper.domain.holdings import kai
+from timekeeper.domain.holdings.observed import read_bound_pod
 from timekeeper.domain.timestamps import instant_or_none
 
 Json = Mapping[str, Any]
@@ -196,7 +199,7 @@ SKEW = 60 * 10**9
 
 
 def check_against_pods(
-    snapshot: Snapshot, pods: Mapping[str, Json], prices: PriceList, now: int, *, from_binding: bool
+    snapshot: Snapshot, pods: Mapping[str, Json], prices: PriceList, now: int, since: int, *, from_binding: bool
 ) -> Iterator[Difference]:
     """Checks the open sessions of an account against their pods.
 
@@ -205,6 +208,7 @@ def check_against_pods(
         pods: the pods that hold or ask for a GPU, by uid.
         prices: the prices, as they were charged.
         now: nanoseconds since 1970.
+        since: the instant from which pods of other stacks are metered.
         from_binding: whether pods are metered from their binding on.
     """
     for uid in sorted(snapshot.sessions):
@@ -221,15 +225,23 @@ def check_against_pods(
         if rate is not None and rate != rate_at(record, now):
             reason = "its pod's allocation and the prices"
             yield difference(snapshot, Figure.RATE, uid, str(rate_at(record, now)), str(rate), reason)
-        yield from _check_start(snapshot, record, pod, from_binding=from_binding)
+        earliest = since if record.elsewhere else 0
+        yield from _check_start(snapshot, record, pod, earliest, from_binding=from_binding)
 
 
 def unmetered(pods: Mapping[str, Json], metered: set[str], settled: int) -> Iterator[tuple[str, str]]:
     """Yields (namespace, uid) of pods that run, were bound well before the last settlement, and have no session."""
     for uid, pod in pods.items():
         bound = bound_at(pod)
-        if uid not in metered and bound is not None and not _ended(pod) and bound < settled - SKEW:
+        waited = bound is not None and bound < settled - SKEW
+        if uid not in metered and waited and not _ended(pod) and _asks_for_a_part(pod):
             yield str(mapping(pod.get("metadata")).get("namespace", "")), uid
+
+
+def _asks_for_a_part(pod: Json) -> bool:
+    """Whether a pod's own resources are a bill: those of KAI's reservations and a priority alone are none."""
+    asking = read_bound_pod(pod)
+    return bool(asking.resources - {PRIORITY}) and not kai.reserves(asking)
 
 
 def bound_at(pod: Json) -> int | None:
@@ -244,10 +256,13 @@ def bound_at(pod: Json) -> int | None:
     return None
 
 
-def _check_start(snapshot: Snapshot, record: SessionRecord, pod: Json, *, from_binding: bool) -> Iterator[Difference]:
+def _check_start(
+    snapshot: Snapshot, record: SessionRecord, pod: Json, earliest: int, *, from_binding: bool
+) -> Iterator[Difference]:
     bound = bound_at(pod)
     if bound is None:
         return
+    bound = max(bound, earliest)
     # If our clock is behind the API server's, the meter starts early by the difference.
     early, late = record.start < bound - SKEW, from_binding and record.start > bound
     if early or late:

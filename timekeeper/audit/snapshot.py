@@ -109,6 +109,7 @@ class SessionRecord:
 
     Where usage is billed, `bases` are (account, period, microGPU-seconds used when a segment there began), `used` is
     the total of all reports, and `missing` the reserved rates of the devices that no report names and of all devices.
+    `elsewhere` says whether the pod holds its parts of GPUs by another stack.
     """
 
     uid: str
@@ -120,6 +121,7 @@ class SessionRecord:
     bases: tuple[tuple[str, int, int], ...] = ()
     used: int = 0
     missing: tuple[int, int] = (0, 0)
+    elsewhere: bool = False
 
     @property
     def by_use(self) -> bool:
@@ -174,6 +176,7 @@ def read_session(text: str) -> SessionRecord | None:
             bases=tuple((str(payer), int(since), int(base)) for payer, since, base in document.get("use") or ()),
             used=int(used),
             missing=(int(missing), int(whole_rate)),
+            elsewhere=bool(document.get("holds")),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

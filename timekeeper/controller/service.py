@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -36,8 +36,8 @@ from timekeeper.ledger.connection import connect as connect_to_store
 from timekeeper.ledger.reading import highest_epoch
 from timekeeper.settings import JobsSettings, NotificationSettings, TimekeeperSettings
 from timekeeper.sources.base import Source
-from timekeeper.sources.kubernetes import KubernetesSource
-from timekeeper.standalone.folder import FolderSource, campaign_by_lock
+from timekeeper.standalone.choosing import cluster_source
+from timekeeper.standalone.folder import campaign_by_lock
 
 LOOPBACK = "127.0.0.1"
 LOCK_FILE = "timekeeper.lock"
@@ -71,7 +71,7 @@ def run(
     rules = controller_rules(settings)
     ending = _end_signal()
     client = connect_to_store(settings.redis)
-    source = _source(api, folder, settings.usage.labels)
+    source = cluster_source(settings, api, folder)
     term, measures = Term(time.monotonic), JobMeasures()
     notified = settings.notifications
     most = notified.max_waiting if notified.url_file is not None else 0
@@ -86,7 +86,7 @@ def run(
     source.start(ending.wait)
     campaign = _campaign(settings.jobs, api, folder, environment, ending)
     tasks.pod_writer.start(ending)
-    scheduler = schedule(tasks, settings.jobs)
+    scheduler = schedule(tasks, settings.jobs, writes_pods=settings.mode == "share")
     store = StoreMeasures(measures.registry)
     schedule_apart(scheduler, "health", lambda: store.look(client), HEALTH_SECONDS)
     auditor = _auditor(settings, client, source, term, measures, ending)
@@ -116,12 +116,6 @@ def _join(*threads: tuple[threading.Thread | None, float]) -> None:
     for thread, seconds in threads:
         if thread is not None:
             thread.join(seconds)
-
-
-def _source(api: KubernetesAPI | None, folder: Path | None, kept_labels: Sequence[str]) -> Source:
-    if api is None:
-        return FolderSource(folder or Path(), time.time_ns)
-    return KubernetesSource(api, time.time_ns, random.random, kept_labels)
 
 
 def _auditor(
@@ -166,8 +160,11 @@ def _exporter(
     return thread
 
 
-def schedule(tasks: LeaderTasks, settings: JobsSettings) -> BackgroundScheduler:
-    """Schedules the tasks of the leader in one thread, since they share the leader's state."""
+def schedule(tasks: LeaderTasks, settings: JobsSettings, *, writes_pods: bool = True) -> BackgroundScheduler:
+    """Schedules the tasks of the leader in one thread, since they share the leader's state.
+
+    Without `writes_pods` no task that decides on writes to pods or tells people by events is among them.
+    """
     logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it logs each run, and each delay
     scheduler = BackgroundScheduler(
         executors={"default": ThreadPoolExecutor(1), OWN_THREADS: ThreadPoolExecutor(2)},
@@ -177,15 +174,18 @@ def schedule(tasks: LeaderTasks, settings: JobsSettings) -> BackgroundScheduler:
     jobs: list[tuple[Callable[[], None], float]] = [
         (tasks.react, settings.react_seconds),
         (tasks.settle, settings.settle_seconds),
-        (tasks.release, settings.react_seconds),
-        (tasks.remove_finalizers, settings.react_seconds),
-        (tasks.record_events, SLOW_TASK_SECONDS),
-        (tasks.evict, SLOW_TASK_SECONDS),
         (tasks.notify, SLOW_TASK_SECONDS),
         (tasks.archive, SLOW_TASK_SECONDS),
         (tasks.write, settings.status_seconds),
         (tasks.write_on, settings.react_seconds),
     ]
+    if writes_pods:
+        jobs += [
+            (tasks.release, settings.react_seconds),
+            (tasks.remove_finalizers, settings.react_seconds),
+            (tasks.record_events, SLOW_TASK_SECONDS),
+            (tasks.evict, SLOW_TASK_SECONDS),
+        ]
     for job, seconds in jobs:
         scheduler.add_job(job, "interval", seconds=seconds, id=job.__name__, next_run_time=datetime.now(UTC))
     scheduler.start()

@@ -13,7 +13,7 @@ import structlog
 
 from fairgpu import names
 from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, KubernetesAPI
-from fairgpu.cluster.reflector import Collection, reflect
+from fairgpu.cluster.reflector import Collection, View, reflect
 from fairgpu.json_values import list_of, mapping, mappings
 from timekeeper.domain.attribution import TEMPLATE_HASH
 from timekeeper.domain.holdings import deciding
@@ -213,7 +213,7 @@ class KubernetesSource:
             kept_labels: the keys of those labels of pods that showback keeps.
             own: the resources of other stacks that the admin lists; None where pods of those are not metered.
         """
-        self._api = api
+        self.api = api
         self._pods = api.within(POD_WRITE_SECONDS)
         self._read_pod = partial(metered_pod, kept_labels=tuple(kept_labels), own=own)
         self._random = random
@@ -228,10 +228,17 @@ class KubernetesSource:
     def start(self, wait: Callable[[float], bool]) -> None:
         """Watches each collection in a separate thread."""
         for name, path in COLLECTIONS.items():
-            view: Mirror = getattr(self._mirrors, name)
-            collection = Collection(path, {}, self._read_pod if name == "pods" else slim)
-            arguments = (self._api, collection, view, wait, self._random)
-            threading.Thread(target=reflect, args=arguments, name=f"watch-{name}", daemon=True).start()
+            self.watch(name, path, wait)
+
+    def watch(self, name: str, path: str, wait: Callable[[float], bool]) -> None:
+        """Watches a collection for the mirror of that name, in a thread of its own."""
+        mirror: Mirror = getattr(self._mirrors, name)
+        self.reflect(name, Collection(path, {}, self._read_pod if name == "pods" else slim), mirror, wait)
+
+    def reflect(self, name: str, collection: Collection, view: View, wait: Callable[[float], bool]) -> None:
+        """Keeps a view of a collection current, in a thread of its own."""
+        arguments = (self.api, collection, view, wait, self._random)
+        threading.Thread(target=reflect, args=arguments, name=f"watch-{name}", daemon=True).start()
 
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget gate, if the pod is the one that was read and has the gate at the same place."""
@@ -315,14 +322,14 @@ class KubernetesSource:
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
         """Replaces the status; fields that are not given are removed."""
-        self._write(lambda: self._replace_status(f"{BUDGETS}/{name}", status, version))
+        self.request(lambda: self._replace_status(f"{BUDGETS}/{name}", status, version))
 
     def read_checkpoints(self) -> dict[str, Json]:
         """Reads each shard; an unreadable one counts as empty."""
         found: dict[str, Json] = {}
         for shard in range(CHECKPOINT_SHARDS):
             try:
-                found |= _checkpoints(self._write(partial(self._api.get, _shard_path(shard))))
+                found |= _checkpoints(self.request(partial(self.api.get, _shard_path(shard))))
             except ChangedMeanwhileError:
                 continue  # nothing was ever written there
         return found
@@ -331,23 +338,23 @@ class KubernetesSource:
         """Replaces the shard's ConfigMap, or creates it."""
         data = {CHECKPOINTS_KEY: json.dumps(checkpoints, separators=(",", ":"), sort_keys=True)}
         try:
-            self._write(lambda: self._api.patch(_shard_path(shard), {"data": data}))
+            self.request(lambda: self.api.patch(_shard_path(shard), {"data": data}))
         except ChangedMeanwhileError:
             name = _shard_path(shard).rpartition("/")[2]
             document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-            self._write(lambda: self._api.create(CONFIG_MAPS, document))
+            self.request(lambda: self.api.create(CONFIG_MAPS, document))
 
     def write_grant_status(self, name: str, status: Json) -> None:
         """Replaces the status; fields that are not given are removed."""
-        self._write(lambda: self._replace_status(f"{GRANTS}/{name}", status))
+        self.request(lambda: self._replace_status(f"{GRANTS}/{name}", status))
 
     def write_correction_status(self, name: str, status: Json) -> None:
         """Replaces the status; fields that are not given are removed."""
-        self._write(lambda: self._replace_status(f"{CORRECTIONS}/{name}", status))
+        self.request(lambda: self._replace_status(f"{CORRECTIONS}/{name}", status))
 
     def create_grant(self, grant: Json) -> Json:
         """Creates a GPUGrant; its name makes the creation idempotent."""
-        return self._write(lambda: self._api.create(GRANTS, grant))
+        return self.request(lambda: self.api.create(GRANTS, grant))
 
     def record_event(self, event: ObjectEvent) -> None:
         """Writes an event into the object's namespace, or `default` for those without one, as Kubernetes does."""
@@ -363,7 +370,7 @@ class KubernetesSource:
     def _replace_status(self, path: str, status: Json, version: str = "") -> Json:
         unchanged = [{"op": "test", "path": "/metadata/resourceVersion", "value": version}] if version else []
         operations = [*unchanged, {"op": "add", "path": "/status", "value": status}]
-        return self._api.patch(f"{path}/status", operations, JSON_PATCH)
+        return self.api.patch(f"{path}/status", operations, JSON_PATCH)
 
     def _patch_pod(self, metadata: Json, patch: Any, content_type: str) -> None:
         try:
@@ -371,7 +378,15 @@ class KubernetesSource:
         except ApiError as error:
             raise _pod_error(error) from error
 
-    def _write(self, request: Callable[[], Json]) -> Json:
+    def request(self, request: Callable[[], Json]) -> Json:
+        """Sends a write; returns the answer.
+
+        Raises:
+            ChangedMeanwhileError: there is no such object, or another version of it.
+            ExistsError: an object of that name exists.
+            RefusedError: a schema, a policy or a webhook refuses this write.
+            SourceError: the API server is away.
+        """
         try:
             return request()
         except ApiError as error:

@@ -88,6 +88,12 @@ def api_server(
     ]
 
 
+def audit_flags(policy: Path, log: Path) -> list[str]:
+    """The API server's flags for a log of every request by its metadata."""
+    policy.write_text('{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}')
+    return [f"--audit-policy-file={policy}", f"--audit-log-path={log}", "--audit-log-mode=blocking-strict"]
+
+
 def controller_manager(binary: Path, kubeconfig: Path, authority: Path, service_account_key: Path) -> list[str]:
     """The controllers, each under its own account as in a production cluster.
 

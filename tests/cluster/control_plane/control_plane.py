@@ -147,15 +147,24 @@ class ControlPlane:
         return self.folder / f"{next(self._numbers)}-{re.sub(r'[^a-z0-9.-]', '-', name)}.kubeconfig"
 
 
+AUDIT_LOG = "audit.log"
+"""The file in a control plane's folder that has a line for each request, where it is started so."""
+
+
 @contextmanager
-def running_control_plane(binaries: Path) -> Iterator[ControlPlane]:
-    """Start a control plane, hand it over once controllers work, and end it with all that it wrote."""
+def running_control_plane(binaries: Path, *, audited: bool = False) -> Iterator[ControlPlane]:
+    """Start a control plane, hand it over once controllers work, and end it with all that it wrote.
+
+    `audited`: whether the API server writes a line for each request into AUDIT_LOG.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-cluster-")))
         addresses = components.Addresses(*free_ports(3))
         authority = Authority(folder / "pki")
         plane = ControlPlane(folder, binaries, addresses, authority)
         commands = _commands(plane, binaries, addresses, authority)
+        if audited:
+            commands["kube-apiserver"] += components.audit_flags(folder / "audit.json", folder / AUDIT_LOG)
         # Fewer rounds of garbage collection: what lives for minutes may grow by some hundred megabytes.
         environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "GOGC": "300"}
 

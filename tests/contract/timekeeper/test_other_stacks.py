@@ -229,3 +229,16 @@ def test_the_audit_agrees_with_a_day_of_pods_of_other_stacks(looking: LedgerHarn
     write_statuses(looking)
 
     assert audited(looking).differences == ()
+
+
+def test_the_audit_agrees_where_pods_are_older_than_metering(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"])
+    write_node(stage, LABELS)
+    shared(stage, "p1", since=NOON - 24 * HOUR)
+    shared(stage, "reserved", "kai-resource-reservation", since=NOON - 24 * HOUR)
+    stage.lead(RULES)
+    stage.round()
+    stage.round(HOUR / SECOND)
+    write_statuses(stage)
+
+    assert audited(stage).differences == ()

@@ -41,6 +41,7 @@ def controller_rules(settings: TimekeeperSettings) -> ControllerRules:
         bill=metering.bill,
         template=_template(metering),
         holds_pods=metering.end_proof == "finalizer",
+        own_resources=settings.own_resources,
         replica_wait_seconds=settings.redis.replica_wait_seconds,
         labels=settings.usage.labels,
         retention=Retention(settings.usage.hourly_days, settings.usage.months, settings.export.wanted),

@@ -1,0 +1,195 @@
+"""The API server as a source that only looks: nothing is written outside FairGPU's namespace, no event either.
+
+Budgets come from the ConfigMap `fairgpu-budgets`: each key is a budget's name, and its value the YAML of a GPUBudget's
+spec. What a GPUBudget's status would say is kept in `fairgpu-budget-statuses`, by the same names. A ConfigMap holds a
+million bytes, which is enough for some hundred budgets.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+import yaml
+
+from fairgpu import names
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.reflector import Collection
+from fairgpu.json_values import mapping
+from timekeeper.sources.base import ChangedMeanwhileError, Mirror, ObjectEvent, RefusedError
+from timekeeper.sources.kubernetes import COLLECTIONS, CONFIG_MAPS, KubernetesSource, OwnResources
+
+BUDGETS_MAP: Final = "fairgpu-budgets"
+STATUSES_MAP: Final = "fairgpu-budget-statuses"
+STATUSES: Final = f"{CONFIG_MAPS}/{STATUSES_MAP}"
+WATCHED: Final = ("pods", "nodes", "node_leases", "namespaces")
+"""The collections that are watched as in every mode; there are no orders."""
+
+_log = structlog.get_logger()
+
+
+def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
+    """Returns the GPUBudgets of a ConfigMap, in the form that the API server has them in.
+
+    A value that is no YAML becomes a budget without a spec, which is refused by name like any other invalid one.
+    """
+    metadata = mapping(config_map.get("metadata"))
+    found = []
+    for name, text in sorted(mapping(config_map.get("data")).items()):
+        own: Json = {
+            "name": name,
+            "uid": f"{BUDGETS_MAP}/{name}",
+            "creationTimestamp": metadata.get("creationTimestamp"),
+            "generation": zlib.crc32(str(text).encode()),
+        }
+        item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": own, "spec": _spec(name, text)}
+        found.append(item | ({"status": statuses[name]} if isinstance(statuses.get(name), dict) else {}))
+    return found
+
+
+def _spec(name: str, text: object) -> Json:
+    try:
+        spec = yaml.safe_load(str(text))
+    except (yaml.YAMLError, RecursionError) as error:
+        _log.error("budget cannot be read", config_map=BUDGETS_MAP, name=name, error=str(error))
+        return {}
+    return spec if isinstance(spec, dict) else {}
+
+
+class BudgetsView:
+    """Shows the one ConfigMap of budgets to a mirror as GPUBudgets, with the statuses that were written of them."""
+
+    def __init__(self, mirror: Mirror, read_statuses: Callable[[], Json]) -> None:
+        """Makes an empty view; `read_statuses` returns the statuses by name, and may raise ApiError."""
+        self._mirror = mirror
+        self._read_statuses = read_statuses
+        self._lock = threading.Lock()
+        """Guards the two fields below, and the order in which the mirror gets them."""
+        self._config_map: Json = {}
+        self._statuses: Json | None = None
+
+    def replaced(self, items: list[Json]) -> None:
+        """Takes the ConfigMap, or its absence."""
+        with self._lock:
+            if self._statuses is None:
+                self._statuses = self._read_statuses()
+            self._show(next(iter(items), {}))
+
+    def changed(self, kind: str, item: Json) -> None:
+        """Takes one event of the ConfigMap."""
+        with self._lock:
+            self._show({} if kind == "DELETED" else item)
+
+    def confirmed(self) -> None:
+        """Takes note that the view is current."""
+        self._mirror.confirmed()
+
+    def failed(self, error: ApiError) -> None:
+        """Takes note that the API server did not answer; budgets stay as they are."""
+        self._mirror.failed(error)
+
+    def stated(self, name: str, status: Json) -> None:
+        """Shows a budget with a status that was written."""
+        with self._lock:
+            self._statuses = {**(self._statuses or {}), name: status}
+            self._show(self._config_map)
+
+    def gone(self) -> list[str]:
+        """Returns the names of statuses whose budget does not exist any more."""
+        with self._lock:
+            return sorted((self._statuses or {}).keys() - mapping(self._config_map.get("data")).keys())
+
+    def _show(self, config_map: Json) -> None:
+        self._config_map = config_map
+        self._mirror.replaced(budgets_of(config_map, self._statuses or {}))
+
+
+class LookingSource(KubernetesSource):
+    """Watches the cluster with the timekeeper's service account, and writes in its own namespace alone."""
+
+    def __init__(
+        self,
+        api: KubernetesAPI,
+        now: Callable[[], int],
+        random: Callable[[], float],
+        kept_labels: Sequence[str] = (),
+        own: OwnResources = None,
+    ) -> None:
+        """Makes a source that watches nothing yet; the arguments are KubernetesSource's."""
+        super().__init__(api, now, random, kept_labels, own)
+        self._budgets = BudgetsView(self.mirrors.budgets, self._read_statuses)
+
+    def start(self, wait: Callable[[float], bool]) -> None:
+        """Watches pods, nodes, namespaces and the ConfigMap of budgets, each in a thread of its own."""
+        for name in WATCHED:
+            self.watch(name, COLLECTIONS[name], wait)
+        selectors = {"fieldSelector": f"metadata.name={BUDGETS_MAP}"}
+        self.reflect("budgets", Collection(CONFIG_MAPS, selectors), self._budgets, wait)
+        for orders in (self.mirrors.grants, self.mirrors.corrections):
+            orders.replaced([])
+            orders.confirmed()
+
+    def lift_gate(self, _pod: Json) -> None:
+        """Refuses: pods stay as they are."""
+        raise _refused()
+
+    def remove_finalizer(self, _pod: Json) -> None:
+        """Refuses: pods stay as they are."""
+        raise _refused()
+
+    def announce_eviction(self, _pod: Json, _at: str | None) -> None:
+        """Refuses: pods stay as they are."""
+        raise _refused()
+
+    def evict(self, _pod: Json) -> None:
+        """Refuses: pods stay as they are."""
+        raise _refused()
+
+    def write_budget_status(self, name: str, status: Json, _version: str = "") -> None:
+        """Keeps the status in a ConfigMap, and drops those of budgets that do not exist any more."""
+        data = dict.fromkeys(self._budgets.gone()) | {name: json.dumps(status, separators=(",", ":"))}
+        try:
+            self.request(lambda: self.api.patch(STATUSES, {"data": data}))
+        except ChangedMeanwhileError:
+            kept = {key: text for key, text in data.items() if text is not None}
+            document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": STATUSES_MAP}, "data": kept}
+            self.request(lambda: self.api.create(CONFIG_MAPS, document))
+        self._budgets.stated(name, status)
+
+    def write_grant_status(self, _name: str, _status: Json) -> None:
+        """Refuses: there are no grants."""
+        raise _refused()
+
+    def write_correction_status(self, _name: str, _status: Json) -> None:
+        """Refuses: there are no corrections."""
+        raise _refused()
+
+    def create_grant(self, _grant: Json) -> Json:
+        """Refuses: there are no grants."""
+        raise _refused()
+
+    def record_event(self, _event: ObjectEvent) -> None:
+        """Writes no event."""
+
+    def _read_statuses(self) -> Json:
+        try:
+            data = mapping(self.api.get(STATUSES).get("data"))
+        except ApiError as error:
+            if error.not_found:
+                return {}
+            raise
+        found = {}
+        for name, text in data.items():
+            try:
+                found[name] = json.loads(text)
+            except ValueError as error:
+                _log.error("status cannot be read", config_map=STATUSES_MAP, name=name, error=str(error))
+        return found
+
+
+def _refused() -> RefusedError:
+    return RefusedError("mode: look writes nothing outside the namespace fairgpu-system")

@@ -1,0 +1,23 @@
+"""Chooses the source by the settings: a cluster, a cluster that is only looked at, or a folder in its place."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+from fairgpu.cluster.api import KubernetesAPI
+from timekeeper.settings import TimekeeperSettings
+from timekeeper.sources.base import Source
+from timekeeper.sources.kubernetes import KubernetesSource
+from timekeeper.sources.looking import LookingSource
+from timekeeper.standalone.folder import FolderSource
+
+
+def cluster_source(settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> Source:
+    """Returns the source of pods and budgets; without an API server, the folder."""
+    own = settings.own_resources
+    if api is None:
+        return FolderSource(folder or Path(), time.time_ns, own)
+    cluster = KubernetesSource if settings.mode == "share" else LookingSource
+    return cluster(api, time.time_ns, random.random, settings.usage.labels, own)
