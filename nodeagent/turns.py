@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 PERIOD_NS = 50_000_000
@@ -182,11 +182,6 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
     for slot, due in _divide(amount, lacking).items():
         balances[slot] = min(balances[slot] + due, LARGEST_BALANCE_NS)
     return balances
-
-
-def with_balances(tenants: Iterable[Tenant], balances: Mapping[int, int]) -> list[Tenant]:
-    """Returns the tenants with the balances of a plan or a settlement."""
-    return [replace(tenant, balance_ns=balances.get(tenant.slot, 0)) for tenant in tenants]
 
 
 def _loans(ordered: Sequence[Tenant], idle_ns: int, round_number: int) -> dict[int, int]:

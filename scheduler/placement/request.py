@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from fairgpu.request import GPURequest, Placement
 
-MAX_CONTAINERS_ON_A_GPU = 64
-"""The most containers on a GPU, by the slots of its schedule page (vcuda/include/schedule.h)."""
 MAX_GPUS_OF_A_CONTAINER = 16
 """The most GPUs of a container, by the records of its usage file (vcuda/include/usage.h)."""
 

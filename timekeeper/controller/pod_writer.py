@@ -150,15 +150,6 @@ class PodWriter:
         for number in range(THREADS):
             threading.Thread(target=self._run, args=(ending,), name=f"pods-{number}", daemon=True).start()
 
-    def work_off(self) -> int:
-        """Does all due writes in the calling thread; returns the number that succeeded."""
-        count = 0
-        while True:
-            taken = self._take()
-            if taken is None:
-                return count
-            count += taken()
-
     def _run(self, ending: threading.Event) -> None:
         while not ending.is_set():
             with self._changed:

@@ -17,8 +17,6 @@ SECOND: Final = 1_000_000_000
 """Nanoseconds in a second."""
 
 MAX_GPU_HOURS: Final = 999_999_999
-MAX_AMOUNT: Final = 10**24 - 1
-"""The largest amount that the store holds."""
 
 _GPU_HOURS = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?")
 

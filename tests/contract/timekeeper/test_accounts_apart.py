@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, state_answer
+from tests.support.ledger.harness import MAX_AMOUNT, MONTH, NOON, LedgerHarness, state_answer
 from tests.support.ledger.stored_hours import rows_of, write_rows
 from tests.support.servers import redis_binaries
 from tests.support.servers.redis_server import RedisServer
-from timekeeper.domain.money import MAX_AMOUNT
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import StoreEmptyError
 

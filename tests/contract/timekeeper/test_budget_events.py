@@ -100,7 +100,7 @@ def test_the_words_say_what_is_spent_what_follows_and_what_to_do(world: World) -
         ),
         (
             "8.00 of 12.00 GPU-hours are left until 2026-02-01T00:00:00Z: new pods run as usual, and held ones are "
-            "go as far as it pays."
+            "released as far as it pays."
         ),
     ]
 

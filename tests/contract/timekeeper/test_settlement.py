@@ -7,8 +7,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.ledger.harness import MAX_AMOUNT
 from tests.support.servers.redis_server import RedisServer
-from timekeeper.domain.money import MAX_AMOUNT
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.adjustments import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError

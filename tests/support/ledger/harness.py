@@ -26,6 +26,8 @@ from timekeeper.standalone.folder import FolderSource
 
 NOON = parse_instant("2026-01-15T12:00:00Z")
 MONTH = parse_instant("2026-01-01T00:00:00Z")
+MAX_AMOUNT = 10**24 - 1
+"""The largest amount that the store holds."""
 KINDS_OF_MONEY = {Kind.GRANT, Kind.CARRY, Kind.EXPIRY}
 """Entries that change what is available, and not what is spent."""
 

@@ -16,6 +16,11 @@ from timekeeper.controller.state.books import Books
 from timekeeper.sources.base import Source
 
 
+def work_off(writer: PodWriter) -> int:
+    """Does all due writes in the calling thread; returns the number that succeeded."""
+    return sum(write() for write in iter(writer._take, None))
+
+
 class PodJobs:
     """What a leader of these books decides, and what its pod writer does; each call says how many writes succeeded."""
 
@@ -37,11 +42,11 @@ class PodJobs:
         writes, notices = self.releaser.releases(now, self.writer.progress(Plan.RELEASES))
         self.writer.record(notices)
         self.writer.hand_over(Plan.RELEASES, writes, lambda: self.leads)
-        return self.writer.work_off()
+        return work_off(self.writer)
 
     def remove_finalizers(self) -> int:
         self.writer.hand_over(Plan.FINALIZERS, removals(self.books), lambda: self.leads)
-        return self.writer.work_off()
+        return work_off(self.writer)
 
     def evict(self, settled_at: int, now: int) -> int:
         writes = evictions(self.books, settled_at, now, self.without_notice_seconds)
@@ -49,7 +54,7 @@ class PodJobs:
             self.writer.pause(Plan.EVICTIONS)
         else:
             self.writer.hand_over(Plan.EVICTIONS, writes, lambda: self.leads)
-        return self.writer.work_off()
+        return work_off(self.writer)
 
     def counted(self, name: str, **labels: str) -> float:
         """A metric of the pod writer, without its prefix."""

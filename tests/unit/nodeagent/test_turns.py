@@ -1,6 +1,8 @@
 """Turns on one GPU, as tables and as invariants."""
 
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -18,7 +20,6 @@ from nodeagent.turns import (
     plan,
     settle,
     starts,
-    with_balances,
 )
 
 MS = 1_000_000
@@ -52,6 +53,11 @@ def gpus(draw: st.DrawFn) -> list[Tenant]:
         balance = draw(st.just(0) | st.integers(-LARGEST_BALANCE_NS, LARGEST_BALANCE_NS))
         tenants.append(Tenant(slot, core, policy, draw(st.booleans()), balance))
     return tenants
+
+
+def with_balances(tenants: list[Tenant], balances: Mapping[int, int]) -> list[Tenant]:
+    """The tenants with the balances of a plan or a settlement."""
+    return [replace(tenant, balance_ns=balances.get(tenant.slot, 0)) for tenant in tenants]
 
 
 def without_history(tenants: list[Tenant]) -> list[Tenant]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from tests.support.ledger.fake_cluster import Json, MirroredWorld
+from tests.support.ledger.pod_jobs import work_off
 from tests.support.waiting import wait_until
 from timekeeper.controller.metrics import PodMeasures
 from timekeeper.controller.pod_writer import AWAY_SECONDS, DONE_SECONDS, PLAN_SECONDS, SUSPECTS, THREADS, PodWriter
@@ -46,7 +47,7 @@ class World(MirroredWorld):
 
     def turn(self) -> list[str]:
         """The pods that are asked for in what can be done now."""
-        return self.done_by(self.writer.work_off)
+        return self.done_by(lambda: work_off(self.writer))
 
     def lift_gate(self, pod: Json) -> None:
         self._ask(pod)
@@ -190,13 +191,13 @@ def test_evictions_of_a_namespace_come_before_its_finalizers_and_these_before_it
     steps = []
     world.remove_finalizer = lambda item: steps.append(item["metadata"]["uid"])  # type: ignore[method-assign]
     world._ask = lambda item: steps.append(item["metadata"]["uid"])  # type: ignore[method-assign]
-    world.writer.work_off()
+    work_off(world.writer)
     assert steps == ["a/gone", "a/ended", "a/released"]
 
 
 def test_events_are_shown_beside_the_writes_and_the_oldest_are_dropped_of_too_many(world: World) -> None:
     world.writer.record(ObjectEvent(pod("a/1"), f"n{number}", "") for number in range(1200))
-    world.writer.work_off()
+    work_off(world.writer)
     assert [notice.reason for notice in world.notices] == [f"n{number}" for number in range(200, 1200)]
 
 
@@ -244,7 +245,7 @@ def test_no_pod_is_evicted_that_was_neither_given_its_notice_nor_failed_to_take_
             instead = PodWrite("a/1", "a", "1", "a", Step.EVICT)
             more: dict[str, Any] = {"eviction_at": str(world.elapsed + 600), "instead_seconds": patience}
             world.plan("a/1", plan=Plan.EVICTIONS, step=Step.NOTICE, instead=instead, **more)
-        world.writer.work_off()
+        work_off(world.writer)
     assert all(kept)
 
 
