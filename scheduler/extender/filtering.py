@@ -38,6 +38,11 @@ class _Asked:
         """Their names."""
         return self._arguments.node_names
 
+    @property
+    def names_json(self) -> msgspec.Raw:
+        """Their names as kube-scheduler sent them."""
+        return self._arguments.names_json
+
     @cached_property
     def known(self) -> tuple[Ints, list[str]]:
         """Their rows, and the names of those that offer no devices."""
@@ -143,7 +148,8 @@ def _place(state: State, pod: WaitingPod, asked: _Asked, now: float) -> tuple[li
         return place_member(state, pod, asked.known[0], now)
     if pod.prefers:
         fitting = state.fitting(pod, asked.known[0])
-        text = encode_names(_names(state, fitting))
+        # Where all of them fit the answer is the question.
+        text = asked.names_json if len(fitting) == len(asked.names) else encode_names(_names(state, fitting))
         state.note_scored(bytes(text), fitting)
         return (text if len(fitting) else []), ""
     freed = state.earmarks.get(pod.uid)
@@ -176,10 +182,9 @@ def prioritize_nodes(state: State, arguments: FilterArguments) -> dict[int, list
         if rows is None:
             rows, unknown = state.rows_of(arguments.node_names)
         gains = state.chooser.gains(pod.request)[rows]
-        names = state.fleet.names[rows]
-    levels = np.unique(gains)
-    scores = np.searchsorted(levels, gains) * MAX_SCORE // max(len(levels) - 1, 1)
-    found: dict[int, list[str]] = {int(score): names[scores == score].tolist() for score in np.unique(scores)}
+        levels = np.unique(gains)
+        scores = np.searchsorted(levels, gains) * MAX_SCORE // max(len(levels) - 1, 1)
+        found = {int(score): _names(state, rows[scores == score]) for score in np.unique(scores)}
     return found | {0: found.get(0, []) + unknown}
 
 
