@@ -19,6 +19,7 @@ from timekeeper.ledger.client import of_another_type, put
 _PROBES = {
     keys.BOOK_FORMAT: "get",
     keys.BOOK_CONVERTING: "get",
+    keys.SINCE: "get",
     keys.ACCOUNTS: "srem",
     keys.NAMESPACES: "hlen",
     keys.BUDGETS: "hlen",
