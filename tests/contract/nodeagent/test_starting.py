@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -235,3 +237,75 @@ def test_a_gpu_that_is_no_longer_offered_starts_nothing(node: Node) -> None:
     with pytest.raises(PlacementRefusedError, match="GPU-0 is not offered") as refused:
         node.starter.prepare(SLOT)
     assert refused.value.cause is Cause.UNUSABLE_DEVICE
+
+
+class KilledError(BaseException):
+    """SIGKILL in place of the system call that raises it: no handler of an error runs on the disk."""
+
+
+SYSTEM_CALLS = ("mkdir", "open", "replace", "truncate", "fchmod")
+
+
+class Kills:
+    """Ends the agent at one of its system calls that change files, counted from 1."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        self.calls = 0
+        self._at = at
+        for name in SYSTEM_CALLS:
+            monkeypatch.setattr(os, name, self._counting(getattr(os, name)))
+
+    def _counting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.calls += 1
+            if self.calls == self._at:
+                raise KilledError
+            return call(*arguments, **options)
+
+        return counted
+
+
+def left(node: Node) -> set[str]:
+    """All files of containers on the host, as far as they are the same for each start."""
+    found = {str(path.relative_to(node.folder)) for path in node.folder.rglob("*") if path.is_file()}
+    return {path for path in found if "/gpus/" not in path}
+
+
+def test_an_agent_killed_at_any_step_of_a_start_starts_the_container_when_it_is_back_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(folder: Path, kill_at: int) -> tuple[Node, int]:
+        folder.mkdir()
+        node = Node(folder)
+        node.knows(pod("train", {"main": 60}))
+        node.lists("train", "main")
+        with monkeypatch.context() as patched:
+            kills = Kills(patched, kill_at)
+            with contextlib.suppress(KilledError):
+                node.starter.prepare(SLOT)
+        return node, kills.calls
+
+    whole, steps = start(tmp_path / "whole", kill_at=0)
+    assert steps > 10, "the start makes many calls"
+    for step in range(1, steps + 1):
+        node, _ = start(tmp_path / str(step), step)
+        again = node.new_starter()
+        again.recover()
+        record = again.prepare(SLOT)
+        assert node.specs() == whole.specs(), step
+        expected = {path.replace("/main/1/", f"/main/{record.start}/") for path in left(whole)}
+        assert left(node) == expected, step
+        node.pods.changed("DELETED", node.server.pop("train"))
+        again.collect()
+        assert left(node) == set(), step
+
+
+def test_a_static_pod_is_refused(node: Node) -> None:
+    """Its mirror on the API server has no allocation: no scheduler has placed it."""
+    static = pod("monitor-n1", {"main": 30})
+    static["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "0"}
+    node.knows(static)
+    node.lists("monitor-n1", "main")
+    with pytest.raises(PlacementRefusedError, match="was not placed by fairgpu-scheduler") as refused:
+        node.starter.prepare(SLOT)
+    assert refused.value.cause is Cause.NO_ALLOCATION

@@ -1,0 +1,101 @@
+"""GPUs that fail, and a driver that hangs, under pods that run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fairgpu import names
+from tests.node.machine import Machine, uuid
+from tests.node.pods import container, place
+from tests.node.test_recovery import fresh
+from tests.node.test_trials import node_events
+from tests.support.waiting import wait_until
+
+REACTION_SECONDS = 5.0
+"""The longest from a fault to the Node's capacity."""
+
+
+@pytest.fixture
+def gpus(machine: Machine) -> Iterator[Machine]:
+    """The node, whose GPUs are well again after the test."""
+    yield machine
+    machine.make_gpus()
+    wait_until(lambda: machine.allocatable("gpu-core") == "200", "all GPUs are offered again")
+    wait_until(machine.is_ready, "the node is ready again")
+
+
+def capacity(machine: Machine) -> str:
+    found: str = machine.node()["status"]["capacity"][names.GPU_CORE]
+    return found
+
+
+def fenced(machine: Machine) -> list[str]:
+    """The GPUs that the inventory says are fenced."""
+    inventory = json.loads(machine.node()["metadata"]["annotations"][names.INVENTORY])
+    return [device["uuid"] for device in inventory["devices"] if device["health"] == "fenced"]
+
+
+@pytest.mark.parametrize("line", ["1 xid 79", "1 dbe"])
+def test_a_fault_takes_its_gpu_out_of_the_capacity_within_seconds_until_it_has_recovered(
+    gpus: Machine, namespace: str, line: str
+) -> None:
+    pod = place(gpus, namespace, [container("main", 30, 1024)], gpu=1)
+    pod.found("main")
+    began = time.monotonic()
+    gpus.make_gpus(line)
+    wait_until(lambda: capacity(gpus) == "100", "the GPU has left the capacity")
+    assert time.monotonic() - began < REACTION_SECONDS
+    wait_until(lambda: capacity(gpus) == "200", "the GPU is back")
+    assert pod.phase() == "Running"
+
+
+def test_a_lost_gpu_takes_no_container_and_the_others_go_on(gpus: Machine, namespace: str) -> None:
+    pods = [
+        place(gpus, namespace, [container("main", 20, 1024)], name=f"on-{number}", gpu=number) for number in range(2)
+    ]
+    for pod in pods:
+        pod.found("main")
+    gpus.make_gpus("1 lost 1")
+    wait_until(lambda: fenced(gpus) == [uuid(1)], "the GPU is fenced")
+    wait_until(lambda: capacity(gpus) == "100", "the GPU has left the capacity")
+    assert any(uuid(1) in message for message in node_events(gpus, "GPUFenced"))
+    refused = place(gpus, namespace, [container("main", 20, 1024)], name="refused", gpu=1)
+    (message, *_) = wait_until(lambda: refused.events("PlacementRefused"), "the pod says why")
+    assert f"GPU {uuid(1)} is fenced" in message
+    other = place(gpus, namespace, [container("main", 20, 1024)], name="other", gpu=0)
+    assert other.found("main").share == ("main", uuid(0), 20, 1024)
+    assert [pod.phase() for pod in pods] == ["Running", "Running"]
+
+
+def test_a_driver_that_hangs_holds_up_neither_pages_nor_starts(gpus: Machine, namespace: str) -> None:
+    running = place(gpus, namespace, [container("main", 30, 1024, "exec sleep 3600")], name="running")
+    running.wait_until("Running")
+    gpus.make_gpus("* hang 1")
+    pod = place(gpus, namespace, [container("main", 30, 1024, "exec sleep 3600")], name="during")
+    pod.wait_until("Running")
+    assert fresh(0)
+    assert running.phase() == "Running"
+
+
+def test_a_container_that_fills_or_truncates_its_ledger_changes_nothing_for_the_others(
+    machine: Machine, namespace: str
+) -> None:
+    script = {
+        "filled": "cp /usr/bin/actor /run/vcuda/ledger; echo > /out/over; exec sleep 3600",
+        "truncated": ": > /run/vcuda/ledger; echo > /out/over; exec sleep 3600",
+        "replaced": "mv /usr/bin/actor /run/vcuda/ledger || echo refused > /out/over; exec sleep 3600",
+    }
+    pods = {
+        name: place(machine, namespace, [container("main", 20, 1024, text)], name=name) for name, text in script.items()
+    }
+    for pod in pods.values():
+        wait_until(pod.file("over").exists, f"{pod.name} has done so")
+    honest = place(machine, namespace, [container("main", 20, 1024)], name="honest")
+    assert honest.found("main").share == ("main", uuid(0), 20, 1024)
+    assert pods["replaced"].file("over").read_text() == "refused\n"
+    wait_until(lambda: fresh(0), "the page is written")
+    assert [pod.phase() for pod in pods.values()] == ["Running"] * 3
