@@ -13,7 +13,7 @@ from scheduler.placement.fleet import Ints
 
 
 class GangKey(NamedTuple):
-    """The identity of a gang; pods that name it with another number belong to another gang."""
+    """The identity of a gang: its name and its number of pods. Pods that give another number belong to another gang."""
 
     namespace: str
     name: str
@@ -102,7 +102,7 @@ class GangPods:
         return self._of_pod.get(uid)
 
     def count(self) -> dict[str, int]:
-        """Returns how many gangs wait without a hold, and for how many devices are held."""
+        """Returns the number of gangs without held devices, and the number of gangs with them."""
         waiting = sum(bool(gang.waiting) and gang.hold is None for gang in self._gangs.values())
         return {"waiting": waiting, "held": len(self._held)}
 

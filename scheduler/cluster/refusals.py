@@ -1,4 +1,4 @@
-"""Remembers why a kind of request fits on none of some nodes, until anything changes.
+"""Caches why a kind of request fits on none of a set of nodes, until the fleet changes.
 
 Pods of one kind wait together, and are asked about again and again.
 """
@@ -44,12 +44,12 @@ class Refusal:
 
     @cached_property
     def passing(self) -> msgspec.Raw:
-        """The text of each node on which the end of another pod may help, in JSON."""
+        """The text of each node that another pod's end may free for the request, in JSON."""
         return self._encoded(lasting=False)
 
     @cached_property
     def final(self) -> msgspec.Raw:
-        """The text of each other node, in JSON."""
+        """The text of each node that no other pod's end can free for the request, in JSON."""
         return self._encoded(lasting=True)
 
     def _encoded(self, *, lasting: bool) -> msgspec.Raw:

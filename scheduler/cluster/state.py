@@ -132,13 +132,13 @@ class State:
             self.inventories.remove(name)
 
     def refuse_node(self, name: str) -> None:
-        """Takes a node out whose inventory makes no sense."""
+        """Removes a node whose inventory is invalid; no pod is placed there until it is valid."""
         with self.lock:
             self.offers += 1
             self.inventories.refuse(name)
 
     def put_site(self, site: Site) -> None:
-        """Stores what kube-scheduler's plugins know of a node."""
+        """Stores a node's labels, taints and limits, which kube-scheduler's plugins check."""
         with self.lock:
             self.sites += self._sites.get(site.name) != site
             self._sites[site.name] = site
@@ -170,7 +170,7 @@ class State:
                 self.waiting.add(note.waits, note.placeable)
 
     def remove_pod(self, uid: str) -> None:
-        """Frees all that a pod held."""
+        """Frees the devices that a pod held."""
         with self.lock:
             self._pods.pop(uid, None)
             self._bound.discard(uid)
@@ -197,7 +197,7 @@ class State:
     # What is freed and kept for pods that wait.
 
     def earmark(self, pod: WaitingPod, earmark: Earmark) -> None:
-        """Keeps devices for a pod that waits, against those of no higher class."""
+        """Keeps devices for a waiting pod; only pods of a higher class may take them."""
         with self.lock:
             self.drop_earmark(pod.uid)
             self.earmarks[pod.uid] = pod, earmark
@@ -210,12 +210,12 @@ class State:
                 self.fleet.release(f"{EARMARKED}{uid}")
 
     def lifted_for(self, pod: WaitingPod) -> list[str]:
-        """Returns the pods whose earmarks do not bind a pod: itself, its gang, and those of lower classes."""
+        """Returns the pods whose kept devices a pod may take: itself, its gang, and pods of lower classes."""
         return [uid for uid, (other, _) in self.earmarks.items() if _yields(other, pod)]
 
     @contextmanager
     def without(self, uids: list[str]) -> Iterator[None]:
-        """Takes the earmarks of some pods away for the length of a with statement."""
+        """Ignores the earmarks of some pods within a with statement."""
         for uid in uids:
             self.fleet.release(f"{EARMARKED}{uid}")
         try:
@@ -225,7 +225,7 @@ class State:
                 self._hold_earmark(uid)
 
     def _mark(self, note: PodNote) -> None:
-        """Notes whether a pod that holds devices goes."""
+        """Notes whether a pod that holds devices is ending or has a notice."""
         for marked, holds in ((self._noticed, bool(note.reclaim_at)), (self._leaving, note.leaving)):
             if holds and note.holding is not None:
                 marked.add(note.uid)
@@ -233,7 +233,7 @@ class State:
                 marked.discard(note.uid)
 
     def _take_earmark(self, note: PodNote) -> None:
-        """Takes what a pod's annotation says; one of a pod that is not known to wait counts once it does."""
+        """Adopts the earmark in a pod's annotation; that of a pod which does not wait yet counts once it waits."""
         pod = note.waits or note.member or self._asked.get(note.uid)
         if not note.earmark or pod is None:
             self.drop_earmark(note.uid)
@@ -252,11 +252,11 @@ class State:
             self.fleet.hold(f"{EARMARKED}{uid}", found[1].holding(found[0].request))
 
     def name_nodes(self, pod: WaitingPod, names: list[str]) -> None:
-        """Remembers the nodes that kube-scheduler named for a pod on whose place other pods or volumes decide."""
+        """Remembers the nodes that kube-scheduler named for a pod whose node depends on other pods or on volumes."""
         self._named[pod.uid] = frozenset(names)
 
     def named(self, uid: str) -> frozenset[str]:
-        """Returns the nodes that kube-scheduler named for such a pod; none for any other."""
+        """Returns the nodes that `name_nodes` stored for a pod; none for any other pod."""
         return self._named.get(uid, frozenset())
 
     def eligible(self, pod: WaitingPod) -> Ints:
@@ -270,7 +270,7 @@ class State:
         return np.array(sorted(found), np.int64)
 
     def spare_pods(self) -> Ints:
-        """Returns by row how many more pods each node takes."""
+        """Returns how many more pods each node takes, by its row."""
         spare = np.zeros(len(self.fleet.core), np.int64)
         for name, row in self.fleet.rows.items():
             site = self._sites.get(name)
@@ -288,11 +288,11 @@ class State:
             return set(self._leaving)
 
     def note(self, uid: str) -> PodNote | None:
-        """Returns what the API server has of a pod."""
+        """Returns the facts about a pod as the API server last showed them."""
         return self._pods.get(uid)
 
     def notes(self) -> list[PodNote]:
-        """Returns what the API server has of all pods."""
+        """Returns the facts about all pods as the API server last showed them."""
         with self.lock:
             return list(self._pods.values())
 
@@ -405,7 +405,7 @@ class State:
         return any(other != uid for other in self._first[1])
 
     def _hopeless(self, pod: WaitingPod) -> bool:
-        """Whether no end of another pod makes room for a pod."""
+        """Whether a pod would fit nowhere even if other pods ended."""
         key = (self.offers, pod.request)
         if key not in self._hopes:
             rows = np.array(sorted(self.fleet.rows.values()), np.int64)
@@ -459,7 +459,7 @@ class State:
             return self._mix.mix()
 
     def learn(self, worth: Worth) -> None:
-        """Chooses by a new worth from now on."""
+        """Uses newly learned worths for all later choices."""
         with self.lock:
             self.chooser.worth = worth
 

@@ -30,22 +30,22 @@ class _Asked:
         self._arguments = arguments
 
     def has(self, name: str) -> bool:
-        """Whether a node is among them."""
+        """Whether kube-scheduler asks about this node."""
         return self._arguments.has(name)
 
     @property
     def names(self) -> list[str]:
-        """Their names."""
+        """The names of the nodes."""
         return self._arguments.node_names
 
     @property
     def names_json(self) -> msgspec.Raw:
-        """Their names as kube-scheduler sent them."""
+        """The names as kube-scheduler sent them, in JSON."""
         return self._arguments.names_json
 
     @cached_property
     def known(self) -> tuple[Ints, list[str]]:
-        """Their rows, and the names of those that offer no devices."""
+        """The rows of the nodes, and the names of those that offer no devices."""
         return self._state.rows_of(self.names)
 
 

@@ -1,4 +1,4 @@
-"""Answers preempt: the pods without whom a pod's devices are free, where the admin lets kube-scheduler preempt.
+"""Answers preempt: the pods to evict so that a pod's devices are free, where the admin allows preemption.
 
 kube-scheduler proposes victims by sums over a node, which free no device in particular. A node in the answer without a
 victim fails its whole preemption
@@ -17,9 +17,9 @@ from scheduler.reclaim.roster import Roster, Running
 
 
 def preempt(state: State, roster: Roster, arguments: PreemptArguments, wall: float) -> PreemptResult:
-    """Returns by node the GPU pods of lower priority that have to go.
+    """Returns the GPU pods of lower priority to evict, by node.
 
-    It leaves out nodes on which none has to, and those on which it would not suffice that all do.
+    Nodes are left out where no pod needs to be evicted, and where evicting all of them would not suffice.
 
     Args:
         state: the cluster.

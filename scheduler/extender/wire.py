@@ -78,7 +78,7 @@ class MetaPod(msgspec.Struct, frozen=True):
 
 
 class MetaVictims(msgspec.Struct, frozen=True):
-    """Pods of one node that are to go, and how many PodDisruptionBudgets that violates."""
+    """Pods of one node to evict, and how many PodDisruptionBudgets that violates."""
 
     pods: list[MetaPod] = msgspec.field(name="Pods", default_factory=list)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)

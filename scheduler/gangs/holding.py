@@ -34,7 +34,7 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
         now: monotonic seconds.
 
     Returns:
-        At most one node; a text where the gang is in the way, and none where the pod's own needs are.
+        At most one node; a text where the pod waits because of its gang; neither where no node has room for the pod.
     """
     key = _key(pod)
     gang = state.gangs.of(key)
@@ -120,7 +120,7 @@ def _key(pod: WaitingPod) -> GangKey:
 
 
 def _missing(key: GangKey, gang: Gang) -> str:
-    """Returns why no device may be held for the gang yet; empty where an attempt is due."""
+    """Returns why no devices may be held for the gang yet; empty where they may."""
     there = len(gang.placed) + len(gang.waiting)
     if there < key.pods:
         return f"gang: {there} of {key.pods} pods are there"
@@ -130,7 +130,7 @@ def _missing(key: GangKey, gang: Gang) -> str:
 
 
 def _others_first(key: GangKey, gang: Gang, pod: WaitingPod) -> str:
-    """Returns why a pod beyond the number of its gang waits; empty for any other."""
+    """Returns why a pod waits whose gang already has as many other pods as it needs; empty for any other pod."""
     held = 0 if gang.hold is None else len(gang.hold.uids - {pod.uid})
     return f"gang: {key.pods} of its pods are placed before any other" if len(gang.placed) + held >= key.pods else ""
 

@@ -127,7 +127,7 @@ class Fleet:
         self._rebuild_node(holding.node)
 
     def release(self, uid: str) -> None:
-        """Frees what a pod holds."""
+        """Frees the devices that a pod holds."""
         holding = self._held.pop(uid, None)
         if holding is not None:
             # Never changed in place: a copy of the fleet shares it.
@@ -139,11 +139,11 @@ class Fleet:
             self._rebuild_node(holding.node)
 
     def held_by(self, uid: str) -> Holding | None:
-        """Returns what a pod holds."""
+        """Returns the devices that a pod holds."""
         return self._held.get(uid)
 
     def holders(self, name: str) -> dict[str, Holding]:
-        """Returns what pods hold of a node, by their uid."""
+        """Returns the devices that pods hold on a node, by the pods' uids."""
         return dict(self._of_node.get(name, {}))
 
     def count(self, name: str) -> int:
@@ -151,7 +151,7 @@ class Fleet:
         return len(self._of_node.get(name, {}))
 
     def copy(self) -> Fleet:
-        """One that may be changed apart from this one; what neither changes is shared."""
+        """Returns a copy that can be changed without changing this fleet; unchanged parts are shared."""
         other = Fleet()
         for name, value in vars(self).items():
             setattr(other, name, value.copy() if isinstance(value, dict | list | np.ndarray) else value)

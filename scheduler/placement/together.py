@@ -63,7 +63,7 @@ def place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, P
 
 
 def _is_exact(parts: Sequence[Part]) -> bool:
-    """Whether one by one finds places for these parts wherever there are some."""
+    """Whether placing these parts one by one finds places for all of them if there are any."""
     one = parts[0]
     need = one.request.single
     return need is not None and need.gpus == 1 and all(_alike(one, other) for other in parts)
@@ -81,7 +81,7 @@ def _enough(fleet: Fleet, parts: Sequence[Part]) -> bool:
 
 
 def _one_by_one(chooser: Chooser, parts: Sequence[Part], *, emptiest: bool) -> dict[str, Placed]:
-    """Returns the places of the parts before the first that does not fit."""
+    """Places parts one by one; returns the places of those before the first that does not fit."""
     fleet, found = chooser.fleet, dict[str, Placed]()
     try:
         for part in parts:
@@ -170,7 +170,7 @@ class _Search:
 
 
 def holding_of(placed: Placed, request: Request) -> Holding:
-    """Returns the holding of a request in its place."""
+    """Returns the devices that a placed request holds."""
     return Holding(placed.node, placed.pieces(request), request.cpu_milli, request.host_mib)
 
 

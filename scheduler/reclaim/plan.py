@@ -106,7 +106,7 @@ def plan_reclaim(fleet: Fleet, victims: Victims, claims: Sequence[Claim], spare_
     """Returns the fewest evictions after which all claims can be placed; None where no evictions suffice.
 
     Args:
-        fleet: a copy of what there is, which this changes. What pods hold that are about to end anyway is free in it.
+        fleet: a copy of what there is, which this changes. Devices of pods that are already ending are free in it.
         victims: the pods that may be evicted.
         claims: the pods to place, all or none.
         spare_pods: the number of further pods that each node takes.
@@ -122,7 +122,7 @@ def plan_reclaim(fleet: Fleet, victims: Victims, claims: Sequence[Claim], spare_
 
 
 def victims_on(fleet: Fleet, victims: Victims, claim: Claim, spare_pods: Ints) -> dict[int, tuple[str, ...]]:
-    """Returns by row, of the claim's rows, the victims without whom it fits there; rows without any are left out."""
+    """Returns the pods to evict so that a claim fits, by row; rows where no eviction makes it fit are left out."""
     planner = _Planner(fleet, victims, spare_pods)
     found = {row: planner.on_node(claim, row) for row in claim.rows.tolist()}
     uids = victims.holders.uids
@@ -176,7 +176,7 @@ class _Planner:
         return placed
 
     def spared(self) -> list[int]:
-        """Returns the victims that the claims need where they are now: later claims may have gone elsewhere."""
+        """Returns the victims that the claims still need; one that moved to another node frees its former victims."""
         fleet, needed = self._fleet, []
         for at in sorted(self._gone, key=self._dearness, reverse=True):
             uid, row = self._holders.uids[at], int(self._holders.row[at])
@@ -294,7 +294,7 @@ class _Planner:
     def _on_device(
         self, need: Need, row: int, device: int, dearest_first: Sequence[int], claim: Claim
     ) -> list[int] | None:
-        """Returns the victims on one device without which one container fits on it."""
+        """Returns the pods to evict from one device so that one container fits on it."""
         holds = {at for at in dearest_first if any(place == device for place, *_ in self._places(at, row))}
         room = next(one for one in self._node(claim, row, holds).rooms if one.device == device)
         if not room.takes(need):
@@ -315,7 +315,7 @@ class _Planner:
         return chosen
 
     def _spare(self, claim: Claim, row: int, dearest_first: Sequence[int]) -> list[int] | None:
-        """Returns those of some pods that must go; None where it does not suffice that all of them go."""
+        """Returns those of the given pods that must be evicted; None where evicting all does not suffice."""
         node = self._node(claim, row, dearest_first)
         if not _fits(node, claim.request):
             return None
@@ -329,7 +329,7 @@ class _Planner:
         return chosen
 
     def _node(self, claim: Claim, row: int, gone: Iterable[int]) -> _Node:
-        """Returns a node without some pods, and with only the devices that the claim may use."""
+        """Returns a copy of a node without some pods, and with only the devices that the claim may use."""
         fleet = self._fleet
         usable = np.flatnonzero(self._chooser.usable(claim.request, np.array([row]))[0]).tolist()
         core, memory, slots = fleet.core[row].tolist(), fleet.memory[row].tolist(), fleet.slots[row].tolist()
@@ -345,14 +345,14 @@ class _Planner:
         return _Node(rooms, cpu, host, pods)
 
     def _with(self, node: _Node, at: int, row: int) -> _Node:
-        """Returns a node with one more pod."""
+        """Returns a copy of a node with one more pod."""
         pieces = {piece[0]: piece for piece in self._places(at, row)}
         rooms = tuple(_without(room, pieces[room.device]) if room.device in pieces else room for room in node.rooms)
         cpu, host = node.cpu_milli - int(self._holders.cpu_milli[at]), node.host_mib - int(self._holders.host_mib[at])
         return _Node(rooms, cpu, host, node.pods - 1)
 
     def _places(self, at: int, row: int) -> list[tuple[int, int, int, int]]:
-        """Returns what a pod holds of the devices of its node: device, core, memory, slots."""
+        """Returns the parts of devices that a pod holds: device, core, memory, slots."""
         return [piece[1:] for piece in pieces_on(self._fleet, row, self._holding(at))]
 
     def _holding(self, at: int) -> Holding:

@@ -78,7 +78,7 @@ class _Written:
 
 
 def keep_reclaiming(reclaimer: Reclaimer, acts: Callable[[], bool], wait: Callable[[float], bool]) -> None:
-    """Runs a step at intervals until `wait` returns true."""
+    """Plans and carries out evictions at intervals, until `wait` returns true."""
     while not wait(LOOK_SECONDS):
         if acts():
             reclaimer.step()
@@ -331,7 +331,7 @@ class Reclaimer:
         return shown + [one.earmark for one in self._written.values()]
 
     def _copy(self, claims: Sequence[WaitingPod]) -> tuple[Fleet, list[Claim], Ints]:
-        """Returns what a plan is made of; devices promised to others count as held, ending pods' devices as free."""
+        """Returns a copy of the fleet in which devices promised to others are held and those of ending pods free."""
         state = self._state
         fleet = state.fleet.copy()
         for uid in state.leaving() | {uid for one in self._promised() for uid in one.victims}:
@@ -368,13 +368,13 @@ class Reclaimer:
             _log.info("reclaim planned", pod=_name(pod), uid=pod.uid, node=placed.node, victims=list(gone))
 
     def _unwrite(self, uid: str) -> None:
-        """Frees what an earmark would have kept that the watch has not shown."""
+        """Frees the devices of an earmark that the watch has not shown yet."""
         with self._state.lock:
             if self._written.pop(uid, None) is not None and uid not in self._state.earmarks:
                 self._state.fleet.release(f"{EARMARKED}{uid}")
 
     def _annotate(self, pod: WaitingPod | PodNote, key: str, value: str | None) -> bool:
-        """Writes or removes an annotation by the right to the pod's status; returns whether that succeeded."""
+        """Writes or removes a pod's annotation through its status subresource; returns whether that succeeded."""
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
         try:
             self._api.patch(path, {"metadata": {"uid": pod.uid, "annotations": {key: value}}}, MERGE)

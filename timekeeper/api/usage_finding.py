@@ -367,6 +367,6 @@ def _read(
     within: Window,
     sums: UsageSums,
 ) -> Iterator[AccountUsage]:
-    """Reads the accounts' use in a window, in the view that the sums need."""
+    """Reads the accounts' use in a window, with the detail that the sums need."""
     view = View(asks_for_details(sums.aggregate), _are_enough(sums))
     return accounts_usage(client, accounts, assignments, within, view=view)

@@ -163,7 +163,7 @@ class Archivist:
             self._drop(account)
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
-        """Takes steps until nothing is left, the time is up or there were too many; returns whether nothing is left."""
+        """Repeats a step until all is done, the time is up or the limit of steps is reached; returns whether all is."""
         while not step():
             self._steps += 1
             if self._steps >= MOST_STEPS or ends():

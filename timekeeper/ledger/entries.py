@@ -41,13 +41,13 @@ class Ending(NamedTuple):
 
 
 def ending_note(ending: Ending) -> str:
-    """Returns the note that states an ending."""
+    """Returns the note of a ledger entry that states how and when a session ended."""
     times = f"{ending.proof} {format_exact(ending.start)} {format_exact(ending.end)}"
     return f"{times} {ending.uid}" if ending.uid else times
 
 
 def read_ending(note: str) -> Ending | None:
-    """Reads the ending in a note; None unless `ending_note` gives exactly this text for it."""
+    """Reads a session's end from a note; None unless `ending_note` returns exactly this text for it."""
     proof, *rest = note.split(" ")
     if proof not in PROOFS or len(rest) not in {2, 3}:
         return None

@@ -158,7 +158,7 @@ def _read_reports(
 
 
 def _phases(books: Books, metered: MeteredSession, until: int) -> tuple[int, ...]:
-    """Returns the offsets from a quarter of an hour at which a session's coming periods begin, in nanoseconds."""
+    """Returns the distance of the starts of a session's coming periods from a quarter of an hour, in nanoseconds."""
     account = books.accounts[books.assignments[metered.session.namespace][-1][1]]
     period = account.period_at(until)
     return (0,) if period is None else _phases_after(account.budget.period, period.end)
@@ -166,9 +166,9 @@ def _phases(books: Books, metered: MeteredSession, until: int) -> tuple[int, ...
 
 @lru_cache(maxsize=4096)
 def _phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
-    """Returns the offsets from a quarter of an hour of a period's end and of the ends after it.
+    """Returns the distance of a period's end, and of the next period's end, from the quarter of an hour before it.
 
-    They may differ: a changed rule holds from the next period on.
+    The two may differ: a changed rule holds from the next period on.
     """
     return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
 

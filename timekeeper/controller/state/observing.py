@@ -230,7 +230,7 @@ class PodView:
         return changed
 
     def take_stirred(self) -> set[str]:
-        """Returns the namespaces in `stirred`, and empties it."""
+        """Returns the namespaces whose waiting pods have changed since the last call."""
         stirred, self.stirred = self.stirred, set()
         return stirred
 
