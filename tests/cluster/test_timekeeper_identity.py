@@ -18,10 +18,10 @@ from tests.support.waiting import wait_until
 from timekeeper.api.order_routes import GrantOrder, grant_object
 from timekeeper.api.order_stores import ClusterOrders, place
 from timekeeper.api.pods import ClusterPods
-from timekeeper.auth.authority import Action, Caller, UnauthenticatedError
+from timekeeper.auth.access_control import Action, Caller, UnauthenticatedError
 from timekeeper.auth.key_set import KeySet
 from timekeeper.auth.pod_tokens import PodIdentity, PodTokens
-from timekeeper.auth.token_review import ClusterAuthority, fetch_issuer
+from timekeeper.auth.token_review import ClusterReviewer, fetch_issuer
 from timekeeper.certificates import (
     CONFIG_MAPS,
     SECRETS,
@@ -55,8 +55,8 @@ def tokens(keys: KeySet) -> PodTokens:
 
 
 @pytest.fixture
-def authority(api: KubernetesAPI, keys: KeySet) -> ClusterAuthority:
-    return ClusterAuthority(api, keys)
+def access(api: KubernetesAPI, keys: KeySet) -> ClusterReviewer:
+    return ClusterReviewer(api, keys)
 
 
 @pytest.fixture
@@ -86,30 +86,30 @@ def test_an_accounts_token_is_no_pods(control_plane: ControlPlane, namespace: st
 
 @pytest.mark.parametrize("audience", ["", AUDIENCE], ids=["for the API server", "for the timekeeper"])
 def test_people_and_services_are_known_by_their_tokens(
-    control_plane: ControlPlane, namespace: str, authority: ClusterAuthority, audience: str
+    control_plane: ControlPlane, namespace: str, access: ClusterReviewer, audience: str
 ) -> None:
-    caller = authority.authenticate(control_plane.token(namespace, "default", audience=audience))
+    caller = access.authenticate(control_plane.token(namespace, "default", audience=audience))
     assert caller.name == f"system:serviceaccount:{namespace}:default"
     assert f"system:serviceaccounts:{namespace}" in caller.groups
 
 
 def test_a_token_that_is_forged_or_for_others_or_of_a_pod_that_is_gone_is_nobodys(
-    control_plane: ControlPlane, namespace: str, authority: ClusterAuthority, pod: Any
+    control_plane: ControlPlane, namespace: str, access: ClusterReviewer, pod: Any
 ) -> None:
     of_a_pod = control_plane.token(namespace, "default", audience=AUDIENCE, pod=pod)
     control_plane.admin.api.delete(f"/api/v1/namespaces/{namespace}/pods/plain", {"gracePeriodSeconds": 0})
     good = control_plane.token(namespace, "default")
     for token in (control_plane.token(namespace, "default", audience="somebody-else"), good[:-8] + "AAAAAAAA", "x"):
         with pytest.raises(UnauthenticatedError):
-            authority.authenticate(token)
+            access.authenticate(token)
     # The API server believes its own cache of pods for a moment.
-    wait_until(lambda: refused(authority, of_a_pod), "the token dies with its pod")
+    wait_until(lambda: refused(access, of_a_pod), "the token dies with its pod")
 
 
 def test_tokens_for_the_api_server_are_refused_where_the_own_audience_alone_is_taken(
     control_plane: ControlPlane, namespace: str, api: KubernetesAPI, keys: KeySet
 ) -> None:
-    strict = ClusterAuthority(api, keys, own_audience_alone=True)
+    strict = ClusterReviewer(api, keys, own_audience_alone=True)
     caller = strict.authenticate(control_plane.token(namespace, "default", audience=AUDIENCE))
     assert caller.name == f"system:serviceaccount:{namespace}:default"
     for audience in ("", "somebody-else"):
@@ -117,22 +117,22 @@ def test_tokens_for_the_api_server_are_refused_where_the_own_audience_alone_is_t
             strict.authenticate(control_plane.token(namespace, "default", audience=audience))
 
 
-def refused(authority: ClusterAuthority, token: str) -> bool:
+def refused(access: ClusterReviewer, token: str) -> bool:
     try:
-        authority.authenticate(token)
+        access.authenticate(token)
     except UnauthenticatedError:
         return True
     return False
 
 
 def test_who_may_view_a_namespace_may_read_what_it_spends_and_nothing_else(
-    control_plane: ControlPlane, make_namespace: Callable[..., str], authority: ClusterAuthority
+    control_plane: ControlPlane, make_namespace: Callable[..., str], access: ClusterReviewer
 ) -> None:
     own, other = make_namespace(), make_namespace()
     viewer = Caller(f"viewer-{own}", groups=("system:authenticated",))
     bind(control_plane, f"namespaces/{own}/rolebindings", "RoleBinding", "view", viewer.name)
     reading = Action("get", "gpubudgets", own)
-    wait_until(lambda: authority.permits(viewer, reading), "the API server knows the viewer")
+    wait_until(lambda: access.permits(viewer, reading), "the API server knows the viewer")
     for action in (
         Action("get", "gpubudgets", other),
         Action("get", "gpubudgets"),
@@ -140,26 +140,26 @@ def test_who_may_view_a_namespace_may_read_what_it_spends_and_nothing_else(
         Action("create", "gpugrants", own),
         Action("create", "gpugrants"),
     ):
-        assert not authority.permits(viewer, action), str(action)
+        assert not access.permits(viewer, action), str(action)
 
 
 def test_an_admin_of_one_namespace_can_give_nobody_money(
-    control_plane: ControlPlane, namespace: str, authority: ClusterAuthority
+    control_plane: ControlPlane, namespace: str, access: ClusterReviewer
 ) -> None:
     admin = Caller(control_plane.namespace_admin(namespace).name)
-    assert authority.permits(admin, Action("get", "gpubudgets", namespace))
-    assert not authority.permits(admin, Action("create", "gpugrants"))
+    assert access.permits(admin, Action("get", "gpubudgets", namespace))
+    assert not access.permits(admin, Action("create", "gpugrants"))
 
 
 def test_the_roles_that_are_shipped_let_the_webhook_read_states_and_budget_admins_give_money(
-    control_plane: ControlPlane, authority: ClusterAuthority
+    control_plane: ControlPlane, access: ClusterReviewer
 ) -> None:
-    webhook = authority.authenticate(control_plane.token("fairgpu-system", "fairgpu-webhook"))
-    assert authority.permits(webhook, Action("list", "gpubudgets"))
-    assert not authority.permits(webhook, Action("create", "gpugrants"))
+    webhook = access.authenticate(control_plane.token("fairgpu-system", "fairgpu-webhook"))
+    assert access.permits(webhook, Action("list", "gpubudgets"))
+    assert not access.permits(webhook, Action("create", "gpugrants"))
     treasurer = Caller(f"treasurer-{uuid.uuid4().hex[:8]}")
     bind(control_plane, "clusterrolebindings", "ClusterRoleBinding", "fairgpu-budget-admin", treasurer.name)
-    wait_until(lambda: authority.permits(treasurer, Action("create", "gpugrants")), "the treasurer may give money")
+    wait_until(lambda: access.permits(treasurer, Action("create", "gpugrants")), "the treasurer may give money")
 
 
 def bind(control_plane: ControlPlane, path: str, kind: str, role: str, user: str) -> None:

@@ -186,7 +186,7 @@ def build_application(
     probes = build_probes(lifecycle, lambda: _missing(store, parts.feed))
     hot = {
         ("POST", "/v1/reports"): guarded(report, measures),
-        ("GET", "/v1/states"): guarded(StatesRoute(parts.authority, parts.feed, measures, reviews), measures),
+        ("GET", "/v1/states"): guarded(StatesRoute(parts.access, parts.feed, measures, reviews), measures),
         **page_routes(parts.assets),
     }
 

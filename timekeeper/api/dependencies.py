@@ -18,7 +18,7 @@ from timekeeper.api.report_route import Submissions
 from timekeeper.api.states_feed import StatesFeed
 from timekeeper.api.usage_finding import ClosedDays
 from timekeeper.api.usage_limits import Asking
-from timekeeper.auth.authority import Action, Authority, Caller, bearer_token, require
+from timekeeper.auth.access_control import AccessControl, Action, Caller, bearer_token, require
 from timekeeper.auth.pod_tokens import PodAuthenticator
 from timekeeper.dashboard.serving import Assets
 from timekeeper.domain.money import Currency
@@ -32,7 +32,7 @@ class Dependencies:
         book: the ledger in the store.
         store: a client of Redis whose answers are bytes.
         usage_labels: the labels of pods by which usage can be queried.
-        authority: authenticates people and services, and checks their rights.
+        access: authenticates people and services, and checks their rights.
         recognise: authenticates pods by their tokens, in the event loop.
         grants: stores GPUGrants.
         corrections: stores GPUCorrections.
@@ -53,7 +53,7 @@ class Dependencies:
     book: Book
     store: redis.Redis
     usage_labels: tuple[str, ...]
-    authority: Authority
+    access: AccessControl
     recognise: PodAuthenticator
     grants: OrderStore
     corrections: OrderStore
@@ -76,7 +76,7 @@ GPU_GRANTS = "gpugrants"
 GPU_CORRECTIONS = "gpucorrections"
 
 
-def may(authority: Authority, action: Action) -> Caller:
+def may(access: AccessControl, action: Action) -> Caller:
     """Returns the caller of the present request, if the caller may do this.
 
     Raises:
@@ -85,29 +85,29 @@ def may(authority: Authority, action: Action) -> Caller:
         IdentityUnavailableError: the API server cannot be asked now.
         TooManyRequestsError: the caller has asked too often.
     """
-    return require(authority, bearer_token(request.headers.get("Authorization")), action, request.remote_addr or "")
+    return require(access, bearer_token(request.headers.get("Authorization")), action, request.remote_addr or "")
 
 
-def may_read_namespace(authority: Authority, namespace: str) -> Caller:
+def may_read_namespace(access: AccessControl, namespace: str) -> Caller:
     """Returns the caller, if the caller may read the budget of a namespace; raises as `may` does."""
-    return may(authority, Action("get", GPU_BUDGETS, namespace))
+    return may(access, Action("get", GPU_BUDGETS, namespace))
 
 
-def may_read_budget(authority: Authority, name: str) -> Caller:
+def may_read_budget(access: AccessControl, name: str) -> Caller:
     """Returns the caller, if the caller may read this budget; raises as `may` does."""
-    return may(authority, Action("get", GPU_BUDGETS, name=name))
+    return may(access, Action("get", GPU_BUDGETS, name=name))
 
 
-def may_read_all(authority: Authority) -> Caller:
+def may_read_all(access: AccessControl) -> Caller:
     """Returns the caller, if the caller may read every budget; raises as `may` does."""
-    return may(authority, Action("list", GPU_BUDGETS))
+    return may(access, Action("list", GPU_BUDGETS))
 
 
-def may_grant(authority: Authority) -> Caller:
+def may_grant(access: AccessControl) -> Caller:
     """Returns the caller, if the caller may grant money to budgets; raises as `may` does."""
-    return may(authority, Action("create", GPU_GRANTS))
+    return may(access, Action("create", GPU_GRANTS))
 
 
-def may_correct(authority: Authority) -> Caller:
+def may_correct(access: AccessControl) -> Caller:
     """Returns the caller, if the caller may correct the spending of budgets; raises as `may` does."""
-    return may(authority, Action("create", GPU_CORRECTIONS))
+    return may(access, Action("create", GPU_CORRECTIONS))

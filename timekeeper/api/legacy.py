@@ -15,7 +15,7 @@ from timekeeper.api.order_routes import GrantOrder, grant_object
 from timekeeper.api.order_stores import gpu_hours_text, missing_key, name_of_key, place_order
 from timekeeper.api.problems import ProblemError, invalid
 from timekeeper.api.report_route import refuse_unless_running
-from timekeeper.auth.authority import ForbiddenError
+from timekeeper.auth.access_control import ForbiddenError
 from timekeeper.auth.pod_tokens import PodIdentity
 from timekeeper.ledger.reports import IntakeOutcome, Submission
 
@@ -30,13 +30,13 @@ def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
 
     @app.get("/budget/<namespace>")
     def ancestor_budget(namespace: str) -> Response:
-        may_read_namespace(parts.authority, namespace)
+        may_read_namespace(parts.access, namespace)
         _refuse_no_namespace(namespace)
         return _json(models.ancestor_budget(parts.book.namespace(namespace)))
 
     @app.post("/budget/<namespace>/increase")
     def ancestor_increase(namespace: str) -> Response:
-        caller = may_grant(parts.authority)
+        caller = may_grant(parts.access)
         _refuse_no_namespace(namespace)
         wanted = IncreaseRequest.model_validate_json(request.get_data())
         key = request.headers.get("Idempotency-Key")

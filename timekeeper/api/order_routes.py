@@ -21,6 +21,7 @@ from timekeeper.api.order_stores import (
     place_order,
 )
 from timekeeper.api.problems import invalid
+from timekeeper.auth.access_control import Caller
 from timekeeper.domain.money import from_signed_gpu_hours
 from timekeeper.domain.orders import no_less_than
 from timekeeper.domain.timestamps import TimeError, parse_instant
@@ -33,10 +34,9 @@ def add_grant_routes(app: Flask, parts: Dependencies) -> None:
 
     @app.post("/v1/grants")
     def grants() -> Response:
-        caller = may_grant(parts.authority)
+        caller = may_grant(parts.access)
         wanted = GrantRequest.model_validate_json(request.get_data())
-        name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), "grant")
-        known_budget(parts.book, wanted.budget)
+        name = _name_of(parts.book, caller, wanted, "grant")
         gpu_hours = gpu_hours_text("gpuHours", wanted.gpuHours, negative=True)
         order = GrantOrder(
             name=name,
@@ -50,8 +50,8 @@ def add_grant_routes(app: Flask, parts: Dependencies) -> None:
         found, made = place_order(parts.book, item, parts.grants)
         if made:
             _log.info("grant made", grant=order.name, budget=order.budget, hours=order.gpu_hours, by=caller.name)
-        body = grant_answer(found).model_dump_json()
-        return Response(body, 201 if made else 200, mimetype="application/json")
+        common, spec = _fields_of(found, "grant")
+        return _answered(GrantAnswer(**common, expires=spec.get("expires")), new=made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,8 @@ class GrantOrder:
 
 def grant_object(order: GrantOrder) -> Json:
     """Returns the order as a GPUGrant."""
-    spec = {
-        "budget": order.budget,
-        "gpuHours": order.gpu_hours,
-        "reason": order.reason,
-        "requestedBy": order.requested_by[:256],
-        "expires": order.expires or None,
-    }
-    return order_object("GPUGrant", order.name, spec)
+    common = _spec_of(order.budget, order.gpu_hours, order.reason, order.requested_by)
+    return order_object("GPUGrant", order.name, {**common, "expires": order.expires or None})
 
 
 def expiry_text(value: str | None, gpu_hours: str, now: int) -> str:
@@ -100,35 +94,22 @@ def expiry_text(value: str | None, gpu_hours: str, now: int) -> str:
     return value
 
 
-def grant_answer(found: Json) -> GrantAnswer:
-    """Converts a GPUGrant to its answer."""
-    metadata, spec = ordered(found, "grant")
-    return GrantAnswer(
-        name=str(metadata.get("name", "")),
-        budget=str(spec.get("budget", "")),
-        gpuHours=str(spec.get("gpuHours", "")),
-        reason=str(spec.get("reason", "")),
-        requestedBy=str(spec.get("requestedBy", "")),
-        expires=spec.get("expires"),
-    )
-
-
 def add_correction_routes(app: Flask, parts: Dependencies) -> None:
     """Adds the route `POST /v1/corrections`."""
 
     @app.post("/v1/corrections")
     def corrections() -> Response:
-        caller = may_correct(parts.authority)
+        caller = may_correct(parts.access)
         wanted = CorrectionRequest.model_validate_json(request.get_data())
-        name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), "correction")
-        known_budget(parts.book, wanted.budget)
+        name = _name_of(parts.book, caller, wanted, "correction")
         item = correction_object(name, wanted, effective_text(wanted.effectivePeriod, parts.now()), caller.name)
         found, made = place_order(parts.book, item, parts.corrections, partial(acceptable, parts.book))
         if made:
             hours = item["spec"]["gpuHours"]
             _log.info("correction made", correction=name, budget=wanted.budget, hours=hours, by=caller.name)
-        body = correction_answer(found).model_dump_json()
-        return Response(body, 201 if made else 200, mimetype="application/json")
+        common, spec = _fields_of(found, "correction")
+        effective, namespace = str(spec.get("effectivePeriod", "")), spec.get("namespace")
+        return _answered(CorrectionAnswer(**common, effectivePeriod=effective, namespace=namespace), new=made)
 
 
 def correction_object(name: str, wanted: CorrectionRequest, effective: str, caller: str) -> Json:
@@ -137,14 +118,9 @@ def correction_object(name: str, wanted: CorrectionRequest, effective: str, call
     Raises:
         ProblemError: the amount is invalid.
     """
-    spec = {
-        "budget": wanted.budget,
-        "gpuHours": gpu_hours_text("gpuHours", wanted.gpuHours, negative=True),
-        "effectivePeriod": effective,
-        "reason": wanted.reason,
-        "requestedBy": caller[:256],
-        "namespace": wanted.namespace,
-    }
+    gpu_hours = gpu_hours_text("gpuHours", wanted.gpuHours, negative=True)
+    common = _spec_of(wanted.budget, gpu_hours, wanted.reason, caller)
+    spec = {**common, "effectivePeriod": effective, "namespace": wanted.namespace}
     return order_object("GPUCorrection", name, spec)
 
 
@@ -182,15 +158,36 @@ def effective_text(value: str, now: int) -> str:
     return value
 
 
-def correction_answer(found: Json) -> CorrectionAnswer:
-    """Converts a GPUCorrection to its answer."""
-    metadata, spec = ordered(found, "correction")
-    return CorrectionAnswer(
-        name=str(metadata.get("name", "")),
-        budget=str(spec.get("budget", "")),
-        gpuHours=str(spec.get("gpuHours", "")),
-        effectivePeriod=str(spec.get("effectivePeriod", "")),
-        namespace=spec.get("namespace"),
-        reason=str(spec.get("reason", "")),
-        requestedBy=str(spec.get("requestedBy", "")),
-    )
+_LONGEST_NAME = 256
+"""The maxLength of `spec.requestedBy` in the CRDs."""
+_COMMON = ("budget", "gpuHours", "reason", "requestedBy")
+"""The fields of the spec of every order."""
+
+
+def _name_of(book: Book, caller: Caller, wanted: GrantRequest | CorrectionRequest, noun: str) -> str:
+    """Returns the name of an order for a budget that exists.
+
+    Raises:
+        ProblemError: the order has no name, or no GPUBudget has the name that it gives.
+    """
+    name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), noun)
+    known_budget(book, wanted.budget)
+    return name
+
+
+def _spec_of(budget: str, gpu_hours: str, reason: str, author: str) -> Json:
+    return dict(zip(_COMMON, (budget, gpu_hours, reason, author[:_LONGEST_NAME]), strict=True))
+
+
+def _fields_of(found: Json, noun: str) -> tuple[dict[str, str], Json]:
+    """Returns the answer's fields that every order has, and the stored spec.
+
+    Raises:
+        ProblemError: the stored object has no metadata or no spec.
+    """
+    metadata, spec = ordered(found, noun)
+    return {"name": str(metadata.get("name", "")), **{field: str(spec.get(field, "")) for field in _COMMON}}, spec
+
+
+def _answered(answer: GrantAnswer | CorrectionAnswer, *, new: bool) -> Response:
+    return Response(answer.model_dump_json(), 201 if new else 200, mimetype="application/json")

@@ -18,7 +18,7 @@ from fairgpu.serving.messages import PROBLEM, Handler, Request, Response
 from timekeeper.api.batching import OverloadedError
 from timekeeper.api.figures import BadCursorError
 from timekeeper.api.metrics import Measures
-from timekeeper.auth.authority import (
+from timekeeper.auth.access_control import (
     ForbiddenError,
     IdentityUnavailableError,
     TooManyRequestsError,

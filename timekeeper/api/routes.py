@@ -26,7 +26,7 @@ from timekeeper.api.order_routes import add_correction_routes, add_grant_routes
 from timekeeper.api.paging import by_amount, cursor_after, only_parameters, page_limit, page_start
 from timekeeper.api.problems import answer, invalid, not_found, problem_of
 from timekeeper.api.usage_routes import add_usage_routes
-from timekeeper.auth.authority import Action, Authority, Caller, TooManyRequestsError, bearer_token
+from timekeeper.auth.access_control import AccessControl, Action, Caller, TooManyRequestsError, bearer_token
 from timekeeper.dashboard.serving import PREFIX, Assets, of_another_version, takes_gzip
 
 LEAST_BYTES = 1400
@@ -80,28 +80,28 @@ def add_access_route(app: Flask, parts: Dependencies) -> None:
     @app.get("/v1/access")
     def access() -> Response:
         token = bearer_token(request.headers.get("Authorization"))
-        caller = parts.authority.authenticate(token, request.remote_addr or "")
-        found = access_of(caller, parts.authority, parts.book.namespaces, time.monotonic)
+        caller = parts.access.authenticate(token, request.remote_addr or "")
+        found = access_of(caller, parts.access, parts.book.namespaces, time.monotonic)
         return Response(found.model_dump_json(), mimetype="application/json")
 
 
 def access_of(
-    caller: Caller, authority: Authority, known: Callable[[], Sequence[str]], clock: Callable[[], float]
+    caller: Caller, access: AccessControl, known: Callable[[], Sequence[str]], clock: Callable[[], float]
 ) -> AccessAnswer:
     """Finds the namespaces that a caller may read.
 
     Args:
         caller: the caller.
-        authority: checks the caller's rights.
+        access: checks the caller's rights.
         known: returns the namespaces of the ledger; called only where the caller may not read all of them.
         clock: a monotonic one, in seconds.
 
     Raises:
-        IdentityUnavailableError: the authority cannot be asked.
+        IdentityUnavailableError: the API server cannot be asked.
         TooManyRequestsError: the caller has asked too often.
     """
-    grants = authority.permits(caller, Action("create", GPU_GRANTS))
-    if authority.permits(caller, Action("list", GPU_BUDGETS)):
+    grants = access.permits(caller, Action("create", GPU_GRANTS))
+    if access.permits(caller, Action("list", GPU_BUDGETS)):
         return AccessAnswer(name=caller.name, readsAll=True, grants=grants, namespaces=[], complete=True)
     ends, readable, tried = clock() + TRYING_SECONDS, [], 0
     namespaces = likely_first(caller, known())
@@ -109,7 +109,7 @@ def access_of(
         if clock() >= ends:
             break
         try:
-            if authority.permits(caller, Action("get", GPU_BUDGETS, namespace)):
+            if access.permits(caller, Action("get", GPU_BUDGETS, namespace)):
                 readable.append(namespace)
         except TooManyRequestsError:  # what was found so far is worth more to them than nothing
             break
@@ -171,7 +171,7 @@ def json_answer(answer: models.Answer, status: int = 200) -> Response:
 def _add_budgets(app: Flask, parts: Dependencies) -> None:
     @app.get("/v1/budgets")
     def budgets() -> Response:
-        may_read_all(parts.authority)
+        may_read_all(parts.access)
         only_parameters("cursor", "limit")
         limit, after = page_limit(), page_start()
         found = parts.book.budgets(after, limit)
@@ -181,7 +181,7 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
 
     @app.get("/v1/budgets/<name>")
     def budget(name: str) -> Response:
-        may_read_budget(parts.authority, name)
+        may_read_budget(parts.access, name)
         figures = parts.book.budget(name)
         if figures is None:
             raise not_found(f"there is no budget {name!r}; GET /v1/budgets lists those that are")
@@ -189,7 +189,7 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
 
     @app.get("/v1/namespaces/<namespace>/budget")
     def namespace_budget(namespace: str) -> Response:
-        may_read_namespace(parts.authority, namespace)
+        may_read_namespace(parts.access, namespace)
         if not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
         figures = parts.book.namespace(namespace)
@@ -202,7 +202,7 @@ def _add_ledger(app: Flask, parts: Dependencies) -> None:
     @app.get("/v1/ledger")
     def ledger() -> Response:
         name = request.args.get("budget", "")
-        may_read_budget(parts.authority, name)
+        may_read_budget(parts.access, name)
         only_parameters("budget", "cursor", "limit")
         limit, after = page_limit(), page_start()
         if not name:
@@ -218,9 +218,9 @@ def _add_ledger(app: Flask, parts: Dependencies) -> None:
     def sessions() -> Response:
         namespace = request.args.get("namespace")
         if namespace:
-            may_read_namespace(parts.authority, namespace)
+            may_read_namespace(parts.access, namespace)
         else:
-            may_read_all(parts.authority)
+            may_read_all(parts.access)
         only_parameters("namespace", "cursor", "limit", "order")
         limit, after, dearest = page_limit(), page_start(), by_amount()
         if namespace is not None and not is_namespace(namespace):

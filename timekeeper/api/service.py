@@ -33,10 +33,10 @@ from timekeeper.api.report_route import PAUSE_SECONDS
 from timekeeper.api.states_feed import StatesFeed
 from timekeeper.api.usage_finding import ClosedDays
 from timekeeper.api.usage_limits import Asking
-from timekeeper.auth.authority import Authority, CachingAuthority
+from timekeeper.auth.access_control import AccessControl, CachingAccessControl
 from timekeeper.auth.key_set import KeySet
 from timekeeper.auth.pod_tokens import PodAuthenticator, PodTokens
-from timekeeper.auth.token_review import ClusterAuthority, fetch_issuer
+from timekeeper.auth.token_review import ClusterReviewer, fetch_issuer
 from timekeeper.certificates import ClusterVault, Vault, keep_store_certificate, read_chain, service_names
 from timekeeper.dashboard.serving import read_assets
 from timekeeper.domain.money import SECOND, Currency
@@ -47,7 +47,7 @@ from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 from timekeeper.ledger.states import read_changes
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.kubernetes import CORRECTIONS
-from timekeeper.standalone.identity import FolderAuthority, FolderVault, read_issuer
+from timekeeper.standalone.identity import FolderAccessControl, FolderVault, read_issuer
 
 _log = structlog.get_logger()
 
@@ -78,12 +78,12 @@ class WorkerEnvironment:
         return KeySet(lambda: fetch_issuer(api) if api else read_issuer(folder), time.monotonic)
 
     @cached_property
-    def authority(self) -> Authority:
-        """The authority that authenticates people and services."""
+    def access(self) -> AccessControl:
+        """The access control for people and services."""
         if self._api:
-            authority = ClusterAuthority(self._api, self.keys, own_audience_alone=self._own_audience_alone)
-            return CachingAuthority(authority, time.monotonic)
-        return FolderAuthority(self._folder, self.keys)
+            access = ClusterReviewer(self._api, self.keys, own_audience_alone=self._own_audience_alone)
+            return CachingAccessControl(access, time.monotonic)
+        return FolderAccessControl(self._folder, self.keys)
 
     @property
     def grants(self) -> OrderStore:
@@ -177,7 +177,7 @@ class Service:
             book=Book(store, time.time_ns),
             store=store,
             usage_labels=self._settings.usage.labels,
-            authority=self._environment.authority,
+            access=self._environment.access,
             recognise=PodAuthenticator(PodTokens(keys, time.time)),
             grants=self._environment.grants,
             corrections=self._environment.corrections,

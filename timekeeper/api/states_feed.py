@@ -16,7 +16,7 @@ from fairgpu.serving.messages import Request, Response
 from timekeeper.api.metrics import Measures
 from timekeeper.api.paging import refuse_unknown
 from timekeeper.api.problems import ProblemError, invalid
-from timekeeper.auth.authority import Action, Authority, bearer_token, require
+from timekeeper.auth.access_control import AccessControl, Action, bearer_token, require
 from timekeeper.ledger.states import Changes, Cursor
 
 LIST_BUDGETS = Action("list", "gpubudgets")
@@ -146,9 +146,11 @@ class StatesFeed:
 class StatesRoute:
     """`GET /v1/states?since=&wait=`: answers with the states that changed since a cursor, as soon as one does."""
 
-    def __init__(self, authority: Authority, feed: StatesFeed, measures: Measures, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, access: AccessControl, feed: StatesFeed, measures: Measures, threads: ThreadPoolExecutor
+    ) -> None:
         """Makes the route; `threads` are those in which callers are authenticated by the API server."""
-        self._authority = authority
+        self._access = access
         self._threads = threads
         self._feed = feed
         self._waiting = measures.waiting
@@ -157,7 +159,7 @@ class StatesRoute:
         """Answers at once, or after a change or the wait."""
         token = bearer_token(request.text_header(b"authorization"))
         loop, origin = asyncio.get_running_loop(), (request.scope.get("client") or ("",))[0]
-        await loop.run_in_executor(self._threads, require, self._authority, token, LIST_BUDGETS, origin)
+        await loop.run_in_executor(self._threads, require, self._access, token, LIST_BUDGETS, origin)
         query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         refuse_unknown(query, ("since", "wait"))
         since, wait = _cursor(query.get("since", [""])[-1]), _wait(query.get("wait", ["0"])[-1])

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from timekeeper.auth.authority import TooManyRequestsError
+from timekeeper.auth.access_control import TooManyRequestsError
 
 MOST_AT_ONCE = 2
 """The most queries of one caller that a worker answers at a time, of its four threads."""

@@ -26,14 +26,14 @@ def add_usage_routes(app: Flask, parts: Dependencies) -> None:
 
     @app.get("/v1/usage")
     def usage() -> Response:
-        caller = may_read_all(parts.authority)
+        caller = may_read_all(parts.access)
         only_parameters(*PARAMETERS, "idle")
         with parts.asking.one_more(caller.name):
             return _answered(parts, None)
 
     @app.get("/v1/namespaces/<namespace>/usage")
     def namespace_usage(namespace: str) -> Response:
-        may_read_namespace(parts.authority, namespace)
+        may_read_namespace(parts.access, namespace)
         only_parameters(*PARAMETERS)
         if not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")

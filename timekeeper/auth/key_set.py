@@ -15,7 +15,7 @@ import structlog
 from jwt import PyJWK, PyJWKSet
 from jwt.exceptions import PyJWTError
 
-from timekeeper.auth.authority import IdentityUnavailableError
+from timekeeper.auth.access_control import IdentityUnavailableError
 
 ALGORITHMS = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"})
 """The accepted signature algorithms, all with a public key: a shared secret (HS256) in a public set proves nothing."""

@@ -18,7 +18,7 @@ from jwt import PyJWK
 from jwt.exceptions import InvalidTokenError, PyJWTError
 
 from fairgpu import names
-from timekeeper.auth.authority import ExpiringCache, UnauthenticatedError, bearer_token, digest
+from timekeeper.auth.access_control import ExpiringCache, UnauthenticatedError, bearer_token, digest
 from timekeeper.auth.key_set import KeySet
 
 LEEWAY_SECONDS = 10

@@ -13,7 +13,7 @@ from jwt.exceptions import PyJWTError
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
-from timekeeper.auth.authority import Action, Caller, IdentityUnavailableError, UnauthenticatedError
+from timekeeper.auth.access_control import Action, Caller, IdentityUnavailableError, UnauthenticatedError
 from timekeeper.auth.key_set import Issuer, KeySet
 from timekeeper.auth.pod_tokens import LEEWAY_SECONDS
 
@@ -58,11 +58,11 @@ DISCOVERY = "/.well-known/openid-configuration"
 KEYS = "/openid/v1/jwks"
 
 
-class ClusterAuthority:
+class ClusterReviewer:
     """Asks the API server for each token and each right."""
 
     def __init__(self, api: KubernetesAPI, keys: KeySet, *, own_audience_alone: bool = False) -> None:
-        """Makes an authority over an API server.
+        """Makes a reviewer over an API server.
 
         Args:
             api: the API server.

@@ -27,8 +27,9 @@ from timekeeper.controller.releases import Releaser, removals
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
 from timekeeper.controller.report.events import EventRecorder
 from timekeeper.controller.report.notifications import Notifier
+from timekeeper.controller.report.order_answers import OrderAnswers
 from timekeeper.controller.report.series import BooksRead
-from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
+from timekeeper.controller.report.status_writer import StatusWriter
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.observing import Clocks
 from timekeeper.domain.money import SECOND

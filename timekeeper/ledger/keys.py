@@ -61,7 +61,7 @@ named by its start.
                                               not used
 
     fairgpu:{book}:epoch              string  the latest fencing token that was given to a leader
-    fairgpu:{book}:term               string  "TERM HOLDER": the term that got the latest token, and its leader
+    fairgpu:{book}:term               string  "TERM HOLDER": the term that got the latest epoch, and its leader
     fairgpu:{book}:format             string  the highest FORMAT that a leader wrote in; lower ones do not lead
     fairgpu:{book}:converting         string  the format that the store had, while accounts may still be in it
     fairgpu:{book}:accounts           set     the name of each account
@@ -76,7 +76,7 @@ named by its start.
                                               second
     fairgpu:{book}:late               hash    MONTH -> the number of changes to it after it was closed
     fairgpu:{book}:exports            hash    MONTH -> the record of its exported file, as JSON
-    fairgpu:{book}:mark               string  the token of the leader that last waited for a replica; never read
+    fairgpu:{book}:mark               string  the epoch of the leader that last waited for a replica; never read
     fairgpu:{mark-N}:mark             string  the same at one node of a Redis Cluster
     fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
 

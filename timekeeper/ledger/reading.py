@@ -73,7 +73,7 @@ def account_names(client: redis.Redis) -> list[str]:
 def highest_epoch(client: redis.Redis) -> int:
     """Returns the highest fencing token that the store has given out: the floor for a new term's number.
 
-    Where the store's entry cannot be read, that is the highest token under which an account was written.
+    Where the store's entry cannot be read, that is the highest epoch under which an account was written.
     """
     known = whole(_text(client, keys.BOOK_EPOCH))
     if known is not None and known < EPOCH_LIMIT:

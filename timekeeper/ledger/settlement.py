@@ -147,7 +147,7 @@ def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
     """Takes a new fencing token for a leader: higher than any before, and at least the term's number.
 
     Raises:
-        FencedError: a token was given to a later term, or to another holder of this term.
+        FencedError: an epoch was given to a later term, or to another holder of this term.
         StoreError: Redis does not answer, or a later timekeeper wrote in a format that this one does not know.
         redis.RedisError: Redis does not answer.
     """

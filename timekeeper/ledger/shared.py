@@ -81,7 +81,7 @@ def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
     """Writes the leader's fencing token and term again where the store lost them, or returned to earlier ones.
 
     Raises:
-        FencedError: the store has given a token to a later leader.
+        FencedError: the store has given an epoch to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
     """
     run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH, keys.BOOK_TERM), (epoch, term.number, term.holder)))

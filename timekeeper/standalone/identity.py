@@ -23,7 +23,7 @@ from jwt.exceptions import PyJWTError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fairgpu.certificates import Pair
-from timekeeper.auth.authority import Action, Caller, IdentityUnavailableError, UnauthenticatedError
+from timekeeper.auth.access_control import Action, Caller, IdentityUnavailableError, UnauthenticatedError
 from timekeeper.auth.key_set import Issuer, KeySet
 from timekeeper.auth.pod_tokens import verified_claims
 from timekeeper.certificates import StoredPair, VaultError
@@ -50,7 +50,7 @@ class Rule(BaseModel):
 _RULES = TypeAdapter(list[Rule])
 
 
-class FolderAuthority:
+class FolderAccessControl:
     """Decides by the folder's rules, which it reads on each call; verifies tokens with the keys of its jwks.json."""
 
     def __init__(self, folder: Path, keys: KeySet) -> None:

@@ -8,7 +8,8 @@ from tests.support.ledger.harness import NOON, LedgerHarness, published
 from timekeeper.api.budget_answers import budget_answer
 from timekeeper.controller.reconcile import apply_orders
 from timekeeper.controller.reconcile.reconciler import Reconciler
-from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
+from timekeeper.controller.report.order_answers import OrderAnswers
+from timekeeper.controller.report.status_writer import StatusWriter
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import reading

@@ -7,7 +7,7 @@ import pytest
 
 from timekeeper.api.models import AccessAnswer
 from timekeeper.api.routes import MAX_TRIED, access_of, likely_first
-from timekeeper.auth.authority import Action, Caller, TooManyRequestsError
+from timekeeper.auth.access_control import Action, Caller, TooManyRequestsError
 
 ALICE = Caller("alice", groups=("oidc:team-b", "system:authenticated"))
 

@@ -14,7 +14,7 @@ from timekeeper.api.models import GrantRequest, IncreaseRequest, PodReport, Repo
 from timekeeper.api.order_stores import gpu_hours_text
 from timekeeper.api.problems import ProblemError, answer, problem_of
 from timekeeper.api.states_feed import CursorError, parse_cursor
-from timekeeper.auth.authority import UnauthenticatedError, bearer_token
+from timekeeper.auth.access_control import UnauthenticatedError, bearer_token
 from timekeeper.auth.key_set import Issuer, KeySet
 from timekeeper.auth.pod_tokens import PodTokens
 from timekeeper.auth.token_review import _stated_audiences, is_forged

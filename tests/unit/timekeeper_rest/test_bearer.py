@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from timekeeper.auth.authority import MAX_TOKEN_BYTES, UnauthenticatedError, bearer_token, digest
+from timekeeper.auth.access_control import MAX_TOKEN_BYTES, UnauthenticatedError, bearer_token, digest
 
 
 @pytest.mark.parametrize("header", ["Bearer abc.def-_~+/=", "bearer abc.def-_~+/=", "Bearer  abc.def-_~+/="])

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.tokens import TokenSigner
-from timekeeper.auth.authority import (
+from timekeeper.auth.access_control import (
     CALLER_SECONDS,
     REFUSAL_SECONDS,
     VERDICT_SECONDS,
     Action,
-    CachingAuthority,
+    CachingAccessControl,
     Caller,
     ForbiddenError,
     IdentityUnavailableError,
@@ -20,7 +20,7 @@ from timekeeper.auth.authority import (
     require,
 )
 from timekeeper.auth.key_set import KeySet
-from timekeeper.standalone.identity import FolderAuthority, read_issuer
+from timekeeper.standalone.identity import FolderAccessControl, read_issuer
 
 READ_A = Action("get", "gpubudgets", "team-a")
 READ_ALL = Action("list", "gpubudgets")
@@ -53,36 +53,36 @@ class Counting:
 
 def test_answers_are_believed_for_a_short_while_and_then_asked_for_again() -> None:
     inner, now = Counting(), [0.0]
-    authority = CachingAuthority(inner, lambda: now[0])
+    access = CachingAccessControl(inner, lambda: now[0])
     for _ in range(3):
-        require(authority, "good", READ_A)
+        require(access, "good", READ_A)
     assert inner.asked == ["good", "alice get gpubudgets.fairgpu.io in namespace 'team-a'"]
     now[0] = VERDICT_SECONDS
     inner.allowed = False
     with pytest.raises(ForbiddenError, match=r"'alice' may not get gpubudgets\.fairgpu\.io in namespace 'team-a'"):
-        require(authority, "good", READ_A)
+        require(access, "good", READ_A)
     now[0] = CALLER_SECONDS
-    authority.authenticate("good")
+    access.authenticate("good")
     assert inner.asked.count("good") == 2
 
 
 def test_a_verdict_for_one_namespace_says_nothing_of_another() -> None:
     inner = Counting()
-    authority = CachingAuthority(inner, lambda: 0.0)
-    require(authority, "good", READ_A)
+    access = CachingAccessControl(inner, lambda: 0.0)
+    require(access, "good", READ_A)
     inner.allowed = False
     for action in (Action("get", "gpubudgets", "team-b"), READ_ALL, GRANT):
         with pytest.raises(ForbiddenError):
-            require(authority, "good", action)
+            require(access, "good", action)
 
 
 def test_a_refused_token_is_asked_about_again_after_a_moment() -> None:
     inner, now = Counting(), [0.0]
-    authority = CachingAuthority(inner, lambda: now[0])
+    access = CachingAccessControl(inner, lambda: now[0])
     for moment in (0.0, 1.0, REFUSAL_SECONDS):
         now[0] = moment
         with pytest.raises(UnauthenticatedError, match="unknown"):
-            authority.authenticate("bad")
+            access.authenticate("bad")
     assert inner.asked == ["bad", "bad"]
 
 
@@ -92,10 +92,10 @@ def signer() -> TokenSigner:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, signer: TokenSigner) -> FolderAuthority:
+def folder(tmp_path: Path, signer: TokenSigner) -> FolderAccessControl:
     (tmp_path / "jwks.json").write_text(json.dumps(signer.key_set()))
     (tmp_path / "access.yaml").write_text(RULES)
-    return FolderAuthority(tmp_path, KeySet(lambda: read_issuer(tmp_path), time.monotonic))
+    return FolderAccessControl(tmp_path, KeySet(lambda: read_issuer(tmp_path), time.monotonic))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def folder(tmp_path: Path, signer: TokenSigner) -> FolderAuthority:
     ],
 )
 def test_access_yaml_decides_in_standalone_mode(
-    folder: FolderAuthority, signer: TokenSigner, subject: str, action: Action, *, allowed: bool
+    folder: FolderAccessControl, signer: TokenSigner, subject: str, action: Action, *, allowed: bool
 ) -> None:
     caller = folder.authenticate(signer.person(subject))
     assert caller == Caller(subject)
@@ -130,14 +130,14 @@ def test_access_yaml_decides_in_standalone_mode(
     ],
 )
 def test_an_access_yaml_that_cannot_be_understood_allows_nothing_and_says_why(
-    folder: FolderAuthority, tmp_path: Path, text: str, named: str
+    folder: FolderAccessControl, tmp_path: Path, text: str, named: str
 ) -> None:
     (tmp_path / "access.yaml").write_text(text)
     with pytest.raises(IdentityUnavailableError, match=named):
         folder.permits(Caller("alice"), READ_A)
 
 
-def test_a_stranger_is_nobody_in_standalone_mode(folder: FolderAuthority) -> None:
+def test_a_stranger_is_nobody_in_standalone_mode(folder: FolderAccessControl) -> None:
     for token in (TokenSigner(algorithm="ES256").person("admin"), "nonsense"):
         with pytest.raises(UnauthenticatedError):
             folder.authenticate(token)

@@ -12,7 +12,7 @@ from timekeeper.api import usage_routes
 from timekeeper.api.dependencies import Dependencies
 from timekeeper.api.problems import ProblemError, problem_of
 from timekeeper.api.usage_limits import Asking
-from timekeeper.auth.authority import Action, Caller, TooManyRequestsError
+from timekeeper.auth.access_control import Action, Caller, TooManyRequestsError
 from timekeeper.domain.timestamps import parse_instant
 from timekeeper.domain.usage_grouping import TooManySumsError
 
@@ -63,7 +63,7 @@ def problem(monkeypatch: pytest.MonkeyPatch) -> ProblemError:
     app = Flask("test")
     app.register_error_handler(Exception, note)
     parts = SimpleNamespace(
-        authority=Everybody(),
+        access=Everybody(),
         asking=Asking(),
         now=lambda: parse_instant("2026-02-01T00:00:00Z"),
         usage_labels=(),

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.auth.authority import (
+from timekeeper.auth.access_control import (
     CALLER_REVIEWS,
     CALLER_SECONDS,
     FAMILIAR_SECONDS,
     STRANGER_REVIEWS,
     Action,
     Buckets,
-    CachingAuthority,
+    CachingAccessControl,
     Caller,
     CallRate,
     IdentityUnavailableError,
@@ -69,68 +69,68 @@ def times_until_refused(attempt: Callable[[int], object]) -> int:
 
 def test_a_caller_makes_it_be_asked_so_often_and_then_as_time_goes_by() -> None:
     server, clock = Server(), Clock()
-    authority = CachingAuthority(server, clock)
-    alice = authority.authenticate("good-alice-1", "10.0.0.1")
-    assert times_until_refused(lambda number: authority.permits(alice, reading(number))) == CALLER_REVIEWS.burst - 1
+    access = CachingAccessControl(server, clock)
+    alice = access.authenticate("good-alice-1", "10.0.0.1")
+    assert times_until_refused(lambda number: access.permits(alice, reading(number))) == CALLER_REVIEWS.burst - 1
     clock.now += 2
-    more = times_until_refused(lambda number: authority.permits(alice, reading(1000 + number)))
+    more = times_until_refused(lambda number: access.permits(alice, reading(1000 + number)))
     assert more == 2 * CALLER_REVIEWS.per_second
     assert server.asked == CALLER_REVIEWS.burst + more
 
 
 def test_others_go_on_meanwhile_and_so_does_what_is_still_believed() -> None:
-    authority = CachingAuthority(Server(), Clock())
-    alice, bob = (authority.authenticate(f"good-{name}-1", "10.0.0.1") for name in ("alice", "bob"))
-    times_until_refused(lambda number: authority.permits(alice, reading(number)))
-    assert authority.permits(alice, reading(0)) is False
-    assert authority.permits(bob, reading(0)) is False
-    assert authority.authenticate("good-alice-1", "10.0.0.1") == alice
+    access = CachingAccessControl(Server(), Clock())
+    alice, bob = (access.authenticate(f"good-{name}-1", "10.0.0.1") for name in ("alice", "bob"))
+    times_until_refused(lambda number: access.permits(alice, reading(number)))
+    assert access.permits(alice, reading(0)) is False
+    assert access.permits(bob, reading(0)) is False
+    assert access.authenticate("good-alice-1", "10.0.0.1") == alice
 
 
 def test_tokens_of_one_caller_share_what_it_may_ask() -> None:
-    authority = CachingAuthority(Server(), Clock())
-    tokens = times_until_refused(lambda number: authority.authenticate(f"good-alice-{number}", "10.0.0.1"))
+    access = CachingAccessControl(Server(), Clock())
+    tokens = times_until_refused(lambda number: access.authenticate(f"good-alice-{number}", "10.0.0.1"))
     assert tokens == CALLER_REVIEWS.burst
 
 
 def test_tokens_of_nobody_count_against_their_address_alone() -> None:
     server, clock = Server(), Clock()
-    authority = CachingAuthority(server, clock)
-    tried = times_until_refused(lambda number: authority.authenticate(f"bad-{number}", "10.0.0.1"))
+    access = CachingAccessControl(server, clock)
+    tried = times_until_refused(lambda number: access.authenticate(f"bad-{number}", "10.0.0.1"))
     assert tried == server.asked == STRANGER_REVIEWS.burst
     with pytest.raises(UnauthenticatedError):
-        authority.authenticate("bad", "10.0.0.2")
-    assert authority.authenticate("good-alice-1", "10.0.0.2") == Caller("alice")
+        access.authenticate("bad", "10.0.0.2")
+    assert access.authenticate("good-alice-1", "10.0.0.2") == Caller("alice")
 
 
 def test_good_tokens_use_up_nothing_of_their_address() -> None:
-    authority = CachingAuthority(Server(), Clock())
+    access = CachingAccessControl(Server(), Clock())
     for number in range(2 * STRANGER_REVIEWS.burst):
-        authority.authenticate(f"good-user{number}-1", "10.0.0.1")
+        access.authenticate(f"good-user{number}-1", "10.0.0.1")
 
 
 def test_nobody_is_asked_to_ask_less_because_nobody_answered() -> None:
     server = Server()
     server.away = True
-    authority = CachingAuthority(server, Clock())
+    access = CachingAccessControl(server, Clock())
     for number in range(2 * STRANGER_REVIEWS.burst):
         with pytest.raises(IdentityUnavailableError):
-            authority.authenticate(f"good-user{number}-1", "10.0.0.1")
+            access.authenticate(f"good-user{number}-1", "10.0.0.1")
     server.away = False
-    assert authority.authenticate("good-alice-1", "10.0.0.1") == Caller("alice")
+    assert access.authenticate("good-alice-1", "10.0.0.1") == Caller("alice")
 
 
 def test_who_was_accepted_from_an_address_is_not_shut_out_by_others_behind_it() -> None:
     clock = Clock()
-    authority = CachingAuthority(Server(), clock)
-    alice = authority.authenticate("good-alice-1", "10.0.0.1")
+    access = CachingAccessControl(Server(), clock)
+    alice = access.authenticate("good-alice-1", "10.0.0.1")
     clock.now += CALLER_SECONDS + 1
-    times_until_refused(lambda number: authority.authenticate(f"bad-{number}", "10.0.0.1"))
-    assert authority.authenticate("good-alice-1", "10.0.0.1") == alice
+    times_until_refused(lambda number: access.authenticate(f"bad-{number}", "10.0.0.1"))
+    assert access.authenticate("good-alice-1", "10.0.0.1") == alice
     clock.now += FAMILIAR_SECONDS + CALLER_SECONDS
-    times_until_refused(lambda number: authority.authenticate(f"worse-{number}", "10.0.0.1"))
+    times_until_refused(lambda number: access.authenticate(f"worse-{number}", "10.0.0.1"))
     with pytest.raises(TooManyRequestsError):
-        authority.authenticate("good-alice-1", "10.0.0.1")
+        access.authenticate("good-alice-1", "10.0.0.1")
 
 
 def test_buckets_take_bounded_memory_and_forget_who_was_silent_for_longest() -> None:

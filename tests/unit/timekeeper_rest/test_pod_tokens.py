@@ -7,7 +7,7 @@ import jwt
 import pytest
 
 from tests.support.tokens import TokenSigner
-from timekeeper.auth.authority import IdentityUnavailableError, UnauthenticatedError
+from timekeeper.auth.access_control import IdentityUnavailableError, UnauthenticatedError
 from timekeeper.auth.key_set import Issuer, KeySet
 from timekeeper.auth.pod_tokens import PodIdentity, PodTokens
 

@@ -15,7 +15,7 @@ from timekeeper.api.batching import OverloadedError
 from timekeeper.api.figures import BadCursorError
 from timekeeper.api.models import GrantRequest, Report
 from timekeeper.api.problems import ProblemError, answer, invalid, not_found, problem_of
-from timekeeper.auth.authority import (
+from timekeeper.auth.access_control import (
     ForbiddenError,
     IdentityUnavailableError,
     TooManyRequestsError,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.tokens import TokenSigner
 from tests.support.waiting import LIMIT_S
-from timekeeper.auth.authority import UnauthenticatedError
+from timekeeper.auth.access_control import UnauthenticatedError
 from timekeeper.auth.key_set import MAX_AGE_SECONDS, Issuer, KeySet
 from timekeeper.auth.pod_tokens import PodAuthenticator, PodTokens
 

@@ -1,7 +1,7 @@
 """Checks the token and the rights of people and services, with cached answers and bounded questions.
 
-A reviewer (the API server, or a folder in standalone mode) decides; `CachingAuthority` asks it at a bounded rate. The
-errors say why a caller is not served; the REST layer turns each into a problem document.
+A reviewer (the API server, or a folder in standalone mode) decides; `CachingAccessControl` asks it at a bounded rate.
+The errors say why a caller is not served; the REST layer turns each into a problem document.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Reviewer(Protocol):
         """
 
 
-class Authority(Protocol):
+class AccessControl(Protocol):
     """Identifies callers and decides their rights: the API server, or a folder in standalone mode."""
 
     def authenticate(self, token: str, origin: str = "", /) -> Caller:
@@ -231,7 +231,7 @@ class Authority(Protocol):
         """
 
 
-class CachingAuthority:
+class CachingAccessControl:
     """Asks a reviewer at a bounded rate, and caches its answers for a short while.
 
     A caller's reviews count against that caller, and reviews of invalid tokens against the address that they came from:
@@ -239,7 +239,7 @@ class CachingAuthority:
     """
 
     def __init__(self, reviewer: Reviewer, clock: Callable[[], float]) -> None:
-        """Makes an authority with an empty cache; `clock` is monotonic, in seconds."""
+        """Makes an access control with an empty cache; `clock` is monotonic, in seconds."""
         self._reviewer = reviewer
         self._clock = clock
         self._callers: ExpiringCache[bytes, Caller] = ExpiringCache(MAX_CACHED)
@@ -308,7 +308,7 @@ def _key_of(caller: Caller) -> str:
     return sha256(caller.name.encode("utf-8", "replace")).hexdigest()
 
 
-def require(authority: Authority, token: str, action: Action, origin: str = "") -> Caller:
+def require(access: AccessControl, token: str, action: Action, origin: str = "") -> Caller:
     """Returns the caller of a token, if the caller may do this; `origin` is the address that the token came from.
 
     Raises:
@@ -317,7 +317,7 @@ def require(authority: Authority, token: str, action: Action, origin: str = "") 
         IdentityUnavailableError: that cannot be found out now.
         TooManyRequestsError: the caller has asked too often.
     """
-    caller = authority.authenticate(token, origin)
-    if not authority.permits(caller, action):
+    caller = access.authenticate(token, origin)
+    if not access.permits(caller, action):
         raise ForbiddenError(f"{caller.name!r} may not {action}: ask an administrator of the cluster for this right")
     return caller
