@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nodeagent import schedule_page
 from tests.node.machine import Machine, uuid
-from tests.node.pods import container, place
+from tests.node.pods import Placed, container, place
 from tests.support.waiting import wait_until
 
 
@@ -50,3 +51,37 @@ def test_a_part_that_restarts_ends_no_container_and_starts_the_next(
     wait_until(lambda: fresh(0), "the page is written")
     shown = wait_until(lambda: page(0), "the page can be read")
     assert sorted(slot.core_percent for slot in shown.slots) == [30, 30]
+
+
+def has_record(pod: Placed) -> bool:
+    """Whether the agent has prepared the pod's container."""
+    return Path("/run/fairgpu-nodeagent/containers", pod.uid, "main", "record.json").exists()
+
+
+def has_sandbox(pod: Placed) -> bool:
+    """Whether the kubelet works on the pod, for which its GPUs have been allocated before."""
+    return Path("/var/lib/kubelet/pods", pod.uid).exists()
+
+
+@pytest.mark.parametrize("moment", [has_sandbox, has_record])
+@pytest.mark.parametrize("part", ["agent", "kubelet", "containerd"])
+def test_a_part_that_is_killed_while_a_pod_starts_leaves_the_share_to_that_pod_or_the_next(
+    machine: Machine, namespace: str, part: str, moment: Callable[[Placed], bool]
+) -> None:
+    """A kubelet that starts refuses pods with devices that do not run yet; their controllers make others."""
+    pod = place(machine, namespace, [container("main", 60, 4096)], restart="Always")
+    wait_until(lambda: moment(pod), "the pod is starting")
+    machine.servers[part].process.popen.send_signal(signal.SIGKILL)
+    with machine.servers[part].away():
+        restarted = time.time()
+    if part != "containerd":
+        wait_until(lambda: machine.registered_since(restarted), "the kubelet knows the device plugin again")
+    wait_until(machine.is_ready, "the node is ready again")
+    wait_until(lambda: pod.phase() in ("Running", "Failed"), "the pod runs, or is refused")
+    if pod.phase() == "Failed":
+        assert (part, pod.read()["status"]["reason"]) == ("kubelet", "UnexpectedAdmissionError")
+        pod.delete()
+        pod = place(machine, namespace, [container("main", 60, 4096)], name="following")
+    assert pod.found("main").share == ("main", uuid(0), 60, 4096)
+    specs = list(Path("/var/run/cdi").glob("*.json"))
+    assert len(specs) == 1, "one container, one CDI spec"
