@@ -14,6 +14,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 PERIOD_NS = 50_000_000
 """The length of a period: long against a GPU's own time slices (about 2 ms), short against what users notice."""
@@ -39,8 +40,7 @@ class OvercommittedError(ValueError):
     """The shares promised on one GPU sum to more than the whole of it."""
 
 
-@dataclass(frozen=True)
-class Tenant:
+class Tenant(NamedTuple):
     """A container on the GPU, with its share, activity and balance.
 
     start_ns is where its turn begins in the period, the same on each of its GPUs (starts); None for any place.
@@ -64,8 +64,7 @@ class Tenant:
         return BEST_EFFORT_WEIGHT if self.policy is Policy.BEST_EFFORT else self.core_percent
 
 
-@dataclass(frozen=True, order=True)
-class Turn:
+class Turn(NamedTuple):
     """The time [start_ns, start_ns + length_ns) of a period in which a slot may launch."""
 
     start_ns: int

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -57,7 +56,7 @@ def gpus(draw: st.DrawFn) -> list[Tenant]:
 
 def with_balances(tenants: list[Tenant], balances: Mapping[int, int]) -> list[Tenant]:
     """The tenants with the balances of a plan or a settlement."""
-    return [replace(tenant, balance_ns=balances.get(tenant.slot, 0)) for tenant in tenants]
+    return [tenant._replace(balance_ns=balances.get(tenant.slot, 0)) for tenant in tenants]
 
 
 def without_history(tenants: list[Tenant]) -> list[Tenant]:
