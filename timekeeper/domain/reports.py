@@ -47,22 +47,47 @@ def extended(known: Bases, course: Course, total_at: Callable[[int], int]) -> Ba
     """Returns the bases, with those of segments that have begun since.
 
     Args:
-        known: the bases so far. Those after the last segment of a complete course are dropped.
+        known: the bases so far. Those of segments that turned out to have no time are dropped, and those after the last
+            segment of a complete course.
         course: the segments that are not final.
         total_at: returns the total of all reports that were received before an instant.
     """
     keys = {(segment.account, segment.period) for segment in course.segments}
-    wanted = [index for index, (account, period, _) in enumerate(known) if (account, period) in keys]
-    position, new = 0, 0
-    for number, segment in enumerate(course.segments):
-        if position < len(wanted) and known[wanted[position]][:2] == (segment.account, segment.period):
-            position, new = position + 1, number + 1
-    kept = known[: wanted[position - 1] + 1] if course.complete and position else known
+    begun, places = _begun(known, course.segments)
+    last = places[-1] if places else len(known) - 1
+    kept = [base for place, base in enumerate(known[: last + 1]) if place in places or base[:2] not in keys]
+    # Where a clock was ahead, a segment that is still to come has its base already.
+    end = course.segments[-1].end if course.segments else 0
+    later = [base for base in known[last + 1 :] if base[:2] not in keys and base[1] >= end and not course.complete]
     added = [
         (segment.account, segment.period, total_at(segment.start) if segment.start > course.start else 0)
-        for segment in course.segments[new:]
+        for segment in course.segments[begun:]
     ]
-    return _without_past((*kept, *added), keys)
+    return _without_past((*kept, *added, *later), keys)
+
+
+def _begun(known: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int]]:
+    """Returns the number of segments that have begun, and the places of their bases.
+
+    The bases of the first segments may be dropped already, and a base may be of a segment that turned out to have no
+    time: the longest run of segments whose bases follow each other counts, of equal ones the first.
+    """
+    runs = [(first, _places(known, segments[first:])) for first in range(len(segments))]
+    first, places = max(runs, key=lambda run: len(run[1]), default=(0, []))
+    return first + len(places), places
+
+
+def _places(known: Bases, segments: Sequence[Segment]) -> list[int]:
+    """Returns the places of the bases of the first segments, in order, up to the first segment without one."""
+    places: list[int] = []
+    for segment in segments:
+        after = places[-1] + 1 if places else 0
+        key = segment.account, segment.period
+        place = next((place for place in range(after, len(known)) if known[place][:2] == key), None)
+        if place is None:
+            break
+        places.append(place)
+    return places
 
 
 def parts(bases: Bases, total: int) -> dict[Key, int]:

@@ -598,3 +598,45 @@ def test_what_is_reported_before_a_move_is_the_first_payers_also_where_the_leade
     stage.lead(ControllerRules(bill=Bill.USED))
     stage.round()
     assert (stage.spent("a"), stage.spent("namespace:team-a")) == (2 * GPU_SECOND, 9 * GPU_SECOND)
+
+
+@pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
+def test_a_payer_that_paid_for_no_time_leaves_what_was_used_to_those_before_and_after_it(
+    stage: LedgerHarness, bill: Bill
+) -> None:
+    stage.budget("a", ["team-a"])
+    stage.budget("b", ["team-b"])
+    stage.lead(ControllerRules(bill=bill))
+    item = stage.pod("p1", "team-a", core=1)
+    item["metadata"]["annotations"]["fairgpu.io/core-policy"] = "elastic"
+    stage.write_pod(item)
+    stage.round()
+
+    def move(payer: str, seconds: float) -> None:
+        for name in "ab":
+            stage.budget(name, [f"team-{name}-none", *(["team-a"] if name == payer else [])])
+        stage.round(seconds)
+
+    move("b", 1)
+    report_for(stage, 10, 0)
+    move("a", 1)
+    move("none", 0)
+    report_for(stage, 10, 10)
+    stage.round()
+    spent = [stage.spent(name) for name in ("a", "b", "namespace:team-a")]
+    assert spent == [GPU_SECOND // 100, 10 * GPU_SECOND, 10 * GPU_SECOND]
+
+
+def test_a_payer_that_left_as_a_session_began_is_billed_what_is_used_once_it_pays_again(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"])
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.budget("a", ["team-c"])
+    stage.round()
+    report_for(stage, 2, 0)
+    stage.budget("a", ["team-a"])
+    stage.round(1)
+    report_for(stage, 5, 2)
+    stage.round()
+    assert (stage.spent("a"), stage.spent("namespace:team-a")) == (5 * GPU_SECOND, 2 * GPU_SECOND)

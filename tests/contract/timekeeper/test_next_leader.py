@@ -290,3 +290,36 @@ def test_a_leader_that_ends_between_naming_a_new_payer_and_opening_its_account_l
     stage.lead()
     stage.round(10)
     assert (stage.spent("a"), stage.spent("namespace:team-a")) == (20 * GPU_SECOND, 10 * GPU_SECOND)
+
+
+@pytest.mark.parametrize("bill", list(Bill))
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_charge_after_an_end_that_the_store_refused_to_take_back_is_taken_back_by_the_next_leader(
+    stage: LedgerHarness, bill: Bill, *, moves: bool
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.budget("b", ["team-b"], period={"every": "hour"})
+    pod = stage.pod("p1", "team-a")
+    stage.lead(ControllerRules(bill=bill))
+    stage.round()
+    later = ("a", NOON + HOUR)
+    if moves:
+        stage.pass_time(3590 - 3600)
+        later = ("b", NOON)
+    stage.pass_time(3600)
+    if moves:
+        stage.budget("a", ["team-c"], period={"every": "hour"})
+        stage.budget("b", ["team-b", "team-a"], period={"every": "hour"})
+    stage.round()
+    stage.round(2)
+    amounts = AccountKeys(later[0]).amounts(later[1])
+    amount = stage.client.hget(amounts, "p1")
+    assert amount is not None
+    stage.client.hset(amounts, "p1", "broken")
+    stage.finish(pod, 5)
+    stage.round()
+    stage.client.hset(amounts, "p1", amount)
+    stage.lead(ControllerRules(bill=bill))
+    stage.round()
+    assert stage.spent(*later) == 0
+    assert stage.spent("a", NOON) == (3587 if moves else 3597) * GPU_SECOND

@@ -7,7 +7,7 @@ Metered time is never priced again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -384,7 +384,8 @@ def _with_amounts(books: Books, metered: MeteredSession, amounts: Mapping[Key, S
     """Adds the store's amounts in the periods that were read to an acknowledged session.
 
     A period is final once it holds all of the session, and so do those before it. The store may have taken the end of a
-    session and refused, or never received, its amount in an earlier period: such a session is settled once more.
+    session and refused, or never received, its amount in an earlier period, or the 0 of one that it has not reached:
+    such a session is settled once more.
     """
     known, session = metered.acknowledged, metered.session
     periods = {
@@ -395,6 +396,8 @@ def _with_amounts(books: Books, metered: MeteredSession, amounts: Mapping[Key, S
     until = now if session.end is None else session.end
     expected = _last_instants(books, session, until, now)
     lacking = [key for key, last in expected.items() if not _holds(amounts.get(key), last)]
+    if session.end is not None:
+        lacking += _not_reached(books, session, [key for key in periods if key not in expected and periods[key].amount])
     if known.closed and not lacking:
         return known._replace(periods=periods)
     ends = {key: found.end for key in {*amounts, *expected} if (found := books.accounts[key[0]].period_at(key[1]))}
@@ -421,6 +424,16 @@ def _last_instants(books: Books, session: Session, until: int, now: int) -> dict
 
     payers = books.assignments.get(session.namespace, ())
     return {(span.account, span.period): span.end for span in segments(payers, read, session.start, until)}
+
+
+def _not_reached(books: Books, session: Session, charged: Collection[Key]) -> list[Key]:
+    """Returns those of the charged periods of an ended session that it turned out not to have reached."""
+    if not charged:
+        return []
+    payers, start = books.assignments.get(session.namespace, ()), session.start
+    spans = segments(payers, lambda name: books.accounts[name].periods_after(start - 1), start, session.end or start)
+    reached = {(span.account, span.period) for span in spans}
+    return [key for key in charged if key not in reached]
 
 
 def _holds(amount: StoredAmount | None, last: int) -> bool:
