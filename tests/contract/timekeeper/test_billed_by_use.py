@@ -362,8 +362,9 @@ def test_a_report_that_is_stamped_by_a_clock_ahead_leaves_the_time_before_it_unm
 @pytest.mark.parametrize("rounds", [0, 1, 2])
 @pytest.mark.parametrize("seconds_ago", [5, 6])
 @pytest.mark.parametrize("first", [600, None])
+@pytest.mark.parametrize("seen", [False, True])
 def test_what_is_received_after_an_end_counts_in_the_period_of_the_end_whatever_rounds_ran_before_that_was_seen(
-    stage: LedgerHarness, seconds_ago: int, rounds: int, first: int | None
+    stage: LedgerHarness, seconds_ago: int, rounds: int, first: int | None, *, seen: bool
 ) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
     stage.lead(ControllerRules(bill=Bill.USED))
@@ -378,6 +379,8 @@ def test_what_is_received_after_an_end_counts_in_the_period_of_the_end_whatever_
         stage.pass_time(2)
     stage.pass_time(5 - 2 * rounds)
     report(stage, "p1", 2, 700)
+    if seen:
+        stage.round()
     stage.finish(pod, seconds_ago)
     stage.round()
     assert (stage.spent("a", NOON), stage.spent("a", NOON + HOUR)) == (700 * GPU_SECOND, 0)

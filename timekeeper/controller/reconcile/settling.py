@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -232,6 +233,10 @@ def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
         use = use._replace(reported=extended(known.reported, course, lambda instant: _before(samples, instant).gpu))
     if bill is Bill.RESERVED or scene.facts.reports is None or (not samples and known.total is None):
         return use
+    if not known.billed:
+        # The first report: the session may turn out to have ended in the period before the present one.
+        past = [span for span in _session_segments(scene, 0) if span not in course.segments]
+        course = replace(course, segments=(*past[-1:], *course.segments))
     present = _total(scene).money
     total = max(present, known.total or 0)
 
