@@ -323,3 +323,35 @@ def test_a_charge_after_an_end_that_the_store_refused_to_take_back_is_taken_back
     stage.round()
     assert stage.spent(*later) == 0
     assert stage.spent("a", NOON) == (3587 if moves else 3597) * GPU_SECOND
+
+
+@pytest.mark.parametrize("bill", list(Bill))
+def test_a_store_that_is_read_again_leaves_pods_that_have_left_as_they_were_billed(
+    stage: LedgerHarness, bill: Bill
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(ControllerRules(bill=bill))
+    ended = stage.pod("ended", "team-a")
+    stage.pod("leaves", "team-a")
+    stage.round()
+    stage.pass_time(3599)
+    report(stage, "leaves", 1, 7)
+    stage.round(101)
+    stage.finish(ended)
+    stage.round()
+    amounts = AccountKeys("a").amounts(NOON + HOUR)
+    text = stage.client.hget(amounts, "ended")
+    assert text is not None
+    stage.client.hset(amounts, "ended", "broken")
+    stage.lead(ControllerRules(bill=bill))
+    stage.round()
+    stage.remove("leaves")
+    stage.round()
+    stage.client.hset(amounts, "ended", text)
+    stage.round(600)
+    stage.round(1)
+    first, second = {Bill.USED: (7, 0)}.get(bill, (3600, 100))
+    assert (stage.spent("a", NOON), stage.spent("a", NOON + HOUR)) == (
+        (3600 + first) * GPU_SECOND,
+        (100 + second) * GPU_SECOND,
+    )

@@ -215,15 +215,12 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 
 
 def bring_back(books: Books, behind: set[str]) -> None:
-    """Meters sessions again, in memory: those that ended after the checkpoint from which their account was restored.
-
-    Where the store still holds them, this changes nothing there.
-    """
+    """Meters sessions again, in memory: those that ended after the checkpoint from which their account was restored."""
     for left_at, metered in books.finalized:
         names = {account for account, _ in metered.acknowledged.periods}
         started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
         checkpoints = [account.checkpoint for account in started]
-        if all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
+        if checkpoints and all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
             metered.acknowledged = forgotten(metered.acknowledged)
             _replace(books.pods.sessions, metered)
     books.finalized = []
