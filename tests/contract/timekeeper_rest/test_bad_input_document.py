@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.contract.timekeeper_rest.conftest import RUNNING
+from tests.support.bad_input_document import documented
 from tests.support.tokens import TokenSigner
 
 if TYPE_CHECKING:
     from tests.support.servers.rest_server import Answer, RestServer
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "bad-input.md"
+DOCUMENTED = documented("sent")
 STRANGER = TokenSigner(algorithm="ES256")
 POD = (RUNNING.namespace, RUNNING.name, RUNNING.uid)
 GONE = ("team-a", "gone-0", "0b1c2d3e-0000-4000-8000-00000000dead")
@@ -81,21 +81,10 @@ def shown(answer: Answer) -> tuple[str, str]:
     return f"{answer.status} {document['type'].removeprefix('urn:fairgpu:problem:')}", document["detail"]
 
 
-def documented() -> dict[str, tuple[str, str]]:
-    rows = {}
-    in_table = False
-    for line in DOCUMENT.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        in_table = line.startswith("|") and (in_table or cells[0] == "sent")
-        if in_table and cells[0] != "sent" and not cells[0].startswith("--"):
-            rows[cells[0]] = (cells[1], cells[2])
-    return rows
-
-
 def test_each_request_is_answered_as_it_stands_in_the_document(rest: RestServer) -> None:
     reported(report(seq=2))(rest)
     found = {words: shown(ask(rest)) for words, ask in REQUESTS.items()}
-    assert documented() == found
+    assert found == DOCUMENTED
 
 
 @pytest.mark.parametrize("amount", [10**14, 2**53 + 1])
