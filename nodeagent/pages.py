@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 CONTENDED_SECONDS = 0.02
 """The time between two writes of a page with two or more active containers, as vcuda/include/schedule.h promises."""
 QUIET_EVERY = 4
-"""The rounds between two writes of any other page: 80 ms, so that none is older than 100 ms where its writer wakes late."""
+"""The rounds between two writes of any other page: 80 ms, and less than 100 where the writer wakes late."""
 CONTENDED = 2
 SCHEDULE = "schedule.json"
 
