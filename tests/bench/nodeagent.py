@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import structlog
 from fairgpu import names
 from fairgpu.inventory import Device, Inventory
 from nodeagent import schedule_page
-from nodeagent.containers.folders import Folders
+from nodeagent.containers.folders import Folders, put
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.containers.resolving import Listed
 from nodeagent.driver_figures import DriverSample
@@ -33,6 +34,7 @@ from nodeagent.ledger_slots import LIVE, SLOTS_AT, SLOTS_USED_AT
 from nodeagent.offer import Offer, slot_ids
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods
+from nodeagent.publishing import notices, schedule
 from nodeagent.starting import Starter, World
 from nodeagent.turns import Policy
 from tests.support.fake_kubelet import FakeKubelet
@@ -86,15 +88,21 @@ def _agent(folder: Path) -> Iterator[FakeKubelet]:
     with FakeKubelet(sockets) as kubelet:
         kubelet.containers = [Listed("team", f"pod-{n}", "main", frozenset({f"slot-{n}"})) for n in range(PODS)]
         resources = PodResources(kubelet.pod_resources)
+        folders = Folders(folder / "run", folder / "lib", folder / "cdi")
+
+        def publish(records: Iterable[Record]) -> None:
+            told = notices(pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
+            put(folders.root / SCHEDULE, schedule(records, told, folders), 0o600)
+
         world = World(
             "n1",
             lambda: resources.listing(names.GPU),
             pods,
             lambda _namespace, _name: {},
             lambda: Offer(inventory, edits),
-            lambda _records: None,
+            publish,
         )
-        starter = Starter(world, Folders(folder / "run", folder / "lib", folder / "cdi"), Path("/shim"))
+        starter = Starter(world, folders, Path("/shim"))
         thread = threading.Thread(
             target=keep_registered,
             args=(sockets, "fairgpu.sock", names.GPU, Slots(Offered(slot_ids(GPUS))), starter.prepare),

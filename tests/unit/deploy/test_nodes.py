@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from fairgpu.names import STARTUP_TAINT
 from fairgpu.settings import environment_name, fields
 from nodeagent.settings import Nodeagent, Settings
 
@@ -76,6 +77,20 @@ def test_the_agent_comes_before_what_it_serves_and_goes_where_nothing_else_may()
     (scope,) = manifests()["ResourceQuota"]["spec"]["scopeSelector"]["matchExpressions"]
     assert scope["values"] == ["system-node-critical"]
     assert pod()["tolerations"] == [{"operator": "Exists"}]
+
+
+def test_the_next_agent_of_a_node_is_ready_before_the_last_one_ends() -> None:
+    strategy = manifests()["DaemonSet"]["spec"]["updateStrategy"]["rollingUpdate"]
+    assert (strategy["maxSurge"], strategy["maxUnavailable"]) == ("10%", 0)
+    assert container()["readinessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    assert "hostNetwork" not in pod(), "two agents of a node listen on one port, each in its own pod"
+
+
+def test_the_policy_lets_the_agent_remove_the_startup_taint_alone() -> None:
+    variables = {
+        each["name"]: each["expression"] for each in manifests()["ValidatingAdmissionPolicy"]["spec"]["variables"]
+    }
+    assert f"t.key != '{STARTUP_TAINT}'" in variables["taintsLeft"]
 
 
 def test_the_agents_account_may_write_nodes_and_events_alone() -> None:
