@@ -25,8 +25,8 @@ class ExtenderSettings(Section):
     port: Port = 8088
     """The port, plain HTTP."""
     preempt: bool = False
-    """Whether kube-scheduler may ask for victims. It does with `webhook.priorities.preemption: scheduler`, with
-    `preemptVerb: preempt` in the extender's entry of its configuration, and with the right to delete pods."""
+    """Whether kube-scheduler may ask for victims. The component `deploy/preemption` sets it, with all else that
+    preemption needs."""
     gang_seconds: Annotated[float, Field(gt=0, le=600)] = 30
     """For how many seconds devices are held for all pods of a gang until kube-scheduler is about to bind each of them.
     The extender's `httpTimeout` in kube-scheduler's configuration must be longer by 25 seconds."""
