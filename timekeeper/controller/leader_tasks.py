@@ -21,7 +21,6 @@ from timekeeper.controller.eviction import evictions
 from timekeeper.controller.metrics import JobMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan, PodWrite
-from timekeeper.controller.reconcile.context import StepHook
 from timekeeper.controller.reconcile.reconciler import NotReadyError, Reconciler
 from timekeeper.controller.releases import Releaser, removals
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
@@ -131,7 +130,6 @@ class LeaderTasks:
         environment: TaskEnvironment,
         rules: ControllerRules,
         measures: JobMeasures,
-        step: StepHook = lambda _name: None,
     ) -> None:
         self._client = environment.client
         self._source = environment.source
@@ -142,7 +140,6 @@ class LeaderTasks:
         self._without_notice_seconds = environment.without_notice_seconds
         self._rules = rules
         self._measures = measures
-        self._step = step
         self._leader_term: _LeaderTerm | None = None
         self._reconciled_at = 0
         self._collector = Collector(time.monotonic)
@@ -305,7 +302,7 @@ class LeaderTasks:
             epoch = take_epoch(self._client, number, self._holder)
             clocks = Clocks(self._now, partial(store_clock, self._client))
             led = LedEpoch(epoch, HeldTerm(number, self._holder))
-            reconciler = Reconciler(self._client, self._source, self._rules, led, self._step, clocks)
+            reconciler = Reconciler(self._client, self._source, self._rules, led, clocks)
             releaser = Releaser(self._source, reconciler.books)
             statuses = StatusWriter(self._source, reconciler.books, leading=lambda: self._term.number() == number)
             checkpoints = CheckpointKeeper(self._source, reconciler.books, leading=statuses.leading)

@@ -8,7 +8,7 @@ up the others; the next leader tries it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -26,13 +26,12 @@ ACCOUNTS_AT_ONCE = 500
 _log = structlog.get_logger()
 
 
-def convert_store(client: redis.Redis, epoch: int, step: Callable[[str], None]) -> int:
+def convert_store(client: redis.Redis, epoch: int) -> int:
     """Converts the accounts that are in an earlier format; returns their number.
 
     Args:
         client: the store; its answers are bytes.
         epoch: the leader's fencing token.
-        step: called with its name before each step.
 
     Raises:
         StoreError: the store refused a change, a later timekeeper wrote it, or Redis does not answer.
@@ -49,7 +48,6 @@ def convert_store(client: redis.Redis, epoch: int, step: Callable[[str], None]) 
 
     def convert(chosen: list[str]) -> None:
         for name in _unconverted(client, chosen):
-            step("convert")
             _convert(client, epoch, keys.AccountKeys(name))
             converted.append(name)
 
@@ -59,7 +57,6 @@ def convert_store(client: redis.Redis, epoch: int, step: Callable[[str], None]) 
     for name, error in failed.items():
         _log.error("account not converted", account=name, error=described(error))
     if not failed:
-        step("converted")
         client.delete(keys.BOOK_CONVERTING)
     return len(converted)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fairgpu.leadership import Term
 from tests.support.ledger.harness import NOON, LedgerHarness
+from tests.support.ledger.steps import stepping
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
 from timekeeper.controller.state.books import ControllerRules
@@ -39,7 +40,7 @@ class Leader:
         self.clock = 0.0
         self.term = Term(lambda: self.clock)
         world = TaskEnvironment(stage.client, stage.source, self.term, lambda: stage.now, holder=name)
-        self.work = LeaderTasks(world, ControllerRules(), JobMeasures(), self._step)
+        self.work = LeaderTasks(world, ControllerRules(), JobMeasures())
         self.latest = 0
         """The latest term that the Lease gave it."""
         self._left = 0
@@ -48,7 +49,8 @@ class Leader:
     def settle(self, after: int = 0, meanwhile: Callable[[], object] = int) -> None:
         """Settles; after so many steps of the round something else happens meanwhile."""
         self._left, self._meanwhile = after, meanwhile
-        self.work.settle()
+        with stepping(self._step):
+            self.work.settle()
 
     def _step(self, _name: str) -> None:
         self._left -= 1

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.ledger.steps import Hook, stepping
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules
@@ -44,8 +45,8 @@ class LedgerHarness:
         (folder / "pods").mkdir(exist_ok=True)
         self.budgets: list[dict[str, Any]] = []
 
-    def lead(self, rules: ControllerRules | None = None, **options: Any) -> Reconciler:
-        """A new leader, which knows nothing but what it reads."""
+    def lead(self, rules: ControllerRules | None = None, step: Hook | None = None, **options: Any) -> Reconciler:
+        """A new leader, which knows nothing but what it reads; `step` is called before each step that it makes."""
         self.source = FolderSource(self.folder, lambda: self.now, rules.own_resources if rules else None)
         self.source.refresh()
         self.keeper = Reconciler(
@@ -55,6 +56,8 @@ class LedgerHarness:
             take_epoch(self.client, highest_epoch(self.client) + 1),
             **options,
         )
+        if step is not None:
+            self.keeper.reconcile = stepping(step)(self.keeper.reconcile)  # type: ignore[method-assign]
         return self.keeper
 
     def round(self, seconds: float = 0, **options: Any) -> None:

@@ -40,7 +40,6 @@ def apply_due_grants(context: ReconcileContext, now: int, names: Container[str])
         return set()
     spent_by = spending(context, now)
     entries = [_grant_entry(context, grant, period, spent_by, now) for grant, period in due]
-    context.step("grant")
     for entry, answer, kept in _apply(context, now, "grants", apply_grants, entries):
         account = books.accounts[entry.account]
         stored = None
@@ -69,7 +68,6 @@ def apply_due_corrections(context: ReconcileContext, now: int, names: Container[
     if not due:
         return set()
     entries = [_correction_entry(books, correction, account, period) for correction, account, period in due]
-    context.step("correct")
     shared.note_restored(context.client, [entry.account for entry in entries if not entry.namespace])
     for entry, answer, kept in _apply(context, now, "corrections", apply_corrections, entries):
         account = books.accounts[entry.account]

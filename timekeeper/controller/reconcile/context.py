@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import redis
@@ -22,9 +22,6 @@ from timekeeper.ledger.settlement import HeldTerm, Revision
 from timekeeper.ledger.totals import PeriodTotals
 from timekeeper.sources.base import Source
 
-StepHook = Callable[[str], None]
-"""Called with the name of each step before the step begins. Tests end the process there, between two writes."""
-
 _log = structlog.get_logger()
 
 
@@ -38,7 +35,6 @@ class ReconcileContext:
         books: the leader's memory.
         epoch: the term's fencing token; the store refuses this one once it has seen a later one.
         term: the term's number and its leader.
-        step: called with each step's name before the step begins.
         clocks: the clocks that are read while the cluster is observed.
         silent: the silent nodes, each with the instant since when it has been silent.
         servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
@@ -52,7 +48,6 @@ class ReconcileContext:
     books: Books
     epoch: int
     term: HeldTerm
-    step: StepHook
     clocks: Clocks
     silent: dict[str, int] = field(default_factory=dict)
     servers: str = ""

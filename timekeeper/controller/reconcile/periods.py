@@ -37,7 +37,6 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
     metered = sessions.namespaces() | books.pods.namespaces
     found = reassigned(books.assignments, books.payers, metered, now)
     changed = {namespace: known for namespace, known in found.items() if not _is_undecided(books, namespace)}
-    context.step("assign")
     kept = books.budgets.not_stored()
     shared.write_budgets(context.client, kept)
     books.budgets.stored.update(kept)
@@ -71,7 +70,6 @@ def open_due_periods(context: ReconcileContext, now: int, names: Iterable[str]) 
     openings = due_openings(context.books, names, now)
     if not openings:
         return
-    context.step("open")
     shared.note_restored(context.client, [opening.account for *_, opening in openings if opening.checkpoint])
     answers = open_periods(context.client, context.epoch, now, [opening for _, _, opening in openings])
     refused: dict[str, StoreError] = {}
@@ -125,7 +123,6 @@ def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]
         balances = [(account, change) for account, change in due if change is not None]
         if not balances:
             return
-        context.step("close")
         answers = close_balances(context.client, context.epoch, now, [change for _, change in balances])
         accounts = []
         for (account, change), answer in zip(balances, answers, strict=True):

@@ -10,7 +10,7 @@ import redis
 import structlog
 
 from timekeeper.controller.reconcile.apply_orders import apply_due_corrections, apply_due_grants
-from timekeeper.controller.reconcile.context import ReconcileContext, StepHook
+from timekeeper.controller.reconcile.context import ReconcileContext
 from timekeeper.controller.reconcile.periods import assign, close_due_balances, open_due_periods
 from timekeeper.controller.reconcile.publication import publish
 from timekeeper.controller.reconcile.recovery import take_over
@@ -59,7 +59,6 @@ class Reconciler:
         source: Source,
         rules: ControllerRules,
         epoch: int | LedEpoch,
-        step: StepHook = lambda _name: None,
         clocks: Clocks | None = None,
     ) -> None:
         """Makes a reconciler of one term that has read nothing yet.
@@ -72,7 +71,7 @@ class Reconciler:
         led = epoch if isinstance(epoch, LedEpoch) else LedEpoch(epoch, HeldTerm(epoch))
         self.epoch = led.epoch
         clocks = clocks or Clocks(lambda: 0, partial(store_clock, client))
-        self._context = ReconcileContext(client, source, self.books, led.epoch, led.term, step, clocks)
+        self._context = ReconcileContext(client, source, self.books, led.epoch, led.term, clocks)
         self._loaded = False
         self._fresh = False
         """Whether this reconciliation has read the whole store."""
@@ -121,7 +120,6 @@ class Reconciler:
                 touched = set(self.books.accounts)
             self._settle(now, touched, full=full)
             if full:
-                self._context.step("watched")
                 shared.write_watched(self._context.client, min(now, mirrors.pods.confirmed_at or 0))
                 note_capacity(self._context, now)
             if self._lost is not None:
@@ -161,10 +159,8 @@ class Reconciler:
         step("close", touched, lambda names: close_due_balances(context, now, names))
         step("settle", touched, lambda names: settle_accounts(context, now, set(names)))
         if full and self._repriced:
-            context.step("prices")
             shared.write_prices(context.client, self.books.prices)
             self._repriced = False
-        context.step("publish")
         step("publish", touched, lambda names: publish(context, now, names))
         for name in touched:
             self.books.accounts[name].forget_old_periods(now)
@@ -212,7 +208,6 @@ class Reconciler:
     def _load(self, now: int) -> bool:
         if self._loaded:
             return False
-        self._context.step("load")
         self._repriced = take_over(self._context, now)
         self._unread_until = now + READ_AGAIN
         self._loaded = True

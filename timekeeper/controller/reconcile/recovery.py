@@ -64,7 +64,6 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) 
         before, wanted = account.version, _wanted(context, account, metered | books.pods.facts.keys())
         if wanted is None:
             continue
-        context.step("restore")
         shared.note_restored(context.client, [wanted.account])
         added, account.period_totals[wanted.period] = restore(context.client, context.epoch, now, wanted)
         _drop_sessions(context, account, wanted.gone)
@@ -129,7 +128,7 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     _claim(context)
     budgets_lost = mend(context.client, books.accounts)
     context.capacity = None  # the store may have lost it
-    converted = convert_store(context.client, context.epoch, context.step)
+    converted = convert_store(context.client, context.epoch)
     if converted:
         _log.info("store converted", format=keys.FORMAT, accounts=converted)
     stored_prices, kept = _stored_prices(context), context.source.read_checkpoints()

@@ -212,14 +212,12 @@ def _send(context: ReconcileContext, work: Work, now: int) -> set[Refused]:
         else:
             batches[key] = [item]
     _add_items(batches, work.prepared, KEEPING)
-    context.step("settle")
     revision = context.next_revision()
     refused = _send_batches(context, now, revision, work, batches, KEEPING)
     last = Work([], [prepared for prepared in work.prepared if not _is_refused(prepared, refused)])
     batches = {}
     _add_items(batches, last.prepared, REMOVING)
     if batches:
-        context.step("remove")
         refused |= _send_batches(context, now, revision, last, batches, REMOVING)
     return refused
 
@@ -327,7 +325,6 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
                 opened.append((metered.session.uid, account))
             elif item.action not in {LedgerAction.HOLD, LedgerAction.POST}:
                 closed.append((metered.session.uid, account))
-    context.step("index")
     shared.index_sessions(context.client, opened, closed)
     shared.end_reports(context.client, [each.metered.session.uid for each in changed if _closes(each.settlement)])
     shared.expire_reports(context.client, [metered.session.uid for metered, _ in changed if metered.pod_gone])
