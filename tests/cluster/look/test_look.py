@@ -231,6 +231,24 @@ def test_every_write_of_its_account_is_inside_its_namespace(plane: ControlPlane,
     assert _pods(plane, team) == look.pods_before
 
 
+def test_taking_it_away_leaves_nothing_of_it_and_every_pod_as_it_was(
+    plane: ControlPlane, look: Look, team: str
+) -> None:
+    plane.admin.kubectl("delete", "-k", str(LOOK), "--wait=false")
+
+    def ended() -> bool:
+        if not plane.exists("/api/v1/namespaces/fairgpu-system"):
+            return True
+        plane.remove_pods("fairgpu-system")  # no kubelet confirms that they have ended
+        return False
+
+    wait_until(ended, "the namespace is gone")
+    kinds = "crds,clusterroles,clusterrolebindings,priorityclasses,validatingadmissionpolicies"
+    left = plane.admin.kubectl("get", kinds, "-o", "name").stdout.splitlines()
+    assert [name for name in left if "/fairgpu" in name or "fairgpu.io" in name] == []
+    assert _pods(plane, team) == look.pods_before
+
+
 def _create_node(
     plane: ControlPlane, name: str, capacity: dict[str, str], labels: dict[str, str], annotations: dict[str, str]
 ) -> None:
