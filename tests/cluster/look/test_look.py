@@ -34,6 +34,7 @@ from timekeeper.sources.looking import BUDGETS_MAP, STATUSES
 LOOK = Path(__file__).parents[3] / "deploy" / "overlays" / "look"
 ACCOUNT = "system:serviceaccount:fairgpu-system:fairgpu-timekeeper"
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+CLAIMS = "/api/v1/namespaces/fairgpu-system/persistentvolumeclaims"
 QUESTIONS = {"tokenreviews", "subjectaccessreviews"}
 """What the API server answers and stores nothing of."""
 
@@ -239,7 +240,10 @@ def test_taking_it_away_leaves_nothing_of_it_and_every_pod_as_it_was(
     def ended() -> bool:
         if not plane.exists("/api/v1/namespaces/fairgpu-system"):
             return True
-        plane.remove_pods("fairgpu-system")  # no kubelet confirms that they have ended
+        # No kubelet confirms that pods have ended, and the controller that frees claims of volumes does not run here.
+        plane.remove_pods("fairgpu-system")
+        for claim in plane.admin.api.get(CLAIMS)["items"]:
+            plane.admin.api.patch(f"{CLAIMS}/{claim['metadata']['name']}", {"metadata": {"finalizers": None}})
         return False
 
     wait_until(ended, "the namespace is gone")

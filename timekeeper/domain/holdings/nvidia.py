@@ -188,9 +188,9 @@ def _part(node: HostNode, name: str, model: str, doubts: set[Doubt]) -> tuple[Fr
     if name.startswith(MIG_PREFIX):
         base = name.removesuffix(SHARED_SUFFIX)
         own, whole = node.number(f"{base}.memory"), node.number(MEMORY)
-        return _mig(base.removeprefix(MIG_PREFIX), model, own, whole, doubts)
+        return mig_part(base.removeprefix(MIG_PREFIX), model, own, whole, doubts)
     profile = _single_profile(node)
-    return (WHOLE, WHOLE) if not profile else _mig(profile, model, None, None, doubts)
+    return (WHOLE, WHOLE) if not profile else mig_part(profile, model, None, None, doubts)
 
 
 def _single_profile(node: HostNode) -> str:
@@ -199,12 +199,13 @@ def _single_profile(node: HostNode) -> str:
     return matched["profile"] if matched else node.label(GKE_PARTITION)
 
 
-def _mig(
+def mig_part(
     profile: str, model: str, own_mib: int | None, whole_mib: int | None, doubts: set[Doubt]
 ) -> tuple[Fraction, Fraction]:
-    """Returns the shares of time and memory of a MIG device.
+    """Returns the shares of time and memory of a MIG device, and adds what is not known to the doubts.
 
-    A compute instance `1c.3g.20gb` has a third of the memory of its GPU instance, since it shares that with others.
+    The device's own memory and the GPU's, in MiB, count more than the profile where both are stated. A compute instance
+    `1c.3g.20gb` has a third of the memory of its GPU instance, since it shares that with others.
     """
     matched = _PROFILE.fullmatch(profile)
     if matched is None:

@@ -1,0 +1,181 @@
+"""Dynamic Resource Allocation: what a ResourceClaim holds by its allocation, joined to the devices of ResourceSlices.
+
+Sources: the API resource.k8s.io in v1, v1beta2 and v1beta1 of Kubernetes 1.34
+(https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-claim-v1/ and resource-slice-v1/);
+attributes of NVIDIA's driver by k8s-dra-driver-gpu v25.3, of AMD's by k8s-gpu-dra-driver v0.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Final
+
+from fairgpu.json_values import mapping, mappings
+from fairgpu.quantity import QuantityError, parse_quantity
+from timekeeper.domain.holdings import nvidia
+from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
+
+WAY: Final = "dra"
+DRIVERS: Final = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com", "gaudi.intel.com", "tpu.google.com"})
+"""The drivers whose devices are accelerators; a claim for a NIC, or for NVIDIA's compute domains, is no bill."""
+MODEL_ATTRIBUTES: Final = ("productName", "model", "tpuGen")
+"""The attributes that name the model, the first that a device has counts."""
+MEMORY: Final = "memory"
+COMPUTE: Final = ("multiprocessors", "compute-units", "cores")
+"""The counters of compute, the first that a device consumes from counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceDevice:
+    """A device of a ResourceSlice.
+
+    Attributes:
+        model: the model's name; UNKNOWN_MODEL where no attribute names it.
+        capacity: its capacity by name, without the driver's domain.
+        counters: of each counter of the sets that it consumes from, the share that it consumes, by the counter's name.
+        profile: the profile of a MIG device; empty for any other.
+        shared: whether several claims may have a part of its capacity each.
+    """
+
+    model: str = UNKNOWN_MODEL
+    capacity: Mapping[str, Fraction] = field(default_factory=dict)
+    counters: Mapping[str, Fraction] = field(default_factory=dict)
+    profile: str = ""
+    shared: bool = False
+
+
+DeviceKey = tuple[str, str, str]
+"""Driver, pool and name of a device, which together are unique in a cluster."""
+
+
+def read_slices(slices: Iterable[Mapping[str, Any]]) -> dict[DeviceKey, SliceDevice]:
+    """Returns the devices of ResourceSlices; of each pool only those of its highest generation.
+
+    The counters of a device may stand in another slice of its pool. A field that is missing or of another type counts
+    as absent.
+    """
+    latest: dict[tuple[str, str], int] = {}
+    specs = [mapping(item.get("spec")) for item in slices]
+    for spec in specs:
+        pool = _pool(spec)
+        latest[pool] = max(latest.get(pool, 0), _generation(spec))
+    present = [spec for spec in specs if _generation(spec) == latest[_pool(spec)]]
+    counters: dict[tuple[str, str], dict[tuple[str, str], Fraction]] = {}
+    for spec in present:
+        for group in mappings(spec.get("sharedCounters")):
+            found = {(str(group.get("name")), name): amount for name, amount in _amounts(group.get("counters")).items()}
+            counters.setdefault(_pool(spec), {}).update(found)
+    return {
+        (*_pool(spec), str(device.get("name"))): _device(device, counters.get(_pool(spec), {}))
+        for spec in present
+        for device in mappings(spec.get("devices"))
+    }
+
+
+def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], drivers: frozenset[str]) -> Decision:
+    """Returns what a claim holds; nothing before it is allocated.
+
+    A whole device is a GPU. A partition has its shares of the counters for memory and compute; where none counts
+    compute, its average share of all counters, of which slots that are taken whole are some. Part of a device that
+    several claims share is the largest share of its capacity that was consumed. Administrative access is free.
+
+    Args:
+        claim: the ResourceClaim.
+        devices: the devices of the cluster.
+        drivers: the drivers whose devices are charged.
+    """
+    allocation = mapping(mapping(claim.get("status")).get("allocation"))
+    doubts: set[Doubt] = set()
+    found = []
+    for result in mappings(mapping(allocation.get("devices")).get("results")):
+        driver = str(result.get("driver"))
+        if driver not in drivers or result.get("adminAccess") is True:
+            continue
+        device = devices.get((driver, str(result.get("pool")), str(result.get("device"))))
+        if device is None:
+            doubts |= {Doubt.DEVICE_UNKNOWN, Doubt.MODEL_UNKNOWN}
+            found.append(Holding(WAY, UNKNOWN_MODEL, 1, WHOLE, WHOLE))
+            continue
+        if not device.model:
+            doubts.add(Doubt.MODEL_UNKNOWN)
+        time, memory = _part(device, _amounts(result.get("consumedCapacity")), doubts)
+        found.append(Holding(WAY, device.model, 1, time, memory))
+    return Decision(join(*found), frozenset(doubts))
+
+
+def reserving_pods(claim: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the uids of the pods that reserve a claim; a claim that several share is still one holding."""
+    consumers = mappings(mapping(claim.get("status")).get("reservedFor"))
+    return tuple(str(item.get("uid")) for item in consumers if item.get("resource") == "pods")
+
+
+def _part(device: SliceDevice, consumed: Mapping[str, Fraction], doubts: set[Doubt]) -> tuple[Fraction, Fraction]:
+    if device.counters:
+        average = sum(device.counters.values(), Fraction(0)) / len(device.counters)
+        time = next((device.counters[name] for name in COMPUTE if name in device.counters), average)
+        return min(time, WHOLE), min(device.counters.get(MEMORY, time), WHOLE)
+    if device.profile:
+        return nvidia.mig_part(device.profile, device.model, None, None, doubts)
+    if not device.shared:
+        return WHOLE, WHOLE
+    shares = [
+        min(amount / device.capacity[name], WHOLE) for name, amount in consumed.items() if device.capacity.get(name)
+    ]
+    if not shares:
+        doubts.add(Doubt.SIZE_UNKNOWN)
+        return WHOLE, WHOLE
+    return max(shares), max(shares)
+
+
+def _pool(spec: Mapping[str, Any]) -> tuple[str, str]:
+    return str(spec.get("driver")), str(mapping(spec.get("pool")).get("name"))
+
+
+def _generation(spec: Mapping[str, Any]) -> int:
+    found = mapping(spec.get("pool")).get("generation")
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+
+
+def _device(item: Mapping[str, Any], counters: Mapping[tuple[str, str], Fraction]) -> SliceDevice:
+    # v1beta1 has the fields of a device one level deeper, in `basic`.
+    fields = mapping(item.get("basic")) or item
+    attributes = {_own(name): mapping(value) for name, value in mapping(fields.get("attributes")).items()}
+    named = [attributes[key].get("string") for key in MODEL_ATTRIBUTES if key in attributes]
+    taken = {str(group.get("counterSet")): _amounts(group.get("counters")) for group in _consumed(fields)}
+    shares = {
+        name: min(taken[group].get(name, Fraction(0)) / whole, WHOLE)
+        for (group, name), whole in counters.items()
+        if group in taken
+    }
+    profile = attributes.get("profile", {}).get("string")
+    return SliceDevice(
+        model=next((name for name in named if isinstance(name, str) and name), UNKNOWN_MODEL),
+        capacity=_amounts(fields.get("capacity")),
+        counters=shares,
+        profile=profile if isinstance(profile, str) else "",
+        shared=fields.get("allowMultipleAllocations") is True,
+    )
+
+
+def _consumed(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return mappings(fields.get("consumesCounters"))
+
+
+def _amounts(values: Any) -> dict[str, Fraction]:
+    """Returns amounts by name: each is a quantity, or an object with one as its value."""
+    found = {}
+    for name, value in mapping(values).items():
+        try:
+            amount = parse_quantity(mapping(value).get("value") if isinstance(value, dict) else value)
+        except QuantityError:
+            continue
+        if amount > 0:
+            found[_own(name)] = amount
+    return found
+
+
+def _own(name: str) -> str:
+    """Returns the name of an attribute or a capacity without its domain, which is the driver's by default."""
+    return name.rpartition("/")[2]
