@@ -188,15 +188,6 @@ def close_and_read(client: redis.Redis, wanted: Sequence[tuple[str, Marks]]) -> 
     return found
 
 
-def close(client: redis.Redis, uids: Sequence[str], instant: int) -> None:
-    """Closes sessions' time up to an instant: what is reported later counts from then on.
-
-    Raises:
-        StoreError: Redis does not answer, or does not run the script.
-    """
-    close_and_read(client, [(uid, Marks(instant, phases=())) for uid in uids])
-
-
 def _read(uid: str, answer: list[Any]) -> SessionReports | None:
     terms = known_terms(uid, answer[0])
     return None if terms is None else SessionReports(terms, known_intake(uid, answer[1] or None))

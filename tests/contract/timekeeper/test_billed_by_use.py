@@ -13,7 +13,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.reports import Counter
-from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.timestamps import HOUR, MINUTE
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 from timekeeper.ledger.usage import accounts_usage
@@ -643,3 +643,34 @@ def test_a_payer_that_left_as_a_session_began_is_billed_what_is_used_once_it_pay
     report_for(stage, 5, 2)
     stage.round()
     assert (stage.spent("a"), stage.spent("namespace:team-a")) == (5 * GPU_SECOND, 2 * GPU_SECOND)
+
+
+@pytest.mark.parametrize("ending", ["", "settle"])
+def test_a_rule_that_changes_while_nobody_leads_holds_for_periods_that_begin_after_a_leader_has_read_it(
+    stage: LedgerHarness, ending: str
+) -> None:
+    def step(name: str) -> None:
+        if name == ending:
+            raise KeyboardInterrupt
+
+    stage.budget("a", ["team-a"], period={"cron": "7 * * * *"})
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    if ending:
+        stage.lead(ControllerRules(bill=Bill.USED), step=step)
+        with pytest.raises(KeyboardInterrupt):
+            stage.round(1)
+    report_for(stage, 90, 0)
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.round()
+    report_for(stage, 60, 90)
+    stage.round()
+    begins = [7, 67, 127, 180] if not ending else [7, 60, 120]
+    found = sorted(int(start) for start in stage.client.hkeys("fairgpu:{a}:periods"))
+    assert [(start - NOON) // MINUTE for start in found[1:]] == [each for each in begins if each < 150]
+    ends = [start - NOON for start in found[1:]] + [stage.now - NOON]
+    received = [max((end - 1) // MINUTE, 0) for end in ends[:-1]] + [150]
+    spent = [after - before for before, after in pairwise([0, *received])]
+    assert [stage.spent("a", start) for start in found] == [each * GPU_SECOND for each in spent]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
 from itertools import zip_longest
+from typing import Any
 
 import structlog
 
@@ -11,16 +14,17 @@ from timekeeper.controller.reconcile.context import ReconcileContext, checked, r
 from timekeeper.controller.state.accounts import Account, reassigned
 from timekeeper.controller.state.books import Books, due_openings
 from timekeeper.controller.state.sessions import MeteredSession
-from timekeeper.domain.budgets import payers
+from timekeeper.domain.budgets import parse_budget, payers
 from timekeeper.domain.charges import amounts, segments
 from timekeeper.domain.credits import OWN, Credit, carried, expiring, rolled_over
-from timekeeper.domain.periods import Period
+from timekeeper.domain.periods import Period, PeriodRule, boundary_after
 from timekeeper.domain.pricing import Bill
+from timekeeper.domain.reports import QUARTER, Marks
 from timekeeper.domain.timestamps import format_instant
 from timekeeper.ledger import reading, shared
 from timekeeper.ledger.adjustments import ClosingBalance, CreditEntry, close_balances
-from timekeeper.ledger.client import StoreError
-from timekeeper.ledger.reports import close
+from timekeeper.ledger.client import StoreError, isolate_failures
+from timekeeper.ledger.reports import close_and_read
 from timekeeper.ledger.settlement import Kind, Opening, open_periods
 from timekeeper.ledger.totals import PeriodTotals
 
@@ -38,11 +42,10 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
     found = reassigned(books.assignments, books.payers, metered, now)
     changed = {namespace: known for namespace, known in found.items() if not _is_undecided(books, namespace)}
     kept = books.budgets.not_stored()
+    ruled = _open_by_last_rules(context, now, kept)
+    _mark_reports(context, now, {name for name, known in changed.items() if len(known) > 1}, ruled)
     shared.write_budgets(context.client, kept)
     books.budgets.stored.update(kept)
-    moved_sessions = sessions.of_namespaces([name for name, known in changed.items() if len(known) > 1])
-    # Reports are told apart at the instant of the move even if this leader ends before it settles.
-    close(context.client, [each.session.uid for each in moved_sessions if each.session.end is None], now)
     shared.write_assignments(context.client, changed)
     books.assignments.update(changed)
     before = set(books.accounts)
@@ -52,6 +55,56 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
     shared.write_accounts(context.client, sorted(books.accounts.keys() - before))
     moved = {account for known in changed.values() for _, account in known[-2:]}
     return moved | books.refresh_budgets() | (books.accounts.keys() - before)
+
+
+def _open_by_last_rules(context: ReconcileContext, now: int, kept: dict[str, Json]) -> set[str]:
+    """Opens the periods that are due by now under the rules that held until now; returns the accounts with a new rule.
+
+    A changed rule holds from the next period on: reports of the periods before were told apart by the rule before. An
+    account whose period the store refuses is taken out of `kept`, and keeps its rule until a later reconciliation.
+    """
+    books, changed = context.books, set[str]()
+    for name in kept.keys() & books.budgets.stored.keys() & books.accounts.keys():
+        rule, account = parse_budget(books.budgets.stored[name]).period, books.accounts[name]
+        if account.periods and rule != parse_budget(kept[name]).period:
+            account.budget = replace(account.budget, period=rule)
+            changed.add(name)
+    for name in isolate_failures(changed, lambda names: open_due_periods(context, now, names)):
+        del kept[name]
+    return changed
+
+
+def _mark_reports(context: ReconcileContext, now: int, moved: set[str], ruled: set[str]) -> None:
+    """Tells the reports of running sessions apart at the instants at which another period or payer may begin.
+
+    They are so even if this leader ends before it settles.
+
+    Args:
+        context: the reconciliation's store and state.
+        now: nanoseconds since 1970.
+        moved: the namespaces that another account pays for from now on.
+        ruled: the accounts whose coming periods another rule sets.
+    """
+    books, wanted = context.books, list[tuple[str, Marks]]()
+    for namespace in moved | {name for name in books.assignments if books.account_of(name) in ruled}:
+        payer = books.payer_named(namespace)
+        rule = (books.payers.get(namespace) or books.rules.template).period
+        period = books.accounts[payer].period_at(now) if payer in books.accounts else None
+        phases = phases_after(rule, boundary_after(rule, now) if period is None else period.end)
+        marks = Marks(now if namespace in moved else 0, 0, phases)
+        running = [each for each in books.pods.sessions.of_namespaces([namespace]) if each.session.end is None]
+        wanted += [(each.session.uid, marks) for each in running]
+    if wanted:
+        close_and_read(context.client, wanted)
+
+
+@lru_cache(maxsize=4096)
+def phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
+    """Returns the distance of a period's end, and of the next period's end, from the quarter of an hour before it.
+
+    The two may differ: a changed rule holds from the next period on.
+    """
+    return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
 
 
 def _is_undecided(books: Books, namespace: str) -> bool:
@@ -104,6 +157,7 @@ def _restore_credits(context: ReconcileContext, now: int, openings: list[tuple[A
         take(account, change, checked(answer))
 
 
+Json = dict[str, Any]
 SpentBy = Callable[[Account, Period, int], int]
 """The amount that an account had spent in one of its periods by an instant, in microGPU-seconds."""
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
 from typing import NamedTuple
 
 import structlog
 
 from timekeeper.controller.reconcile import settling
 from timekeeper.controller.reconcile.context import ReconcileContext, is_general
-from timekeeper.controller.reconcile.periods import open_due_periods
+from timekeeper.controller.reconcile.periods import open_due_periods, phases_after
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.sessions import Key, MeteredSession
-from timekeeper.domain.periods import PeriodRule, boundary_after
 from timekeeper.domain.pricing import Bill
-from timekeeper.domain.reports import QUARTER, Marks, report_terms
+from timekeeper.domain.reports import Marks, report_terms
 from timekeeper.ledger import shared
 from timekeeper.ledger.client import StoreError
 from timekeeper.ledger.reports import SessionReports, close_and_read, write_terms
@@ -161,16 +159,7 @@ def _phases(books: Books, metered: MeteredSession, until: int) -> tuple[int, ...
     """Returns the distance of the starts of a session's coming periods from a quarter of an hour, in nanoseconds."""
     account = books.accounts[books.assignments[metered.session.namespace][-1][1]]
     period = account.period_at(until)
-    return (0,) if period is None else _phases_after(account.budget.period, period.end)
-
-
-@lru_cache(maxsize=4096)
-def _phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
-    """Returns the distance of a period's end, and of the next period's end, from the quarter of an hour before it.
-
-    The two may differ: a changed rule holds from the next period on.
-    """
-    return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
+    return (0,) if period is None else phases_after(account.budget.period, period.end)
 
 
 def write_report_terms(

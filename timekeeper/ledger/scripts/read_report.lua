@@ -2,7 +2,7 @@
 --
 -- KEYS  report
 -- ARGV  the instant before which reports add nothing any more, the one before which reports are not read any more, the
---       phases of the periods to come (empty where they stay), seconds to keep the report
+--       phases of the periods to come, seconds to keep the report
 -- Returns terms and state (empty for none); nothing where there are no terms.
 local known = redis.call('HMGET', KEYS[1], 'terms', 'state', 'closed', 'settled', 'phase')
 if not known[1] then
@@ -18,7 +18,7 @@ for place, name in ipairs({'closed', 'settled'}) do
     changed[#changed + 1] = ARGV[place]
   end
 end
-if ARGV[3] ~= '' and ARGV[3] ~= known[5] then
+if ARGV[3] ~= known[5] then
   changed[#changed + 1] = 'phase'
   changed[#changed + 1] = ARGV[3]
 end
