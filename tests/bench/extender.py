@@ -67,7 +67,7 @@ def load(port: int, worker: int, asked: Sequence[bytes], *, prioritizes: bool) -
         elapsed, answer = answered(connection, "/filter", text)
         if prioritizes:
             # kube-scheduler asks for scores of the nodes that filter answered, in the same order
-            # (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/schedule_one.go).
+            # (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/extender.go).
             names = orjson.loads(answer)["NodeNames"]
             elapsed += answered(connection, "/prioritize", orjson.dumps(orjson.loads(text) | {"NodeNames": names}))[0]
         if number >= KINDS:

@@ -52,6 +52,22 @@ def test_a_pod_gets_a_node_and_devices_in_one_binding(user: Identity, namespace:
     assert len({device["uuid"] for device in container["devices"]}) == 2
 
 
+def test_a_pod_that_spreads_takes_the_emptier_of_two_nodes(
+    control_plane: ControlPlane, user: Identity, namespace: str
+) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    used, empty = (create_node(control_plane, f"{name}-{namespace}", gpus=1) for name in ("used", "empty"))
+    user.api.create(pods, on(used, "first", {"fairgpu.io/gpu-core": 30}))
+    wait_until(lambda: _bound(user, f"{pods}/first"), "one of them is in use")
+    hosts = {"key": "kubernetes.io/hostname", "operator": "In", "values": [used.name, empty.name]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [hosts]}]}
+    manifest = pod("spreads", {"fairgpu.io/gpu-core": 30}, {"fairgpu.io/placement": "spread"})
+    manifest["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    user.api.create(pods, manifest)
+    bound = wait_until(lambda: _bound(user, f"{pods}/spreads"), "the pod is bound")
+    assert bound["spec"]["nodeName"] == empty.name
+
+
 def test_pods_that_come_at_once_never_hold_more_of_a_gpu_than_there_is(
     control_plane: ControlPlane, user: Identity, namespace: str
 ) -> None:
