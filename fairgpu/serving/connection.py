@@ -12,7 +12,7 @@ from gunicorn.asgi.protocol import ASGIProtocol
 from fairgpu.serving.framing import refuse_overflow
 
 TCP_INFO = struct.Struct("=24xI92xQ16xI")
-"""Of struct tcp_info (include/uapi/linux/tcp.h): tcpi_unacked, tcpi_bytes_acked and tcpi_notsent_bytes."""
+"""Fields of struct tcp_info (include/uapi/linux/tcp.h): tcpi_unacked, tcpi_bytes_acked and tcpi_notsent_bytes."""
 
 NOTHING_WAITS = -1
 

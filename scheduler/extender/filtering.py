@@ -17,7 +17,7 @@ from scheduler.gangs.holding import explain_member, place_member, release_overdu
 from scheduler.placement.fleet import Ints
 
 LOOKS = 4
-"""How many of the best nodes are looked for by name, before all names that kube-scheduler sent are read."""
+"""The number of best nodes that are looked up by name before all names that kube-scheduler sent are read."""
 BOUND = "gpu: the pod is bound already"
 UNKNOWN_NODE = "gpu: the node publishes no inventory of GPUs that can be used"
 

@@ -170,7 +170,7 @@ class Chooser:
         return found
 
     def in_sum(self, request: Request, rows: Ints) -> Flags:
-        """Whether nodes have as much free over all the GPUs that may be used as the main containers ask for in all."""
+        """Returns the nodes whose usable GPUs together have as much free as the main containers request together."""
         fleet, usable = self.fleet, self.usable(request, rows)
         core = np.where(usable, fleet.core[rows], 0).clip(0).sum(axis=1)
         memory = np.where(usable, fleet.memory[rows], 0).clip(0).sum(axis=1)

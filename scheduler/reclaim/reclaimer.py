@@ -40,7 +40,7 @@ least every scheduler.states.wait_seconds, at most a minute."""
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease", names.SYSTEM_NAMESPACE})
 """Nothing is evicted there: the policy fairgpu-eviction would refuse it."""
 REST = 10
-"""How many times as long as a round of plans took none is made: plans take at most a tenth of a core."""
+"""The pause after a round of plans, as a multiple of its length: plans take at most a tenth of a core."""
 RETRY_SECONDS = 5.0
 """The time for which a victim is left alone after the API server refused its notice or its eviction."""
 SHOWN_SECONDS = 10.0

@@ -1,4 +1,4 @@
-"""What pods hold by other stacks: decided when a pod is first seen after its binding, then kept.
+"""Stores the devices that pods hold by other stacks; they are decided once, when a pod is first seen after its binding.
 
 A new node's labels come minutes after its first pods. Until its model is known, a session is charged at the price of
 `*`. Once the labels are there, within PROVISIONAL, the session is charged anew from its start by what they state.

@@ -135,7 +135,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """What node and pod say of devices: None for what is missing, cut short or invalid."""
+    """The lists of devices on a node and on a pod; None for a list that is missing, cut short or invalid."""
 
     node: dict[str, RegisteredDevice] | None
     pod: tuple[tuple[AllocatedDevice, ...], ...] | None

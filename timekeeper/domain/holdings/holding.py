@@ -51,9 +51,9 @@ class Doubt(StrEnum):
     SIZE_UNKNOWN = "size-unknown"
     """The size of the whole device is not stated: the part is charged as the whole."""
     ALLOCATION_UNREADABLE = "allocation-unreadable"
-    """What the scheduler wrote on the pod is missing, cut short or invalid: the request counts."""
+    """The scheduler's list on the pod is missing, cut short or invalid: the request counts."""
     ALLOCATION_BELOW_REQUEST = "allocation-below-request"
-    """What stands on the pod is less than its request: the request counts."""
+    """The scheduler's list on the pod holds less than the request: the request counts."""
     DEVICE_UNKNOWN = "device-unknown"
     """The node does not list a device that the pod holds."""
 
