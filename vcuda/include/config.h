@@ -54,11 +54,11 @@ struct vcuda_config_device {
 };
 
 struct vcuda_config {
-    char magic[8];         /* VCUDA_CONFIG_MAGIC */
-    uint32_t version;      /* VCUDA_CONFIG_VERSION */
-    uint32_t size;         /* VCUDA_CONFIG_SIZE */
-    uint32_t device_count; /* 1..VCUDA_MAX_DEVICES */
-    uint32_t flags;        /* zero */
+    char magic[8];                     /* VCUDA_CONFIG_MAGIC */
+    uint32_t version;                  /* VCUDA_CONFIG_VERSION */
+    uint32_t size;                     /* VCUDA_CONFIG_SIZE */
+    uint32_t device_count;             /* 1..VCUDA_MAX_DEVICES */
+    uint32_t flags;                    /* zero */
     char container[VCUDA_NAME_SIZE];   /* for messages */
     char pod_uid[VCUDA_POD_UID_SIZE];  /* for messages */
     char ledger_path[VCUDA_PATH_SIZE]; /* "/run/vcuda/ledger" */

@@ -1,5 +1,5 @@
-/* schedule.h: who may use one GPU when, told by the node agent to every container on it; and the
- * first page of a container's ledger, in which its processes tell the node agent what they want.
+/* schedule.h: who may use one GPU when, as the node agent says to every container on it; and the
+ * first page of a container's ledger, in which its processes say what they want.
  *
  * THE SCHEDULE PAGE, one file per GPU, exactly VCUDA_SCHEDULE_SIZE bytes, little endian. The node
  * agent maps it writable, every container on that GPU has it bind-mounted read-only (config.h names
@@ -35,8 +35,8 @@
 #define VCUDA_SCHEDULE_VERSION 1u
 #define VCUDA_SCHEDULE_SLOTS 64
 #define VCUDA_SCHEDULE_TURNS 128
-#define VCUDA_PERIOD_NS 50000000u     /* usual period_ns */
-#define VCUDA_STALE_NS 1000000000u    /* usual stale_after_ns */
+#define VCUDA_PERIOD_NS 50000000u      /* usual period_ns */
+#define VCUDA_STALE_NS 1000000000u     /* usual stale_after_ns */
 #define VCUDA_HOLD_LIMIT_NS 100000000u /* a launch is not held longer, once its own process's work is done */
 
 enum vcuda_slot_flags {
@@ -90,7 +90,7 @@ struct vcuda_schedule {
 #define VCUDA_SCHEDULE_SIZE 7296u
 #define VCUDA_SCHEDULE_CHECKED_FROM 32u
 
-/* THE LEDGER'S FIRST PAGE: what a container tells the node agent.
+/* THE LEDGER'S FIRST PAGE: what a container says to the node agent.
  *
  * File      /run/vcuda/ledger (config.h names it). The node agent makes it before the container starts:
  *           VCUDA_LEDGER_SIZE zero bytes, mode 0666, bind-mounted writable. The shim initialises it; of
@@ -107,14 +107,14 @@ struct vcuda_schedule {
  * when a launch is made or held, and refresh it every few milliseconds while work is in flight.
  */
 struct vcuda_activity {
-    uint64_t activity_ns; /* CLOCK_MONOTONIC when it last had or wanted GPU work; 0: never */
-    uint64_t waiting_ns;  /* CLOCK_MONOTONIC when a launch was last held for its turn; 0: never */
-    uint64_t busy_ns;     /* cumulative GPU time of this container as its shim measured it */
-    uint64_t overrun_ns;  /* cumulative GPU time that ran past the end of its turns (part of busy_ns);
+    uint64_t activity_ns;   /* CLOCK_MONOTONIC when it last had or wanted GPU work; 0: never */
+    uint64_t waiting_ns;    /* CLOCK_MONOTONIC when a launch was last held for its turn; 0: never */
+    uint64_t busy_ns;       /* cumulative GPU time of this container as its shim measured it */
+    uint64_t overrun_ns;    /* cumulative GPU time that ran past the end of its turns (part of busy_ns);
                            * the node agent takes it from later turns and gives it to those who lost it */
-    uint64_t launches;    /* cumulative */
+    uint64_t launches;      /* cumulative */
     uint64_t charged_bytes; /* device memory charged now, the dead and not yet released included */
-    uint64_t reserved[2]; /* zero */
+    uint64_t reserved[2];   /* zero */
 };
 
 struct vcuda_ledger_public {

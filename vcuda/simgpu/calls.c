@@ -1,5 +1,6 @@
 #include "calls.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ static struct rule rules[RULES];
 static int rule_count;
 static uint64_t kill_step; /* calls count two steps each: in and out */
 static uint64_t steps;     /* atomic */
+static int trace = -1;     /* a file, where calls are to be named */
 static pthread_once_t read_once = PTHREAD_ONCE_INIT;
 
 static void parse_rule(char *clause)
@@ -50,7 +52,9 @@ static void read_rules(void)
 {
     const char *faults = getenv("SIMGPU_FAULTS");
     const char *step = getenv("SIMGPU_KILL_STEP");
+    const char *path = getenv("SIMGPU_TRACE");
     kill_step = step == NULL ? 0 : strtoull(step, NULL, 10);
+    trace = path == NULL ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     static char copy[4096]; /* lives as long as the process */
     snprintf(copy, sizeof copy, "%s", faults == NULL ? "" : faults);
     char *rest = NULL;
@@ -91,6 +95,9 @@ struct sim_call sim_call_begin(const char *name, uint64_t cost_ns, int needs_ini
 {
     struct sim_call call = {0};
     pthread_once(&read_once, read_rules);
+    if (trace >= 0) {
+        dprintf(trace, "%s\n", name);
+    }
     if (rule_count != 0 || kill_step != 0) {
         step();
         apply_rules(name, &call);

@@ -1,4 +1,4 @@
-/* compiler.h: what the compiler is told about functions and branches. */
+/* compiler.h: hints for the compiler about functions and branches. */
 #ifndef VCUDA_COMPILER_H
 #define VCUDA_COMPILER_H
 

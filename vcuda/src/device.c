@@ -17,8 +17,8 @@ static bool names(const char *text, const CUuuid *uuid)
 {
     char hex[40];
     const unsigned char *b = (const unsigned char *)uuid->bytes;
-    snprintf(hex, sizeof hex, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
-             b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    snprintf(hex, sizeof hex, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3],
+             b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
     const char *dash = strchr(text, '-');
     return dash != NULL && strcmp(dash + 1, hex) == 0;
 }

@@ -12,32 +12,18 @@
 #include "time/pacer.h"
 #include "time/schedule_page.h"
 #include "usage_file.h"
+#include "wakeup.h"
 
-#define BUSY_PAUSE_NS 2000000u    /* while work is in flight */
-#define IDLE_PAUSE_NS 250000000u  /* otherwise: memory is trued up well within a second */
-#define CARE_NS 200000000u        /* between looks at memory and the dead */
-#define IDLE_AFTER 50             /* rounds without work before the long pause */
+#define BUSY_PAUSE_NS 2000000u   /* while work is in flight */
+#define IDLE_PAUSE_NS 250000000u /* otherwise: memory is trued up well within a second */
+#define CARE_NS 200000000u       /* between looks at memory and the dead */
+#define IDLE_AFTER 50            /* rounds without work before the long pause */
 
 /* 1 once the helper is known to live by the ledger (ledger_begin_life). Atomic. */
 static int begun;
 
 /* Told to stop at exit, before the driver's own end: calls into it afterwards would find it half gone. Atomic. */
 static int stopping, stopped;
-
-/* 1 while the helper is in its long pause; who admits a launch wakes it. Atomic; `lock` goes with `wake`. */
-static int asleep;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake;
-
-void helper_wake(void)
-{
-    if (likely(__atomic_load_n(&asleep, __ATOMIC_RELAXED) == 0))
-        return;
-    pthread_mutex_lock(&lock);
-    __atomic_store_n(&asleep, 0, __ATOMIC_RELAXED);
-    pthread_cond_signal(&wake);
-    pthread_mutex_unlock(&lock);
-}
 
 /* What needs no haste: once for the container, by whichever process comes first. */
 static void take_care(uint64_t now)
@@ -68,22 +54,6 @@ static uint64_t look(uint64_t now)
     return pause;
 }
 
-static void rest(void)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += IDLE_PAUSE_NS;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    pthread_mutex_lock(&lock);
-    __atomic_store_n(&asleep, 1, __ATOMIC_RELAXED);
-    pthread_cond_timedwait(&wake, &lock, &until);
-    __atomic_store_n(&asleep, 0, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&lock);
-}
-
 static void *work(void *unused)
 {
     uint64_t cared = 0;
@@ -107,7 +77,7 @@ static void *work(void *unused)
             quiet = 0;
         }
         if (quiet > IDLE_AFTER)
-            rest();
+            wakeup_wait(IDLE_PAUSE_NS);
         else
             nanosleep(&(struct timespec){0, (long)pause}, NULL);
     }
@@ -122,7 +92,7 @@ static void *work(void *unused)
 static void stop(void)
 {
     __atomic_store_n(&stopping, 1, __ATOMIC_RELEASE);
-    helper_wake();
+    wakeup_send();
     for (int i = 0; i < 500 && __atomic_load_n(&stopped, __ATOMIC_ACQUIRE) == 0; i++)
         nanosleep(&(struct timespec){0, 200000}, NULL); /* a helper that waits in the driver is left there */
     usage_write(true);
@@ -135,11 +105,7 @@ void helper_start(void)
     if (likely(__atomic_load_n(&process()->has_helper, __ATOMIC_RELAXED) != 0) ||
         __atomic_exchange_n(&process()->has_helper, 1, __ATOMIC_ACQ_REL) != 0)
         return;
-    pthread_condattr_t monotonic; /* a step of the other clock would make it sleep as long */
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    wakeup_begin();
     __atomic_store_n(&stopping, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&stopped, 0, __ATOMIC_RELEASE);
     atexit(stop); /* after the driver was loaded, and so before it is unloaded */

@@ -4,7 +4,5 @@
 
 /* Starts it in this process if it is not there (after a fork it is not). */
 void helper_start(void);
-/* There is work again: it need not wait out its pause. Cheap. */
-void helper_wake(void);
 
 #endif

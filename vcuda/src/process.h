@@ -12,11 +12,11 @@
 
 /* What a fork must not inherit: its child starts with a new one (the page that points to it is wiped). */
 struct process {
-    int slot; /* in the ledger; -1: the ledger is full or locked, nothing may be allocated */
-    pthread_mutex_t contexts; /* guards making and dropping contexts, so that none is charged twice */
+    int slot;                             /* in the ledger; -1: the ledger is full or locked, nothing may be allocated */
+    pthread_mutex_t contexts;             /* guards making and dropping contexts, so that none is charged twice */
     CUcontext primary[VCUDA_MAX_DEVICES]; /* by index; under `contexts`, as is how often each is retained */
     uint32_t retains[VCUDA_MAX_DEVICES];
-    int has_helper; /* atomic */
+    int has_helper;                     /* atomic */
     uint8_t spare[VCUDA_MAX_DEVICES];   /* 1: a block is charged that nothing lies in yet (linear.h); atomic */
     uint32_t blocks[VCUDA_MAX_DEVICES]; /* blocks in which small allocations lie; atomic */
     struct allocations allocations;

@@ -57,7 +57,7 @@ static enum mode decide(void)
         complain("%s cannot be used (%s): CUDA is refused", config.ledger_path, reason);
         return MODE_REFUSED;
     }
-    schedule_open();
+    schedule_open(&config);
     return MODE_ACTIVE;
 }
 

@@ -48,10 +48,10 @@ static void fill(struct vcuda_usage *usage)
 }
 
 /* Programs go on: one line, and no more of it. */
-static void tell_once(const char *why)
+static void complain_once(const char *why)
 {
-    static int told; /* atomic */
-    if (__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED) == 0)
+    static int complained; /* atomic */
+    if (__atomic_exchange_n(&complained, 1, __ATOMIC_RELAXED) == 0)
         complain("%s cannot be written (%s): usage is not reported", config.usage_path, why);
 }
 
@@ -61,7 +61,7 @@ static void cut_to_size(int file, size_t size)
     struct stat status;
     if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > (off_t)size &&
         ftruncate(file, (off_t)size) != 0)
-        tell_once(strerror(errno));
+        complain_once(strerror(errno));
 }
 
 /* Under the ledger's lock, so that records of two processes never mix and the sequence always grows. */
@@ -73,7 +73,7 @@ static void write_record(int file)
     usage.sequence = ++ledger->usage_sequence;
     usage.checksum = crc32_of(&usage, sizeof usage - sizeof usage.checksum);
     if (pwrite(file, &usage, sizeof usage, 0) != (ssize_t)sizeof usage)
-        tell_once(strerror(errno));
+        complain_once(strerror(errno));
     cut_to_size(file, sizeof usage);
 }
 
@@ -95,7 +95,7 @@ void usage_write(bool now)
         return;
     int file = open_record();
     if (file < 0) {
-        tell_once(strerror(errno));
+        complain_once(strerror(errno));
         return;
     }
     if (ledger_lock(ledger)) {

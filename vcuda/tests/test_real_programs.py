@@ -56,3 +56,24 @@ def test_nvidias_runtime_finds_the_shim_and_is_otherwise_left_as_it_is(node: Nod
     refused.config.write_bytes(b"none")
     assert container.start(*program).communicate()[0].split()[0] == SYMBOL_NOT_FOUND
     assert refused.start(*program).communicate()[0].split()[0] == SYSTEM_NOT_READY
+
+
+def calls_of(node: Node, program: list[str], *, shim: bool) -> list[str]:
+    """The driver's functions that a program calls, with those that the shim calls for it."""
+    trace = node.folder / f"calls-{shim}"
+    given = node.container(f"c-{shim}", SIMGPU_TRACE=str(trace)).environment()
+    if not shim:
+        del given["LD_PRELOAD"]
+    subprocess.run([str(BUILD / "tests" / program[0]), *program[1:]], env=given, capture_output=True, check=True)
+    return trace.read_text().split()
+
+
+@pytest.mark.parametrize("release", ["12", "13"])
+def test_nvidias_runtime_calls_with_the_shim_what_it_calls_without_until_it_asks_for_private_tables(
+    node: Node, release: str
+) -> None:
+    node.driver = BUILD / "simgpu" / release
+    plain = calls_of(node, [f"cudart-{release}"], shim=False)
+    held = iter(calls_of(node, [f"cudart-{release}"], shim=True))
+    assert [name for name in plain if name not in held] == [], "in the same order"
+    assert plain[-1] == "cuGetExportTable"

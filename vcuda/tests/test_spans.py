@@ -125,3 +125,14 @@ def test_work_that_is_longer_than_what_was_before_it_is_not_taken_for_disturbed(
     container = node.container("a", Share(core=90, schedule=str(page)))
     run_alone(container, "1", "1", "0", *program)
     assert told(container).busy_ns > work_done(node)["a"] * 0.9
+
+
+def test_a_kernel_that_goes_on_is_charged_before_it_ends(node: Node) -> None:
+    container = node.container("a")
+    with ended(container.start("actor")) as program:
+        assert program.stdin is not None
+        program.stdin.write("init\nctx\nlaunch spin_ms_3600000\n")
+        program.stdin.flush()
+        until(lambda: container.living() == 1)
+        until(lambda: told(container).busy_ns > 300_000_000)
+        assert program.poll() is None

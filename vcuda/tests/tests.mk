@@ -107,7 +107,7 @@ bench: bench-programs
 # The shim, and its threads and parsers alone, under the sanitizers.
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 $(eval $(call LIBRARY,$(B)/asan,-DVCUDA_TESTING $(ASAN)))
-ALONE := $(filter-out src/loading/loader.c,$(filter %.c,$(SOURCES)))
+ALONE := $(filter-out src/loading/loader.c src/loading/real_dlsym.c,$(filter %.c,$(SOURCES)))
 # Of the deck: those whose threads race most. Their streams and captures come and go.
 UNDER_TSAN := $(patsubst %,$(TESTS)/programs/%-tsan,data_frames captures serving pipeline)
 SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/launching-tsan $(UNDER_TSAN) $(TESTS)/threads-asan $(TESTS)/parsers-asan \
@@ -118,7 +118,7 @@ SOON := -DLEDGER_LOCK_MS=5 -DCHARGE_WAIT_MS=5 # what never was is not waited for
 # Everything but the loader's part, in one program: TSan wants the whole program compiled for it.
 TSAN := -fsanitize=thread -Wno-tsan
 $(eval $(call LIBRARY,$(B)/tsan,-DVCUDA_TESTING $(TSAN)))
-$(B)/tsan/libvcuda.a: $(filter-out %loader.c.o %loader_entry.S.o,$(call OBJECTS,$(B)/tsan))
+$(B)/tsan/libvcuda.a: $(filter-out %/loader.c.o %/real_dlsym.c.o %/loader_entry.S.o,$(call OBJECTS,$(B)/tsan))
 	@rm -f $@
 	ar rcs $@ $^
 TSAN_FLAGS := -fno-pie -no-pie -rdynamic -DVCUDA_TESTING $(TSAN)

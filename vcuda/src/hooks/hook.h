@@ -13,12 +13,12 @@
 #include "state.h"
 
 /* Returns the driver's own answer unless the shim is active. */
-#define PASS_UNLESS_ACTIVE(name, ...)                                \
-    do {                                                             \
-        if (unlikely(!driver_ready() || REAL(name) == NULL))         \
-            return CUDA_ERROR_NOT_FOUND;                             \
-        if (unlikely(!active()))                                     \
-            return REAL(name)(__VA_ARGS__);                          \
+#define PASS_UNLESS_ACTIVE(name, ...)                        \
+    do {                                                     \
+        if (unlikely(!driver_ready() || REAL(name) == NULL)) \
+            return CUDA_ERROR_NOT_FOUND;                     \
+        if (unlikely(!active()))                             \
+            return REAL(name)(__VA_ARGS__);                  \
     } while (0)
 
 /* Remembers and confirms a charged allocation. Without memory to remember it, it stays charged until the process

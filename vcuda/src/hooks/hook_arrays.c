@@ -81,20 +81,20 @@ static CUDA_ARRAY3D_DESCRIPTOR wide_deep(const CUDA_ARRAY3D_DESCRIPTOR *shape)
     return *shape;
 }
 
-#define CREATES(name, type, widen)                                          \
-    EXPORT CUresult name(CUarray *array, const type *shape)                 \
-    {                                                                       \
-        CUcontext context;                                                  \
-        int index;                                                          \
-        PASS_UNLESS_ACTIVE(name, array, shape);                             \
-        if (!known(array, shape, &context, &index))                         \
-            return REAL(name)(array, shape);                                \
-        CUDA_ARRAY3D_DESCRIPTOR wide = widen(shape);                        \
-        uint64_t bytes = array_bytes(&wide, 1);                             \
-        if (!charge(index, bytes))                                          \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                \
-        CUresult result = REAL(name)(array, shape);                         \
-        return settle(result, index, bytes, *array, context);               \
+#define CREATES(name, type, widen)                            \
+    EXPORT CUresult name(CUarray *array, const type *shape)   \
+    {                                                         \
+        CUcontext context;                                    \
+        int index;                                            \
+        PASS_UNLESS_ACTIVE(name, array, shape);               \
+        if (!known(array, shape, &context, &index))           \
+            return REAL(name)(array, shape);                  \
+        CUDA_ARRAY3D_DESCRIPTOR wide = widen(shape);          \
+        uint64_t bytes = array_bytes(&wide, 1);               \
+        if (!charge(index, bytes))                            \
+            return CUDA_ERROR_OUT_OF_MEMORY;                  \
+        CUresult result = REAL(name)(array, shape);           \
+        return settle(result, index, bytes, *array, context); \
     }
 
 CREATES(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, wide_flat_v1)
@@ -102,8 +102,7 @@ CREATES(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, wide_flat)
 CREATES(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, wide_deep_v1)
 CREATES(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, wide_deep)
 
-EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape,
-                                       unsigned int levels)
+EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned int levels)
 {
     CUcontext context;
     int index;
@@ -117,13 +116,13 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY
     return settle(result, index, bytes, *array, context);
 }
 
-#define DESTROYS(name, type)                                                            \
-    EXPORT CUresult name(type array)                                                    \
-    {                                                                                   \
-        struct allocation allocation;                                                   \
-        PASS_UNLESS_ACTIVE(name, array);                                                \
-        bool ours = freeing(KIND_ARRAY, (uint64_t)(uintptr_t)array, &allocation);       \
-        return freed(REAL(name)(array), ours, &allocation);                             \
+#define DESTROYS(name, type)                                                      \
+    EXPORT CUresult name(type array)                                              \
+    {                                                                             \
+        struct allocation allocation;                                             \
+        PASS_UNLESS_ACTIVE(name, array);                                          \
+        bool ours = freeing(KIND_ARRAY, (uint64_t)(uintptr_t)array, &allocation); \
+        return freed(REAL(name)(array), ours, &allocation);                       \
     }
 
 DESTROYS(cuArrayDestroy, CUarray)

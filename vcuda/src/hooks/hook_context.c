@@ -43,24 +43,23 @@ static CUresult settle(CUresult result, int index, const CUcontext *context)
     return result;
 }
 
-#define CREATES(name, parameters, ...)                                      \
-    EXPORT CUresult name parameters                                         \
-    {                                                                       \
-        int index;                                                          \
-        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                              \
-        CUresult result = reserve(device, &index);                          \
-        if (result != CUDA_SUCCESS)                                         \
-            return result;                                                  \
-        return settle(REAL(name)(__VA_ARGS__), index, context);             \
+#define CREATES(name, parameters, ...)                          \
+    EXPORT CUresult name parameters                             \
+    {                                                           \
+        int index;                                              \
+        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                  \
+        CUresult result = reserve(device, &index);              \
+        if (result != CUDA_SUCCESS)                             \
+            return result;                                      \
+        return settle(REAL(name)(__VA_ARGS__), index, context); \
     }
 
 CREATES(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device), context, flags, device)
 CREATES(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device), context, flags, device)
-CREATES(cuCtxCreate_v3,
-        (CUcontext * context, CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice device), context,
-        affinity, count, flags, device)
-CREATES(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
-        context, parameters, flags, device)
+CREATES(cuCtxCreate_v3, (CUcontext * context, CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice device),
+        context, affinity, count, flags, device)
+CREATES(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device), context,
+        parameters, flags, device)
 
 /* How often a context that the program made is in use; 0 when it is none of these, which no call below ends. */
 static unsigned int uses_of(CUcontext context)
@@ -95,11 +94,11 @@ static CUresult end(CUcontext context, bool whoever, __typeof__(cuCtxDestroy_v2)
     return result;
 }
 
-#define ENDS(name, whoever)                                                 \
-    EXPORT CUresult name(CUcontext context)                                 \
-    {                                                                       \
-        PASS_UNLESS_ACTIVE(name, context);                                  \
-        return end(context, whoever, REAL(name));                           \
+#define ENDS(name, whoever)                       \
+    EXPORT CUresult name(CUcontext context)       \
+    {                                             \
+        PASS_UNLESS_ACTIVE(name, context);        \
+        return end(context, whoever, REAL(name)); \
     }
 
 ENDS(cuCtxDestroy, false)
@@ -191,11 +190,11 @@ static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimary
     return result;
 }
 
-#define LETS_GO(name, whoever)                                              \
-    EXPORT CUresult name(CUdevice device)                                   \
-    {                                                                       \
-        PASS_UNLESS_ACTIVE(name, device);                                   \
-        return let_go(device, whoever, REAL(name));                         \
+#define LETS_GO(name, whoever)                      \
+    EXPORT CUresult name(CUdevice device)           \
+    {                                               \
+        PASS_UNLESS_ACTIVE(name, device);           \
+        return let_go(device, whoever, REAL(name)); \
     }
 
 LETS_GO(cuDevicePrimaryCtxRelease, false)

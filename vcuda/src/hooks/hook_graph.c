@@ -62,27 +62,27 @@ static CUresult bring(struct call *call, CUstream asked)
     return graph_memory_bring(call->executable, on_stream, call);
 }
 
-#define GRAPH_LAUNCHES(name, asked)                                                                       \
-    EXPORT CUresult name(CUgraphExec graph, CUstream stream)                                              \
-    {                                                                                                     \
-        PASS_UNLESS_ACTIVE(name, graph, stream);                                                          \
-        bool measured = pacer_admit(asked);                                                               \
-        struct call call = {.executable = graph, .stream = stream, .on_stream = REAL(name)};              \
-        CUresult result = bring(&call, asked);                                                            \
-        if (measured)                                                                                     \
-            pacer_launched(asked);                                                                        \
-        return result;                                                                                    \
+#define GRAPH_LAUNCHES(name, asked)                                                          \
+    EXPORT CUresult name(CUgraphExec graph, CUstream stream)                                 \
+    {                                                                                        \
+        PASS_UNLESS_ACTIVE(name, graph, stream);                                             \
+        bool measured = pacer_admit(asked);                                                  \
+        struct call call = {.executable = graph, .stream = stream, .on_stream = REAL(name)}; \
+        CUresult result = bring(&call, asked);                                               \
+        if (measured)                                                                        \
+            pacer_launched(asked);                                                           \
+        return result;                                                                       \
     }
 
 GRAPH_LAUNCHES(cuGraphLaunch, stream)
 GRAPH_LAUNCHES(cuGraphLaunch_ptsz, stream == NULL ? CU_STREAM_PER_THREAD : stream)
 
-#define UPLOADS(name)                                                                                     \
-    EXPORT CUresult name(CUgraphExec graph, CUstream stream)                                              \
-    {                                                                                                     \
-        PASS_UNLESS_ACTIVE(name, graph, stream);                                                          \
-        struct call call = {.executable = graph, .stream = stream, .on_stream = REAL(name)};              \
-        return graph_memory_bring(graph, on_stream, &call);                                               \
+#define UPLOADS(name)                                                                        \
+    EXPORT CUresult name(CUgraphExec graph, CUstream stream)                                 \
+    {                                                                                        \
+        PASS_UNLESS_ACTIVE(name, graph, stream);                                             \
+        struct call call = {.executable = graph, .stream = stream, .on_stream = REAL(name)}; \
+        return graph_memory_bring(graph, on_stream, &call);                                  \
     }
 
 UPLOADS(cuGraphUpload)
@@ -95,27 +95,26 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, un
     return graph_memory_instantiate(graph, made, (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0, with_flags, &call);
 }
 
-#define WITH_PARAMETERS(name)                                                                             \
-    EXPORT CUresult name(CUgraphExec *made, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)     \
-    {                                                                                                     \
-        PASS_UNLESS_ACTIVE(name, made, graph, parameters);                                                \
-        struct call call = {.made = made, .graph = graph, .parameters = parameters,                       \
-                            .with_parameters = REAL(name)};                                               \
-        bool uploads = parameters != NULL && (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0; \
-        return graph_memory_instantiate(graph, made, uploads, with_parameters, &call);                    \
+#define WITH_PARAMETERS(name)                                                                                       \
+    EXPORT CUresult name(CUgraphExec *made, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)               \
+    {                                                                                                               \
+        PASS_UNLESS_ACTIVE(name, made, graph, parameters);                                                          \
+        struct call call = {.made = made, .graph = graph, .parameters = parameters, .with_parameters = REAL(name)}; \
+        bool uploads = parameters != NULL && (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;         \
+        return graph_memory_instantiate(graph, made, uploads, with_parameters, &call);                              \
     }
 
 WITH_PARAMETERS(cuGraphInstantiateWithParams)
 WITH_PARAMETERS(cuGraphInstantiateWithParams_ptsz)
 
 /* The forms of CUDA 10 and 11, with five arguments. */
-#define WITH_LOG(name)                                                                                    \
-    EXPORT CUresult name(CUgraphExec *made, CUgraph graph, CUgraphNode *failed, char *log, size_t size)   \
-    {                                                                                                     \
-        PASS_UNLESS_ACTIVE(name, made, graph, failed, log, size);                                         \
-        struct call call = {.made = made, .graph = graph, .failed = failed, .log = log, .log_size = size, \
-                            .with_log = REAL(name)};                                                      \
-        return graph_memory_instantiate(graph, made, false, with_log, &call);                             \
+#define WITH_LOG(name)                                                                                             \
+    EXPORT CUresult name(CUgraphExec *made, CUgraph graph, CUgraphNode *failed, char *log, size_t size)            \
+    {                                                                                                              \
+        PASS_UNLESS_ACTIVE(name, made, graph, failed, log, size);                                                  \
+        struct call call = {                                                                                       \
+            .made = made, .graph = graph, .failed = failed, .log = log, .log_size = size, .with_log = REAL(name)}; \
+        return graph_memory_instantiate(graph, made, false, with_log, &call);                                      \
     }
 
 WITH_LOG(cuGraphInstantiate)

@@ -33,19 +33,19 @@ static CUresult node_can_fit(const CUgraphNodeParams *asked)
     return can_fit(&asked->alloc.poolProps, asked->alloc.bytesize);
 }
 
-#define ADDS(name, parameters, ...)                                                             \
-    EXPORT CUresult name parameters                                                             \
-    {                                                                                           \
-        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                                                  \
-        CUresult result = node_can_fit(asked);                                                  \
-        return result == CUDA_SUCCESS ? REAL(name)(__VA_ARGS__) : result;                       \
+#define ADDS(name, parameters, ...)                                       \
+    EXPORT CUresult name parameters                                       \
+    {                                                                     \
+        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                            \
+        CUresult result = node_can_fit(asked);                            \
+        return result == CUDA_SUCCESS ? REAL(name)(__VA_ARGS__) : result; \
     }
 
-#define WITH_EDGES                                                                                       \
-    (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count, \
+#define WITH_EDGES                                                                                            \
+    (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count, \
      CUgraphNodeParams *asked)
 
-ADDS(cuGraphAddNode, (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *asked),
+ADDS(cuGraphAddNode, (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *asked),
      node, graph, after, count, asked)
 ADDS(cuGraphAddNode_v2, WITH_EDGES, node, graph, after, edges, count, asked)
 ADDS(cuGraphAddNode_v3, WITH_EDGES, node, graph, after, edges, count, asked)

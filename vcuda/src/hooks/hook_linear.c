@@ -29,8 +29,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
     bool managed = over_soft_limit(index, bytes);
     if (!linear_reserve(index, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = managed ? REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL)
-                              : REAL(cuMemAlloc_v2)(pointer, bytes);
+    CUresult result =
+        managed ? REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL) : REAL(cuMemAlloc_v2)(pointer, bytes);
     return settle(result, index, bytes, *pointer, context);
 }
 
@@ -58,8 +58,7 @@ static uint64_t most_for(uint64_t width, uint64_t height)
     return row < width || __builtin_mul_overflow(row, height, &bytes) ? UINT64_MAX : bytes;
 }
 
-static CUresult settle_pitch(CUresult result, int index, uint64_t most, uint64_t real, uint64_t pointer,
-                             CUcontext context)
+static CUresult settle_pitch(CUresult result, int index, uint64_t most, uint64_t real, uint64_t pointer, CUcontext context)
 {
     if (result == CUDA_SUCCESS && most >= GRANULE && real >= GRANULE &&
         granule_up(real, GRANULE) != granule_up(most, GRANULE)) {
@@ -72,8 +71,7 @@ static CUresult settle_pitch(CUresult result, int index, uint64_t most, uint64_t
     return settle(result, index, most, pointer, context);
 }
 
-EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
-                                   unsigned int element)
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned int element)
 {
     CUcontext context;
     int index;
@@ -128,14 +126,14 @@ static CUresult freed_otherwise(CUresult result, uint64_t pointer)
     return result;
 }
 
-#define FREES(name, type)                                                                                         \
-    EXPORT CUresult name(type pointer)                                                                            \
-    {                                                                                                             \
-        struct allocation allocation;                                                                             \
-        PASS_UNLESS_ACTIVE(name, pointer);                                                                        \
-        bool ours = linear_freeing(pointer, &allocation);                                                         \
-        CUresult result = REAL(name)(pointer);                                                                    \
-        return ours ? linear_freed(result, true, &allocation) : freed_otherwise(result, pointer);                 \
+#define FREES(name, type)                                                                         \
+    EXPORT CUresult name(type pointer)                                                            \
+    {                                                                                             \
+        struct allocation allocation;                                                             \
+        PASS_UNLESS_ACTIVE(name, pointer);                                                        \
+        bool ours = linear_freeing(pointer, &allocation);                                         \
+        CUresult result = REAL(name)(pointer);                                                    \
+        return ours ? linear_freed(result, true, &allocation) : freed_otherwise(result, pointer); \
     }
 
 FREES(cuMemFree, CUdeviceptr_v1)

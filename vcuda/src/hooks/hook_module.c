@@ -112,8 +112,8 @@ EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_op
 {
     PASS_UNLESS_ACTIVE(cuLibraryLoadData, library, code, options, values, count, library_options, library_values,
                        library_count);
-    CUresult result = REAL(cuLibraryLoadData)(library, code, options, values, count, library_options, library_values,
-                                              library_count);
+    CUresult result =
+        REAL(cuLibraryLoadData)(library, code, options, values, count, library_options, library_values, library_count);
     return library_loaded(result, library, result == CUDA_SUCCESS ? taken_by(code, IMAGE_ENDS_ITSELF) : 0);
 }
 
@@ -123,8 +123,8 @@ EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUji
 {
     PASS_UNLESS_ACTIVE(cuLibraryLoadFromFile, library, path, options, values, count, library_options, library_values,
                        library_count);
-    CUresult result = REAL(cuLibraryLoadFromFile)(library, path, options, values, count, library_options, library_values,
-                                                  library_count);
+    CUresult result =
+        REAL(cuLibraryLoadFromFile)(library, path, options, values, count, library_options, library_values, library_count);
     return library_loaded(result, library, result == CUDA_SUCCESS ? taken_by_file(path) : 0);
 }
 

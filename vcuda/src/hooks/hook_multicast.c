@@ -39,8 +39,7 @@ EXPORT CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticast
 static bool mapped_at(CUdeviceptr pointer, struct binding *binding)
 {
     CUmemAllocationProp properties;
-    if (pointer != 0 &&
-        REAL(cuMemRetainAllocationHandle)(&binding->physical, (void *)(uintptr_t)pointer) != CUDA_SUCCESS)
+    if (pointer != 0 && REAL(cuMemRetainAllocationHandle)(&binding->physical, (void *)(uintptr_t)pointer) != CUDA_SUCCESS)
         return false;
     bool found = REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, binding->physical) == CUDA_SUCCESS;
     binding->ordinal = properties.location.id;
@@ -59,13 +58,12 @@ static CUresult bound(CUresult result, struct binding binding, CUdeviceptr point
 
 typedef CUmemGenericAllocationHandle handle_of;
 
-#define BINDS(name, handle, pointer, parameters, ...)                                                        \
-    EXPORT CUresult name parameters                                                                          \
-    {                                                                                                        \
-        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                                                               \
-        return bound(REAL(name)(__VA_ARGS__),                                                                \
-                     (struct binding){.object = object, .physical = handle, .offset = offset, .size = size}, \
-                     pointer);                                                                               \
+#define BINDS(name, handle, pointer, parameters, ...)                                                                  \
+    EXPORT CUresult name parameters                                                                                    \
+    {                                                                                                                  \
+        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                                                                         \
+        return bound(REAL(name)(__VA_ARGS__),                                                                          \
+                     (struct binding){.object = object, .physical = handle, .offset = offset, .size = size}, pointer); \
     }
 
 BINDS(cuMulticastBindMem, from, 0,
@@ -75,9 +73,8 @@ BINDS(cuMulticastBindMem_v2, from, 0,
       (handle_of object, CUdevice device, size_t offset, handle_of from, size_t from_offset, size_t size,
        unsigned long long flags),
       object, device, offset, from, from_offset, size, flags)
-BINDS(cuMulticastBindAddr, 0, from,
-      (handle_of object, size_t offset, CUdeviceptr from, size_t size, unsigned long long flags), object, offset, from,
-      size, flags)
+BINDS(cuMulticastBindAddr, 0, from, (handle_of object, size_t offset, CUdeviceptr from, size_t size, unsigned long long flags),
+      object, offset, from, size, flags)
 BINDS(cuMulticastBindAddr_v2, 0, from,
       (handle_of object, CUdevice device, size_t offset, CUdeviceptr from, size_t size, unsigned long long flags), object,
       device, offset, from, size, flags)

@@ -56,13 +56,18 @@ static CUresult from_pool(struct call *call)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-#define FROM_POOL(name, frees, asks)                                                                   \
-    EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)       \
-    {                                                                                                  \
-        PASS_UNLESS_ACTIVE(name, pointer, bytes, pool, stream);                                        \
-        struct call call = {.from_pool = REAL(name), .release = REAL(frees), .pointer = pointer,       \
-                            .bytes = bytes, .pool = pool, .stream = stream, .asked = asks};            \
-        return from_pool(&call);                                                                       \
+#define FROM_POOL(name, frees, asks)                                                             \
+    EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) \
+    {                                                                                            \
+        PASS_UNLESS_ACTIVE(name, pointer, bytes, pool, stream);                                  \
+        struct call call = {.from_pool = REAL(name),                                             \
+                            .release = REAL(frees),                                              \
+                            .pointer = pointer,                                                  \
+                            .bytes = bytes,                                                      \
+                            .pool = pool,                                                        \
+                            .stream = stream,                                                    \
+                            .asked = asks};                                                      \
+        return from_pool(&call);                                                                 \
     }
 
 FROM_POOL(cuMemAllocFromPoolAsync, cuMemFreeAsync, stream)
@@ -89,13 +94,18 @@ static CUmemoryPool pool_of(CUstream stream)
     return pool;
 }
 
-#define FROM_CURRENT(name, frees, asks)                                                                \
-    EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUstream stream)                          \
-    {                                                                                                  \
-        PASS_UNLESS_ACTIVE(name, pointer, bytes, stream);                                              \
-        struct call call = {.from_current = REAL(name), .release = REAL(frees), .pointer = pointer,    \
-                            .bytes = bytes, .pool = pool_of(asks), .stream = stream, .asked = asks};   \
-        return likely(call.pool != NULL) ? from_pool(&call) : allocate(&call);                         \
+#define FROM_CURRENT(name, frees, asks)                                        \
+    EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUstream stream)  \
+    {                                                                          \
+        PASS_UNLESS_ACTIVE(name, pointer, bytes, stream);                      \
+        struct call call = {.from_current = REAL(name),                        \
+                            .release = REAL(frees),                            \
+                            .pointer = pointer,                                \
+                            .bytes = bytes,                                    \
+                            .pool = pool_of(asks),                             \
+                            .stream = stream,                                  \
+                            .asked = asks};                                    \
+        return likely(call.pool != NULL) ? from_pool(&call) : allocate(&call); \
     }
 
 FROM_CURRENT(cuMemAllocAsync, cuMemFreeAsync, stream)

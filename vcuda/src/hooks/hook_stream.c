@@ -3,15 +3,15 @@
 #include "time/pacer.h"
 
 /* While some stream of the process captures, the driver is asked about no stream: it might be of that capture. */
-#define BEGINS(name, parameters, ...)                                       \
-    EXPORT CUresult name parameters                                         \
-    {                                                                       \
-        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                              \
-        pacer_capture_begins(stream);                                       \
-        CUresult result = REAL(name)(__VA_ARGS__);                          \
-        if (result != CUDA_SUCCESS)                                         \
-            pacer_capture_ends(stream);                                     \
-        return result;                                                      \
+#define BEGINS(name, parameters, ...)              \
+    EXPORT CUresult name parameters                \
+    {                                              \
+        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);     \
+        pacer_capture_begins(stream);              \
+        CUresult result = REAL(name)(__VA_ARGS__); \
+        if (result != CUDA_SUCCESS)                \
+            pacer_capture_ends(stream);            \
+        return result;                             \
     }
 
 BEGINS(cuStreamBeginCapture, (CUstream stream), stream)
@@ -19,15 +19,14 @@ BEGINS(cuStreamBeginCapture_ptsz, (CUstream stream), stream)
 BEGINS(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), stream, mode)
 BEGINS(cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode), stream, mode)
 
-#define TO_GRAPH                                                                                              \
+#define TO_GRAPH                                                                                           \
     (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count, \
      CUstreamCaptureMode mode)
 
 BEGINS(cuStreamBeginCaptureToGraph, TO_GRAPH, stream, graph, nodes, edges, count, mode)
 BEGINS(cuStreamBeginCaptureToGraph_ptsz, TO_GRAPH, stream, graph, nodes, edges, count, mode)
 
-#define RECAPTURE \
-    (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void *data)
+#define RECAPTURE (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void *data)
 
 BEGINS(cuStreamBeginRecaptureToGraph, RECAPTURE, stream, mode, graph, callback, data)
 BEGINS(cuStreamBeginRecaptureToGraph_ptsz, RECAPTURE, stream, mode, graph, callback, data)
@@ -35,40 +34,39 @@ BEGINS(cuStreamBeginCaptureToCig, (CUstream stream, CUstreamCigCaptureParams *pa
 BEGINS(cuStreamBeginCaptureToCig_ptsz, (CUstream stream, CUstreamCigCaptureParams *parameters), stream, parameters)
 
 /* Whatever it answers: one that was spoilt ends here too, and one that this stream did not begin does not. */
-#define ENDS(name)                                                                              \
-    EXPORT CUresult name(CUstream stream, CUgraph *graph)                                       \
-    {                                                                                           \
-        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;                           \
-        PASS_UNLESS_ACTIVE(name, stream, graph);                                                \
-        CUresult result = REAL(name)(stream, graph);                                            \
-        if (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS ||                       \
-            status == CU_STREAM_CAPTURE_STATUS_NONE)                                            \
-            pacer_capture_ends(stream);                                                         \
-        return result;                                                                          \
+#define ENDS(name)                                                                                                 \
+    EXPORT CUresult name(CUstream stream, CUgraph *graph)                                                          \
+    {                                                                                                              \
+        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;                                              \
+        PASS_UNLESS_ACTIVE(name, stream, graph);                                                                   \
+        CUresult result = REAL(name)(stream, graph);                                                               \
+        if (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_NONE) \
+            pacer_capture_ends(stream);                                                                            \
+        return result;                                                                                             \
     }
 
 ENDS(cuStreamEndCapture)
 ENDS(cuStreamEndCapture_ptsz)
 
-#define ENDS_CIG(name)                                                      \
-    EXPORT CUresult name(CUstream stream)                                   \
-    {                                                                       \
-        PASS_UNLESS_ACTIVE(name, stream);                                   \
-        CUresult result = REAL(name)(stream);                               \
-        if (result == CUDA_SUCCESS)                                         \
-            pacer_capture_ends(stream);                                     \
-        return result;                                                      \
+#define ENDS_CIG(name)                        \
+    EXPORT CUresult name(CUstream stream)     \
+    {                                         \
+        PASS_UNLESS_ACTIVE(name, stream);     \
+        CUresult result = REAL(name)(stream); \
+        if (result == CUDA_SUCCESS)           \
+            pacer_capture_ends(stream);       \
+        return result;                        \
     }
 
 ENDS_CIG(cuStreamEndCaptureToCig)
 ENDS_CIG(cuStreamEndCaptureToCig_ptsz)
 
-#define GOES(name)                                                          \
-    EXPORT CUresult name(CUstream stream)                                   \
-    {                                                                       \
-        PASS_UNLESS_ACTIVE(name, stream);                                   \
-        pacer_stream_ends(stream);                                          \
-        return REAL(name)(stream);                                          \
+#define GOES(name)                        \
+    EXPORT CUresult name(CUstream stream) \
+    {                                     \
+        PASS_UNLESS_ACTIVE(name, stream); \
+        pacer_stream_ends(stream);        \
+        return REAL(name)(stream);        \
     }
 
 GOES(cuStreamDestroy)

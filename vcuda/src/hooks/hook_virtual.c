@@ -50,8 +50,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
     struct allocation physical;
     PASS_UNLESS_ACTIVE(cuMemMap, pointer, size, offset, handle, flags);
     CUresult result = REAL(cuMemMap)(pointer, size, offset, handle, flags);
-    if (result == CUDA_SUCCESS &&
-        allocations_count(&process()->allocations, KIND_PHYSICAL, handle, 1, &physical) > 0) {
+    if (result == CUDA_SUCCESS && allocations_count(&process()->allocations, KIND_PHYSICAL, handle, 1, &physical) > 0) {
         struct allocation mapping = {
             .key = pointer, .owner = handle, .extent = size, .device = physical.device, .kind = KIND_MAPPING, .count = 1};
         allocations_put(&process()->allocations, &mapping);
@@ -102,15 +101,15 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     return result;
 }
 
-#define MAPS_ARRAYS(name)                                                                                    \
-    EXPORT CUresult name(CUarrayMapInfo *list, unsigned int count, CUstream stream)                          \
-    {                                                                                                        \
-        PASS_UNLESS_ACTIVE(name, list, count, stream);                                                       \
-        CUresult result = REAL(name)(list, count, stream);                                                   \
-        for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)                                   \
-            if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP)                                       \
-                shared_with_others(KIND_PHYSICAL, list[i].memHandle.memHandle);                              \
-        return result;                                                                                       \
+#define MAPS_ARRAYS(name)                                                           \
+    EXPORT CUresult name(CUarrayMapInfo *list, unsigned int count, CUstream stream) \
+    {                                                                               \
+        PASS_UNLESS_ACTIVE(name, list, count, stream);                              \
+        CUresult result = REAL(name)(list, count, stream);                          \
+        for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)          \
+            if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP)              \
+                shared_with_others(KIND_PHYSICAL, list[i].memHandle.memHandle);     \
+        return result;                                                              \
     }
 
 MAPS_ARRAYS(cuMemMapArrayAsync)

@@ -41,38 +41,38 @@ static bool walkable(void)
     return NVML(nvmlDeviceGetCount_v2) != NULL && NVML(nvmlDeviceGetHandleByIndex_v2) != NULL;
 }
 
-#define COUNTS(name)                                                            \
-    EXPORT nvmlReturn_t name(unsigned int *count)                               \
-    {                                                                           \
-        NVML_PASS_UNLESS_ACTIVE(name, count);                                   \
-        if (count == NULL || !walkable())                                       \
-            return NVML(name)(count);                                           \
-        return walk(UINT32_MAX, count, NULL);                                   \
+#define COUNTS(name)                              \
+    EXPORT nvmlReturn_t name(unsigned int *count) \
+    {                                             \
+        NVML_PASS_UNLESS_ACTIVE(name, count);     \
+        if (count == NULL || !walkable())         \
+            return NVML(name)(count);             \
+        return walk(UINT32_MAX, count, NULL);     \
     }
 
 COUNTS(nvmlDeviceGetCount)
 COUNTS(nvmlDeviceGetCount_v2)
 
-#define BY_INDEX(name)                                                          \
-    EXPORT nvmlReturn_t name(unsigned int index, nvmlDevice_t *device)          \
-    {                                                                           \
-        NVML_PASS_UNLESS_ACTIVE(name, index, device);                           \
-        if (device == NULL || !walkable())                                      \
-            return NVML(name)(index, device);                                   \
-        return walk(index, NULL, device);                                       \
+#define BY_INDEX(name)                                                 \
+    EXPORT nvmlReturn_t name(unsigned int index, nvmlDevice_t *device) \
+    {                                                                  \
+        NVML_PASS_UNLESS_ACTIVE(name, index, device);                  \
+        if (device == NULL || !walkable())                             \
+            return NVML(name)(index, device);                          \
+        return walk(index, NULL, device);                              \
     }
 
 BY_INDEX(nvmlDeviceGetHandleByIndex)
 BY_INDEX(nvmlDeviceGetHandleByIndex_v2)
 
-#define BY_NAME(name, type)                                                     \
-    EXPORT nvmlReturn_t name(type text, nvmlDevice_t *device)                   \
-    {                                                                           \
-        NVML_PASS_UNLESS_ACTIVE(name, text, device);                            \
-        nvmlReturn_t result = NVML(name)(text, device);                         \
-        if (result == NVML_SUCCESS && nvml_device_index(*device) < 0)           \
-            return NVML_ERROR_NOT_FOUND;                                        \
-        return result;                                                          \
+#define BY_NAME(name, type)                                           \
+    EXPORT nvmlReturn_t name(type text, nvmlDevice_t *device)         \
+    {                                                                 \
+        NVML_PASS_UNLESS_ACTIVE(name, text, device);                  \
+        nvmlReturn_t result = NVML(name)(text, device);               \
+        if (result == NVML_SUCCESS && nvml_device_index(*device) < 0) \
+            return NVML_ERROR_NOT_FOUND;                              \
+        return result;                                                \
     }
 
 BY_NAME(nvmlDeviceGetHandleByUUID, const char *)

@@ -58,26 +58,26 @@ static unsigned int processes_on(int index, struct entry *entries, unsigned int 
     return count;
 }
 
-/* Room in, number out; too little room is an error that tells how much it takes. */
-#define LISTED(of, type, also)                                                                \
-    static nvmlReturn_t of(nvmlDevice_t device, unsigned int *count, type *infos)             \
-    {                                                                                         \
-        int index = nvml_device_index(device);                                                \
-        if (index < 0 || count == NULL || (infos == NULL && *count != 0))                     \
-            return NVML_ERROR_INVALID_ARGUMENT;                                               \
-        unsigned int room = *count < LEDGER_SLOTS ? *count : LEDGER_SLOTS;                    \
-        struct entry *entries = calloc(room + 1, sizeof *entries);                            \
-        if (entries == NULL)                                                                  \
-            return NVML_ERROR_MEMORY;                                                         \
-        *count = processes_on(index, entries, room);                                          \
-        for (unsigned int i = 0; i < *count && i < room; i++) {                               \
-            memset(&infos[i], 0, sizeof infos[i]);                                            \
-            infos[i].pid = (unsigned int)entries[i].pid;                                      \
-            infos[i].usedGpuMemory = entries[i].bytes;                                        \
-            also                                                                              \
-        }                                                                                     \
-        free(entries);                                                                        \
-        return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;                   \
+/* Room in, number out; too little room is an error with the number that it takes. */
+#define LISTED(of, type, also)                                                    \
+    static nvmlReturn_t of(nvmlDevice_t device, unsigned int *count, type *infos) \
+    {                                                                             \
+        int index = nvml_device_index(device);                                    \
+        if (index < 0 || count == NULL || (infos == NULL && *count != 0))         \
+            return NVML_ERROR_INVALID_ARGUMENT;                                   \
+        unsigned int room = *count < LEDGER_SLOTS ? *count : LEDGER_SLOTS;        \
+        struct entry *entries = calloc(room + 1, sizeof *entries);                \
+        if (entries == NULL)                                                      \
+            return NVML_ERROR_MEMORY;                                             \
+        *count = processes_on(index, entries, room);                              \
+        for (unsigned int i = 0; i < *count && i < room; i++) {                   \
+            memset(&infos[i], 0, sizeof infos[i]);                                \
+            infos[i].pid = (unsigned int)entries[i].pid;                          \
+            infos[i].usedGpuMemory = entries[i].bytes;                            \
+            also                                                                  \
+        }                                                                         \
+        free(entries);                                                            \
+        return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;       \
     }
 #define NO_MIG infos[i].gpuInstanceId = infos[i].computeInstanceId = UINT32_MAX;
 
@@ -86,18 +86,18 @@ LISTED(listed_v2, nvmlProcessInfo_v2_t, NO_MIG)
 LISTED(listed_v3, nvmlProcessInfo_t, NO_MIG)
 LISTED(listed_in_detail, nvmlProcessDetail_v1_t, NO_MIG)
 
-#define LISTS(name, type, of)                                                                 \
-    EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos)           \
-    {                                                                                         \
-        NVML_PASS_UNLESS_ACTIVE(name, device, count, infos);                                  \
-        return of(device, count, infos);                                                      \
+#define LISTS(name, type, of)                                                       \
+    EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos) \
+    {                                                                               \
+        NVML_PASS_UNLESS_ACTIVE(name, device, count, infos);                        \
+        return of(device, count, infos);                                            \
     }
 
 LISTS(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, listed_v1)
 LISTS(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, listed_v2)
 LISTS(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, listed_v3)
 
-/* A later version of the list would tell of all containers: it is not known here, and so not given. */
+/* A later version of the list would list all containers: it is not known here, and so not given. */
 EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
 {
     NVML_PASS_UNLESS_ACTIVE(nvmlDeviceGetRunningProcessDetailList, device, list);
@@ -112,14 +112,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, n
 }
 
 /* Neither graphics nor MPS: the processes of other containers are nobody's business here. */
-#define LISTS_NONE(name, type)                                                                \
-    EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos)           \
-    {                                                                                         \
-        NVML_PASS_UNLESS_ACTIVE(name, device, count, infos);                                  \
-        if (count == NULL)                                                                    \
-            return NVML_ERROR_INVALID_ARGUMENT;                                               \
-        *count = 0;                                                                           \
-        return NVML_SUCCESS;                                                                  \
+#define LISTS_NONE(name, type)                                                      \
+    EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos) \
+    {                                                                               \
+        NVML_PASS_UNLESS_ACTIVE(name, device, count, infos);                        \
+        if (count == NULL)                                                          \
+            return NVML_ERROR_INVALID_ARGUMENT;                                     \
+        *count = 0;                                                                 \
+        return NVML_SUCCESS;                                                        \
     }
 
 LISTS_NONE(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)

@@ -34,8 +34,7 @@ static bool initialise(struct ledger *ledger)
 /* The file is made of holes at first, and to touch one in a full tmpfs is SIGBUS. */
 static bool fill_holes(int file, const struct stat *status)
 {
-    return status->st_blocks * 512 >= VCUDA_LEDGER_SIZE || fallocate(file, 0, 0, VCUDA_LEDGER_SIZE) == 0 ||
-           errno == EOPNOTSUPP;
+    return status->st_blocks * 512 >= VCUDA_LEDGER_SIZE || fallocate(file, 0, 0, VCUDA_LEDGER_SIZE) == 0 || errno == EOPNOTSUPP;
 }
 
 struct ledger *ledger_open(const char *path, char *reason, size_t reason_size)

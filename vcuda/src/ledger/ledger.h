@@ -26,27 +26,27 @@ enum slot_state { SLOT_FREE = 0, SLOT_LIVE = 1, SLOT_DEAD = 2 };
 struct ledger_slot {
     uint64_t state; /* enum slot_state; set last when a slot is taken, cleared first when it is given back */
     uint64_t pid;
-    uint64_t start_time; /* field 22 of /proc/PID/stat, clock ticks since boot */
-    uint64_t namespace;  /* inode of /proc/self/ns/pid */
-    uint64_t died_ns;    /* CLOCK_MONOTONIC when its death was noticed: later than its last instruction */
-    uint64_t contexts;   /* CUDA contexts it holds, over all devices */
+    uint64_t start_time;    /* field 22 of /proc/PID/stat, clock ticks since boot */
+    uint64_t namespace;     /* inode of /proc/self/ns/pid */
+    uint64_t died_ns;       /* CLOCK_MONOTONIC when its death was noticed: later than its last instruction */
+    uint64_t contexts;      /* CUDA contexts it holds, over all devices */
     uint64_t life_ended_ns; /* CLOCK_MONOTONIC when its helper thread was first seen to have ended; atomic */
     uint64_t reserved[1];
-    uint64_t charged[VCUDA_MAX_DEVICES];   /* bytes; the truth */
+    uint64_t charged[VCUDA_MAX_DEVICES]; /* bytes; the truth */
     /* Of `charged`, what the driver may not hold at this moment: it was charged and is not allocated yet, or is being
      * freed and not discharged yet. And the most that this was in the device's window. Both atomic. */
     uint64_t unsettled[VCUDA_MAX_DEVICES];
     uint64_t most_unsettled[VCUDA_MAX_DEVICES];
-    uint64_t in_flight[VCUDA_MAX_DEVICES]; /* CLOCK_MONOTONIC when it last had work on the device; atomic */
-    uint64_t wanted[VCUDA_MAX_DEVICES];    /* and when it last had or wanted any; atomic */
+    uint64_t in_flight[VCUDA_MAX_DEVICES];       /* CLOCK_MONOTONIC when it last had work on the device; atomic */
+    uint64_t wanted[VCUDA_MAX_DEVICES];          /* and when it last had or wanted any; atomic */
     uint64_t in_flight_since[VCUDA_MAX_DEVICES]; /* when the earliest that it has in flight began; 0: none; atomic */
 };
 
 /* Derived or advisory, per device; under the lock unless said otherwise. */
 struct ledger_device {
-    uint64_t total;      /* sum of charged over all slots that are not free */
-    uint64_t peak;       /* highest total + overhead ever */
-    uint64_t overhead;   /* what the driver holds for the container above `total`, by the node's last sample */
+    uint64_t total;    /* sum of charged over all slots that are not free */
+    uint64_t peak;     /* highest total + overhead ever */
+    uint64_t overhead; /* what the driver holds for the container above `total`, by the node's last sample */
     /* The window in which the node's next sample must lie whole (ledger_begin_window). */
     uint64_t low, high;  /* lowest and highest total in it */
     uint64_t departed;   /* the most that was unsettled of processes that gave their slots back in it */
@@ -55,9 +55,9 @@ struct ledger_device {
     /* The following are atomics that any process adds to without the lock. */
     uint64_t oom; /* allocations refused */
     uint64_t launches, busy_ns, span_ns, throttled_ns, overrun_ns;
-    int64_t credit_ns;     /* GPU time that the container may still use; negative: to be paid back */
-    uint64_t credited_ns;  /* up to when credit_ns was given; claimed by compare-and-swap */
-    uint64_t claimed_ns;   /* up to here the GPU time of its processes is charged; CLOCK_MONOTONIC */
+    int64_t credit_ns;    /* GPU time that the container may still use; negative: to be paid back */
+    uint64_t credited_ns; /* up to when credit_ns was given; claimed by compare-and-swap */
+    uint64_t claimed_ns;  /* up to here the GPU time of its processes is charged; CLOCK_MONOTONIC */
     uint64_t reserved[1];
 };
 
@@ -77,12 +77,12 @@ struct ledger_life {
 struct ledger {
     struct vcuda_ledger_public public;
     char padding_public[4096 - sizeof(struct vcuda_ledger_public)];
-    pthread_mutex_t lock;       /* robust, shared between processes; guards all below but the atomics */
+    pthread_mutex_t lock; /* robust, shared between processes; guards all below but the atomics */
     char padding_lock[128 - sizeof(pthread_mutex_t)];
-    uint64_t usage_sequence;    /* of the last usage record; under the lock */
-    uint64_t usage_written_ns;  /* CLOCK_MONOTONIC of it; claimed by compare-and-swap without the lock */
-    uint64_t swept_ns;          /* CLOCK_MONOTONIC of the last liveness scan; claimed the same way */
-    uint64_t slots_used;        /* slots beyond this were never taken; grows under the lock */
+    uint64_t usage_sequence;   /* of the last usage record; under the lock */
+    uint64_t usage_written_ns; /* CLOCK_MONOTONIC of it; claimed by compare-and-swap without the lock */
+    uint64_t swept_ns;         /* CLOCK_MONOTONIC of the last liveness scan; claimed the same way */
+    uint64_t slots_used;       /* slots beyond this were never taken; grows under the lock */
     uint64_t reserved[12];
     struct ledger_device devices[VCUDA_MAX_DEVICES];
     struct ledger_slot slots[LEDGER_SLOTS];
@@ -128,7 +128,7 @@ int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint
  * way in other threads it stays the living process's, until a sweep finds that gone. */
 void ledger_detach(struct ledger *ledger, int slot);
 
-/* By the helper thread of the slot's process: from now on until ledger_end_life by the same thread, others can tell by the
+/* By the helper thread of the slot's process: from now on until ledger_end_life by the same thread, others find by the
  * kernel's word when it ends, whatever ends it. */
 bool ledger_begin_life(struct ledger *ledger, int slot);
 void ledger_end_life(struct ledger *ledger, int slot);

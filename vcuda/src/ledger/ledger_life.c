@@ -1,4 +1,4 @@
-/* ledger_life.c: whether a process still lives, told to processes that cannot look it up by its pid: those of other pid
+/* ledger_life.c: whether a process still lives, for processes that cannot look it up by its pid: those of other pid
  * namespaces, and of the container's next start. Its helper thread holds a robust mutex in the ledger; when that thread ends in
  * whichever way, the kernel says so in the mutex's word (futex(2)). Nobody else takes it: others read the word alone. Unlike a
  * lock on a file it survives closed descriptors and forks.

@@ -10,7 +10,7 @@
 
 #include "ledger/ledger.h"
 
-#define OWNER_MASK 0x3fffffff       /* futex(2): the owner's thread, and that somebody waits for it */
+#define OWNER_MASK 0x3fffffff /* futex(2): the owner's thread, and that somebody waits for it */
 #define SOMEBODY_WAITS 0x80000000u
 #define IMPATIENT_MS (LEDGER_LOCK_MS / 200 + 1)
 

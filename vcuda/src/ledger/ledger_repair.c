@@ -10,8 +10,7 @@ static bool slot_is_plausible(const struct ledger_slot *slot, uint64_t now_ns)
     if (slot->state > SLOT_DEAD || (slot->state == SLOT_DEAD && slot->died_ns > now_ns))
         return false;
     for (int device = 0; device < VCUDA_MAX_DEVICES; device++)
-        if (slot->charged[device] > MOST_BYTES ||
-            __atomic_load_n(&slot->unsettled[device], __ATOMIC_RELAXED) > MOST_BYTES ||
+        if (slot->charged[device] > MOST_BYTES || __atomic_load_n(&slot->unsettled[device], __ATOMIC_RELAXED) > MOST_BYTES ||
             __atomic_load_n(&slot->most_unsettled[device], __ATOMIC_RELAXED) > MOST_BYTES)
             return false;
     return true;

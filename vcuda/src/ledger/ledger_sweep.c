@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "clock.h"
+#include "least.h"
 #include "ledger/ledger.h"
 #include "loading/identity.h"
 
@@ -47,11 +48,6 @@ void ledger_sweep(struct ledger *ledger)
     free(suspects);
 }
 
-static uint64_t least(uint64_t one, uint64_t other)
-{
-    return one < other ? one : other;
-}
-
 /* Under the lock: forgets up to `bytes` of what the dead that died before `before_ns` still have charged; with
  * `but_exported` nothing of what others may have open. */
 static void release_dead(struct ledger *ledger, int device, uint64_t bytes, uint64_t before_ns, bool but_exported)
@@ -61,8 +57,8 @@ static void release_dead(struct ledger *ledger, int device, uint64_t bytes, uint
         if (slot->state != SLOT_DEAD || slot->died_ns >= before_ns)
             continue;
         uint64_t exported = __atomic_load_n(&ledger->sharing[i].exported[device], __ATOMIC_RELAXED);
-        uint64_t kept = but_exported ? least(exported, slot->charged[device]) : 0;
-        uint64_t part = least(slot->charged[device] - kept, bytes);
+        uint64_t kept = but_exported ? least_of(exported, slot->charged[device]) : 0;
+        uint64_t part = least_of(slot->charged[device] - kept, bytes);
         bytes -= part;
         __atomic_store_n(&slot->charged[device], slot->charged[device] - part, __ATOMIC_RELEASE);
         ledger_set_total(&ledger->devices[device], ledger->devices[device].total - part);
@@ -83,9 +79,9 @@ uint64_t ledger_leaving(const struct ledger *ledger, int device, uint64_t now_ns
             slot->died_ns + TEARDOWN_NS < now_ns)
             continue;
         uint64_t charged = __atomic_load_n(&slot->charged[device], __ATOMIC_RELAXED);
-        sum += charged - least(__atomic_load_n(&ledger->sharing[i].exported[device], __ATOMIC_RELAXED), charged);
+        sum += charged - least_of(__atomic_load_n(&ledger->sharing[i].exported[device], __ATOMIC_RELAXED), charged);
     }
-    return least(sum, ledger_held(ledger, device));
+    return least_of(sum, ledger_held(ledger, device));
 }
 
 /* What is charged to those whose death was noticed before `sampled_ns`. */
@@ -147,8 +143,7 @@ void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *
         uint64_t held = page->driver_bytes;
         uint64_t overhead = above(held, shared->high);
         /* Also when nothing is let go: slots of the dead with nothing left in them become free. */
-        release_dead(ledger, device, let_go(ledger, device, held, page->driver_sampled_ns), page->driver_sampled_ns,
-                     false);
+        release_dead(ledger, device, let_go(ledger, device, held, page->driver_sampled_ns), page->driver_sampled_ns, false);
         __atomic_store_n(&shared->overhead, overhead, __ATOMIC_RELAXED); /* ledger_held reads it unlocked */
         ledger_begin_window(ledger, device);
         if (shared->total + overhead > shared->peak)

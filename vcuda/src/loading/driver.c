@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loading/loader.h"
+#include "loading/real_dlsym.h"
 
 struct driver driver;
 _Bool driver_bound; /* published with release once `driver` and `by_address` are whole */
@@ -87,13 +87,13 @@ struct found {
 static void fill(struct found *found, void *handle)
 {
     for (size_t i = 0; i < HOOK_COUNT; i++) {
-        void *real = loader_symbol(handle, hooks[i].name);
+        void *real = real_dlsym(handle, hooks[i].name);
         memcpy((char *)&found->driver + hooks[i].offset, &real, sizeof real);
         if (real != NULL)
             remember(found->by_address, real, hooks[i].function);
     }
     for (size_t i = 0; i < sizeof uses / sizeof uses[0]; i++) {
-        void *real = loader_symbol(handle, uses[i].name);
+        void *real = real_dlsym(handle, uses[i].name);
         memcpy((char *)&found->driver + uses[i].offset, &real, sizeof real);
     }
 }
@@ -102,7 +102,7 @@ static void fill(struct found *found, void *handle)
 static void *driver_handle(void *handle)
 {
     Dl_info info;
-    void *found = handle != NULL ? loader_symbol(handle, "cuInit") : NULL;
+    void *found = handle != NULL ? real_dlsym(handle, "cuInit") : NULL;
     if (found != NULL && dladdr(found, &info) != 0)
         return dlopen(info.dli_fname, RTLD_LAZY | RTLD_LOCAL);
     return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -129,7 +129,7 @@ bool driver_bind(void *handle)
 {
     if (__atomic_load_n(&driver_bound, __ATOMIC_ACQUIRE))
         return true;
-    void *library = driver_handle(handle), *init = library != NULL ? loader_symbol(library, "cuInit") : NULL;
+    void *library = driver_handle(handle), *init = library != NULL ? real_dlsym(library, "cuInit") : NULL;
     struct found *found = init != NULL ? calloc(1, sizeof *found) : NULL;
     if (found != NULL) {
         Dl_info info;
@@ -150,5 +150,5 @@ bool driver_owns(const void *address)
 
 void *driver_symbol(const char *name)
 {
-    return loader_symbol(bound_library, name);
+    return real_dlsym(bound_library, name);
 }

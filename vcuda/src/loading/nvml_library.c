@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "loading/driver.h"
-#include "loading/loader.h"
+#include "loading/real_dlsym.h"
 
 struct nvml_library nvml_library;
 
-static bool bound;                                         /* published with release once the table is whole */
+static bool bound; /* published with release once the table is whole */
 
 static const struct row {
     const char *name;
@@ -35,7 +35,7 @@ void *nvml_hook_named(const char *name)
 static void *library_behind(void *handle)
 {
     Dl_info info;
-    void *found = handle != NULL ? loader_symbol(handle, "nvmlDeviceGetUUID") : NULL;
+    void *found = handle != NULL ? real_dlsym(handle, "nvmlDeviceGetUUID") : NULL;
     if (found != NULL && dladdr(found, &info) != 0)
         return dlopen(info.dli_fname, RTLD_LAZY | RTLD_LOCAL);
     return dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -49,10 +49,10 @@ bool nvml_bind(void *handle)
     if (likely(__atomic_load_n(&bound, __ATOMIC_ACQUIRE)))
         return true;
     void *library = library_behind(handle);
-    if (library == NULL || loader_symbol(library, "nvmlDeviceGetUUID") == NULL)
+    if (library == NULL || real_dlsym(library, "nvmlDeviceGetUUID") == NULL)
         return __atomic_load_n(&bound, __ATOMIC_ACQUIRE);
     for (size_t i = 0; i < ROWS; i++) {
-        void *real = loader_symbol(library, rows[i].name);
+        void *real = real_dlsym(library, rows[i].name);
         memcpy((char *)&found + rows[i].offset, &real, sizeof real);
     }
     if (__atomic_exchange_n(&taken, 1, __ATOMIC_ACQ_REL) == 0) {

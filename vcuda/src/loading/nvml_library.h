@@ -21,12 +21,12 @@ bool nvml_bind(void *handle);
 void *nvml_hook_named(const char *name);
 
 /* The real function's own answer unless the shim is active. */
-#define NVML_PASS_UNLESS_ACTIVE(name, ...)                    \
-    do {                                                      \
-        if (!nvml_bind(NULL) || NVML(name) == NULL)           \
-            return NVML_ERROR_FUNCTION_NOT_FOUND;             \
-        if (!active())                                        \
-            return NVML(name)(__VA_ARGS__);                   \
+#define NVML_PASS_UNLESS_ACTIVE(name, ...)          \
+    do {                                            \
+        if (!nvml_bind(NULL) || NVML(name) == NULL) \
+            return NVML_ERROR_FUNCTION_NOT_FOUND;   \
+        if (!active())                              \
+            return NVML(name)(__VA_ARGS__);         \
     } while (0)
 
 /* Index in the config of an NVML device; -1 when it was not given to the container. */

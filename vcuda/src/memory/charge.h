@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The limit in force: the schedule page's where a live one tells another than the config. */
+/* The limit in force: the schedule page's where a live one differs from the config. */
 uint64_t memory_limit(int index);
 
 /* Where only what a process has left behind is in the way, which died a moment ago, waits for the driver to release it: for some

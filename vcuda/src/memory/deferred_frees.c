@@ -8,7 +8,7 @@
 #include "memory/linear.h"
 #include "process.h"
 
-#define MOMENT_NS 20000u           /* between looks whether another thread has left the driver */
+#define MOMENT_NS 20000u /* between looks whether another thread has left the driver */
 #define LONGEST_WAIT_NS 1000000000u
 
 struct deferred_free {

@@ -1,5 +1,5 @@
 /* deferred_frees.h: plain memory that was freed in a stream's order (cuMemFreeAsync). It stays charged until the stream has
- * come to the free, which an event right behind it tells. */
+ * come to the free, which an event right behind it shows. */
 #ifndef VCUDA_DEFERRED_FREES_H
 #define VCUDA_DEFERRED_FREES_H
 

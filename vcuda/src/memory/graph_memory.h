@@ -14,14 +14,14 @@
 #include "config.h"
 
 struct graph_memory {
-    pthread_mutex_t lock;   /* guards the rows, and the growing: who grows one knows by how much */
-    uint32_t executables;   /* how many that allocate were ever made; atomic */
+    pthread_mutex_t lock; /* guards the rows, and the growing: who grows one knows by how much */
+    uint32_t executables; /* how many that allocate were ever made; atomic */
     struct graph_device {
-        CUcontext context;  /* that allocated first: it takes the memory along when it ends */
+        CUcontext context; /* that allocated first: it takes the memory along when it ends */
         CUdevice ordinal;
         uint64_t charged;
-        uint64_t ending;    /* charged, too, and loose: the context is about to end */
-        uint64_t trims;     /* an executable brought before the last of them is charged again; atomic */
+        uint64_t ending; /* charged, too, and loose: the context is about to end */
+        uint64_t trims;  /* an executable brought before the last of them is charged again; atomic */
     } devices[VCUDA_MAX_DEVICES];
 };
 

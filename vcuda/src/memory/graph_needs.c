@@ -58,8 +58,7 @@ static void add_graph(struct needs *needs, CUgraph graph, int depth)
             continue;
         if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS)
             add_graph(needs, child, depth + 1);
-        else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
-                 REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &asked) == CUDA_SUCCESS)
+        else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &asked) == CUDA_SUCCESS)
             add_node(needs, &asked);
     }
     free(nodes);

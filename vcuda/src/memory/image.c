@@ -165,8 +165,7 @@ static const struct declaration nothing = {.vector = 1, .count = 1};
 static void complete(struct declaration *declaration)
 {
     if (declaration->named && declaration->global && !declaration->external)
-        declaration->bytes =
-            sum(declaration->bytes, product(declaration->count, declaration->type * declaration->vector));
+        declaration->bytes = sum(declaration->bytes, product(declaration->count, declaration->type * declaration->vector));
     declaration->named = false;
     declaration->count = 1;
 }
@@ -239,9 +238,9 @@ static uint64_t of_fat(const unsigned char *image, size_t size)
         if (to > size || to <= at)
             break;
         const unsigned char *part = image + from;
-        uint64_t bytes = is_elf(part, entry.size)                                       ? of_elf(part, entry.size)
+        uint64_t bytes = is_elf(part, entry.size)                                     ? of_elf(part, entry.size)
                          : entry.kind == KIND_TEXT && (entry.flags & COMPRESSED) == 0 ? of_text((const char *)part, entry.size)
-                                                                                        : 0;
+                                                                                      : 0;
         most = bytes > most ? bytes : most;
         at = to;
     }

@@ -80,8 +80,7 @@ CUresult linear_freed(CUresult result, bool ours, const struct allocation *alloc
     freed(result, ours, allocation);
     if (!ours || !shares(allocation))
         return result;
-    if (result == CUDA_SUCCESS &&
-        allocations_count(&process()->allocations, KIND_BLOCK, allocation->owner, -1, &block) == 0) {
+    if (result == CUDA_SUCCESS && allocations_count(&process()->allocations, KIND_BLOCK, allocation->owner, -1, &block) == 0) {
         __atomic_sub_fetch(&process()->blocks[allocation->device], 1, __ATOMIC_ACQ_REL);
         if (allocation_exported(&block))
             give_up(&block);

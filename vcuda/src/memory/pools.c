@@ -4,14 +4,14 @@
 
 #include "clock.h"
 #include "device.h"
-#include "helper.h"
 #include "memory/charge.h"
 #include "memory/granule.h"
 #include "memory/orphans.h"
 #include "process.h"
 #include "state.h"
+#include "wakeup.h"
 
-#define STEP (32ull << 20)        /* pools grow by multiples of this */
+#define STEP (32ull << 20)           /* pools grow by multiples of this */
 #define SHRINKS_WITHIN_NS 100000000u /* after a free: most programs wait for their stream so soon */
 
 /* What the pool has reserved from the device; `fallback` when the driver does not say. */
@@ -384,7 +384,7 @@ void pools_context_ended(CUcontext context, bool gone)
 void pools_will_shrink(void)
 {
     __atomic_store_n(&process()->pools.shrinking_ns, clock_ns(), __ATOMIC_RELAXED);
-    helper_wake();
+    wakeup_send();
 }
 
 bool pools_shrinking(uint64_t now_ns)

@@ -17,10 +17,11 @@ struct pool {
     bool exported;     /* what it gives back, others may hold */
     bool over;         /* it grew past the limit, and is to shrink to `keep` as soon as the driver can */
     uint64_t keep;
-    uint64_t charged;  /* written under the lock. Atomic */
-    uint64_t ending;   /* charged, too, and loose: the context is about to end */
-    uint64_t taken;    /* at most so much of it is in use: what was when it was last settled, and what was asked for since. Atomic */
-    uint64_t pending;  /* of calls that are under way. Atomic */
+    uint64_t charged; /* written under the lock. Atomic */
+    uint64_t ending;  /* charged, too, and loose: the context is about to end */
+    uint64_t
+        taken; /* at most so much of it is in use: what was when it was last settled, and what was asked for since. Atomic */
+    uint64_t pending; /* of calls that are under way. Atomic */
 };
 
 /* Pools that this process has made, imported or allocated from. */
@@ -66,7 +67,7 @@ struct pool pools_forget(CUmemoryPool pool);
 void pools_put_back(const struct pool *pool);
 
 /* The context in which pools were first used is about to end, and did (`gone`), or did not. What it takes of their memory
- * along, the pools tell afterwards. */
+ * along, the pools show afterwards. */
 void pools_context_ends(CUcontext context);
 void pools_context_ended(CUcontext context, bool gone);
 

@@ -2,14 +2,15 @@
 #include "time/account.h"
 
 #include "clock.h"
+#include "least.h"
 #include "process.h"
 #include "state.h"
 
-#define PEER_NS 10000000u /* a process counts as at work for so long after it last said so */
+#define PEER_NS 10000000u                   /* a process counts as at work for so long after it last said so */
 #define CONTENDER_NS (2u * VCUDA_PERIOD_NS) /* and as wanting work: it may sleep until its next turn */
 #define MOST_DEBT_PERIODS 20
 #define MOST_BEFORE_NS 60000000000u /* nothing that others have in flight is believed to have begun longer before */
-#define SAVED_PERIODS 4 /* credit goes on while a long kernel runs that is charged at its end */
+#define SAVED_PERIODS 4             /* credit goes on while a long kernel runs that is charged at its end */
 
 static bool fresh(uint64_t seen_ns, uint64_t now_ns, uint64_t within_ns)
 {
@@ -52,10 +53,10 @@ uint64_t account_contenders(int index)
 
 /* Parts of a stretch of time, in ns. */
 struct parts {
-    uint64_t own;       /* in the turn in which it began */
-    uint64_t over;      /* of the rest, the container's part */
-    uint64_t turns;     /* what it has of each period */
-    bool disturbed;     /* it began early in a turn, into which others may have run over */
+    uint64_t own;   /* in the turn in which it began */
+    uint64_t over;  /* of the rest, the container's part */
+    uint64_t turns; /* what it has of each period */
+    bool disturbed; /* it began early in a turn, into which others may have run over */
 };
 
 /* Work that goes on into a later turn of its own shares that with what others began in between: the GPU goes round by
@@ -97,42 +98,37 @@ static uint64_t claim(struct ledger_device *device, uint64_t end_ns)
     return claimed < end_ns ? claimed : end_ns;
 }
 
-static uint64_t later(uint64_t one, uint64_t other)
-{
-    return one > other ? one : other;
-}
-
-struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns)
+struct span_cost account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns)
 {
     struct ledger_device *device = &ledger->devices[index];
-    struct vcuda_activity *told = &ledger->public.devices[index];
+    struct vcuda_activity *published = &ledger->public.devices[index];
     uint64_t length = end_ns - begin_ns, before = claim(device, end_ns);
     struct peers at_work = peers(index);
-    /* Spans are told when they end. What began before this one and has not ended yet will find its beginning claimed. */
-    uint64_t since = later(before, begin_ns < at_work.since ? begin_ns : at_work.since);
+    /* Spans are charged when they end. What began before this one and has not ended yet will find its beginning claimed. */
+    uint64_t since = most_of(before, begin_ns < at_work.since ? begin_ns : at_work.since);
     if (since < begin_ns && begin_ns - since > MOST_BEFORE_NS)
         since = begin_ns;
     struct parts whole = parts_of(index, begin_ns, end_ns, at_work.count);
-    struct parts own = parts_of(index, later(before, begin_ns), end_ns, at_work.count);
+    struct parts own = parts_of(index, most_of(before, begin_ns), end_ns, at_work.count);
     struct parts charged = parts_of(index, since, end_ns, at_work.count);
     uint64_t busy = charged.own + charged.over, over = charged.over;
     uint64_t work = own.own + own.over, share = (whole.own + whole.over) / at_work.count;
     /* What fits into a turn had the GPU alone at times, and its shortest spans show how long it takes. */
-    struct worth worth = {work > share ? work : share, length <= whole.turns ? length : 0, whole.disturbed, 0};
+    struct span_cost cost = {work > share ? work : share, length <= whole.turns ? length : 0, whole.disturbed, 0};
     if (solo_ns != 0 && whole.disturbed && busy > solo_ns && at_work.count == 1) {
-        worth.cut_ns = solo_ns;
+        cost.cut_ns = solo_ns;
         over = (uint64_t)((double)over * (double)solo_ns / (double)busy);
         busy = solo_ns;
     }
     add(&device->launches, launches);
-    add(&device->span_ns, later(length, busy));
+    add(&device->span_ns, most_of(length, busy));
     add(&device->busy_ns, busy);
     add(&device->overrun_ns, over);
-    add(&told->launches, launches);
-    add(&told->busy_ns, busy);
-    add(&told->overrun_ns, over);
+    add(&published->launches, launches);
+    add(&published->busy_ns, busy);
+    add(&published->overrun_ns, over);
     __atomic_sub_fetch(&device->credit_ns, (int64_t)busy, __ATOMIC_RELAXED);
-    return worth;
+    return cost;
 }
 
 void account_launches(int index, uint32_t launches)
@@ -150,8 +146,8 @@ int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns)
     int64_t most = (int64_t)(SAVED_PERIODS * each), least = -(int64_t)(MOST_DEBT_PERIODS * turn->period_ns);
     /* One process of the container wins the swap and adds what the time was worth. */
     bool never = since > now_ns + 1000000000; /* overwritten: nothing was given that late */
-    if ((never || now_ns > since + 1000000) && __atomic_compare_exchange_n(&device->credited_ns, &since, now_ns, false,
-                                                               __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    if ((never || now_ns > since + 1000000) &&
+        __atomic_compare_exchange_n(&device->credited_ns, &since, now_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
         uint64_t elapsed = never ? 0 : now_ns - since < 1000000000 ? now_ns - since : 1000000000;
         int64_t worth = (int64_t)(elapsed * each / turn->period_ns);
         int64_t credit = __atomic_load_n(&device->credit_ns, __ATOMIC_RELAXED), capped;
@@ -160,8 +156,7 @@ int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns)
                 capped = most;
             else if (capped < least)
                 capped = least;
-        } while (!__atomic_compare_exchange_n(&device->credit_ns, &credit, capped, false, __ATOMIC_RELAXED,
-                                              __ATOMIC_RELAXED));
+        } while (!__atomic_compare_exchange_n(&device->credit_ns, &credit, capped, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     }
     return __atomic_load_n(&device->credit_ns, __ATOMIC_RELAXED);
 }
@@ -175,15 +170,15 @@ void account_in_flight_since(int index, uint64_t since_ns)
 
 void account_active(int index, uint64_t now_ns, bool waiting)
 {
-    struct vcuda_activity *told = &ledger->public.devices[index];
+    struct vcuda_activity *published = &ledger->public.devices[index];
     int slot = process()->slot;
     if (slot >= 0 && !waiting)
         __atomic_store_n(&ledger->slots[slot].in_flight[index], now_ns, __ATOMIC_RELAXED);
     if (slot >= 0)
         __atomic_store_n(&ledger->slots[slot].wanted[index], now_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&told->activity_ns, now_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&published->activity_ns, now_ns, __ATOMIC_RELAXED);
     if (waiting)
-        __atomic_store_n(&told->waiting_ns, now_ns, __ATOMIC_RELAXED);
+        __atomic_store_n(&published->waiting_ns, now_ns, __ATOMIC_RELAXED);
 }
 
 bool account_held_elsewhere(int index, uint64_t begin_ns, uint64_t end_ns)

@@ -6,19 +6,19 @@
 
 #include "time/schedule_page.h"
 
-/* What a span tells of its launches. */
-struct worth {
-    uint64_t work_ns;   /* the GPU time that they took, as near as can be said */
-    uint64_t most_ns;   /* what they cannot have taken more than, alone on the GPU; 0: nobody knows */
-    bool disturbed;     /* what others began in their turns may have run beside them */
-    uint64_t cut_ns;    /* what they were charged where that is less than they seemed to take; otherwise 0 */
+/* What a span shows of its launches. */
+struct span_cost {
+    uint64_t work_ns; /* the GPU time that they took, as near as can be said */
+    uint64_t most_ns; /* what they cannot have taken more than, alone on the GPU; 0: nobody knows */
+    bool disturbed;   /* what others began in their turns may have run beside them */
+    uint64_t cut_ns;  /* what they were charged where that is less than they seemed to take; otherwise 0 */
 };
 
 /* Charges what a process occupied from `begin` to `end` by the node's clock: whole within the turn in which it began,
  * divided by the containers at work after that. Time in which another process of the container was charged already is not
  * charged again. Nor is more than `solo_ns`, which the work would have taken alone on the GPU (0: unknown), where others may
  * have disturbed it: what runs over from somebody else's turn makes a span longer without being one's own. */
-struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns);
+struct span_cost account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns);
 
 /* Counts launches whose time was charged with others'. */
 void account_launches(int index, uint32_t launches);

@@ -1,34 +1,175 @@
-/* pacer.c: who asks is granted a batch, in the container's turn, while it has credit and little in flight. */
+/* pacer.c: who asks is granted a batch, in the container's turn, while it has credit and little in flight. A batch becomes a
+ * span when it is used up, goes quiet or loses its stream. */
 #include "time/pacer.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 
 #include "clock.h"
 #include "device.h"
 #include "helper.h"
+#include "least.h"
 #include "state.h"
 #include "time/account.h"
-#include "time/batches.h"
+#include "time/captures.h"
 #include "time/spans.h"
+#include "wakeup.h"
 
 #define IN_FLIGHT_NS 2000000u /* of work that a stream may have queued in a turn, or one kernel that is longer */
 #define WAITER_NS 2000000u    /* after which what is in flight may be waiting for a launch that is held */
-#define BATCH_NS 500000u       /* of estimated work granted at a time */
+#define QUIET_NS 2000000u     /* a batch that is open for longer is ended by the helper */
+#define BATCH_NS 500000u      /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
 #define LEAST_PAUSE_NS 20000u /* between looks of who waits in the turn */
 #define MOST_PAUSE_NS 250000u
 #define FEW 2u /* kernels of other streams, beside which one more may be launched as long as they fit into the turn */
 #define NO_END (UINT64_MAX - 1) /* the gate of a turn that does not end */
 
+__thread struct batch pacer_batches[BATCHES] __attribute__((tls_model("initial-exec")));
+
+/* The blocks of all threads that have launched. `registry_lock` guards the list; taken before a queue's lock. No driver call
+ * is made under it. */
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct registered {
+    struct batch *batches;
+    struct registered *next;
+} *registry;
+static pthread_key_t registry_key;
+static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
+
 struct gate pacer_gates[VCUDA_MAX_DEVICES];
 static const struct gate never_open;
+
+/* Ends a batch, whose launches become `part`: true where there are any, and the caller then sees to their end. */
+static bool take_batch(struct batch *batch, struct part *part)
+{
+    struct queue *queue = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
+    bool any = false;
+    if (queue == NULL)
+        return false;
+    pthread_mutex_lock(&queue->lock);
+    if (__atomic_load_n(&batch->queue, __ATOMIC_RELAXED) == queue) { /* nobody else has ended it meanwhile */
+        __atomic_store_n(&batch->turn, 0, __ATOMIC_RELAXED);
+        uint32_t launches = batch->granted - __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
+        CUstream stream = __atomic_load_n(&batch->stream, __ATOMIC_RELAXED);
+        if (batch->serial == queue->serial) {
+            queue->granted_ns -= batch->granted_ns;
+            batch->flow->granted_ns -= batch->granted_ns;
+            *part = (struct part){.flow = batch->flow,
+                                  .stream = stream != NULL ? stream : CU_STREAM_LEGACY,
+                                  .launches = launches,
+                                  .estimate_ns = queue->estimate.mean_ns * launches,
+                                  .opened_ns = batch->opened_ns,
+                                  .serial = batch->serial};
+            any = launches != 0;
+            if (any) {
+                part->flow->in_flight_ns += part->estimate_ns;
+                queue->in_flight_ns += part->estimate_ns;
+            } else {
+                spans_flow_back(part->flow);
+            }
+        }
+        __atomic_store_n(&batch->queue, NULL, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return any;
+}
+
+/* Ends a batch that is older than `older_ns` without recording an event. True if it is left open. */
+static bool close_batch(struct batch *batch, uint64_t older_ns)
+{
+    struct queue *queue = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
+    struct part part;
+    if (queue == NULL)
+        return false;
+    pthread_mutex_lock(&queue->lock);
+    bool open =
+        __atomic_load_n(&batch->queue, __ATOMIC_RELAXED) == queue && older_ns != 0 && clock_ns() < batch->opened_ns + older_ns;
+    pthread_mutex_unlock(&queue->lock);
+    if (open)
+        return true;
+    if (take_batch(batch, &part)) {
+        pthread_mutex_lock(&queue->lock);
+        if (queue->serial == part.serial)
+            spans_end_unseen(queue, &part);
+        pthread_mutex_unlock(&queue->lock);
+    }
+    return false;
+}
+
+/* Ends those of a queue, so that what was granted and is not used counts no more as in flight. Not those of one launch,
+ * which end by themselves. */
+static void close_batches_of(const struct queue *queue)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (struct registered *thread = registry; thread != NULL; thread = thread->next)
+        for (int i = 0; i < BATCHES; i++) {
+            struct batch *batch = &thread->batches[i];
+            if (__atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE) == queue &&
+                __atomic_load_n(&batch->granted, __ATOMIC_RELAXED) != 1)
+                close_batch(batch, 0);
+        }
+    pthread_mutex_unlock(&registry_lock);
+}
+
+/* The thread ends, and its block, which goes with it, is forgotten. */
+static void thread_ends(void *argument)
+{
+    struct registered *gone = argument;
+    pthread_mutex_lock(&registry_lock);
+    for (struct registered **at = &registry; *at != NULL; at = &(*at)->next)
+        if (*at == gone) {
+            *at = gone->next;
+            break;
+        }
+    for (int i = 0; i < BATCHES; i++)
+        close_batch(&gone->batches[i], 0);
+    pthread_mutex_unlock(&registry_lock);
+    free(gone);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&registry_key, thread_ends);
+}
+
+/* Makes this thread's batches known to the others. When it ends, nobody records their ends: no driver call is made by a
+ * thread that ends. */
+static void register_thread(void)
+{
+    pthread_once(&registry_once, make_key);
+    if (pthread_getspecific(registry_key) != NULL)
+        return;
+    struct registered *ours = malloc(sizeof *ours);
+    if (ours == NULL)
+        return;
+    ours->batches = pacer_batches;
+    pthread_mutex_lock(&registry_lock);
+    ours->next = registry;
+    registry = ours;
+    pthread_mutex_unlock(&registry_lock);
+    pthread_setspecific(registry_key, ours);
+}
+
+/* Nobody launches by what was granted on it, and nobody asks the driver about it any more. */
+static void forget_stream(CUstream stream)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (struct registered *thread = registry; thread != NULL; thread = thread->next)
+        for (int i = 0; i < BATCHES; i++)
+            if (__atomic_load_n(&thread->batches[i].stream, __ATOMIC_RELAXED) == stream)
+                close_batch(&thread->batches[i], 0);
+    pthread_mutex_unlock(&registry_lock);
+    spans_leave_alone(stream);
+}
 
 /* Turns alone keep short kernels to their share, and the node settles what runs over their end. Kernels that fill a
  * good part of a turn must be paid for from the share itself. */
 static bool in_debt(const struct queue *queue, const struct turn *turn)
 {
     int64_t credit = __atomic_load_n(&ledger->devices[queue->index].credit_ns, __ATOMIC_RELAXED);
-    return credit <= 0 && queue->mean_ns > turn->per_period_ns / 2;
+    return credit <= 0 && queue->estimate.mean_ns > turn->per_period_ns / 2;
 }
 
 void pacer_set_gate(int index, uint64_t turn)
@@ -60,16 +201,6 @@ static void wait_ns(uint64_t ns)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }
 
-static uint64_t least_of(uint64_t one, uint64_t other)
-{
-    return one < other ? one : other;
-}
-
-static uint64_t most_of(uint64_t one, uint64_t other)
-{
-    return one > other ? one : other;
-}
-
 /* How much work a stream may have in flight with so much left of the turn: one kernel, or 2 ms of shorter ones. Close to the
  * turn's end less; where several of the container share the turn, their parts of it, so that all are done at its end. */
 static uint64_t part_of_turn(uint64_t left_ns, uint64_t contenders)
@@ -89,7 +220,7 @@ static uint64_t until_room(uint64_t excess_ns, uint64_t bound_ns)
  * the GPU idles little, and further apart the longer it is overdue, since it then runs in the slices of others. */
 static uint64_t until_done(const struct queue *queue, uint64_t now_ns)
 {
-    uint64_t end = most_of(queue->begin_ns, queue->cursor_ns) + queue->solo_ns;
+    uint64_t end = most_of(queue->begin_ns, queue->cursor_ns) + queue->estimate.solo_ns;
     uint64_t away = end > now_ns ? end - now_ns : now_ns - end;
     return most_of(least_of(away / 4, MOST_PAUSE_NS), LEAST_PAUSE_NS);
 }
@@ -115,13 +246,13 @@ struct wait {
 
 static bool has_room(const struct queue *queue, struct wait *wait, uint64_t now_ns, uint64_t bound, uint64_t queued)
 {
-    uint64_t ahead = queued + queue->mean_ns;
-    if (queued == 0 || (queue->mean_ns != 0 && ahead <= bound))
+    uint64_t ahead = queued + queue->estimate.mean_ns;
+    if (queued == 0 || (queue->estimate.mean_ns != 0 && ahead <= bound))
         return true;
-    bool single = bound == queue->mean_ns;
-    wait->pause_ns = queue->mean_ns == 0 ? LEAST_PAUSE_NS /* one kernel alone, until it has told how long it takes */
-                     : single            ? until_done(queue, now_ns)
-                                         : until_room(ahead - bound, bound);
+    bool single = bound == queue->estimate.mean_ns;
+    wait->pause_ns = queue->estimate.mean_ns == 0 ? LEAST_PAUSE_NS /* one kernel alone, until it is known how long it takes */
+                     : single                     ? until_done(queue, now_ns)
+                                                  : until_room(ahead - bound, bound);
     return false;
 }
 
@@ -147,28 +278,29 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
         return BATCH_NS; /* nobody else is at work: the driver's own queue is the bound */
     uint64_t part = part_of_turn(left, others), queued = queued_in_all(queue);
     /* Two of kernels up to 2 ms: what is launched behind the second may be what another GPU waits for. */
-    uint64_t two = queue->mean_ns < IN_FLIGHT_NS ? 2 * queue->mean_ns + queue->mean_ns / 4 : 0;
-    uint64_t own_bound = most_of(queue->mean_ns, least_of(part, most_of(IN_FLIGHT_NS, two)));
-    uint64_t bound = most_of(queue->mean_ns, part);
+    uint64_t two = queue->estimate.mean_ns < IN_FLIGHT_NS ? 2 * queue->estimate.mean_ns + queue->estimate.mean_ns / 4 : 0;
+    uint64_t own_bound = most_of(queue->estimate.mean_ns, least_of(part, most_of(IN_FLIGHT_NS, two)));
+    uint64_t bound = most_of(queue->estimate.mean_ns, part);
     wait->reason = ROOM;
     if (wait->waited_ns[ROOM] < longest[ROOM] && !has_room(queue, wait, now_ns, own_bound, queued_in(wait->flow)))
         return 0;
     wait->reason = SUM;
-    bool beside = queued_in(wait->flow) == 0 && queued <= FEW * queue->mean_ns && queued + queue->mean_ns / 4 <= left / others;
+    bool beside = queued_in(wait->flow) == 0 && queued <= FEW * queue->estimate.mean_ns &&
+                  queued + queue->estimate.mean_ns / 4 <= left / others;
     if (!beside && wait->waited_ns[ROOM] < longest[ROOM] && wait->waited_ns[SUM] < longest[SUM] &&
         !has_room(queue, wait, now_ns, bound, queued))
         return 0;
     /* Half of it: other threads and streams are granted theirs from what is left. */
     uint64_t own = queued_in(wait->flow);
-    uint64_t room = own_bound > own ? (own_bound - own + queue->mean_ns) / 2 : 1;
+    uint64_t room = own_bound > own ? (own_bound - own + queue->estimate.mean_ns) / 2 : 1;
     wait->reason = TURN;
     if (!turn.open || in_debt(queue, &turn)) {
         wait->pause_ns = turn.open ? 1000000 : turn.end_ns - now_ns;
         return 0;
     }
     /* To stop in time would leave the GPU idle for half a kernel at the end of each turn. What runs over is paid back. */
-    uint64_t until_end = left / others, needed = queued + queue->mean_ns / 4;
-    if (needed > until_end && queue->mean_ns < turn.per_period_ns) {
+    uint64_t until_end = left / others, needed = queued + queue->estimate.mean_ns / 4;
+    if (needed > until_end && queue->estimate.mean_ns < turn.per_period_ns) {
         wait->pause_ns = left + 1000;
         return 0;
     }
@@ -203,13 +335,14 @@ static bool pause_in(struct queue *queue, struct wait *wait, uint64_t *now, stru
 {
     account_active(queue->index, *now, true);
     bool granted = wait->reason != TURN && queue->granted_ns != 0;
-    uint64_t waited = wait->waited_ns[wait->reason], most = longest[wait->reason], pause = least_of(wait->pause_ns, most - waited);
+    uint64_t waited = wait->waited_ns[wait->reason], most = longest[wait->reason],
+             pause = least_of(wait->pause_ns, most - waited);
     if (wait->reason == TURN && wait->suspect != 0)
         pause = most_of(least_of(pause, wait->patience_ns > waited ? wait->patience_ns - waited : pause), LEAST_PAUSE_NS);
     pthread_mutex_unlock(&queue->lock);
     spans_leave(queue, before);
     if (granted)
-        batches_let_be_all_of(queue);
+        close_batches_of(queue);
     wait_ns(pause);
     bool entered = spans_enter(queue, before);
     if (entered)
@@ -233,7 +366,7 @@ static uint64_t hold(struct queue *queue, struct flow *flow, struct before *befo
     struct wait wait = {.flow = flow};
     uint64_t estimate, now = clock_ns(), work = 0, serial = queue->serial;
     wait.suspect = suspect_of(queue, flow, &estimate);
-    wait.patience_ns = WAITER_NS + 4 * most_of(estimate, queue->mean_ns);
+    wait.patience_ns = WAITER_NS + 4 * most_of(estimate, queue->estimate.mean_ns);
     while (*entered && queue->serial == serial) {
         work = allowed(queue, now, &wait);
         if (work != 0 || wait.waited_ns[wait.reason] >= longest[wait.reason] || (wait.reason == TURN && awaited(queue, &wait)))
@@ -247,9 +380,9 @@ static uint64_t hold(struct queue *queue, struct flow *flow, struct before *befo
 
 static uint32_t grant(const struct queue *queue, uint64_t work_ns)
 {
-    if (queue->mean_ns == 0)
+    if (queue->estimate.mean_ns == 0)
         return 1;
-    uint64_t number = work_ns / queue->mean_ns;
+    uint64_t number = work_ns / queue->estimate.mean_ns;
     return number < 1 ? 1 : number > MOST_GRANTED ? MOST_GRANTED : (uint32_t)number;
 }
 
@@ -270,7 +403,7 @@ static uint32_t open_batch(struct queue *queue, CUstream stream, struct batch *b
     batch->serial = queue->serial;
     batch->opened_ns = now;
     __atomic_store_n(&batch->granted, granted, __ATOMIC_RELAXED);
-    batch->granted_ns = granted * most_of(queue->mean_ns, 1);
+    batch->granted_ns = granted * most_of(queue->estimate.mean_ns, 1);
     flow->granted_ns += batch->granted_ns;
     queue->granted_ns += batch->granted_ns;
     __atomic_store_n(&batch->credits, granted - 1, __ATOMIC_RELAXED); /* the one that asked is the first */
@@ -285,9 +418,9 @@ static void end_before(struct queue *queue, CUstream stream, struct batch *batch
 {
     struct part part;
     if (__atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE) != queue || batch->stream != stream) {
-        batches_let_be(batch, 0);
+        close_batch(batch, 0);
         spans_reap(queue);
-    } else if (batches_take(batch, &part)) {
+    } else if (take_batch(batch, &part)) {
         spans_end(queue, &part);
     } else {
         spans_reap(queue);
@@ -298,7 +431,7 @@ static void end_before(struct queue *queue, CUstream stream, struct batch *batch
 static bool admit(CUstream stream, struct batch *batch, CUcontext context, int index)
 {
     struct before before;
-    batches_register_thread();
+    register_thread();
     helper_start(); /* the context may have been made past us */
     struct queue *queue = spans_queue(context, index);
     if (queue == NULL || !spans_enter(queue, &before))
@@ -314,19 +447,19 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
     bool sample = there && spans_begin(queue, stream);
     pthread_mutex_lock(&queue->lock);
     if (there && queue->serial == serial) {
-        /* Of a thread's own default stream nobody else can say whether it is done: each launch tells by itself. */
-        bool alone = sample || batches_any_captures() || stream == CU_STREAM_PER_THREAD;
+        /* Of a thread's own default stream nobody else can say whether it is done: each launch is measured by itself. */
+        bool alone = sample || captures_any() || stream == CU_STREAM_PER_THREAD;
         single = open_batch(queue, stream, batch, flow, alone ? 1 : grant(queue, work)) == 1;
     }
     pthread_mutex_unlock(&queue->lock);
     if (entered)
         spans_leave(queue, &before);
-    helper_wake();
+    wakeup_send();
     return single;
 }
 
 /* Of a default stream the fast way is never open with several devices, since its name means another stream on each: the
- * current context tells. */
+ * current context says which. */
 static bool still_granted(CUstream stream, struct batch *batch)
 {
     const struct queue *open = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
@@ -360,7 +493,7 @@ bool pacer_admit_slowly(CUstream stream, struct batch *batch)
 {
     CUcontext context;
     int index;
-    if (still_granted(stream, batch) || batches_capturing(stream) || !stream_device(stream, &context, &index))
+    if (still_granted(stream, batch) || captures_into(stream) || !stream_device(stream, &context, &index))
         return false;
     return admit(stream, batch, context, index);
 }
@@ -373,7 +506,7 @@ void pacer_launched(CUstream stream)
     struct part part;
     if (batch->stream != stream || queue == NULL || !spans_enter(queue, &before))
         return;
-    if (batches_take(batch, &part))
+    if (take_batch(batch, &part))
         spans_end(queue, &part);
     spans_leave(queue, &before);
 }
@@ -396,4 +529,53 @@ void pacer_context_ends(CUcontext context)
 {
     if (context != NULL)
         spans_forget(context);
+}
+
+void pacer_stream_ends(CUstream stream)
+{
+    captures_end(stream);
+    forget_stream(stream);
+}
+
+void pacer_capture_begins(CUstream stream)
+{
+    captures_begin(stream);
+    for (int i = 0; i < VCUDA_MAX_DEVICES; i++)
+        pacer_set_gate(i, 0); /* everybody asks again: a stream may join the capture */
+    forget_stream(stream);
+}
+
+void pacer_capture_ends(CUstream stream)
+{
+    captures_end(stream);
+}
+
+bool pacer_collect(bool all)
+{
+    bool busy = false;
+    uint64_t now = clock_ns();
+    struct queue *queue;
+    struct before before;
+    pthread_mutex_lock(&registry_lock);
+    for (struct registered *thread = registry; thread != NULL; thread = thread->next)
+        for (int i = 0; i < BATCHES; i++)
+            busy = close_batch(&thread->batches[i], all ? 0 : QUIET_NS) || busy;
+    pthread_mutex_unlock(&registry_lock);
+    for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
+        pthread_mutex_lock(&queue->lock);
+        bool any = queue->context != NULL && queue->count != 0;
+        pthread_mutex_unlock(&queue->lock);
+        if (!any || !spans_enter(queue, &before))
+            continue;
+        spans_reap(queue);
+        spans_leave(queue, &before);
+        pthread_mutex_lock(&queue->lock);
+        if (queue->context != NULL && queue->count != 0) {
+            spans_charge_unfinished(queue, now);
+            account_active(queue->index, now, false);
+            busy = true;
+        }
+        pthread_mutex_unlock(&queue->lock);
+    }
+    return busy;
 }

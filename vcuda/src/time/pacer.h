@@ -14,15 +14,15 @@
 /* What a thread may still launch on one stream without asking. Its owner writes it; the helper revokes it by
  * clearing `turn`, under the lock of `queue`. */
 struct batch {
-    CUstream stream;     /* written by the owner alone. Atomic: whoever ends a stream looks at everybody's */
+    CUstream stream;         /* written by the owner alone. Atomic: whoever ends a stream looks at everybody's */
     const struct gate *gate; /* by which it is closed; the owner's alone */
-    uint64_t turn;       /* the gate's value when it was granted; 0: nothing is granted. Atomic */
-    uint32_t credits;    /* launches left; written by the owner alone. Atomic */
-    uint32_t granted;    /* how many there were; written under the queue's lock. Atomic */
-    struct queue *queue; /* NULL: not open. Atomic, so that one can learn which lock to take */
-    struct flow *flow;   /* in the queue, of the stream; this and what follows: under the queue's lock */
-    uint64_t granted_ns; /* the work that it was granted for */
-    uint64_t serial;     /* the queue's when it was opened: another means that the context has ended since */
+    uint64_t turn;           /* the gate's value when it was granted; 0: nothing is granted. Atomic */
+    uint32_t credits;        /* launches left; written by the owner alone. Atomic */
+    uint32_t granted;        /* how many there were; written under the queue's lock. Atomic */
+    struct queue *queue;     /* NULL: not open. Atomic, so that one can learn which lock to take */
+    struct flow *flow;       /* in the queue, of the stream; this and what follows: under the queue's lock */
+    uint64_t granted_ns;     /* the work that it was granted for */
+    uint64_t serial;         /* the queue's when it was opened: another means that the context has ended since */
     uint64_t opened_ns;
 };
 

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "complain.h"
-#include "state.h"
 
 #define READ_TRIES 8
 #define PAST 3 /* periods in which work may have begun that ends now */
@@ -23,6 +22,8 @@ static struct page {
     uint64_t seen;                       /* generation of `good` */
     uint64_t live_limit;                 /* atomic; 0: the config's */
 } pages[VCUDA_MAX_DEVICES];
+
+static const struct vcuda_config *given; /* by schedule_open, once; constant from then on */
 
 static const struct vcuda_schedule *map_page(const char *path)
 {
@@ -42,12 +43,13 @@ static const struct vcuda_schedule *map_page(const char *path)
     return NULL;
 }
 
-void schedule_open(void)
+void schedule_open(const struct vcuda_config *config)
 {
-    for (uint32_t i = 0; i < config.device_count; i++) {
+    given = config;
+    for (uint32_t i = 0; i < config->device_count; i++) {
         pthread_mutex_init(&pages[i].lock, NULL);
-        if (config.devices[i].schedule_path[0] != '\0')
-            pages[i].shared = map_page(config.devices[i].schedule_path);
+        if (config->devices[i].schedule_path[0] != '\0')
+            pages[i].shared = map_page(config->devices[i].schedule_path);
         schedule_refresh((int)i);
     }
 }
@@ -78,7 +80,7 @@ void schedule_refresh(int index)
     pthread_mutex_unlock(&page->lock);
     if (!newer || !copy_page(page->shared, &copy))
         return;
-    const struct vcuda_config_device *ours = &config.devices[index];
+    const struct vcuda_config_device *ours = &given->devices[index];
     bool own = copy.slots[ours->slot].key == ours->slot_key;
     pthread_mutex_lock(&page->lock);
     if (page->good.epoch_ns != copy.epoch_ns && page->good.period_ns != 0) {
@@ -99,7 +101,7 @@ uint64_t schedule_live_limit(int index)
 bool schedule_slot(int index, struct vcuda_slot *slot)
 {
     struct page *page = &pages[index];
-    const struct vcuda_config_device *ours = &config.devices[index];
+    const struct vcuda_config_device *ours = &given->devices[index];
     schedule_refresh(index);
     pthread_mutex_lock(&page->lock);
     *slot = page->good.slots[ours->slot];
@@ -134,7 +136,7 @@ static const struct vcuda_schedule *page_at(const struct page *page, uint64_t mo
 bool schedule_turn_now(int index, uint64_t now_ns, struct turn *turn)
 {
     struct page *page = &pages[index];
-    const struct vcuda_config_device *ours = &config.devices[index];
+    const struct vcuda_config_device *ours = &given->devices[index];
     if (ours->schedule_path[0] == '\0')
         return false;
     schedule_refresh(index);

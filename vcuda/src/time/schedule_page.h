@@ -8,9 +8,9 @@
 #include "config.h"
 #include "schedule.h"
 
-/* Maps the pages that the config names. A page that cannot be had is complained of once; its device is paced by
- * the config's share. */
-void schedule_open(void);
+/* Maps the pages that the config names, which stays where it is. A page that cannot be had is complained of once; its device is
+ * paced by the config's share. */
+void schedule_open(const struct vcuda_config *config);
 
 /* Reads the device's page again if its writer was there since; cheap when not. */
 void schedule_refresh(int index);
@@ -27,11 +27,11 @@ bool schedule_check(const void *bytes, size_t size);
 
 /* When a slot may launch, seen from `now`. */
 struct turn {
-    bool open;          /* now is in a turn */
-    uint64_t end_ns;    /* open: when this turn ends (adjacent turns joined); otherwise: when the next one begins */
+    bool open;              /* now is in a turn */
+    uint64_t end_ns;        /* open: when this turn ends (adjacent turns joined); otherwise: when the next one begins */
     uint64_t per_period_ns; /* time of all turns in a period */
     uint64_t period_ns;
-    uint32_t active;    /* containers at work on the GPU, at least 1 */
+    uint32_t active; /* containers at work on the GPU, at least 1 */
 };
 
 /* Pure. A slot without turns gets open = false and end_ns a period away. */

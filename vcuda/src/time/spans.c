@@ -5,16 +5,13 @@
 
 #include "clock.h"
 #include "device.h"
+#include "least.h"
 #include "time/account.h"
-#include "time/batches.h"
+#include "time/captures.h"
 
 #define QUEUES 128
-#define REBASE_NS 60000000000u /* elapsed times are floats: count from a base that is not too far back */
-#define SAMPLE_NS 1000000u     /* between launches that are measured by themselves: each costs some microseconds */
-#define EVEN_NS 8000000u       /* of launches of one length, before that is believed */
-#define MOST_EVEN_NS 40000000u /* so much less EVEN_NS may seem to take longer in a row, before it is believed no more */
-#define KNOWN_SPANS 16u        /* over about so many is averaged what a launch takes */
-#define KNOWN_SCALE 1024u      /* of the count of launches, so that the average is one of small numbers, too */
+#define REBASE_NS 60000000000u   /* elapsed times are floats: count from a base that is not too far back */
+#define SAMPLE_NS 1000000u       /* between launches that are measured by themselves: each costs some microseconds */
 #define UNFINISHED_NS 100000000u /* what goes on for longer is charged before it ends */
 #define MOMENT_NS 20000u         /* between looks whether others have left the driver */
 #define LONGEST_WAIT_NS 1000000000u
@@ -28,10 +25,11 @@ static void start(struct queue *queue, CUcontext context, int index)
     queue->index = index;
     queue->for_all = device_context_for_all(context);
     queue->count = queue->spares = 0;
-    queue->in_flight_ns = queue->granted_ns = queue->mean_ns = queue->solo_ns = queue->cursor_ns = queue->base_ns = 0;
-    queue->known_ns = queue->known_launches = queue->sampled_ns = queue->even_ns = queue->waiter = 0;
+    queue->in_flight_ns = queue->granted_ns = queue->cursor_ns = queue->base_ns = 0;
+    queue->sampled_ns = queue->waiter = 0;
+    queue->estimate = (struct estimate){0};
     queue->held_ns[0] = queue->held_ns[1] = 0;
-    __atomic_store_n(&queue->told_since_ns, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&queue->oldest_since_ns, 0, __ATOMIC_RELAXED);
     queue->begin = queue->base = NULL;
     queue->idled = queue->reaping = queue->beginning = false;
     memset(queue->flows, 0, sizeof queue->flows);
@@ -88,7 +86,7 @@ void spans_forget(CUcontext context)
         pthread_mutex_lock(&queue->lock);
         if (queue->context == context) {
             queue->serial++;
-            __atomic_store_n(&queue->told_since_ns, 0, __ATOMIC_RELAXED);
+            __atomic_store_n(&queue->oldest_since_ns, 0, __ATOMIC_RELAXED);
             uint64_t serial = queue->serial;
             wait_for_others(queue, false);
             if (queue->serial == serial)
@@ -116,11 +114,13 @@ struct queue *spans_walk(uint32_t i)
     return i < __atomic_load_n(&queues_used, __ATOMIC_ACQUIRE) ? &queues[i] : NULL;
 }
 
+static __thread char own_stream __attribute__((tls_model("initial-exec"))); /* its place is another one in each thread */
+
 /* NULL is the legacy stream by another name, and each thread has a stream of its own under one name. */
 static uint64_t key_of(CUstream stream)
 {
     if (stream == CU_STREAM_PER_THREAD)
-        return (uint64_t)(uintptr_t)pacer_batches;
+        return (uint64_t)(uintptr_t)&own_stream;
     return (uint64_t)(uintptr_t)(stream != NULL ? stream : CU_STREAM_LEGACY);
 }
 
@@ -163,11 +163,11 @@ uint64_t spans_on_other_devices(const struct queue *queue, uint64_t *estimate_ns
     uint64_t oldest = 0;
     *estimate_ns = 0;
     for (uint32_t i = 0; (other = spans_walk(i)) != NULL; i++) {
-        uint64_t since = __atomic_load_n(&other->told_since_ns, __ATOMIC_ACQUIRE);
+        uint64_t since = __atomic_load_n(&other->oldest_since_ns, __ATOMIC_ACQUIRE);
         if (since == 0 || other->index == queue->index || (oldest != 0 && since >= oldest))
             continue;
         oldest = since;
-        *estimate_ns = __atomic_load_n(&other->told_in_flight_ns, __ATOMIC_RELAXED);
+        *estimate_ns = __atomic_load_n(&other->all_in_flight_ns, __ATOMIC_RELAXED);
     }
     return oldest;
 }
@@ -276,13 +276,13 @@ bool spans_begin(struct queue *queue, CUstream stream)
 }
 
 /* Under the lock: since when something is in flight that is not accounted for. */
-static void tell_since(struct queue *queue)
+static void publish_oldest(struct queue *queue)
 {
     uint64_t since = queue->count != 0 ? queue->spans[0].begin_ns : 0;
     if (since != 0 && since < queue->cursor_ns)
         since = queue->cursor_ns;
-    __atomic_store_n(&queue->told_in_flight_ns, queue->in_flight_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&queue->told_since_ns, since, __ATOMIC_RELEASE);
+    __atomic_store_n(&queue->all_in_flight_ns, queue->in_flight_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&queue->oldest_since_ns, since, __ATOMIC_RELEASE);
     account_in_flight_since(queue->index, since);
 }
 
@@ -313,7 +313,7 @@ static void prolong(struct queue *queue, const struct part *part, CUevent end, u
     last->flow->in_flight_ns += part->estimate_ns;
     part->flow->in_flight_ns -= part->estimate_ns;
     spans_flow_back(part->flow);
-    tell_since(queue);
+    publish_oldest(queue);
 }
 
 /* Under the lock. What of the same stream nobody has recorded the end of, ends with this. */
@@ -323,8 +323,18 @@ static void put(struct queue *queue, const struct part *part, CUevent end, bool 
         prolong(queue, part, end, now);
         return;
     }
-    struct span span = {queue->begin, end, part->stream, part->flow, ++queue->next_id, part->launches, idled,
-                        part->estimate_ns, queue->begin != NULL ? queue->begin_ns : part->opened_ns, now, 0, 0};
+    struct span span = {queue->begin,
+                        end,
+                        part->stream,
+                        part->flow,
+                        ++queue->next_id,
+                        part->launches,
+                        idled,
+                        part->estimate_ns,
+                        queue->begin != NULL ? queue->begin_ns : part->opened_ns,
+                        now,
+                        0,
+                        0};
     for (uint32_t i = 0; i < queue->count; i++) {
         struct span *unseen = &queue->spans[i];
         if (unseen->end != NULL || unseen->flow != part->flow || part->flow == &queue->flows[0])
@@ -342,7 +352,7 @@ static void put(struct queue *queue, const struct part *part, CUevent end, bool 
     queue->spans[queue->count++] = span;
     queue->begin = NULL;
     queue->idled = idled;
-    tell_since(queue);
+    publish_oldest(queue);
 }
 
 void spans_end(struct queue *queue, const struct part *part)
@@ -368,16 +378,6 @@ void spans_end_unseen(struct queue *queue, const struct part *part)
         queue->spans[queue->count - 1].stream = NULL; /* to another thread it is another stream */
 }
 
-static uint64_t least_of(uint64_t one, uint64_t other)
-{
-    return one < other ? one : other;
-}
-
-static uint64_t most_of(uint64_t one, uint64_t other)
-{
-    return one > other ? one : other;
-}
-
 /* Nothing happens before it was recorded or while it is seen not to have, nor after it was seen to have happened. So far off was the base's time, or so
  * much has the GPU's clock drifted since: the base is put right, and this span's times (0: unknown) with it. */
 static void correct_base(struct queue *queue, const struct span *span, uint64_t *begin, uint64_t *end, uint64_t seen_ns)
@@ -395,69 +395,38 @@ static void correct_base(struct queue *queue, const struct span *span, uint64_t 
     *end += *end != 0 ? (uint64_t)off : 0;
 }
 
-/* What a launch took of late, on average; 0 while unknown. */
-static uint64_t usual(const struct queue *queue)
-{
-    return queue->known_launches != 0 ? queue->known_ns * KNOWN_SCALE / queue->known_launches : 0;
-}
-
-/* The mean leaps up to much longer kernels, so that these are not launched by the dozen, and is no less than the average
- * over more spans: of streams side by side the first to end seems to have taken all the time, and the others none. What a
- * launch takes alone is told by the shortest only where all are alike. */
-static void learn(struct queue *queue, struct worth worth, uint32_t launches)
-{
-    uint64_t each = worth.work_ns / launches + 1, most = worth.most_ns / launches;
-    if (each > 4 * queue->mean_ns)
-        queue->mean_ns = each;
-    else
-        queue->mean_ns = (3 * queue->mean_ns + each) / 4;
-    bool alike = 4 * most >= 3 * queue->solo_ns && 4 * most <= 5 * queue->solo_ns;
-    if (most != 0 && (alike || !worth.disturbed))
-        queue->even_ns = alike ? least_of(queue->even_ns + worth.work_ns, MOST_EVEN_NS) : 0;
-    queue->even_ns -= least_of(queue->even_ns, worth.cut_ns);
-    if (queue->solo_ns == 0 || most == 0 || most > 4 * queue->solo_ns)
-        queue->solo_ns = most;
-    else if (most < queue->solo_ns)
-        queue->solo_ns = (queue->solo_ns + most) / 2;
-    else
-        queue->solo_ns += (most - queue->solo_ns) / 16;
-    queue->known_ns += worth.work_ns - queue->known_ns / KNOWN_SPANS;
-    queue->known_launches += launches * KNOWN_SCALE - queue->known_launches / KNOWN_SPANS;
-    if (queue->mean_ns < usual(queue))
-        queue->mean_ns = usual(queue);
-}
-
 /* How long a launch into another stream was held while this span went on: it may have waited for that one. */
 static uint64_t held_beside(const struct queue *queue, const struct span *span, uint64_t begin, uint64_t end)
 {
     uint64_t from = most_of(queue->held_ns[0], begin), to = least_of(queue->held_ns[1], end);
-    return queue->mean_ns != 0 && queue->held != span->flow && to > from ? to - from : 0;
+    return queue->estimate.mean_ns != 0 && queue->held != span->flow && to > from ? to - from : 0;
 }
 
 /* Charges one span, and learns from it. One in which the GPU idled is as long as its program took over it: its launches
  * count as long as others were, from its beginning on, and teach nothing. */
-static void tell(struct queue *queue, const struct span *span, uint64_t begin, uint64_t end)
+static void charge_span(struct queue *queue, const struct span *span, uint64_t begin, uint64_t end)
 {
-    uint64_t solo = queue->even_ns >= EVEN_NS ? queue->solo_ns * span->launches : 0;
-    uint64_t guess = span->idled ? usual(queue) * span->launches : 0;
+    uint64_t solo = estimate_alone(&queue->estimate, span->launches);
+    uint64_t guess = span->idled ? estimate_usual(&queue->estimate) * span->launches : 0;
     if (guess != 0)
         end = begin + least_of(guess, end - begin);
-    struct worth worth = account_span(queue->index, begin, end, span->launches, solo);
+    struct span_cost cost = account_span(queue->index, begin, end, span->launches, solo);
     uint64_t held = held_beside(queue, span, begin, end);
-    worth.work_ns -= least_of(held, worth.work_ns);
-    worth.work_ns += span->charged_ns;
+    cost.work_ns -= least_of(held, cost.work_ns);
+    cost.work_ns += span->charged_ns;
     if (held != 0)
-        worth.most_ns = 0;
-    bool waited = worth.work_ns > 2 * span->estimate_ns && queue->mean_ns != 0 && account_held_elsewhere(queue->index, begin, end);
-    if (guess == 0 && !waited && (held == 0 || worth.work_ns != 0))
-        learn(queue, worth, span->launches);
+        cost.most_ns = 0;
+    bool waited = cost.work_ns > 2 * span->estimate_ns && queue->estimate.mean_ns != 0 &&
+                  account_held_elsewhere(queue->index, begin, end);
+    if (guess == 0 && !waited && (held == 0 || cost.work_ns != 0))
+        estimate_learn(&queue->estimate, cost, span->launches);
     queue->cursor_ns = end;
 }
 
 /* A span whose end was not recorded: it is as long as its launches usually are, within what was seen of it. */
-static void tell_unseen(struct queue *queue, const struct span *span, uint64_t begin, uint64_t seen_ns)
+static void charge_unseen(struct queue *queue, const struct span *span, uint64_t begin, uint64_t seen_ns)
 {
-    uint64_t guess = usual(queue) * span->launches, end = begin + guess;
+    uint64_t guess = estimate_usual(&queue->estimate) * span->launches, end = begin + guess;
     bool longer = span->unfinished_ns > end;
     if (longer)
         end = span->unfinished_ns;
@@ -465,13 +434,13 @@ static void tell_unseen(struct queue *queue, const struct span *span, uint64_t b
         end = seen_ns;
     if (end <= begin)
         return;
-    struct worth worth = account_span(queue->index, begin, end, span->launches, 0);
+    struct span_cost cost = account_span(queue->index, begin, end, span->launches, 0);
     uint64_t held = held_beside(queue, span, begin, end);
-    worth.work_ns -= least_of(held, worth.work_ns);
-    worth.work_ns += span->charged_ns;
-    worth.most_ns = 0;
-    if ((longer || guess == 0) && worth.work_ns != 0)
-        learn(queue, worth, span->launches);
+    cost.work_ns -= least_of(held, cost.work_ns);
+    cost.work_ns += span->charged_ns;
+    cost.most_ns = 0;
+    if ((longer || guess == 0) && cost.work_ns != 0)
+        estimate_learn(&queue->estimate, cost, span->launches);
     queue->cursor_ns = end;
 }
 
@@ -482,7 +451,7 @@ struct look {
     CUstream stream;
     CUresult done;
     uint64_t asked_ns, seen_ns; /* CLOCK_MONOTONIC before and after */
-    float begin_ms, end_ms; /* since the base; below 0: not known */
+    float begin_ms, end_ms;     /* since the base; below 0: not known */
 };
 
 static float since_base(CUevent base, CUevent event)
@@ -496,7 +465,7 @@ static float since_base(CUevent base, CUevent event)
 /* While some stream captures nobody is asked: it could be of that capture. */
 static CUresult ask(CUstream stream)
 {
-    if (stream == NULL || batches_any_captures() || REAL(cuStreamQuery) == NULL)
+    if (stream == NULL || captures_any() || REAL(cuStreamQuery) == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     return REAL(cuStreamQuery)(stream);
 }
@@ -552,15 +521,15 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
     if (begin < queue->cursor_ns)
         begin = queue->cursor_ns;
     if (look->done == CUDA_SUCCESS && end > begin)
-        tell(queue, span, begin, end);
+        charge_span(queue, span, begin, end);
     else if (look->done == CUDA_SUCCESS && end != 0)
         account_launches(queue->index, span->launches);
     else if (look->done == CUDA_SUCCESS || nobody_knows)
-        tell_unseen(queue, span, begin, look->seen_ns);
+        charge_unseen(queue, span, begin, look->seen_ns);
     if (queue->waiter == span->id)
         queue->waiter = 0;
     take_out(queue, i);
-    tell_since(queue);
+    publish_oldest(queue);
     return true;
 }
 
@@ -616,5 +585,5 @@ void spans_charge_unfinished(struct queue *queue, uint64_t now_ns)
     span->charged_ns += end - begin;
     account_span(queue->index, begin, end, 0, 0);
     queue->cursor_ns = end;
-    tell_since(queue);
+    publish_oldest(queue);
 }

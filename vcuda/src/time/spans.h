@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "loading/driver.h"
+#include "time/estimate.h"
 
 #define SPANS 64 /* batches in flight at one time in a context */
 #define FLOWS 64 /* streams of a context that have something in flight at one time; more share the first entry */
@@ -28,13 +29,13 @@ struct part {
 };
 
 struct span {
-    CUevent begin; /* NULL when something was in flight before it */
-    CUevent end;   /* NULL when none was recorded: the stream is asked whether it is done */
+    CUevent begin;   /* NULL when something was in flight before it */
+    CUevent end;     /* NULL when none was recorded: the stream is asked whether it is done */
     CUstream stream; /* to be asked; NULL: nobody may ask it, and its estimate has to do */
     struct flow *flow;
     uint64_t id;
     uint32_t launches;
-    bool idled;         /* the GPU was through with all of it before its end was recorded */
+    bool idled; /* the GPU was through with all of it before its end was recorded */
     uint64_t estimate_ns;
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC right before begin and end were recorded: they happened later */
     uint64_t unfinished_ns;    /* CLOCK_MONOTONIC when it was last seen to go on */
@@ -47,34 +48,31 @@ struct queue {
     CUcontext context; /* NULL: free. Atomic */
     CUcontext for_all; /* that any thread may make current: itself, or of a green one the primary */
     int index;
-    uint64_t serial;   /* grows each time that it is taken or given up */
-    uint32_t callers;  /* threads that call the driver for this queue now */
-    bool reaping;      /* one of them looks which spans are done */
-    bool beginning;    /* one of them records a beginning */
+    uint64_t serial;          /* grows each time that it is taken or given up */
+    uint32_t callers;         /* threads that call the driver for this queue now */
+    bool reaping;             /* one of them looks which spans are done */
+    bool beginning;           /* one of them records a beginning */
     struct span spans[SPANS]; /* in flight, the oldest first */
     uint32_t count;
     uint64_t next_id;
     struct flow flows[FLOWS];
     uint64_t in_flight_ns; /* sums over the flows */
     uint64_t granted_ns;
-    uint64_t mean_ns;      /* of one launch of late; 0 while unknown */
-    uint64_t solo_ns;      /* of one launch when nobody disturbs: near the least of late */
-    uint64_t even_ns;      /* of work since launches last differed in length, less what since seemed longer */
-    uint64_t known_ns, known_launches; /* sums of late, over spans in which the GPU never idled */
+    struct estimate estimate;
     CUevent spare[2 * SPANS];
     uint32_t spares;
-    CUevent base;          /* GPU times are counted from it */
-    uint64_t base_ns;      /* CLOCK_MONOTONIC when it happened, as near as spans have told */
-    uint64_t cursor_ns;    /* up to here the GPU's time is accounted for */
-    CUevent begin;         /* recorded before the oldest open batch when nothing was in flight */
-    uint64_t begin_ns;     /* CLOCK_MONOTONIC just before: the work began later, but in the same turn */
-    bool idled;            /* the GPU was through with the last span before its end was recorded */
-    uint64_t sampled_ns;   /* CLOCK_MONOTONIC when a launch was last measured by itself */
-    uint64_t held_ns[2];   /* CLOCK_MONOTONIC when a launch of the process was last held: from, to */
-    const struct flow *held;   /* whose */
-    uint64_t told_since_ns, told_in_flight_ns; /* for other queues: since when its oldest span goes on (0: none), and the estimate of
-                                                * all that is in flight. Atomic */
-    uint64_t waiter;       /* id of a span that goes on for so long that it may wait for a launch which is held; 0: none */
+    CUevent base;            /* GPU times are counted from it */
+    uint64_t base_ns;        /* CLOCK_MONOTONIC when it happened, as near as spans have shown */
+    uint64_t cursor_ns;      /* up to here the GPU's time is accounted for */
+    CUevent begin;           /* recorded before the oldest open batch when nothing was in flight */
+    uint64_t begin_ns;       /* CLOCK_MONOTONIC just before: the work began later, but in the same turn */
+    bool idled;              /* the GPU was through with the last span before its end was recorded */
+    uint64_t sampled_ns;     /* CLOCK_MONOTONIC when a launch was last measured by itself */
+    uint64_t held_ns[2];     /* CLOCK_MONOTONIC when a launch of the process was last held: from, to */
+    const struct flow *held; /* whose */
+    /* For other queues: since when its oldest span goes on (0: none), and the estimate of all that is in flight. Atomic. */
+    uint64_t oldest_since_ns, all_in_flight_ns;
+    uint64_t waiter; /* id of a span that goes on for so long that it may wait for a launch which is held; 0: none */
 };
 
 /* The queue of a context, made at its first launch. NULL when there is no room for one more. */

@@ -15,7 +15,8 @@ static void *queries(void *number)
     CUdeviceptr columns[4];
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < 4; i++)
-            must(CU(cuMemAllocAsync)(&columns[i], ((size_t)1 << 20) * (size_t)(1 + (i + round + (int)(intptr_t)number) % 5), own));
+            must(CU(cuMemAllocAsync)(&columns[i], ((size_t)1 << 20) * (size_t)(1 + (i + round + (int)(intptr_t)number) % 5),
+                                     own));
         launch(work, own, NULL);
         for (int i = 0; i < 4; i++)
             must(CU(cuMemFreeAsync)(columns[i], own));

@@ -20,9 +20,9 @@
 static void *library;
 
 #ifdef SHIM_LINKED_IN /* for TSan, which wants the whole program compiled for it */
-#include "loading/loader.h"
+#include "loading/real_dlsym.h"
 
-void *loader_symbol(void *handle, const char *name)
+void *real_dlsym(void *handle, const char *name)
 {
     return dlsym(handle, name);
 }

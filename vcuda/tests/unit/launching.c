@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "../kernels.h"
-#include "loading/loader.h"
+#include "loading/real_dlsym.h"
 
 #define THREADS 4
 #define LAUNCHES 400 /* of a thread in each round */
@@ -22,7 +22,7 @@ static CUcontext shared;
 static CUfunction function;
 static int rounds = 10;
 
-void *loader_symbol(void *handle, const char *name)
+void *real_dlsym(void *handle, const char *name)
 {
     return dlsym(handle, name);
 }

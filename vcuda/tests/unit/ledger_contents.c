@@ -52,7 +52,7 @@ static void begin(void)
             strcpy(config.devices[i].schedule_path, page);
         }
         state_published = MODE_ACTIVE;
-        schedule_open();
+        schedule_open(&config);
     }
     process()->slot = ledger_attach(ledger, (uint64_t)getpid(), 1, 1);
 }

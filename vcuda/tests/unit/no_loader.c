@@ -1,10 +1,10 @@
-/* no_loader.c: stands in for loader.c where the shim is linked into a program; for one that looks for no driver, unless it
+/* no_loader.c: stands in for loader.c and real_dlsym.c where the shim is linked into a program; for one that looks for no driver, unless it
  * brings a function of its own. */
 #include <stddef.h>
 
-#include "loading/loader.h"
+#include "loading/real_dlsym.h"
 
-__attribute__((weak)) void *loader_symbol(void *handle, const char *name)
+__attribute__((weak)) void *real_dlsym(void *handle, const char *name)
 {
     (void)handle;
     (void)name;

@@ -1,0 +1,38 @@
+/* real_dlsym.h: the dynamic loader's own dlsym and dlvsym, which the shim hides from everybody else. */
+#ifndef VCUDA_REAL_DLSYM_H
+#define VCUDA_REAL_DLSYM_H
+
+#include <stdbool.h>
+
+typedef void *dlsym_function(void *, const char *);
+typedef void *dlvsym_function(void *, const char *, const char *);
+
+/* Set once by vcuda_loader_find, to the same value by whoever comes first; read by loader_entry.S. */
+extern __attribute__((visibility("hidden"))) dlsym_function *vcuda_real_dlsym;
+extern __attribute__((visibility("hidden"))) dlvsym_function *vcuda_real_dlvsym;
+__attribute__((visibility("hidden"))) void vcuda_loader_find(void);
+
+/* As dlsym(handle, name) of the C library, for explicit handles only. */
+void *real_dlsym(void *handle, const char *name);
+
+/* The first caller may be a sanitizer's runtime that is only half there and has hooks of its own on the string
+ * functions: what runs then uses none. */
+static inline bool begins(const char *text, const char *with)
+{
+    while (*with != '\0')
+        if (*text++ != *with++)
+            return false;
+    return true;
+}
+
+/* The name of a file without its folders. */
+static inline const char *file_of(const char *path)
+{
+    const char *file = path;
+    for (; *path != '\0'; path++)
+        if (*path == '/')
+            file = path + 1;
+    return file;
+}
+
+#endif

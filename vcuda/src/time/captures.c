@@ -1,0 +1,51 @@
+#include "time/captures.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* Streams that the program let capture; `captures_lock` guards the list. */
+static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct capture {
+    CUstream stream;
+    struct capture *next;
+} *captures;
+static uint32_t capture_count; /* of the list, read without the lock; atomic */
+
+void captures_begin(CUstream stream)
+{
+    struct capture *ours = malloc(sizeof *ours);
+    if (ours == NULL)
+        return;
+    pthread_mutex_lock(&captures_lock);
+    *ours = (struct capture){stream, captures};
+    captures = ours;
+    __atomic_add_fetch(&capture_count, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&captures_lock);
+}
+
+void captures_end(CUstream stream)
+{
+    pthread_mutex_lock(&captures_lock);
+    for (struct capture **at = &captures; *at != NULL; at = &(*at)->next)
+        if ((*at)->stream == stream) {
+            struct capture *gone = *at;
+            *at = gone->next;
+            free(gone);
+            __atomic_sub_fetch(&capture_count, 1, __ATOMIC_RELEASE);
+            break;
+        }
+    pthread_mutex_unlock(&captures_lock);
+}
+
+bool captures_any(void)
+{
+    return __atomic_load_n(&capture_count, __ATOMIC_ACQUIRE) != 0;
+}
+
+/* Also a stream of which no hook knows may capture: it waited for an event of one that does. */
+bool captures_into(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return REAL(cuStreamIsCapturing) != NULL &&
+           (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}

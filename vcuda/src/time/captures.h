@@ -1,0 +1,15 @@
+/* captures.h: which streams of this process capture, as far as its calls show. */
+#ifndef VCUDA_CAPTURES_H
+#define VCUDA_CAPTURES_H
+
+#include "loading/driver.h"
+
+void captures_begin(CUstream stream);
+/* Nothing where the stream does not capture. */
+void captures_end(CUstream stream);
+
+/* Whether some stream captures; whether this one does, by the driver's word. */
+bool captures_any(void);
+bool captures_into(CUstream stream);
+
+#endif

@@ -1,0 +1,14 @@
+/* wakeup.h: the helper's long pause, which others end. */
+#ifndef VCUDA_WAKEUP_H
+#define VCUDA_WAKEUP_H
+
+#include <stdint.h>
+
+/* Ends the helper's long pause, if it is in one; cheap when it is not. */
+void wakeup_send(void);
+/* By the helper: for so long (less than a second), or until it is woken. */
+void wakeup_wait(uint64_t ns);
+/* Before the first pause of a process, and in the child of a fork. */
+void wakeup_begin(void);
+
+#endif
