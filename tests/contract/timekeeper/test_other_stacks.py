@@ -15,7 +15,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import BY_WORDS, PricePoint
 from timekeeper.domain.timestamps import HOUR, format_instant
-from timekeeper.ledger import reading
+from timekeeper.ledger import keys, reading
 from timekeeper.ledger.codec import decode_session
 from timekeeper.ledger.keys import AccountKeys
 
@@ -242,3 +242,9 @@ def test_the_audit_agrees_where_pods_are_older_than_metering(stage: LedgerHarnes
     write_statuses(stage)
 
     assert audited(stage).differences == ()
+
+
+def test_the_capacity_of_the_nodes_is_written_for_the_idle_share_of_usage(looking: LedgerHarness) -> None:
+    points = looking.client.hgetall(keys.CAPACITY)
+
+    assert [int(rate) for rate in points.values()] == [8 * GPU_SECOND]

@@ -10,7 +10,7 @@ import structlog
 
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.observing import Clocks, namespace_uids
-from timekeeper.controller.state.other_stacks import HeldOf, holdings_of
+from timekeeper.controller.state.other_stacks import HeldOf, OtherCapacity, holdings_of
 from timekeeper.controller.state.sessions import MeteredSession, MeterRules
 from timekeeper.domain.pods import holds_nothing_else
 from timekeeper.domain.sessions import alive_until
@@ -39,6 +39,7 @@ class ReconcileContext:
         silent: the silent nodes, each with the instant since when it has been silent.
         servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
         capacity: the capacity that was last written to the store; None before the first write.
+        elsewhere: the capacity of nodes by other stacks.
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
     """
@@ -52,6 +53,7 @@ class ReconcileContext:
     silent: dict[str, int] = field(default_factory=dict)
     servers: str = ""
     capacity: int | None = None
+    elsewhere: OtherCapacity = field(default_factory=OtherCapacity)
     full: bool = False
     held_back: set[str] = field(default_factory=set)
     _counter: int = 0

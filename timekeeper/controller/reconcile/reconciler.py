@@ -34,7 +34,9 @@ def note_capacity(context: ReconcileContext, now: int) -> None:
     Raises:
         redis.RedisError: the store does not answer.
     """
-    rate = capacity_rate(context.source.mirrors.nodes.items())
+    nodes = context.source.mirrors.nodes.items()
+    own = context.books.rules.own_resources
+    rate = capacity_rate(nodes) + (0 if own is None else context.elsewhere.rate(nodes, own))
     if rate != context.capacity:
         shared.write_capacity(context.client, now, rate)
         context.capacity = rate

@@ -6,21 +6,22 @@ A new node's labels come minutes after its first pods. Until its model is known,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from fairgpu.cluster.api import Json
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.loading import from_now_on
 from timekeeper.domain.attribution import attribution, read_origin
-from timekeeper.domain.holdings.deciding import decide
+from timekeeper.domain.holdings.deciding import capacity, decide
 from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, Holding
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.holdings.observed import HostNode, read_bound_pod, read_host_node
+from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.timestamps import MINUTE
-from timekeeper.sources.base import Mirrors
+from timekeeper.sources.base import Mirrors, uid_of
 
 PROVISIONAL = 10 * MINUTE
 """The time from a session's start for which labels of its node still decide what it holds."""
@@ -51,6 +52,24 @@ def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed]) -> HeldOf:
         return decide(read_bound_pod(pod), node(str(name)), own).holdings
 
     return of
+
+
+@dataclass(slots=True)
+class OtherCapacity:
+    """The capacity of nodes by other stacks; a node is examined again once it has changed."""
+
+    _known: dict[str, tuple[Json, int]] = field(default_factory=dict)
+
+    def rate(self, nodes: Sequence[Json], own: Mapping[str, Listed]) -> int:
+        """Returns the capacity of all nodes, in microGPU-seconds a second."""
+        found: dict[str, tuple[Json, int]] = {}
+        for node in nodes:
+            known = self._known.get(uid_of(node))
+            if known is None or known[0] is not node:
+                known = node, int(GPU_SECOND * capacity(read_host_node(node), own))
+            found[uid_of(node)] = known
+        self._known = found
+        return sum(rate for _, rate in found.values())
 
 
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:

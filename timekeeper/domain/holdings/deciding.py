@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Final
 
 from timekeeper.domain.holdings import aliyun, gpu_manager, hami, kai, listed, nvidia, volcano
+from timekeeper.domain.holdings.device_lists import decode_lists
 from timekeeper.domain.holdings.holding import NOTHING, Decision, Doubt, join
 from timekeeper.domain.holdings.listed import TABLE, Listed
-from timekeeper.domain.holdings.observed import BoundPod, HostNode
+from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
 
 Way = Callable[[BoundPod, HostNode], Decision]
 
@@ -75,6 +77,24 @@ def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision
         covered |= decision.resources
     doubts: frozenset[Doubt] = frozenset().union(*(decision.doubts for decision in found))
     return Decision(join(*(holding for decision in found for holding in decision.holdings)), doubts, covered)
+
+
+def capacity(node: HostNode, own: Mapping[str, Listed]) -> Fraction:
+    """Returns the GPUs of a node by other stacks: what a pod would hold that asks for all that the node offers.
+
+    HAMi and Volcano offer vGPUs, and list the devices themselves.
+
+    Args:
+        node: the node.
+        own: the resources that the admin lists.
+    """
+    for register in (hami.REGISTER, volcano.REGISTER):
+        devices = decode_lists(node.annotations.get(register), None).node
+        if devices is not None:
+            return Fraction(len(devices))
+    offered = {name: units for name, units in node.capacity.items() if is_accelerator(name, own)}
+    held = decide(BoundPod(containers=(Container(offered),)), node, own).holdings
+    return sum((holding.count * max(holding.time, holding.memory) for holding in held), Fraction(0))
 
 
 def _by_table(pod: BoundPod, node: HostNode) -> Decision:

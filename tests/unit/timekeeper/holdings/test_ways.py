@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from timekeeper.domain.holdings.deciding import decide
+from timekeeper.domain.holdings.deciding import capacity, decide
 from timekeeper.domain.holdings.holding import Decision, Doubt
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.holdings.observed import read_bound_pod, read_host_node
@@ -408,6 +408,22 @@ def test_other_vendors_units_are_parts_of_a_device_by_the_table(
     limits: dict[str, str], capacity: dict[str, str], labels: dict[str, str], expected: tuple[str, str, int, str]
 ) -> None:
     assert held(pod(limits), node(capacity, labels)) == [(*expected, expected[-1])]
+
+
+@pytest.mark.parametrize(
+    ("host", "gpus"),
+    [
+        (node({"nvidia.com/gpu": "8"}, gfd()), "8"),
+        (node({"nvidia.com/gpu": "32"}, SHARED), "8"),
+        (node({"nvidia.com/mig-3g.40gb": "2"}, MIXED), "1"),
+        (hami_node(), "2"),
+        (node({"aws.amazon.com/neuroncore": "32", "aws.amazon.com/neuron": "16"}), "16"),
+        (node({"tencent.com/vcuda-core": "400", "tencent.com/vcuda-memory": "240"}), "4"),
+        (node(), "0"),
+    ],
+)
+def test_a_nodes_capacity_is_what_a_pod_would_hold_that_asks_for_all_of_it(host: dict[str, Any], gpus: str) -> None:
+    assert capacity(read_host_node(host), {}) == Fraction(gpus)
 
 
 def test_intels_monitoring_resource_holds_no_device() -> None:
