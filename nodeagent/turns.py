@@ -301,9 +301,10 @@ def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
 
 
 def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tuple[Turn, bool]]) -> list[Turn]:
-    """Cuts the free stretches into the loans, one after the other.
+    """Returns turns in the free time for the containers that borrow, each as long as its loan.
 
-    Where no active container borrows, each that may borrow can start anywhere; the next plan has it as active.
+    Where no active container borrows, every container that may borrow gets all of the free time, so that it can start
+    at any moment; the next plan has it as active.
     """
     stretches = _stretches(free)
     if not loans:

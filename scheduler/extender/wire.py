@@ -30,12 +30,12 @@ class FilterArguments(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def names_text(self) -> bytes:
-        """The names as JSON."""
+        """The names of the nodes, as JSON."""
         return bytes(self.names_json)
 
     @cached_property
     def node_names(self) -> list[str]:
-        """The names.
+        """The names of the nodes.
 
         Raises:
             ArgumentsError: they are no list of names.
@@ -46,7 +46,7 @@ class FilterArguments(msgspec.Struct, frozen=True, dict=True):
             raise ArgumentsError(f"NodeNames: {error}") from error
 
     def has(self, name: str) -> bool:
-        """Whether a node is among them; its name must be one that the API server accepts, without an escape in JSON."""
+        """Whether a node is named; its name must be one that the API server accepts, so without an escape in JSON."""
         return b'"%b"' % name.encode() in self.names_text
 
 

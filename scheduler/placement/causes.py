@@ -63,7 +63,7 @@ class Shortage:
 
 
 def explain(shortage: Shortage, request: Request) -> str:
-    """Returns the text of a cause."""
+    """Returns the text that says why a request fits on none of the nodes with this shortage."""
     wanted, asked, most = request.wanted, shortage.asked, max(shortage.most, 0)
     each = "one GPU" if shortage.gpus == 1 else f"each of {shortage.gpus} GPUs"
     models = _choice(wanted.use_models, wanted.avoid_models)

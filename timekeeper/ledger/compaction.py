@@ -332,7 +332,7 @@ def _blobs(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedP
 
 
 def _with_room(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
-    """Returns the smaller of two packed values that may still grow; empty where neither may.
+    """Returns the packed value to add rows to: the smaller of two that may still grow; empty where neither may.
 
     Only two are read: the one that ends last, which grows, and the shortest one, which a late change began.
     """

@@ -63,7 +63,8 @@ def collective_warnings(pod: dict[str, Any], reading: PodReading, together: Sign
     Args:
         pod: a pod or a pod template.
         reading: its reading.
-        together: the sign in the object around it; None where there is none.
+        together: the field of an enclosing object, such as a Job, that says that several pods work together; None
+            where there is none.
     """
     warnings = []
     for container in reading.all_containers:

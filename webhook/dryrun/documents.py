@@ -112,7 +112,7 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _repeated(root: yaml.Node) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yields each repeated key of a map; an alias counts at its first place."""
+    """Yields each key that a map of a YAML document repeats; an alias counts at its first place."""
     seen: set[int] = set()
     waiting: list[tuple[tuple[str | int, ...], yaml.Node]] = [((), root)]
     named = 0
