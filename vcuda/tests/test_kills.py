@@ -79,6 +79,17 @@ def released(folder: Path, case: str) -> tuple[int, int]:
     return int(charged), int(held)
 
 
+def test_no_liveness_scan_runs_under_the_ledger_s_lock(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    ledger.touch()
+    os.truncate(ledger, LEDGER_SIZE)
+    program = str(BUILD / "tests" / "unit" / "scan_without_the_lock")
+    done = subprocess.run([program, str(ledger)], capture_output=True, text=True, check=True)
+    looks, locked, dead = map(int, done.stdout.split())
+    assert (looks, locked) == (3, 0)
+    assert dead >= 2
+
+
 def test_nothing_is_lost_or_left_over_after_random_kills(node: Node) -> None:
     page = node.folder / "page"
     with Agent(node, page, Tenant("a", 0), drives=True):
