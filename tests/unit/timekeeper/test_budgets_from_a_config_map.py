@@ -1,0 +1,81 @@
+"""Budgets of the mode look: a ConfigMap shown as GPUBudgets, with the statuses that were written of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from timekeeper.domain.budgets import BudgetError, parse_budget
+from timekeeper.sources.base import Mirror
+from timekeeper.sources.looking import BudgetsView, budgets_of
+
+SPEC = "namespaces: [vision-train]\nallowance: {gpuHours: 400}\nperiod: {every: month}\n"
+
+
+def config_map(**data: str) -> dict[str, Any]:
+    return {"metadata": {"name": "fairgpu-budgets", "creationTimestamp": "2026-01-01T00:00:00Z"}, "data": data}
+
+
+def shown(view_of: Mirror) -> dict[str, Any]:
+    return {item["metadata"]["name"]: item for item in view_of.items()}
+
+
+@pytest.fixture
+def mirror() -> Mirror:
+    return Mirror("budgets", lambda: 1)
+
+
+def test_each_key_is_a_budget_with_its_value_as_spec() -> None:
+    (item,) = budgets_of(config_map(vision=SPEC), {})
+
+    assert parse_budget(item).namespaces == {"vision-train"}
+
+
+@pytest.mark.parametrize("text", ["[", "just text", "", "{a: [}", "- 1"])
+def test_a_value_that_is_no_mapping_is_a_budget_that_is_refused_by_name(text: str) -> None:
+    (item,) = budgets_of(config_map(broken=text), {})
+
+    with pytest.raises(BudgetError, match="namespaces"):
+        parse_budget(item)
+    assert item["metadata"]["name"] == "broken"
+
+
+def test_a_changed_line_has_another_generation() -> None:
+    (before,), (after,) = (budgets_of(config_map(vision=text), {}) for text in (SPEC, SPEC.replace("400", "500")))
+
+    assert before["metadata"]["generation"] != after["metadata"]["generation"]
+
+
+def test_a_budget_has_the_status_that_was_kept_of_it(mirror: Mirror) -> None:
+    view = BudgetsView(mirror, lambda: {"vision": {"state": "open"}, "gone": {"state": "held"}})
+    view.replaced([config_map(vision=SPEC)])
+
+    assert shown(mirror)["vision"]["status"] == {"state": "open"}
+    assert view.gone() == ["gone"]
+
+
+def test_a_written_status_and_a_changed_line_are_both_shown(mirror: Mirror) -> None:
+    view = BudgetsView(mirror, dict)
+    view.replaced([config_map(vision=SPEC)])
+    view.stated("vision", {"state": "open"})
+    view.changed("MODIFIED", config_map(vision=SPEC, speech=SPEC))
+
+    assert shown(mirror)["vision"]["status"] == {"state": "open"}
+    assert shown(mirror).keys() == {"vision", "speech"}
+
+
+def test_without_the_config_map_there_are_no_budgets(mirror: Mirror) -> None:
+    view = BudgetsView(mirror, dict)
+    view.replaced([])
+    view.confirmed()
+
+    assert (mirror.items(), mirror.confirmed_at) == ([], 1)
+
+
+def test_a_deleted_config_map_takes_its_budgets_away(mirror: Mirror) -> None:
+    view = BudgetsView(mirror, dict)
+    view.replaced([config_map(vision=SPEC)])
+    view.changed("DELETED", config_map(vision=SPEC))
+
+    assert mirror.items() == []
