@@ -31,7 +31,8 @@ from timekeeper.controller.report.series import BooksRead
 from timekeeper.controller.report.status_writer import StatusWriter
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.observing import Clocks
-from timekeeper.domain.money import SECOND
+from timekeeper.controller.state.other_stacks import unknown_models
+from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError
 from timekeeper.ledger.connection import store_clock
 from timekeeper.ledger.settlement import HeldTerm, LedEpoch, take_epoch
@@ -245,6 +246,7 @@ class LeaderTasks:
         self._measures.clock_ahead.set(leader_term.reconciler.books.pods.ahead / SECOND)
         if full:
             self._measures.settled_at.set(now / SECOND)
+            self._measures.unknown_model.set(unknown_models(leader_term.reconciler.books) / GPU_SECOND)
 
     def _decide(self, plan: Plan, decide: Callable[[_LeaderTerm], Sequence[PodWrite] | None]) -> None:
         """Hands a task's decision to the pod writer, which writes nothing once this process has stopped leading."""

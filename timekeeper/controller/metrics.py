@@ -44,6 +44,11 @@ class JobMeasures:
             "Sessions of running pods that are opened once the store has room for them.",
             registry=self.registry,
         )
+        self.unknown_model = Gauge(
+            "fairgpu_timekeeper_gpus_of_unknown_model",
+            "GPUs, at price 1, that open sessions hold by other stacks and whose model no label names.",
+            registry=self.registry,
+        )
         self.clock_ahead = Gauge(
             "fairgpu_timekeeper_api_server_clock_ahead_seconds",
             "How far the latest creation that the API server has stamped lies ahead of this process's clock.",

@@ -12,6 +12,7 @@ from tests.support.ledger.audited import audited, write_statuses
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
 from timekeeper.controller.state.books import ControllerRules
+from timekeeper.controller.state.other_stacks import unknown_models
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import BY_WORDS, PricePoint
 from timekeeper.domain.timestamps import HOUR, format_instant
@@ -248,3 +249,16 @@ def test_the_capacity_of_the_nodes_is_written_for_the_idle_share_of_usage(lookin
     points = looking.client.hgetall(keys.CAPACITY)
 
     assert [int(rate) for rate in points.values()] == [8 * GPU_SECOND]
+
+
+def test_how_much_is_charged_without_a_known_model_is_counted(looking: LedgerHarness) -> None:
+    write_node(looking, {}, "n2")
+    shared(looking, "known")
+    unknown = shared(looking, "unknown")
+    unknown["spec"]["nodeName"] = "n2"
+    looking.write_pod(unknown)
+    looking.round(10)
+    keeper = looking.keeper
+
+    assert keeper is not None
+    assert unknown_models(keeper.books) == GPU_SECOND

@@ -15,10 +15,11 @@ from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.loading import from_now_on
 from timekeeper.domain.attribution import attribution, read_origin
 from timekeeper.domain.holdings.deciding import capacity, decide
-from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, Holding
+from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, Holding, holding_rate
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.holdings.observed import HostNode, read_bound_pod, read_host_node
 from timekeeper.domain.money import GPU_SECOND
+from timekeeper.domain.pricing import ONE
 from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.timestamps import MINUTE
 from timekeeper.sources.base import Mirrors, uid_of
@@ -93,6 +94,17 @@ def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int)
         metered.session = replace(session, holdings=found, tariff=rates, attribution=shown)
         changed.add(session.uid)
     return changed
+
+
+def unknown_models(books: Books) -> int:
+    """Returns the rate of open sessions' holdings of unknown models at price 1, in microGPU-seconds a second."""
+    return sum(
+        holding_rate(holding, ONE, books.rules.charge.best_effort_floor_percent)
+        for metered in books.pods.sessions.all()
+        if metered.session.end is None
+        for holding in metered.session.holdings
+        if holding.model == UNKNOWN_MODEL
+    )
 
 
 def _lacks_model(holdings: tuple[Holding, ...]) -> bool:
