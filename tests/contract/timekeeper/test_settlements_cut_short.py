@@ -166,3 +166,41 @@ def test_a_pod_that_left_after_its_namespace_moved_is_charged_to_both_payers(cli
         found.add(amount)
         check_books(stage, {("a", month.start): 20, ("b", month.start): amount})
     assert found == {0, 20}
+
+
+def test_a_pod_that_ended_before_its_namespace_moved_costs_the_next_payer_nothing_though_the_leader_stays(
+    client: CutRedis, tmp_path: Path
+) -> None:
+    def prepare(stage: LedgerHarness) -> None:
+        away: list[str] = []
+
+        def step(name: str) -> None:
+            if name in away:
+                away.clear()
+                raise StoreUnavailableError("the connection broke")
+
+        for account in "abcd":
+            stage.budget(account, [f"team-{account}"])
+            stage.pod(f"of-{account}", f"team-{account}")
+        stage.pod("p1", "team-a")
+        stage.lead(step=step)
+        stage.round(10)
+        stage.budget("a", ["nobody"])
+        stage.budget("b", ["team-b", "team-a"])
+        stage.pass_time(10)
+        away.append("settle")  # the move is written, and nothing after it
+        with pytest.raises(StoreUnavailableError):
+            stage.round()
+        stage.pass_time(10)
+
+    for _, stage in stages_cut(client, tmp_path, prepare):
+        stage.finish(stage.source_pod("p1"), 15)
+        stage.round()
+        stage.remove("p1")
+        stage.round(10)
+        month = reading.period_at(client, "b", NOON)
+        assert month is not None
+        found = reading.stored_amounts(client, "b", month.start).get("p1")
+        assert found is None or found.amount == 0
+        assert ("p1", "b") not in reading.open_sessions(client, "", 9)
+        assert not client.hexists("fairgpu:{b}:sessions", "p1")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+import redis
 import structlog
 
 from timekeeper.controller.reconcile import settling
@@ -242,7 +243,11 @@ def _send_batches(
         actions: the actions of these items.
     """
     settlements = [SettlementBatch(account, period, items) for (account, period), items in batches.items()]
-    answers = settle(context.client, revision, now, settlements)
+    try:
+        answers = settle(context.client, revision, now, settlements)
+    except (redis.RedisError, StoreError):
+        _note_unanswered(work, actions)
+        raise
     taken: set[Key] = set()
     refused: dict[Refused, StoreError] = {}
     general: StoreError | None = None
@@ -261,6 +266,22 @@ def _send_batches(
         context.books.not_settled[account] = str(error)
         _log.error("not settled", account=account, period=period, uid=uid, error=str(error))
     return set(refused)
+
+
+def _note_unanswered(work: Work, actions: AbstractSet[LedgerAction]) -> None:
+    """Notes under which further accounts sessions may be open, since the store may have taken items and not answered.
+
+    A session that turns out not to have reached such an account is taken out of it.
+    """
+    for metered, settlement in work.prepared:
+        known = metered.acknowledged
+        opened = {
+            account
+            for (account, _), item in settlement.items.items()
+            if item.action is LedgerAction.OPEN and item.action in actions
+        }
+        if not opened <= {known.open_under}:
+            metered.acknowledged = known._replace(also_open=known.also_open | (opened - {known.open_under}))
 
 
 def _one_by_one(
