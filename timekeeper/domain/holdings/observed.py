@@ -31,7 +31,7 @@ class BoundPod:
     Attributes:
         namespace: its namespace.
         labels: its labels.
-        annotations: its annotations; whoever may edit the pod may write them.
+        annotations: its annotations; every user who may edit the pod may write them.
         containers: the main containers, in their order.
         init: the init containers, in their order.
     """
