@@ -292,6 +292,20 @@ def test_a_leader_that_ends_between_naming_a_new_payer_and_opening_its_account_l
     assert (stage.spent("a"), stage.spent("namespace:team-a")) == (20 * GPU_SECOND, 10 * GPU_SECOND)
 
 
+def test_an_account_that_a_leader_named_as_payer_and_did_not_list_is_listed_by_the_next(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"])
+    stage.round(10)
+    shared.write_assignments(stage.client, {"team-a": ((0, "a"), (stage.now, "namespace:team-a"))})
+    stage.budget("a", ["team-b"])
+    stage.lead()
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.lead()
+    stage.round(10)
+    assert "namespace:team-a" in reading.account_names(stage.client)
+    assert stage.spent("namespace:team-a") == 10 * GPU_SECOND
+
+
 @pytest.mark.parametrize("bill", list(Bill))
 @pytest.mark.parametrize("moves", [False, True])
 def test_a_charge_after_an_end_that_the_store_refused_to_take_back_is_taken_back_by_the_next_leader(

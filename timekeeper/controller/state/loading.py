@@ -150,6 +150,7 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     # A leader may have ended between naming a payer and opening its account.
     books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
     books.ensure_accounts(books.unreadable)
+    shared.write_accounts(client, sorted(books.accounts.keys() - there))
     _take_sessions(client, books, stored)
     _take_amounts(client, books, stored, now)
     for name in lost:
