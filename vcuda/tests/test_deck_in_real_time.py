@@ -6,23 +6,21 @@ import subprocess
 import pytest
 from agent import Agent, Tenant
 from deck_programs import DECK, neighbour, run, two_halves
-from node import BUILD, MIB, SANITIZERS, Node, Share, ended, until
+from node import BUILD, MIB, Node, Share, ended, until
 
 UNDER_TSAN = ["data_frames", "captures", "serving", "pipeline"]
 """As tests.mk builds them with the shim in one program."""
-UNDER_ASAN = {kind: DECK[kind] for kind in DECK if os.environ.get("CI") or DECK[kind][0] in UNDER_TSAN}
+IN_REAL_TIME = {kind: DECK[kind] for kind in DECK if os.environ.get("CI") or DECK[kind][0] in UNDER_TSAN}
 
 
-@pytest.mark.parametrize("kind", UNDER_ASAN)
-@pytest.mark.skipif(not SANITIZERS, reason="the virtual clock shows it otherwise")
-def test_a_program_ends_as_without_the_shim_under_a_sanitizer(node: Node, kind: str) -> None:
+@pytest.mark.parametrize("kind", IN_REAL_TIME)
+def test_a_program_ends_as_without_the_shim(node: Node, kind: str) -> None:
     ours, other = two_halves(node)
     with neighbour(other, virtual=False):
         assert run(ours, DECK[kind], virtual=False)[0] == 0
 
 
 @pytest.mark.parametrize("name", UNDER_TSAN)
-@pytest.mark.skipif(bool(SANITIZERS), reason="built for another sanitizer")
 def test_a_program_that_is_built_for_the_thread_sanitizer_races_for_nothing(node: Node, name: str) -> None:
     ours, _ = two_halves(node)
     (program,) = {program for program in DECK.values() if program[0] == name}
