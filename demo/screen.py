@@ -68,8 +68,8 @@ class Screen:
             for line in lines:
                 self._console.print(f"  {line}", markup=False)
 
-    def act(self, title: str) -> None:
-        """Prints the heading of the next act."""
+    def section(self, title: str) -> None:
+        """Prints the heading of the next section."""
         self._act += 1
         self._console.print()
         self._console.print(f"[bold cyan]{self._act}[/]  [bold]{title}[/]")

@@ -1,4 +1,4 @@
-"""Steps that several acts share: checks, watching the budget, client commands."""
+"""Steps that several sections share: checks, watching the budget, client commands."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from demo import acts
+from demo import sections
 from demo.children import Children, StepError
+from demo.environment import Environment
 from demo.folder import Folder
 from demo.gpus import Gpus
 from demo.screen import Screen
-from demo.stage import Stage
 from fairgpu.commands import CommandError
 
 TITLE = "FairGPU in half a minute"
@@ -24,7 +24,7 @@ INTRODUCTION = (
 
 
 def run(keep: str | None) -> int:
-    """Runs every act; returns 0 only if each step was checked and succeeded.
+    """Runs every section; returns 0 only if each step was checked and succeeded.
 
     Raises:
         CommandError: the folder to keep exists already.
@@ -40,10 +40,10 @@ def run(keep: str | None) -> int:
         stack.callback(gpus.stop)
         gpus.start()
         screen.title(TITLE, INTRODUCTION)
-        stage = Stage(screen, folder, children, gpus)
+        environment = Environment(screen, folder, children, gpus)
         try:
-            for act in acts.ALL:
-                act(stage)
+            for section in sections.ALL:
+                section(environment)
         except StepError as error:
             screen.verdict(f"This step did not happen: {error}", good=False)
             return 1

@@ -14,13 +14,13 @@ from typing import Any
 from node import MIB, Container, Node, Share, uuid
 from shares import begun, paged
 
-from demo.acts import start_services
 from demo.children import Children, wait_until
+from demo.environment import Environment
 from demo.folder import NAMESPACE, Folder
 from demo.gpus import Gpus
 from demo.running import allocation_of, cost, end_sidecars
 from demo.screen import UNIT, Screen
-from demo.stage import Stage
+from demo.sections import start_services
 from demo.steps import STEP_LIMIT_SECONDS, accepted, exact
 from fairgpu import names
 from fairgpu.client import transport
@@ -38,9 +38,9 @@ def pod(name: str, core_percent: int, memory_mib: int) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def bound(stage: Stage, document: Json) -> Json:
+def bound(environment: Environment, document: Json) -> Json:
     """The pod as it runs, once it was admitted and has the simulated GPU's piece that it asked for."""
-    return stage.cluster.bind(accepted(stage.admission.create(NAMESPACE, document), names.IN_BUDGET_CLASS))
+    return environment.cluster.bind(accepted(environment.admission.create(NAMESPACE, document), names.IN_BUDGET_CLASS))
 
 
 def container_of(node: Node, running: Json, slot: int, usage: Path) -> Container:
@@ -50,9 +50,9 @@ def container_of(node: Node, running: Json, slot: int, usage: Path) -> Container
     return Container(node, usage / CONTAINER, (share,), settings={"SIMGPU_LABEL": running["metadata"]["name"]})
 
 
-def sessions(stage: Stage) -> dict[str, Json]:
+def sessions(environment: Environment) -> dict[str, Json]:
     """The reservations on the meter, by their pods' names."""
-    listed = transport.get(stage.server(), f"/v1/sessions?namespace={NAMESPACE}")["sessions"]
+    listed = transport.get(environment.server(), f"/v1/sessions?namespace={NAMESPACE}")["sessions"]
     return {one["pod"]: one for one in listed}
 
 
@@ -68,24 +68,24 @@ def billed(root: Path, documents: Sequence[Json], seconds: float = SECONDS) -> t
     node = Node(root / "node", settings={"SIMGPU_CALL_COSTS": "1"})
     node.folder.mkdir()
     with Children(folder.logs) as children, ExitStack() as ending:
-        stage = Stage(Screen(), folder, children, Gpus())
-        stage.cluster.offer([uuid()])
-        start_services(stage)
-        pods = [bound(stage, document) for document in documents]
+        environment = Environment(Screen(), folder, children, Gpus())
+        environment.cluster.offer([uuid()])
+        start_services(environment)
+        pods = [bound(environment, document) for document in documents]
         containers = [container_of(node, one, slot, folder.usage(one)) for slot, one in enumerate(pods)]
         ending.enter_context(paged(node, containers))
         ending.enter_context(begun([(one, (KERNEL_MICROSECONDS,)) for one in containers], seconds))
         for one in pods:
-            stage.start_sidecar(one)
+            environment.start_sidecar(one)
         time.sleep(seconds)
-        reported = lambda: all(exact(one["used"]) for one in sessions(stage).values())  # noqa: E731 (read once, here)
+        reported = lambda: all(exact(one["used"]) for one in sessions(environment).values())  # noqa: E731 (read once, here)
         wait_until("what each used is reported", reported, children, STEP_LIMIT_SECONDS)
-        stage.command("sessions", "-n", NAMESPACE)
-        used = {name: exact(one["used"]) for name, one in sessions(stage).items()}
-        end_sidecars(children, stage.sidecars)
-        expected = sum(cost(stage.cluster.finish(one)) for one in pods)
-        wait_until("every pod is settled", lambda: stage.sessions() == 0, children, STEP_LIMIT_SECONDS)
-        return used, stage.reading().spent, expected
+        environment.command("sessions", "-n", NAMESPACE)
+        used = {name: exact(one["used"]) for name, one in sessions(environment).items()}
+        end_sidecars(children, environment.sidecars)
+        expected = sum(cost(environment.cluster.finish(one)) for one in pods)
+        wait_until("every pod is settled", lambda: environment.sessions() == 0, children, STEP_LIMIT_SECONDS)
+        return used, environment.reading().spent, expected
 
 
 def show_bill(root: Path, documents: Sequence[Json]) -> tuple[bool, str]:

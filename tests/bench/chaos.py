@@ -54,7 +54,7 @@ def figures() -> list[tuple[str, int, int]]:
         "the clock steps by a day and back": lambda _server, _: step_clock,
         "append-only file cut in the middle": lambda server, _: partial(cut_off, server),
         "restored from an old backup": lambda server, folder: partial(go_back, server, folder),
-        "emptied": lambda _server, _: lambda story: story.stage.client.flushall(),
+        "emptied": lambda _server, _: lambda story: story.harness.client.flushall(),
     }
     for name, blow in blows.items():
         found.append((name, *on_one_server(blow)))
@@ -123,7 +123,7 @@ def full_disk(server: RedisServer, story: ChaosStory) -> None:
 
 def without_memory(story: ChaosStory) -> None:
     """Redis may use no more memory than it does."""
-    client: Any = story.stage.client
+    client: Any = story.harness.client
     client.config_set("maxmemory", client.info("memory")["used_memory"] - 1)
     until_refused(story)
     client.config_set("maxmemory", 0)
@@ -139,10 +139,10 @@ def hang(server: RedisServer, story: ChaosStory) -> None:
 
 def step_clock(story: ChaosStory) -> None:
     """Our clock is a day ahead, then a day behind."""
-    assert story.stage.keeper is not None
+    assert story.harness.keeper is not None
     for skew in (26 * HOUR, -26 * HOUR):
         story.act()
-        story.stage.keeper.reconcile(story.stage.now + skew)
+        story.harness.keeper.reconcile(story.harness.now + skew)
 
 
 def cut_off(server: RedisServer, _story: ChaosStory) -> None:
@@ -171,14 +171,14 @@ def until_refused(story: ChaosStory) -> None:
     while True:
         story.act()
         try:
-            story.stage.round()
+            story.harness.round()
         except StoreError:
             return
 
 
 def begin(folder: Path, client: redis.Redis) -> ChaosStory:
     """A story of this folder."""
-    return ChaosStory(LedgerHarness(made(folder / "stage"), client), 1)
+    return ChaosStory(LedgerHarness(made(folder / "harness"), client), 1)
 
 
 def error_of(story: ChaosStory) -> int:

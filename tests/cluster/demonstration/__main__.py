@@ -19,7 +19,7 @@ from demo.screen import Screen
 from demo.story import interrupt
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.build import ControlPlaneBinariesError
-from tests.cluster.demonstration import acts, services
+from tests.cluster.demonstration import sections, services
 from tests.node.machine import NAMESPACES
 
 TITLE = "FairGPU on a real control plane"
@@ -36,7 +36,7 @@ FAILURES = (StepError, ApiError, AssertionError, TimeoutError, RuntimeError, sub
 
 
 def main() -> int:
-    """Runs every act; 0 only if each step was seen to happen."""
+    """Runs every section; 0 only if each step was seen to happen."""
     screen = Screen()
     real_node = os.environ.get(NAMESPACES) == "1"
     screen.title(TITLE, WITH_A_NODE if real_node else INTRODUCTION)
@@ -46,9 +46,9 @@ def main() -> int:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-demo-", ignore_cleanup_errors=True))
         )
         try:
-            stage = services.build(screen, stack, folder, real_node=real_node)
-            for act in acts.ALL:
-                act(stage)
+            environment = services.build(screen, stack, folder, real_node=real_node)
+            for section in sections.ALL:
+                section(environment)
         except (*FAILURES, ControlPlaneBinariesError) as error:
             screen.verdict(f"This step did not happen: {error}", good=False)
             return 1

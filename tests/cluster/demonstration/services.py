@@ -20,8 +20,8 @@ from tests.cluster.control_plane.control_plane import ControlPlane, running_cont
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import create_node
+from tests.cluster.demonstration.environment import FINANCE, ClusterEnvironment
 from tests.cluster.demonstration.nodes import PlayedNode
-from tests.cluster.demonstration.stage import FINANCE, ClusterStage
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render, wait_for_webhooks
 from tests.cluster.services.certificates import certificates, mounted_certificate
 from tests.cluster.services.replicas import (
@@ -43,9 +43,9 @@ NODE = "gpu-node-1"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
-def build(screen: Screen, stack: ExitStack, folder: Path, *, real_node: bool) -> ClusterStage:
+def build(screen: Screen, stack: ExitStack, folder: Path, *, real_node: bool) -> ClusterEnvironment:
     """Starts everything; what is started ends with the stack."""
-    screen.act("A Kubernetes control plane, and FairGPU on it")
+    screen.section("A Kubernetes control plane, and FairGPU on it")
     screen.say("The first time, its programs are compiled: some ten minutes. Then they are kept in the user's cache.")
     machine = stack.enter_context(demonstrated_node(folder / "node")) if real_node else None
     plane = machine.plane if machine else stack.enter_context(running_control_plane(control_plane_binaries(os.environ)))
@@ -73,7 +73,7 @@ def build(screen: Screen, stack: ExitStack, folder: Path, *, real_node: bool) ->
     wait_until(lambda: _ca_is_there(plane), "the timekeeper has published its CA", READY_LIMIT_SECONDS)
     wait_for_webhooks(plane)
     screen.done("Redis, timekeeper and webhook run, each under its own account")
-    return ClusterStage(
+    return ClusterEnvironment(
         screen=screen,
         children=children,
         plane=plane,

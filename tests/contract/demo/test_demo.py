@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from demo import acts, story
+from demo import sections, story
 from demo.children import StepError
-from demo.stage import Stage
+from demo.environment import Environment
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.patient
@@ -112,10 +112,10 @@ def test_killed_it_takes_all_that_it_started_along(start: Start, tmp_path: Path)
 def test_a_step_that_does_not_happen_fails_the_demonstration(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def never(_stage: Stage) -> None:
+    def never(_environment: Environment) -> None:
         raise StepError("the sun did not rise")
 
-    monkeypatch.setattr(acts, "ALL", (never,))
+    monkeypatch.setattr(sections, "ALL", (never,))
     assert story.run(None) == 1
     assert "This step did not happen: the sun did not rise" in capsys.readouterr().out
 

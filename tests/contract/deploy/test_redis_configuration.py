@@ -160,11 +160,11 @@ def own_server() -> Iterator[Pod]:
 
 def test_the_timekeeper_keeps_its_books_there_and_may_do_nothing_else(server: Pod, tmp_path: Path) -> None:
     with connect(server.settings()) as client:
-        stage = LedgerHarness(tmp_path, client)
-        stage.budget("a", ["team-a"])
-        stage.pod("p1", "team-a")
-        stage.round(10)
-        assert stage.spent("a") == 10 * GPU_SECOND
+        harness = LedgerHarness(tmp_path, client)
+        harness.budget("a", ["team-a"])
+        harness.pod("p1", "team-a")
+        harness.round(10)
+        assert harness.spent("a") == 10 * GPU_SECOND
         for command in ("FLUSHALL", "KEYS *", "CONFIG GET *", "SHUTDOWN", "ACL LIST", "MONITOR", "SCRIPT FLUSH"):
             with pytest.raises(redis.ResponseError, match="no permissions"):
                 client.execute_command(*command.split())

@@ -47,17 +47,17 @@ def read_samples(text: str) -> Families:
 def running_services(folder: Path) -> Iterator[list[int]]:
     """The webhook, the REST API and the jobs, on a Redis of their own; the ports of their metrics."""
     with RedisServer(make(folder / "redis")) as store, store.client() as client:
-        stage = LedgerHarness(make(folder / "timekeeper"), client)
-        stage.now = time.time_ns() - 7200 * SECOND
-        stage.budget("research", ["team-a"], 3, period=month_midway())
-        pod = stage.pod(str(uuid.uuid4()), "team-a")["metadata"]
+        harness = LedgerHarness(make(folder / "timekeeper"), client)
+        harness.now = time.time_ns() - 7200 * SECOND
+        harness.budget("research", ["team-a"], 3, period=month_midway())
+        pod = harness.pod(str(uuid.uuid4()), "team-a")["metadata"]
         for _ in range(12):  # what was spent over the last hour is known once an hour was watched
-            stage.round(590)
+            harness.round(590)
         jobs_port = free_port()
         with (
-            RestServer(stage.folder, store.url) as rest,
+            RestServer(harness.folder, store.url) as rest,
             WebhookServer(make(folder / "webhook")) as webhook,
-            jobs(stage.folder, jobs_port),
+            jobs(harness.folder, jobs_port),
         ):
             wait_until(lambda: "fairgpu_budget_state" in scrape(jobs_port), "budgets are told")
             rest.wait_for("/readyz")

@@ -23,28 +23,28 @@ GPU_HOUR = HOUR * 10**6
 
 
 @pytest.fixture(params=["Redis 6.2", "Redis 7"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
+def harness(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
     if request.param == "Redis 7":
         monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
-    for name in ("redis", "stage"):
+    for name in ("redis", "harness"):
         (tmp_path / name).mkdir()
     with RedisServer(tmp_path / "redis") as server, server.client() as client:
-        yield LedgerHarness(tmp_path / "stage", client)
+        yield LedgerHarness(tmp_path / "harness", client)
 
 
 @pytest.fixture
-def teams(stage: LedgerHarness) -> LedgerHarness:
+def teams(harness: LedgerHarness) -> LedgerHarness:
     """Two teams of one GPU-hour each, with one running pod each."""
     for team in ("a", "b"):
-        stage.budget(team, [f"team-{team}"], gpu_hours=1)
-        stage.pod(f"pod-{team}", f"team-{team}")
-    stage.round()
-    return stage
+        harness.budget(team, [f"team-{team}"], gpu_hours=1)
+        harness.pod(f"pod-{team}", f"team-{team}")
+    harness.round()
+    return harness
 
 
-def reported(stage: LedgerHarness, uid: str, used: int) -> None:
+def reported(harness: LedgerHarness, uid: str, used: int) -> None:
     """What a pod's reports are stored to amount to, in microGPU-seconds."""
-    stage.client.hset(keys.report(uid), mapping={"at": str(stage.now), "used": str(used)})
+    harness.client.hset(keys.report(uid), mapping={"at": str(harness.now), "used": str(used)})
 
 
 @pytest.mark.parametrize("used", [MAX_AMOUNT, MAX_AMOUNT + 1, 10**30])
@@ -145,9 +145,9 @@ BROKEN = {
 }
 
 
-def break_account(stage: LedgerHarness, account: str, broken: str) -> Callable[[], object]:
+def break_account(harness: LedgerHarness, account: str, broken: str) -> Callable[[], object]:
     """Spoils one key of an account; mends it."""
-    client, (name, command, arguments) = stage.client, BROKEN[broken]
+    client, (name, command, arguments) = harness.client, BROKEN[broken]
     place = getattr(keys.AccountKeys(account), name)
     key = place(MONTH) if callable(place) else place
     if command == "HSET":

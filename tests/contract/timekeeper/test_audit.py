@@ -10,10 +10,10 @@ from tests.support.ledger.audited import (
     audited,
     books,
     found,
+    harness,
     in_amount,
     in_hash,
     server,
-    stage,
     write_statuses,
 )
 from tests.support.ledger.harness import MONTH, LedgerHarness, report
@@ -27,7 +27,7 @@ from timekeeper.domain.usage_folding import pack, unfold
 from timekeeper.ledger.compaction import fold_hours, pack_hours
 from timekeeper.ledger.entries import pack_ledger
 
-__all__ = ["books", "server", "stage"]
+__all__ = ["books", "harness", "server"]
 
 
 def test_books_that_were_kept_have_no_difference(books: LedgerHarness) -> None:
@@ -45,61 +45,61 @@ def test_books_whose_ledger_is_packed_have_no_difference(books: LedgerHarness) -
     assert audited(books).differences == ()
 
 
-def without_entries(stage: LedgerHarness) -> None:
-    stage.client.xtrim(KEYS.ledger, maxlen=0, approximate=False)
+def without_entries(harness: LedgerHarness) -> None:
+    harness.client.xtrim(KEYS.ledger, maxlen=0, approximate=False)
 
 
-def with_entry(stage: LedgerHarness) -> None:
+def with_entry(harness: LedgerHarness) -> None:
     fields = {"k": "correction", "p": str(MONTH), "a": "7", "t": "1", "u": "gone", "n": "", "d": "", "x": ""}
-    stage.client.xadd(KEYS.ledger, fields)
+    harness.client.xadd(KEYS.ledger, fields)
 
 
-def entry_of_a_stranger(stage: LedgerHarness) -> None:
+def entry_of_a_stranger(harness: LedgerHarness) -> None:
     fields = {"k": "close", "p": str(MONTH), "a": "7", "t": "1", "u": "stranger", "n": "", "d": "", "x": ""}
-    stage.client.xadd(KEYS.ledger, fields)
+    harness.client.xadd(KEYS.ledger, fields)
 
 
-def an_hour(stage: LedgerHarness) -> tuple[Place, str]:
-    return max(rows_of(stage.client, "a").items(), key=lambda row: int(row[1].split()[0]))
+def an_hour(harness: LedgerHarness) -> tuple[Place, str]:
+    return max(rows_of(harness.client, "a").items(), key=lambda row: int(row[1].split()[0]))
 
 
 def in_an_hour(value: str) -> Corruption:
-    return lambda stage: write_rows(stage.client, "a", {an_hour(stage)[0]: value})
+    return lambda harness: write_rows(harness.client, "a", {an_hour(harness)[0]: value})
 
 
-def a_sum_of_an_hour(stage: LedgerHarness) -> None:
-    ((hour, to), value), *_ = sums_of(stage.client, "a").items()
+def a_sum_of_an_hour(harness: LedgerHarness) -> None:
+    ((hour, to), value), *_ = sums_of(harness.client, "a").items()
     billed, *others = value.split(" ")
-    stage.client.hset(KEYS.sums_of(hour), to, " ".join([str(int(billed) + 1), *others]))
+    harness.client.hset(KEYS.sums_of(hour), to, " ".join([str(int(billed) + 1), *others]))
 
 
-def to_another_month(stage: LedgerHarness) -> None:
-    place, value = an_hour(stage)
-    delete_row(stage.client, "a", place)
-    write_rows(stage.client, "a", {(1, place[1]): value})
+def to_another_month(harness: LedgerHarness) -> None:
+    place, value = an_hour(harness)
+    delete_row(harness.client, "a", place)
+    write_rows(harness.client, "a", {(1, place[1]): value})
 
 
-def folded_and_changed(stage: LedgerHarness) -> None:
-    assert stage.keeper is not None
-    assert fold_hours(stage.client, stage.keeper.epoch, "a", MONTH + 31 * 24 * HOUR, [MONTH])
-    assert found(stage) == set()
-    ((month, blob),) = stage.client.hgetall(KEYS.folded).items()
+def folded_and_changed(harness: LedgerHarness) -> None:
+    assert harness.keeper is not None
+    assert fold_hours(harness.client, harness.keeper.epoch, "a", MONTH + 31 * 24 * HOUR, [MONTH])
+    assert found(harness) == set()
+    ((month, blob),) = harness.client.hgetall(KEYS.folded).items()
     (first, *others) = unfold(blob)
     changed = first._replace(figures=first.figures._replace(billed=first.figures.billed + 1))
-    stage.client.hset(KEYS.folded, month, pack([changed, *others]))
+    harness.client.hset(KEYS.folded, month, pack([changed, *others]))
 
 
-def packed_and_changed_in_part(stage: LedgerHarness) -> None:
+def packed_and_changed_in_part(harness: LedgerHarness) -> None:
     """What questions without details are answered from is not what the rows say."""
-    assert stage.keeper is not None
-    assert pack_hours(stage.client, stage.keeper.epoch, "a", MONTH + 31 * 24 * HOUR)
-    assert found(stage) == set()
-    ((name, blob),) = stage.client.hgetall(KEYS.folded).items()
+    assert harness.keeper is not None
+    assert pack_hours(harness.client, harness.keeper.epoch, "a", MONTH + 31 * 24 * HOUR)
+    assert found(harness) == set()
+    ((name, blob),) = harness.client.hgetall(KEYS.folded).items()
     (first, *others) = unfold(blob)
     changed = pack([first._replace(figures=first.figures._replace(billed=first.figures.billed + 1)), *others])
     plain = int.from_bytes(changed[2:6]), int.from_bytes(blob[2:6])
     mixed = changed[:6] + blob[6:10] + changed[10 : 10 + plain[0]] + blob[10 + plain[1] :]
-    stage.client.hset(KEYS.folded, name, mixed)
+    harness.client.hset(KEYS.folded, name, mixed)
 
 
 STATUS_SPENT = (Figure.STATUS, "status.spent")
@@ -110,7 +110,7 @@ RATES = {(Figure.RATE, "summary"), (Figure.RATE, "state of team-a")}
 CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
     "the total": (in_hash(KEYS.period(MONTH), "total", "1"), {(Figure.SPENT, "")}),
     "the total, which is no number": (in_hash(KEYS.period(MONTH), "total", "much"), {(Figure.SPENT, "")}),
-    "the total, gone": (lambda stage: stage.client.hdel(KEYS.period(MONTH), "total"), {(Figure.SPENT, "")}),
+    "the total, gone": (lambda harness: harness.client.hdel(KEYS.period(MONTH), "total"), {(Figure.SPENT, "")}),
     "the checkpoint": (in_hash(KEYS.period(MONTH), "checkpoint", "5"), {(Figure.CHECKPOINT, "")}),
     "what is gone": (in_hash(KEYS.period(MONTH), "gone", "5"), {(Figure.GONE, "")}),
     "what was granted": (in_hash(KEYS.period(MONTH), "granted", "5"), {(Figure.GRANTED, "")}),
@@ -151,7 +151,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
         {(Figure.SESSION, "running"), *RATES},
     ),
     "a running session without a record": (
-        lambda stage: stage.client.hdel(KEYS.sessions, "running"),
+        lambda harness: harness.client.hdel(KEYS.sessions, "running"),
         {(Figure.SESSION, "running"), *RATES},
     ),
     "an entry too many": (
@@ -171,7 +171,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
     ),
     "an hour's use": (in_an_hour("5 0 0 -"), {(Figure.HOURS, "")}),
     "an hour's sum by namespace and model": (a_sum_of_an_hour, {(Figure.HOURS, "")}),
-    "an hour's use, gone": (lambda stage: delete_rows(stage.client, "a"), {(Figure.HOURS, "")}),
+    "an hour's use, gone": (lambda harness: delete_rows(harness.client, "a"), {(Figure.HOURS, "")}),
     "use put down to an hour of another period": (to_another_month, {(Figure.HOURS, "")}),
     "use that was folded": (folded_and_changed, {(Figure.HOURS, "")}),
     "use that was packed, where it is kept without details": (packed_and_changed_in_part, {(Figure.HOURS, "")}),
@@ -211,23 +211,23 @@ def test_a_budget_that_is_not_there_is_said_to_be_missing(books: LedgerHarness) 
 @pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
 @pytest.mark.parametrize("corrupted", ["running", "ended"])
 def test_an_amount_that_does_not_follow_from_what_was_reported_is_named(
-    stage: LedgerHarness, bill: Bill, corrupted: str
+    harness: LedgerHarness, bill: Bill, corrupted: str
 ) -> None:
-    stage.budget("a", ["team-a"])
-    stage.lead(ControllerRules(bill=bill))
-    pods = {name: stage.pod(name, "team-a", core=50) for name in ("running", "ended")}
-    stage.round()
-    stage.pass_time(100)
+    harness.budget("a", ["team-a"])
+    harness.lead(ControllerRules(bill=bill))
+    pods = {name: harness.pod(name, "team-a", core=50) for name in ("running", "ended")}
+    harness.round()
+    harness.pass_time(100)
     for name in pods:
-        report(stage, name, 1, 20)
-    stage.round()
-    stage.finish(pods["ended"])
-    stage.round(10)
-    write_statuses(stage)
-    assert audited(stage, bill=bill.value).differences == ()
-    more = int(str(stage.client.hget(KEYS.amounts(MONTH), corrupted), "ascii").split()[2]) + 20 * GPU_SECOND
-    in_amount(corrupted, 2, str(more))(stage)
-    differences = audited(stage, bill=bill.value).differences
+        report(harness, name, 1, 20)
+    harness.round()
+    harness.finish(pods["ended"])
+    harness.round(10)
+    write_statuses(harness)
+    assert audited(harness, bill=bill.value).differences == ()
+    more = int(str(harness.client.hget(KEYS.amounts(MONTH), corrupted), "ascii").split()[2]) + 20 * GPU_SECOND
+    in_amount(corrupted, 2, str(more))(harness)
+    differences = audited(harness, bill=bill.value).differences
     assert any(
         (found.figure, found.subject) == (Figure.AMOUNT, corrupted) and "bill" in found.reason for found in differences
     )

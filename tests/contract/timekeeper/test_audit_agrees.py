@@ -54,35 +54,35 @@ def server() -> Iterator[RedisServer]:
 class Play:
     """Budgets of an hour and of a day, and what happens to them."""
 
-    def __init__(self, stage: LedgerHarness, bill: Bill = Bill.RESERVED) -> None:
-        self.stage = stage
+    def __init__(self, harness: LedgerHarness, bill: Bill = Bill.RESERVED) -> None:
+        self.harness = harness
         self.pods: list[dict[str, Any]] = []
         self.payers = {"team-a": "a", "team-b": "b", "team-c": ""}
         self.allowances = {"a": "1", "b": "0.05"}
         self.bill = bill
         self.reports = 0
-        stage.lead(ControllerRules(bill=bill))
+        harness.lead(ControllerRules(bill=bill))
         self.write_budgets()
 
     def write_budgets(self) -> None:
         for name, every in (("a", "hour"), ("b", "day")):
             paid = [namespace for namespace, payer in self.payers.items() if payer == name] or [f"{name}-none"]
             more = {"grace": {"gpuHours": "0.01", "duration": "1h"}} if name == "b" else ROLLOVER
-            self.stage.budget(name, paid, self.allowances[name], period={"every": every}, **more)
+            self.harness.budget(name, paid, self.allowances[name], period={"every": every}, **more)
 
     def do(self, step: tuple[str, Any, Any]) -> None:
         kind, first, second = step
-        stage = self.stage
+        harness = self.harness
         if kind == "pod":
-            self.pods.append(stage.pod(f"p{len(self.pods)}", first, core=second))
+            self.pods.append(harness.pod(f"p{len(self.pods)}", first, core=second))
         elif kind in {"finish", "remove"}:
             self.end(kind, first, second)
         elif kind in {"grant", "take"}:
-            stage.grant(f"g{stage.now}", first, second)
+            harness.grant(f"g{harness.now}", first, second)
         elif kind == "lend":
-            stage.grant(f"g{stage.now}", first, second, expires=format_instant(stage.now + 3 * HOUR))
+            harness.grant(f"g{harness.now}", first, second, expires=format_instant(harness.now + 3 * HOUR))
         elif kind == "correct":
-            stage.correct(f"c{stage.now}", first, second, stage.now - HOUR)
+            harness.correct(f"c{harness.now}", first, second, harness.now - HOUR)
         elif kind == "move":
             self.payers[first] = second
             self.write_budgets()
@@ -94,39 +94,39 @@ class Play:
 
     def keep(self, kind: str, first: Any, second: Any) -> None:
         """What pods and timekeepers do, and not people."""
-        stage = self.stage
+        harness = self.harness
         if kind == "report" and first < len(self.pods) and self.is_open(self.pods[first]["metadata"]["uid"]):
             self.reports += 1
-            report(stage, self.pods[first]["metadata"]["uid"], self.reports, second)
+            report(harness, self.pods[first]["metadata"]["uid"], self.reports, second)
         elif kind == "round":
-            stage.round(first, full=second)
+            harness.round(first, full=second)
         elif kind == "lead":
-            stage.lead(ControllerRules(prices={"A100": (PricePoint(0, Fraction(first)),)}, bill=self.bill))
+            harness.lead(ControllerRules(prices={"A100": (PricePoint(0, Fraction(first)),)}, bill=self.bill))
         elif kind == "write":
             self.write()
 
     def is_open(self, uid: str) -> bool:
         """Whether reports of a pod are taken: a leader has opened its session and not closed it."""
-        return any(known == uid for known, _ in reading.open_sessions(self.stage.client, "", 1000))
+        return any(known == uid for known, _ in reading.open_sessions(self.harness.client, "", 1000))
 
     def end(self, kind: str, index: int, seconds_ago: int) -> None:
         if index >= len(self.pods):
             return
         uid = self.pods[index]["metadata"]["uid"]
-        if not (self.stage.folder / "pods" / f"{uid}.json").exists():
+        if not (self.harness.folder / "pods" / f"{uid}.json").exists():
             return
         if kind == "remove":
-            self.stage.remove(uid)
+            self.harness.remove(uid)
         elif self.pods[index]["status"]["phase"] == "Running":
-            self.stage.finish(self.pods[index], seconds_ago)
+            self.harness.finish(self.pods[index], seconds_ago)
 
     def write(self) -> None:
-        if self.stage.keeper is not None and self.stage.keeper.books.figures:
-            StatusWriter(self.stage.source, self.stage.keeper.books).write(self.stage.now)
-            self.stage.source.refresh()
+        if self.harness.keeper is not None and self.harness.keeper.books.figures:
+            StatusWriter(self.harness.source, self.harness.keeper.books).write(self.harness.now)
+            self.harness.source.refresh()
 
     def settle(self) -> None:
-        self.stage.round(1)
+        self.harness.round(1)
         self.write()
 
 
@@ -141,9 +141,9 @@ def test_whatever_is_settled_in_whatever_order_the_auditor_finds_no_difference(
         for step in steps:
             play.do(step)
         play.settle()
-        stage = play.stage
+        harness = play.harness
         around = AuditEnvironment(
-            client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, lambda _: False
+            client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, lambda _: False
         )
         assert audit(around, AuditRequest(patience_seconds=0, bill=bill.value)).differences == ()
         periods = {int(start) for name in ("a", "b") for start in client.hkeys(f"fairgpu:{{{name}}}:periods")}
@@ -154,8 +154,8 @@ def test_whatever_is_settled_in_whatever_order_the_auditor_finds_no_difference(
 def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisServer, tmp_path: Path) -> None:
     with server.client() as client:
         client.flushall()
-        stage = LedgerHarness(tmp_path, client)
-        play = Play(stage)
+        harness = LedgerHarness(tmp_path, client)
+        play = Play(harness)
         for index in range(40):
             play.do(("pod", NAMESPACES[index % 3], 33))
         play.settle()
@@ -185,7 +185,9 @@ def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisSer
             return False
 
         try:
-            around = AuditEnvironment(client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, wait)
+            around = AuditEnvironment(
+                client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, wait
+            )
             question = AuditRequest(patience_seconds=3 * POLL_SECONDS)
             found = [audit(around, question) for _ in range(8) if not wait(0)]
         finally:

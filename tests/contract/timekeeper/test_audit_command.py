@@ -10,22 +10,22 @@ import pytest
 import redis
 
 from fairgpu.commands import CommandError
-from tests.support.ledger.audited import KEYS, books, server, stage
+from tests.support.ledger.audited import KEYS, books, harness, server
 from tests.support.ledger.harness import MONTH, LedgerHarness
 from tests.support.ports import free_port
 from timekeeper.audit.command import run
 from timekeeper.domain.money import GPU_SECOND
 from timekeeper.settings import TimekeeperSettings
 
-__all__ = ["books", "server", "stage"]
+__all__ = ["books", "harness", "server"]
 
 
-def command(stage: LedgerHarness, *arguments: str) -> subprocess.CompletedProcess[str]:
-    settings = stage.folder / "settings.yaml"
-    port = stage.client.connection_pool.connection_kwargs["port"]
+def command(harness: LedgerHarness, *arguments: str) -> subprocess.CompletedProcess[str]:
+    settings = harness.folder / "settings.yaml"
+    port = harness.client.connection_pool.connection_kwargs["port"]
     settings.write_text(f"timekeeper: {{redis: {{url: 'redis://127.0.0.1:{port}/0'}}}}")
     program = str(Path(sys.executable).with_name("fairgpu"))
-    typed = [program, "audit", "--store-only", "--standalone", str(stage.folder), *arguments]
+    typed = [program, "audit", "--store-only", "--standalone", str(harness.folder), *arguments]
     return subprocess.run(typed, capture_output=True, text=True, check=False, timeout=120)
 
 

@@ -9,10 +9,10 @@ from tests.support.ledger.audited import (
     audited,
     books,
     found,
+    harness,
     in_json,
     in_status,
     server,
-    stage,
     write_statuses,
 )
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
@@ -22,7 +22,7 @@ from timekeeper.audit.difference import Figure
 from timekeeper.domain.money import SECOND
 from timekeeper.ledger import keys
 
-__all__ = ["books", "server", "stage"]
+__all__ = ["books", "harness", "server"]
 
 
 def in_summary(name: str, value: object) -> Corruption:
@@ -40,7 +40,7 @@ def money(amount: int) -> dict[str, str]:
 RATES = {(Figure.RATE, "summary"), (Figure.RATE, "state of team-a")}
 TOLD: dict[str, tuple[Corruption, Found]] = {
     "when the money ran out": (
-        lambda stage: stage.client.hset(KEYS.period(MONTH), "exhausted", str(MONTH)),
+        lambda harness: harness.client.hset(KEYS.period(MONTH), "exhausted", str(MONTH)),
         {(Figure.EXHAUSTED, ""), (Figure.EXHAUSTED, "summary")},
     ),
     "when the summary says the money ran out": (in_summary("exhausted_at", MONTH), {(Figure.EXHAUSTED, "summary")}),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ledger.audited import KEYS, audited, books, found, server, stage, write_statuses
+from tests.support.ledger.audited import KEYS, audited, books, found, harness, server, write_statuses
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, report
 from tests.support.ledger.stored_hours import rows_of, write_rows
 from timekeeper.audit.difference import Figure
@@ -20,7 +20,7 @@ from timekeeper.domain.pricing import Bill
 from timekeeper.domain.timestamps import HOUR
 from timekeeper.ledger import keys
 
-__all__ = ["books", "server", "stage"]
+__all__ = ["books", "harness", "server"]
 
 Change = Callable[[LedgerHarness, int], object]
 DELTAS = (1, 10**6)
@@ -29,12 +29,12 @@ DELTAS = (1, 10**6)
 def figure_in(key: str, field: str, position: int = 0) -> Change:
     """A figure of a hash's value, which spaces divide into parts."""
 
-    def change(stage: LedgerHarness, by: int) -> None:
-        text = stage.client.hget(key, field)
+    def change(harness: LedgerHarness, by: int) -> None:
+        text = harness.client.hget(key, field)
         assert isinstance(text, bytes)
         parts = text.decode().split(" ")
         parts[position] = str(int(parts[position]) + by)
-        stage.client.hset(key, field, " ".join(parts))
+        harness.client.hset(key, field, " ".join(parts))
 
     return change
 
@@ -42,12 +42,12 @@ def figure_in(key: str, field: str, position: int = 0) -> Change:
 def figure_of_json(key: str, field: str, *path: str | int) -> Change:
     """A figure of a hash's value, which is JSON; it stays a text where it is one."""
 
-    def change(stage: LedgerHarness, by: int) -> None:
-        text = stage.client.hget(key, field)
+    def change(harness: LedgerHarness, by: int) -> None:
+        text = harness.client.hget(key, field)
         assert isinstance(text, bytes)
         document = json.loads(text)
         add(document, path, by)
-        stage.client.hset(key, field, json.dumps(document))
+        harness.client.hset(key, field, json.dumps(document))
 
     return change
 
@@ -55,12 +55,12 @@ def figure_of_json(key: str, field: str, *path: str | int) -> Change:
 def figure_of_status(*path: str | int) -> Change:
     """A figure of the budget's status."""
 
-    def change(stage: LedgerHarness, by: int) -> None:
-        file = stage.folder / "status" / "budget-a.json"
+    def change(harness: LedgerHarness, by: int) -> None:
+        file = harness.folder / "status" / "budget-a.json"
         status = json.loads(file.read_text())
         add(status, path, by)
         file.write_text(json.dumps(status))
-        stage.source.refresh()
+        harness.source.refresh()
 
     return change
 
@@ -75,15 +75,15 @@ def add(document: Any, path: tuple[str | int, ...], by: int) -> None:
 def entry_of(kind: str, subject: str) -> Change:
     """The amount of a ledger entry; all entries are written again, since one cannot be changed."""
 
-    def change(stage: LedgerHarness, by: int) -> None:
-        entries: Any = stage.client.xrange(KEYS.ledger)
-        stage.client.delete(KEYS.ledger)
+    def change(harness: LedgerHarness, by: int) -> None:
+        entries: Any = harness.client.xrange(KEYS.ledger)
+        harness.client.delete(KEYS.ledger)
         changed = 0
         for name, fields in entries:
             if (fields[b"k"].decode(), fields[b"d"].decode()) == (kind, subject):
                 fields[b"a"] = str(int(fields[b"a"]) + by)
                 changed += 1
-            stage.client.xadd(KEYS.ledger, fields, id=name)
+            harness.client.xadd(KEYS.ledger, fields, id=name)
         assert changed == 1
 
     return change
@@ -92,10 +92,10 @@ def entry_of(kind: str, subject: str) -> Change:
 def row_of(owner: str) -> Change:
     """What is billed in the row of hours of an owner."""
 
-    def change(stage: LedgerHarness, by: int) -> None:
-        ((place, row),) = [item for item in rows_of(stage.client, "a").items() if owner in item[0][1]]
+    def change(harness: LedgerHarness, by: int) -> None:
+        ((place, row),) = [item for item in rows_of(harness.client, "a").items() if owner in item[0][1]]
         billed, *others = row.split(" ")
-        write_rows(stage.client, "a", {place: " ".join([str(int(billed) + by), *others])})
+        write_rows(harness.client, "a", {place: " ".join([str(int(billed) + by), *others])})
 
     return change
 
@@ -177,16 +177,16 @@ def test_one_wrong_figure_is_named(books: LedgerHarness, name: str, by: int) -> 
 
 
 @pytest.fixture
-def carried(stage: LedgerHarness) -> LedgerHarness:
+def carried(harness: LedgerHarness) -> LedgerHarness:
     """A budget of an hour that has rolled over what its first hour left."""
-    stage.budget("a", ["team-a"], "1", period={"every": "hour"}, rollover={"gpuHours": "0.4"})
-    stage.pod("running", "team-a", core=50)
-    stage.round()
-    stage.round(3600)
-    stage.round(60)
-    write_statuses(stage)
-    assert audited(stage).differences == ()
-    return stage
+    harness.budget("a", ["team-a"], "1", period={"every": "hour"}, rollover={"gpuHours": "0.4"})
+    harness.pod("running", "team-a", core=50)
+    harness.round()
+    harness.round(3600)
+    harness.round(60)
+    write_statuses(harness)
+    assert audited(harness).differences == ()
+    return harness
 
 
 LATER = KEYS.period(NOON + HOUR)
@@ -213,24 +213,24 @@ def test_one_wrong_figure_of_money_that_was_carried_is_named(carried: LedgerHarn
 @pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
 @pytest.mark.parametrize("place", ["amount", "posted", "entry"])
 def test_one_wrong_figure_of_a_session_that_is_billed_by_use_is_named(
-    stage: LedgerHarness, bill: Bill, place: str, by: int
+    harness: LedgerHarness, bill: Bill, place: str, by: int
 ) -> None:
-    stage.budget("a", ["team-a"])
-    stage.lead(ControllerRules(bill=bill))
-    pod = stage.pod("ended", "team-a", core=50)
-    stage.round()
-    stage.pass_time(100)
-    report(stage, "ended", 1, 20)
-    stage.round()
-    stage.finish(pod)
-    stage.round(10)
-    write_statuses(stage)
-    assert audited(stage, bill=bill.value).differences == ()
+    harness.budget("a", ["team-a"])
+    harness.lead(ControllerRules(bill=bill))
+    pod = harness.pod("ended", "team-a", core=50)
+    harness.round()
+    harness.pass_time(100)
+    report(harness, "ended", 1, 20)
+    harness.round()
+    harness.finish(pod)
+    harness.round(10)
+    write_statuses(harness)
+    assert audited(harness, bill=bill.value).differences == ()
     changes = {
         "amount": figure_in(AMOUNTS, "ended", 2),
         "posted": figure_in(AMOUNTS, "ended", 3),
         "entry": entry_of("close", "ended"),
     }
-    changes[place](stage, by)
-    named = {(each.figure, each.subject) for each in audited(stage, bill=bill.value).differences}
+    changes[place](harness, by)
+    named = {(each.figure, each.subject) for each in audited(harness, bill=bill.value).differences}
     assert (Figure.AMOUNT if place == "amount" else Figure.POSTED, "ended") in named

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.ledger.audited import KEYS, audited, in_amount, server, stage
+from tests.support.ledger.audited import KEYS, audited, harness, in_amount, server
 from tests.support.ledger.harness import MONTH, LedgerHarness, report
 from timekeeper.audit.difference import Figure
 from timekeeper.controller.state.books import ControllerRules
@@ -14,30 +14,30 @@ from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.pricing import Bill
 from timekeeper.ledger import keys
 
-__all__ = ["server", "stage"]
+__all__ = ["harness", "server"]
 
 AMOUNT = (Figure.AMOUNT, "p1")
 
 
 @pytest.fixture(params=["hard", "elastic"])
-def reporting(stage: LedgerHarness, request: pytest.FixtureRequest) -> LedgerHarness:
+def reporting(harness: LedgerHarness, request: pytest.FixtureRequest) -> LedgerHarness:
     """A pod with half a GPU that has used it for 40 of 100 seconds, or all of it where it may borrow."""
-    stage.budget("a", ["team-a"])
-    stage.lead(ControllerRules(bill=Bill.USED))
-    item = stage.pod("p1", "team-a", core=50)
+    harness.budget("a", ["team-a"])
+    harness.lead(ControllerRules(bill=Bill.USED))
+    item = harness.pod("p1", "team-a", core=50)
     item["metadata"]["annotations"]["fairgpu.io/core-policy"] = request.param
-    stage.write_pod(item)
-    stage.round()
-    stage.pass_time(100)
-    report(stage, "p1", 1, 90 if request.param == "elastic" else 40)
-    stage.round()
+    harness.write_pod(item)
+    harness.round()
+    harness.pass_time(100)
+    report(harness, "p1", 1, 90 if request.param == "elastic" else 40)
+    harness.round()
     # A report may be under way to the store for a minute after its receipt.
-    stage.round(120)
-    return stage
+    harness.round(120)
+    return harness
 
 
-def found(stage: LedgerHarness) -> set[tuple[Figure, str]]:
-    differences = audited(stage, bill="used").differences
+def found(harness: LedgerHarness) -> set[tuple[Figure, str]]:
+    differences = audited(harness, bill="used").differences
     return {(each.figure, each.subject) for each in differences if each.figure is Figure.AMOUNT}
 
 

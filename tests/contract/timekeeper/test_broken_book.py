@@ -42,27 +42,27 @@ BROKEN_BUDGETS = ["nonsense", b"\xff\xfe", "[]", "null", '{"spec":1}', '{"metada
 
 
 @pytest.fixture
-def teams(stage: LedgerHarness) -> LedgerHarness:
+def teams(harness: LedgerHarness) -> LedgerHarness:
     """Two teams of one GPU-hour each, with one running pod each."""
     for team in ("a", "b"):
-        stage.budget(team, [f"team-{team}"], gpu_hours=1)
-        stage.pod(f"pod-{team}", f"team-{team}")
-    stage.round()
-    stage.round(60)
-    return stage
+        harness.budget(team, [f"team-{team}"], gpu_hours=1)
+        harness.pod(f"pod-{team}", f"team-{team}")
+    harness.round()
+    harness.round(60)
+    return harness
 
 
-def break_entry(stage: LedgerHarness, key: str, field: str, broken: str | bytes) -> Callable[[], object]:
+def break_entry(harness: LedgerHarness, key: str, field: str, broken: str | bytes) -> Callable[[], object]:
     """Spoils one field of a hash; mends it."""
-    before = stage.client.hget(key, field)
+    before = harness.client.hget(key, field)
     assert isinstance(before, bytes)
-    stage.client.hset(key, field, broken)
-    return lambda: stage.client.hset(key, field, before)
+    harness.client.hset(key, field, broken)
+    return lambda: harness.client.hset(key, field, before)
 
 
-def not_settled(stage: LedgerHarness) -> set[str]:
-    assert stage.keeper is not None
-    return set(stage.keeper.books.not_settled)
+def not_settled(harness: LedgerHarness) -> set[str]:
+    assert harness.keeper is not None
+    return set(harness.keeper.books.not_settled)
 
 
 @pytest.mark.parametrize("broken", BROKEN_PAYERS, ids=lambda text: repr(text[:12]))
@@ -226,13 +226,13 @@ def test_a_record_with_a_field_of_another_type_is_its_account_s_error(
     assert teams.spent("a") == (60 + 2 * HOUR + 601) * GPU_SECOND
 
 
-def spoil(stage: LedgerHarness, key: str, broken: str | bytes | None) -> None:
+def spoil(harness: LedgerHarness, key: str, broken: str | bytes | None) -> None:
     """Puts a text where a number belongs, or a key of another type where none is given."""
     if broken is None:
-        stage.client.delete(key)
-        stage.client.rpush(key, "of another type")
+        harness.client.delete(key)
+        harness.client.rpush(key, "of another type")
     else:
-        stage.client.set(key, broken)
+        harness.client.set(key, broken)
 
 
 @pytest.mark.parametrize("broken", ["soon", b"\xff", "1e3", "", "-7", "9" * 400, None])

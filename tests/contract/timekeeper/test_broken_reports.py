@@ -53,22 +53,22 @@ BROKEN = {
 
 
 @pytest.fixture(params=[Bill.RESERVED, Bill.USED])
-def teams(stage: LedgerHarness, request: pytest.FixtureRequest) -> LedgerHarness:
+def teams(harness: LedgerHarness, request: pytest.FixtureRequest) -> LedgerHarness:
     """Two teams of one GPU-hour each, with one running pod each, on a node that says nothing."""
     for team in ("a", "b"):
-        stage.budget(team, [f"team-{team}"], gpu_hours=1)
-        stage.pod(f"pod-{team}", f"team-{team}")
-    stage.lead(ControllerRules(bill=request.param))
-    stage.round()
-    stage.round(60)
+        harness.budget(team, [f"team-{team}"], gpu_hours=1)
+        harness.pod(f"pod-{team}", f"team-{team}")
+    harness.lead(ControllerRules(bill=request.param))
+    harness.round()
+    harness.round(60)
     for team in ("a", "b"):
-        report(stage, f"pod-{team}", 1, 60)
-    return stage
+        report(harness, f"pod-{team}", 1, 60)
+    return harness
 
 
-def lead_again(stage: LedgerHarness) -> None:
-    assert stage.keeper is not None
-    stage.lead(stage.keeper.books.rules)
+def lead_again(harness: LedgerHarness) -> None:
+    assert harness.keeper is not None
+    harness.lead(harness.keeper.books.rules)
 
 
 def go_on_and_end(teams: LedgerHarness) -> None:
@@ -89,8 +89,8 @@ def go_on_and_end(teams: LedgerHarness) -> None:
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
 
 
-def usages(stage: LedgerHarness) -> list[object]:
-    return list(accounts_usage(stage.client, ["a", "b"], reading.assignments(stage.client)))
+def usages(harness: LedgerHarness) -> list[object]:
+    return list(accounts_usage(harness.client, ["a", "b"], reading.assignments(harness.client)))
 
 
 @pytest.mark.parametrize(

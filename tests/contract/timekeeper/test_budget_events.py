@@ -51,7 +51,7 @@ class World(KeptWorld):
     def spend(self, **spec: Any) -> None:
         """The budget, and its pod since now."""
         self.replace("budgets", [budget_object("a", ["team-a"], **{"allowance": {"gpuHours": 2}, **spec})])
-        self.replace("pods", [self.stage.pod("p1", "team-a")])
+        self.replace("pods", [self.harness.pod("p1", "team-a")])
         self.after(0)
 
     def after(self, seconds: float) -> list[str]:
@@ -109,9 +109,9 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_shown_why_it_is_released(wor
     world.spend(onExhausted="hold")
     assert world.after(2 * HOUR) == ["BudgetHeld"]
     assert "New pods wait; running ones go on." in world.notices[-1].message
-    world.stage.gated("waits", "team-a", core=50)
-    world.stage.source.refresh()
-    world.mirrors.pods.changed("ADDED", next(p for p in world.stage.source.mirrors.pods.items() if "waits" in str(p)))
+    world.harness.gated("waits", "team-a", core=50)
+    world.harness.source.refresh()
+    world.mirrors.pods.changed("ADDED", next(p for p in world.harness.source.mirrors.pods.items() if "waits" in str(p)))
     world.after(0)
     for _ in range(2):
         assert world.jobs.release(world.now) == 0
@@ -139,9 +139,9 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_shown_why_it_is_released(wor
 def test_a_held_pod_is_shown_anew_of_money_that_does_not_reach_it(world: World) -> None:
     world.spend(onExhausted="hold")
     world.after(3 * HOUR)
-    world.stage.gated("waits", "team-a", core=100)
-    world.stage.source.refresh()
-    world.mirrors.pods.changed("ADDED", next(p for p in world.stage.source.mirrors.pods.items() if "waits" in str(p)))
+    world.harness.gated("waits", "team-a", core=100)
+    world.harness.source.refresh()
+    world.mirrors.pods.changed("ADDED", next(p for p in world.harness.source.mirrors.pods.items() if "waits" in str(p)))
     for gpu_hours in (0, 1, 0):
         if gpu_hours:
             world.grant(gpu_hours)

@@ -12,97 +12,97 @@ from timekeeper.ledger.client import StoreEmptyError
 from timekeeper.ledger.reading import load_accounts
 
 
-def test_a_budget_edited_into_nonsense_goes_on_as_it_last_was_under_every_later_leader(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"], 7, period={"every": "hour"})
-    stage.pod("p1", "team-a")
-    stage.round(10)
-    stage.budget("a", ["team-a"], "a lot", period={"every": "hour"})
-    stage.round(10)
+def test_a_budget_edited_into_nonsense_goes_on_as_it_last_was_under_every_later_leader(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], 7, period={"every": "hour"})
+    harness.pod("p1", "team-a")
+    harness.round(10)
+    harness.budget("a", ["team-a"], "a lot", period={"every": "hour"})
+    harness.round(10)
     for _ in range(2):
-        stage.lead()
-        stage.round(3600)
-    assert published(stage, "a").available == 7 * GPU_HOUR
-    assert stage.spent("a", NOON + HOUR) == 3600 * GPU_SECOND
-    assert stage.keeper is not None
-    assert "a" in stage.keeper.books.budgets.budget_faults
-    stage.budget("a", ["team-a"], 8, period={"every": "hour"})
-    stage.round(1)
-    assert published(stage, "a").available == 8 * GPU_HOUR
+        harness.lead()
+        harness.round(3600)
+    assert published(harness, "a").available == 7 * GPU_HOUR
+    assert harness.spent("a", NOON + HOUR) == 3600 * GPU_SECOND
+    assert harness.keeper is not None
+    assert "a" in harness.keeper.books.budgets.budget_faults
+    harness.budget("a", ["team-a"], 8, period={"every": "hour"})
+    harness.round(1)
+    assert published(harness, "a").available == 8 * GPU_HOUR
 
 
-def test_a_budget_that_is_made_again_under_its_name_takes_nothing_from_the_earlier_one(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"], 7)
-    stage.round(10)
-    stage.budget("a", ["team-a"], "a lot")
-    stage.budgets[-1]["metadata"]["uid"] = "another"
-    stage.write_budgets()
-    stage.lead()
-    stage.round(10)
-    assert stage.keeper is not None
-    assert "a" not in stage.keeper.books.budgets.budgets
+def test_a_budget_that_is_made_again_under_its_name_takes_nothing_from_the_earlier_one(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], 7)
+    harness.round(10)
+    harness.budget("a", ["team-a"], "a lot")
+    harness.budgets[-1]["metadata"]["uid"] = "another"
+    harness.write_budgets()
+    harness.lead()
+    harness.round(10)
+    assert harness.keeper is not None
+    assert "a" not in harness.keeper.books.budgets.budgets
 
 
 def test_a_budget_that_is_deleted_across_a_periods_end_while_nobody_leads_pays_until_that_is_seen(
-    stage: LedgerHarness,
+    harness: LedgerHarness,
 ) -> None:
-    stage.budget("a", ["team-a"], 7, period={"every": "hour"})
-    stage.pod("p1", "team-a")
-    stage.round(60)
-    stage.budgets = []
-    stage.write_budgets()
-    stage.pass_time(3 * 3600)
-    stage.lead()
-    stage.round()
-    assert [stage.spent("a", NOON + hour * HOUR) for hour in range(4)] == [3600 * GPU_SECOND] * 3 + [60 * GPU_SECOND]
-    stage.round(10)
-    stage.round(2 * 3600)
-    month = published(stage, "namespace:team-a").period_start
-    assert stage.spent("namespace:team-a", month) == 7210 * GPU_SECOND
-    assert stage.spent("a", NOON + 3 * HOUR) == 60 * GPU_SECOND
-    (account,) = load_accounts(stage.client, ["a"])
+    harness.budget("a", ["team-a"], 7, period={"every": "hour"})
+    harness.pod("p1", "team-a")
+    harness.round(60)
+    harness.budgets = []
+    harness.write_budgets()
+    harness.pass_time(3 * 3600)
+    harness.lead()
+    harness.round()
+    assert [harness.spent("a", NOON + hour * HOUR) for hour in range(4)] == [3600 * GPU_SECOND] * 3 + [60 * GPU_SECOND]
+    harness.round(10)
+    harness.round(2 * 3600)
+    month = published(harness, "namespace:team-a").period_start
+    assert harness.spent("namespace:team-a", month) == 7210 * GPU_SECOND
+    assert harness.spent("a", NOON + 3 * HOUR) == 60 * GPU_SECOND
+    (account,) = load_accounts(harness.client, ["a"])
     assert account.periods[-1].start == NOON + 3 * HOUR
 
 
 def test_a_budget_that_is_deleted_across_a_periods_end_under_a_leader_pays_until_that_is_seen(
-    stage: LedgerHarness,
+    harness: LedgerHarness,
 ) -> None:
-    stage.budget("a", ["team-a"], 7, period={"every": "hour"})
-    stage.pod("p1", "team-a")
-    stage.round(3590)
-    stage.budgets = []
-    stage.write_budgets()
-    stage.round(30)
-    assert [stage.spent("a", NOON + hour * HOUR) for hour in range(2)] == [3600 * GPU_SECOND, 20 * GPU_SECOND]
+    harness.budget("a", ["team-a"], 7, period={"every": "hour"})
+    harness.pod("p1", "team-a")
+    harness.round(3590)
+    harness.budgets = []
+    harness.write_budgets()
+    harness.round(30)
+    assert [harness.spent("a", NOON + hour * HOUR) for hour in range(2)] == [3600 * GPU_SECOND, 20 * GPU_SECOND]
 
 
-def test_a_leader_whose_store_was_emptied_writes_down_again_what_budgets_last_were(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"], 7)
-    stage.round(10)
-    stage.client.flushall()
+def test_a_leader_whose_store_was_emptied_writes_down_again_what_budgets_last_were(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], 7)
+    harness.round(10)
+    harness.client.flushall()
     with pytest.raises(StoreEmptyError):
-        stage.round(10)
-    stage.round(1)
-    assert reading.budgets_and_faults(stage.client)[0].keys() == {"a"}
+        harness.round(10)
+    harness.round(1)
+    assert reading.budgets_and_faults(harness.client)[0].keys() == {"a"}
 
 
 def test_who_paid_before_a_namespace_moved_is_known_though_store_and_process_are_lost_at_once(
-    stage: LedgerHarness,
+    harness: LedgerHarness,
 ) -> None:
-    stage.budget("a", ["team-a"])
-    stage.budget("b", ["team-b"])
-    stage.pod("p1", "team-a")
-    stage.round(100)
-    stage.budget("a", ["other"])
-    stage.budget("b", ["team-b", "team-a"])
-    stage.round(0)
-    stage.round(50)
-    assert stage.keeper is not None
-    StatusWriter(stage.source, stage.keeper.books).write(stage.now)
-    stage.client.flushall()
-    stage.lead()
-    stage.round(10)
-    assert (stage.spent("a"), stage.spent("b")) == (100 * GPU_SECOND, 60 * GPU_SECOND)
-    assert reading.assignments(stage.client)["team-a"][-1][1] == "b"
+    harness.budget("a", ["team-a"])
+    harness.budget("b", ["team-b"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.budget("a", ["other"])
+    harness.budget("b", ["team-b", "team-a"])
+    harness.round(0)
+    harness.round(50)
+    assert harness.keeper is not None
+    StatusWriter(harness.source, harness.keeper.books).write(harness.now)
+    harness.client.flushall()
+    harness.lead()
+    harness.round(10)
+    assert (harness.spent("a"), harness.spent("b")) == (100 * GPU_SECOND, 60 * GPU_SECOND)
+    assert reading.assignments(harness.client)["team-a"][-1][1] == "b"
 
 
 def test_a_move_before_this_period_is_shown_no_more() -> None:

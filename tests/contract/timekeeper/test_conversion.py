@@ -25,9 +25,9 @@ class KilledError(BaseException):
 
 
 @pytest.fixture
-def old_store(stage: LedgerHarness) -> LedgerHarness:
-    begin(stage)
-    return stage
+def old_store(harness: LedgerHarness) -> LedgerHarness:
+    begin(harness)
+    return harness
 
 
 def test_an_old_store_shows_the_same_once_a_leader_has_taken_it_over(old_store: LedgerHarness) -> None:

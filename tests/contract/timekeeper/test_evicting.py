@@ -51,7 +51,7 @@ class World(KeptWorld):
     def begin(self, *names: str, **spec: Any) -> None:
         """The budget, and pods that run since now."""
         self.replace("budgets", [budget_object("a", ["team-a"], **{**EVICT, **spec})])
-        self.replace("pods", [self.stage.pod(name, "team-a") for name in names])
+        self.replace("pods", [self.harness.pod(name, "team-a") for name in names])
         self.after(0)
 
     def after(self, seconds: float) -> list[str]:
@@ -206,7 +206,7 @@ def test_the_pods_that_one_teams_disruption_budgets_keep_save_those_of_no_other_
     """Each is asked for again every ten seconds, and there are more than a turn has room for."""
     kept = [f"kept-{number}" for number in range(40)]
     world.replace("budgets", [budget_object(name, [f"team-{name}"], **EVICT) for name in "ab"])
-    pods = [*(world.stage.pod(name, "team-a") for name in kept), world.stage.pod("goes", "team-b")]
+    pods = [*(world.harness.pod(name, "team-a") for name in kept), world.harness.pod("goes", "team-b")]
     world.replace("pods", pods)
     world.after(0)
     world.kept.update(kept)

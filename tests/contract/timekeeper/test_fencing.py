@@ -36,10 +36,10 @@ ACTS = st.one_of(
 class Leader:
     """The jobs of one process, whose Lease says what the test says, on a monotonic clock of the test's own."""
 
-    def __init__(self, stage: LedgerHarness, name: str) -> None:
+    def __init__(self, harness: LedgerHarness, name: str) -> None:
         self.clock = 0.0
         self.term = Term(lambda: self.clock)
-        world = TaskEnvironment(stage.client, stage.source, self.term, lambda: stage.now, holder=name)
+        world = TaskEnvironment(harness.client, harness.source, self.term, lambda: harness.now, holder=name)
         self.work = LeaderTasks(world, ControllerRules(), JobMeasures())
         self.latest = 0
         """The latest term that the Lease gave it."""
@@ -65,71 +65,71 @@ class Leader:
 
 
 @pytest.fixture
-def stage(stage: LedgerHarness) -> LedgerHarness:
-    stage.budget("a", ["team-a"])
-    stage.pod("p1", "team-a")
-    stage.source.refresh()
-    return stage
+def harness(harness: LedgerHarness) -> LedgerHarness:
+    harness.budget("a", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.source.refresh()
+    return harness
 
 
-def test_a_fenced_leader_that_asks_again_is_refused_and_its_successor_goes_on(stage: LedgerHarness) -> None:
-    first, second = Leader(stage, "first"), Leader(stage, "second")
+def test_a_fenced_leader_that_asks_again_is_refused_and_its_successor_goes_on(harness: LedgerHarness) -> None:
+    first, second = Leader(harness, "first"), Leader(harness, "second")
     first.look(1)
     first.work.settle()
     second.look(2)
     second.work.settle()
-    epoch = highest_epoch(stage.client)
+    epoch = highest_epoch(harness.client)
     for _ in range(3):
-        stage.pass_time(10)
+        harness.pass_time(10)
         first.work.settle()
         assert first.term.number() is None
         first.look(1)  # its view of the Lease is old
         first.work.react()
         second.work.settle()
         assert second.term.number() == 2
-    assert highest_epoch(stage.client) == epoch
-    assert stage.spent("a") == 30 * GPU_SECOND
+    assert highest_epoch(harness.client) == epoch
+    assert harness.spent("a") == 30 * GPU_SECOND
 
 
 @pytest.mark.parametrize("lost", ["emptied", "gone back to the first leader's term", "gone back to before any term"])
 def test_a_fenced_leader_is_refused_by_a_store_that_lost_its_successor_s_term_once_that_one_has_written(
-    stage: LedgerHarness, lost: str
+    harness: LedgerHarness, lost: str
 ) -> None:
-    first, second = Leader(stage, "first"), Leader(stage, "second")
+    first, second = Leader(harness, "first"), Leader(harness, "second")
     first.look(1)
     first.work.settle()
-    before = {key: stage.client.dump(key) for key in stage.client.scan_iter()}
+    before = {key: harness.client.dump(key) for key in harness.client.scan_iter()}
     second.look(2)
     second.work.settle()
-    epoch = highest_epoch(stage.client)
-    stage.client.flushall()
+    epoch = highest_epoch(harness.client)
+    harness.client.flushall()
     if lost != "emptied":
         for key, dumped in before.items():
-            stage.client.restore(key, 0, dumped)
-        stage.client.replicaof("127.0.0.1", "1")  # so that it is another history of the server
-        stage.client.replicaof("NO", "ONE")
+            harness.client.restore(key, 0, dumped)
+        harness.client.replicaof("127.0.0.1", "1")  # so that it is another history of the server
+        harness.client.replicaof("NO", "ONE")
     if lost == "gone back to before any term":
-        stage.client.delete(keys.BOOK_TERM, keys.BOOK_EPOCH)
+        harness.client.delete(keys.BOOK_TERM, keys.BOOK_EPOCH)
     for _ in range(3):
-        stage.pass_time(10)
+        harness.pass_time(10)
         second.work.settle()
         second.work.settle()
         first.look(1)
         first.work.settle()
         assert first.term.number() is None
         assert second.term.number() == 2
-    assert highest_epoch(stage.client) == epoch
-    assert stage.client.get(keys.BOOK_TERM) == b"2 second"
-    assert stage.spent("a") == 30 * GPU_SECOND
+    assert highest_epoch(harness.client) == epoch
+    assert harness.client.get(keys.BOOK_TERM) == b"2 second"
+    assert harness.spent("a") == 30 * GPU_SECOND
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=st.lists(st.tuples(ACTS, st.lists(ACTS, max_size=2), st.integers(0, 8)), min_size=4, max_size=16))
 def test_whatever_happens_in_the_middle_of_rounds_nobody_fences_the_holder_of_the_latest_term(
-    stage: LedgerHarness, acts: list[tuple[tuple[str, str], list[tuple[str, str]], int]]
+    harness: LedgerHarness, acts: list[tuple[tuple[str, str], list[tuple[str, str]], int]]
 ) -> None:
-    stage.client.flushall()
-    leaders = {name: Leader(stage, name) for name in LEADERS}
+    harness.client.flushall()
+    leaders = {name: Leader(harness, name) for name in LEADERS}
     holder = leaders["first"]
     holder.look(1)
     holder.settle()
@@ -151,14 +151,14 @@ def test_whatever_happens_in_the_middle_of_rounds_nobody_fences_the_holder_of_th
                 act(what, other)
 
     for (what, name), between, after in acts:
-        stage.pass_time(1)
+        harness.pass_time(1)
         act(what, name, after, lambda between=between, name=name: elsewhere(between, name))
         assert holder.term.number() == holder.latest
-    stage.pass_time(1)
+    harness.pass_time(1)
     holder.settle()
     assert holder.term.number() == holder.latest
-    assert stage.client.get(keys.BOOK_TERM) == f"{holder.latest} {holder_name(leaders, holder)}".encode()
-    assert stage.spent("a") == (stage.now - NOON) // SECOND * GPU_SECOND
+    assert harness.client.get(keys.BOOK_TERM) == f"{holder.latest} {holder_name(leaders, holder)}".encode()
+    assert harness.spent("a") == (harness.now - NOON) // SECOND * GPU_SECOND
 
 
 def holder_name(leaders: dict[str, Leader], holder: Leader) -> str:
@@ -188,5 +188,5 @@ def test_an_epoch_is_given_again_to_the_holder_of_the_latest_term_alone(client: 
 
 
 @pytest.fixture
-def client(stage: LedgerHarness) -> redis.Redis:
-    return stage.client
+def client(harness: LedgerHarness) -> redis.Redis:
+    return harness.client

@@ -25,30 +25,30 @@ KEYS = AccountKeys("a")
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
+def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     with redis_server.client(socket_timeout=5) as client:
-        stage = LedgerHarness(tmp_path, client)
-        stage.budget("a", ["team-a"])
-        stage.pod("p", "team-a")
-        stage.round()
-        stage.round(60)
-        assert stage.keeper is not None
-        StatusWriter(stage.source, stage.keeper.books).write(stage.now)
-        stage.source.refresh()
-        yield stage
+        harness = LedgerHarness(tmp_path, client)
+        harness.budget("a", ["team-a"])
+        harness.pod("p", "team-a")
+        harness.round()
+        harness.round(60)
+        assert harness.keeper is not None
+        StatusWriter(harness.source, harness.keeper.books).write(harness.now)
+        harness.source.refresh()
+        yield harness
 
 
 class Job:
     """The hourly audit of one process."""
 
-    def __init__(self, stage: LedgerHarness) -> None:
+    def __init__(self, harness: LedgerHarness) -> None:
         self.registry = CollectorRegistry()
         self.term = Term(lambda: 0.0)
         around = AuditEnvironment(
-            stage.client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, lambda _: False
+            harness.client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, lambda _: False
         )
         measures = AuditMeasures(self.registry)
-        self.auditor = Auditor(around, AuditRequest(patience_seconds=0), stage.source, self.term, measures)
+        self.auditor = Auditor(around, AuditRequest(patience_seconds=0), harness.source, self.term, measures)
 
     def lead(self) -> None:
         self.term.hold(1, 100.0)
@@ -57,53 +57,53 @@ class Job:
         return self.registry.get_sample_value(f"fairgpu_timekeeper_audit_{name}", labels)
 
 
-def events(stage: LedgerHarness) -> list[dict[str, str]]:
-    file = stage.folder / "events.jsonl"
+def events(harness: LedgerHarness) -> list[dict[str, str]]:
+    file = harness.folder / "events.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
     return [found for found in map(json.loads, lines) if found["reason"] == "LedgerDiffers"]
 
 
-def test_the_leader_reports_a_figure_that_differs(stage: LedgerHarness) -> None:
-    job = Job(stage)
+def test_the_leader_reports_a_figure_that_differs(harness: LedgerHarness) -> None:
+    job = Job(harness)
     job.lead()
-    stage.client.hset(KEYS.period(MONTH), "gone", "5")
+    harness.client.hset(KEYS.period(MONTH), "gone", "5")
     job.auditor.audit()
     assert job.value("differences", figure="gone") == 1
     assert job.value("differences", figure="spent") == 0
-    assert job.value("timestamp_seconds") == pytest.approx(stage.now / 1e9, abs=60)
-    (event,) = events(stage)
+    assert job.value("timestamp_seconds") == pytest.approx(harness.now / 1e9, abs=60)
+    (event,) = events(harness)
     assert event["regarding"] == "budget-a"
     assert "gone is 5 (0 GPUh), must be 0 (0.00 GPUh)" in event["message"]
     assert event["message"].endswith("All of them: fairgpu audit --budget a")
 
 
-def test_once_the_figure_is_right_again_the_metric_says_so(stage: LedgerHarness) -> None:
-    job = Job(stage)
+def test_once_the_figure_is_right_again_the_metric_says_so(harness: LedgerHarness) -> None:
+    job = Job(harness)
     job.lead()
-    stage.client.hset(KEYS.period(MONTH), "gone", "5")
+    harness.client.hset(KEYS.period(MONTH), "gone", "5")
     job.auditor.audit()
-    stage.client.hset(KEYS.period(MONTH), "gone", "0")
+    harness.client.hset(KEYS.period(MONTH), "gone", "0")
     job.auditor.audit()
     assert job.value("differences", figure="gone") == 0
-    assert len(events(stage)) == 1
+    assert len(events(harness)) == 1
 
 
-def test_who_does_not_lead_shows_nothing(stage: LedgerHarness) -> None:
-    job = Job(stage)
-    stage.client.hset(KEYS.period(MONTH), "gone", "5")
+def test_who_does_not_lead_shows_nothing(harness: LedgerHarness) -> None:
+    job = Job(harness)
+    harness.client.hset(KEYS.period(MONTH), "gone", "5")
     job.auditor.audit()
     assert job.value("differences", figure="gone") == 0
     assert job.value("timestamp_seconds") == 0
-    assert events(stage) == []
+    assert events(harness) == []
 
 
-def test_an_audit_without_a_store_leaves_what_is_known(stage: LedgerHarness, redis_server: RedisServer) -> None:
-    job = Job(stage)
+def test_an_audit_without_a_store_leaves_what_is_known(harness: LedgerHarness, redis_server: RedisServer) -> None:
+    job = Job(harness)
     job.lead()
-    stage.client.hset(KEYS.period(MONTH), "gone", "5")
+    harness.client.hset(KEYS.period(MONTH), "gone", "5")
     job.auditor.audit()
     redis_server.kill()
     with pytest.raises(redis_library.RedisError):
-        stage.client.ping()
+        harness.client.ping()
     job.auditor.audit()
     assert job.value("differences", figure="gone") == 1

@@ -52,17 +52,17 @@ def truth(pods: list[Reserved], payers: list[tuple[int, dict[str, str]]], now: i
 class Story:
     """Hours of a cluster in one sitting: pods come, finish and are removed, a namespace moves, grants come."""
 
-    def __init__(self, stage: LedgerHarness, seed: int) -> None:
-        self.stage = stage
+    def __init__(self, harness: LedgerHarness, seed: int) -> None:
+        self.harness = harness
         self.random = chance(seed)
         self.pods: dict[str, Reserved] = {}
         self.objects: dict[str, dict[str, Any]] = {}
         self.payers: list[tuple[int, dict[str, str]]] = [(0, {"team-a": "a", "team-b": "b"})]
         self.granted = 0
-        stage.budget("a", ["team-a"], period={"every": "hour"})
-        stage.budget("b", ["team-b"], period={"every": "hour"})
+        harness.budget("a", ["team-a"], period={"every": "hour"})
+        harness.budget("b", ["team-b"], period={"every": "hour"})
         # An account charges nothing from before the period in which a leader first sees it.
-        stage.round()
+        harness.round()
 
     def step(self, number: int) -> None:
         """Lets something happen, then time pass."""
@@ -71,39 +71,39 @@ class Story:
         running = [uid for uid, pod in self.pods.items() if pod.end is None]
         if running and self.random.random() < 0.6:
             self.finish(self.random.choice(running))
-        ended = [uid for uid in self.objects if (self.pods[uid].end or self.stage.now) < self.stage.now]
+        ended = [uid for uid in self.objects if (self.pods[uid].end or self.harness.now) < self.harness.now]
         if ended and self.random.random() < 0.5:
             uid = self.random.choice(ended)
-            self.stage.remove(uid)
+            self.harness.remove(uid)
             del self.objects[uid]
         if number == 3:
-            self.stage.grant("more", "a", 1)
+            self.harness.grant("more", "a", 1)
         if number == 5:
-            self.stage.budget("a", ["nobody"], period={"every": "hour"})
-            self.stage.budget("b", ["team-b", "team-a"], period={"every": "hour"})
-        self.stage.pass_time(self.random.choice([1, 17, 600, 1800, 4000]))
+            self.harness.budget("a", ["nobody"], period={"every": "hour"})
+            self.harness.budget("b", ["team-b", "team-a"], period={"every": "hour"})
+        self.harness.pass_time(self.random.choice([1, 17, 600, 1800, 4000]))
         if number == 5:
-            self.payers.append((self.stage.now, {"team-a": "b", "team-b": "b"}))
+            self.payers.append((self.harness.now, {"team-a": "b", "team-b": "b"}))
 
     def start(self, uid: str) -> None:
         core = self.random.choice([1, 33, 100])
         namespace = self.random.choice(["team-a", "team-b"])
-        self.objects[uid] = self.stage.pod(uid, namespace, core=core)
-        self.pods[uid] = Reserved(namespace, core * GPU_SECOND // 100, self.stage.now)
+        self.objects[uid] = self.harness.pod(uid, namespace, core=core)
+        self.pods[uid] = Reserved(namespace, core * GPU_SECOND // 100, self.harness.now)
 
     def finish(self, uid: str) -> None:
-        self.stage.finish(self.objects[uid])
-        self.pods[uid].end = self.stage.now
+        self.harness.finish(self.objects[uid])
+        self.pods[uid].end = self.harness.now
 
     def check(self) -> None:
         """Holds the store to what really happened."""
-        expected = truth(list(self.pods.values()), self.payers, self.stage.now)
+        expected = truth(list(self.pods.values()), self.payers, self.harness.now)
         assert expected
         for (account, hour), amount in expected.items():
-            assert self.stage.spent(account, hour) == amount
+            assert self.harness.spent(account, hour) == amount
 
 
-def steps_of(stage: LedgerHarness, rounds: int) -> int:
+def steps_of(harness: LedgerHarness, rounds: int) -> int:
     """How many steps the story has when nobody ends it."""
     count = 0
 
@@ -111,30 +111,30 @@ def steps_of(stage: LedgerHarness, rounds: int) -> int:
         nonlocal count
         count += 1
 
-    story = Story(stage, 1)
-    stage.lead(step=step)
+    story = Story(harness, 1)
+    harness.lead(step=step)
     for number in range(rounds):
         story.step(number)
-        stage.round()
+        harness.round()
     story.check()
     return count
 
 
 def test_killed_before_any_step_of_any_round_the_next_leader_comes_to_the_same_spend(
-    stage: LedgerHarness, tmp_path_factory: pytest.TempPathFactory
+    harness: LedgerHarness, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    total = steps_of(stage, ROUNDS)
+    total = steps_of(harness, ROUNDS)
     assert total > ROUNDS
     stride = 1 if os.environ.get("CI") == "true" else 5
     for killed_at in range(0, total, stride):
-        stage.client.flushall()
-        other = LedgerHarness(tmp_path_factory.mktemp("folder"), stage.client)
+        harness.client.flushall()
+        other = LedgerHarness(tmp_path_factory.mktemp("folder"), harness.client)
         story = Story(other, 1)
         killed_in_round(other, story, killed_at)
         story.check()
 
 
-def killed_in_round(stage: LedgerHarness, story: Story, killed_at: int) -> None:
+def killed_in_round(harness: LedgerHarness, story: Story, killed_at: int) -> None:
     count = 0
 
     def step(_name: str) -> None:
@@ -143,29 +143,29 @@ def killed_in_round(stage: LedgerHarness, story: Story, killed_at: int) -> None:
         if count == killed_at + 1:
             raise KilledError
 
-    stage.lead(step=step)
+    harness.lead(step=step)
     for number in range(ROUNDS):
         story.step(number)
         try:
-            stage.round()
+            harness.round()
         except KilledError:
-            stage.lead()
-            stage.round()
+            harness.lead()
+            harness.round()
 
 
 @pytest.mark.parametrize("paused_at", ["assign", "open", "settle", "index", "publish", "watched"])
 def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(
-    stage: LedgerHarness, paused_at: str
+    harness: LedgerHarness, paused_at: str
 ) -> None:
-    story = Story(stage, 2)
+    story = Story(harness, 2)
     story.step(0)
     story.start("runs-on")
-    stage.round()
+    harness.round()
     reached, go_on = threading.Event(), threading.Event()
     refused: list[Exception] = []
 
     def step(name: str) -> None:
-        if name == paused_at and stage.now > NOON + 4000 * SECOND:
+        if name == paused_at and harness.now > NOON + 4000 * SECOND:
             reached.set()
             assert go_on.wait(30)
 
@@ -175,59 +175,59 @@ def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(
         except FencedError as error:
             refused.append(error)
 
-    paused = stage.lead(step=step)
-    stage.round()
-    stage.pass_time(8000)
-    paused_now = stage.now
+    paused = harness.lead(step=step)
+    harness.round()
+    harness.pass_time(8000)
+    paused_now = harness.now
     thread = threading.Thread(target=round_of_the_paused)
     thread.start()
     assert reached.wait(30)
-    stage.lead()
-    stage.round(3600)
+    harness.lead()
+    harness.round(3600)
     story.finish("runs-on")
-    stage.round()
-    before = {key: stage.client.dump(key) for key in stage.client.scan_iter("fairgpu:{a}*")}
+    harness.round()
+    before = {key: harness.client.dump(key) for key in harness.client.scan_iter("fairgpu:{a}*")}
     go_on.set()
     thread.join(120)
-    assert {key: stage.client.dump(key) for key in stage.client.scan_iter("fairgpu:{a}*")} == before
+    assert {key: harness.client.dump(key) for key in harness.client.scan_iter("fairgpu:{a}*")} == before
     assert refused or paused_at in {"index", "watched", "publish"}
     story.check()
 
 
 @pytest.mark.parametrize("seed", range(20 if os.environ.get("CI") == "true" else 4))
 def test_an_emptied_redis_is_filled_again_by_the_running_leader_to_the_last_unit(
-    stage: LedgerHarness, seed: int
+    harness: LedgerHarness, seed: int
 ) -> None:
-    story = Story(stage, seed)
-    keeper = stage.lead()
-    writer = StatusWriter(stage.source, keeper.books)
+    story = Story(harness, seed)
+    keeper = harness.lead()
+    writer = StatusWriter(harness.source, keeper.books)
     random = chance(seed)
     for number in range(5):
         story.step(number)
-        stage.round()
+        harness.round()
         if random.random() < 0.7:
-            writer.write(stage.now)
-    hour = stage.now - stage.now % HOUR
-    stage.client.flushall()
+            writer.write(harness.now)
+    hour = harness.now - harness.now % HOUR
+    harness.client.flushall()
     with pytest.raises(StoreEmptyError):
-        stage.round(1)
-    stage.round(1)
-    expected = truth(list(story.pods.values()), story.payers, stage.now)
+        harness.round(1)
+    harness.round(1)
+    expected = truth(list(story.pods.values()), story.payers, harness.now)
     for account in ("a", "b"):
-        if (account, hour) in expected and stage.now < hour + HOUR:
-            assert stage.spent(account, hour) == expected[account, hour]
-    assert reading.period_totals(stage.client, "a", stage.now - stage.now % HOUR) is not None
+        if (account, hour) in expected and harness.now < hour + HOUR:
+            assert harness.spent(account, hour) == expected[account, hour]
+    assert reading.period_totals(harness.client, "a", harness.now - harness.now % HOUR) is not None
 
 
-def test_a_grant_survives_an_emptied_redis(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"])
-    stage.grant("more", "a", 1)
-    stage.pod("p1", "team-a")
-    stage.round()
-    stage.client.flushall()
+def test_a_grant_survives_an_emptied_redis(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.grant("more", "a", 1)
+    harness.pod("p1", "team-a")
+    harness.round()
+    harness.client.flushall()
     with pytest.raises(StoreEmptyError):
-        stage.round(1)
-    stage.round(1)
-    standing = reading.period_totals(stage.client, "a", NOON - (NOON - 1767225600 * SECOND))
+        harness.round(1)
+    harness.round(1)
+    standing = reading.period_totals(harness.client, "a", NOON - (NOON - 1767225600 * SECOND))
     assert standing is not None
     assert (standing.granted, standing.total) == (GPU_HOUR, 2 * GPU_SECOND)

@@ -35,7 +35,7 @@ class World(MirroredWorld):
         self.now = NOON
         super().__init__(lambda: self.now)
         self.client = client
-        self.stage = LedgerHarness(tmp_path, client)
+        self.harness = LedgerHarness(tmp_path, client)
         self.keeper = self.lead()
 
     def lead(self) -> Reconciler:
@@ -49,7 +49,7 @@ class World(MirroredWorld):
 
     def pass_time(self, seconds: float) -> None:
         self.now += int(seconds * SECOND)
-        self.stage.now = self.now
+        self.harness.now = self.now
         for name in self.mirrors.__slots__:
             getattr(self.mirrors, name).confirmed()
 
@@ -81,21 +81,21 @@ def lease(renewed: int) -> dict[str, Any]:
 
 def test_a_silent_node_stops_the_meter_at_its_last_sign_of_life_and_its_return_charges_the_gap(world: World) -> None:
     world.replace("budgets", [budget_object("a", ["team-a"])])
-    world.replace("pods", [world.stage.pod("p1", "team-a")])
+    world.replace("pods", [world.harness.pod("p1", "team-a")])
     world.replace("nodes", [node("True")])
     world.round(40)
     world.replace("node_leases", [lease(NOON + 30 * SECOND)])
     world.replace("nodes", [node("Unknown")])
     world.round(60)
-    assert world.stage.spent("a") == 30 * GPU_SECOND
+    assert world.harness.spent("a") == 30 * GPU_SECOND
     world.replace("nodes", [node("True")])
     world.round(100)
-    assert world.stage.spent("a") == 200 * GPU_SECOND
+    assert world.harness.spent("a") == 200 * GPU_SECOND
 
 
 def test_a_pod_removed_behind_a_silent_node_is_charged_to_the_last_sign_of_life(world: World) -> None:
     world.replace("budgets", [budget_object("a", ["team-a"])])
-    pod = world.stage.pod("p1", "team-a")
+    pod = world.harness.pod("p1", "team-a")
     world.replace("pods", [pod])
     world.round(40)
     world.replace("node_leases", [lease(NOON + 30 * SECOND)])
@@ -103,7 +103,7 @@ def test_a_pod_removed_behind_a_silent_node_is_charged_to_the_last_sign_of_life(
     world.round(60)
     world.mirrors.pods.changed("DELETED", pod)
     world.round(60)
-    assert world.stage.spent("a") == 30 * GPU_SECOND
+    assert world.harness.spent("a") == 30 * GPU_SECOND
 
 
 def test_nothing_is_done_before_the_whole_world_was_seen(world: World) -> None:
@@ -117,12 +117,12 @@ def test_nothing_is_done_before_the_whole_world_was_seen(world: World) -> None:
 
 def test_a_new_process_fills_an_emptied_redis_from_the_checkpoint_and_the_pods_that_are_there(world: World) -> None:
     world.replace("budgets", [budget_object("a", ["team-a"])])
-    gone, done, runs = (world.stage.pod(uid, "team-a") for uid in ("gone", "done", "runs"))
+    gone, done, runs = (world.harness.pod(uid, "team-a") for uid in ("gone", "done", "runs"))
     world.replace("pods", [gone, done, runs])
     world.round()
     world.pass_time(10)
     world.mirrors.pods.changed("DELETED", gone)
-    world.stage.finish(done)
+    world.harness.finish(done)
     world.mirrors.pods.changed("MODIFIED", done)
     world.round()
     world.writer.write(world.now)
@@ -130,11 +130,11 @@ def test_a_new_process_fills_an_emptied_redis_from_the_checkpoint_and_the_pods_t
     world.client.flushall()
     world.lead()
     world.round(10)
-    assert world.stage.spent("a") == (10 + 10 + 20) * GPU_SECOND
+    assert world.harness.spent("a") == (10 + 10 + 20) * GPU_SECOND
     assert [notice.reason for notice in world.notices] == ["LedgerRestored"]
     world.mirrors.pods.changed("DELETED", done)
     world.round(10)
-    assert world.stage.spent("a") == (10 + 10 + 30) * GPU_SECOND
+    assert world.harness.spent("a") == (10 + 10 + 30) * GPU_SECOND
     standing = reading.period_totals(world.client, "a", MONTH)
     assert standing is not None
     assert standing.finalized == 20 * GPU_SECOND
@@ -151,7 +151,7 @@ def test_a_status_is_written_for_the_version_of_the_budget_that_it_was_drafted_f
 
 def test_a_status_says_what_is_spent_what_is_left_and_until_when(world: World) -> None:
     world.replace("budgets", [budget_object("a", ["team-a"], allowance={"gpuHours": "0.01"})])
-    world.replace("pods", [world.stage.pod("p1", "team-a", core=50)])
+    world.replace("pods", [world.harness.pod("p1", "team-a", core=50)])
     world.round()
     world.round(40)
     assert world.writer.write(world.now) == 1
@@ -179,7 +179,7 @@ def test_a_status_says_what_is_spent_what_is_left_and_until_when(world: World) -
 
 def test_a_budget_that_cannot_be_used_says_why_and_goes_on_as_it_was(world: World) -> None:
     world.replace("budgets", [budget_object("a", ["team-a"])])
-    world.replace("pods", [world.stage.pod("p1", "team-a")])
+    world.replace("pods", [world.harness.pod("p1", "team-a")])
     world.round()
     world.replace("budgets", [budget_object("a", ["team-a"], allowance={"gpuHours": "many"})])
     world.round(10)
@@ -187,7 +187,7 @@ def test_a_budget_that_cannot_be_used_says_why_and_goes_on_as_it_was(world: Worl
     (ready,) = [item for item in world.budget_statuses["a"]["conditions"] if item["type"] == "Ready"]
     assert (ready["status"], ready["reason"]) == ("False", "Invalid")
     assert "spec.allowance.gpuHours" in ready["message"]
-    assert world.stage.spent("a") == 10 * GPU_SECOND
+    assert world.harness.spent("a") == 10 * GPU_SECOND
 
 
 def test_a_namespace_in_two_budgets_is_the_olders_and_the_other_says_so(world: World) -> None:
@@ -195,13 +195,13 @@ def test_a_namespace_in_two_budgets_is_the_olders_and_the_other_says_so(world: W
     older["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
     younger["metadata"]["creationTimestamp"] = "2025-01-02T00:00:00Z"
     world.replace("budgets", [older, younger])
-    world.replace("pods", [world.stage.pod("p1", "team-a")])
+    world.replace("pods", [world.harness.pod("p1", "team-a")])
     world.round()
     world.round(10)
     world.writer.write(world.now)
     (conflict,) = [item for item in world.budget_statuses["a"]["conditions"] if item["type"] == "Conflict"]
     assert (conflict["status"], conflict["message"]) == ("True", "team-a is paid for by the older budget z")
-    assert (world.stage.spent("z"), world.stage.spent("a")) == (10 * GPU_SECOND, 0)
+    assert (world.harness.spent("z"), world.harness.spent("a")) == (10 * GPU_SECOND, 0)
 
 
 def grant(name: str, **spec: Any) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def test_grants_say_what_became_of_them_and_a_bad_one_stops_nobody(world: World)
 def test_a_held_pod_is_released_once_a_grant_pays_for_it(world: World) -> None:
     spec = {"allowance": {"gpuHours": 0}, "onExhausted": "hold", "minRuntime": "30m"}
     world.replace("budgets", [budget_object("a", ["team-a"], **spec)])
-    pods = [world.stage.pod(uid, "team-a") for uid in ("p1", "p2")]
+    pods = [world.harness.pod(uid, "team-a") for uid in ("p1", "p2")]
     for number, pod in enumerate(pods):
         pod["metadata"]["creationTimestamp"] = format_instant(NOON + number * SECOND)
         pod["metadata"]["annotations"] = {}
@@ -260,18 +260,18 @@ def test_a_namespace_that_is_deleted_and_made_again_keeps_its_spend_and_the_ledg
 ) -> None:
     world.replace("budgets", [budget_object("a", ["team-a"])])
     world.replace("namespaces", [namespace_object("first")])
-    pod = world.stage.pod("p1", "team-a")
+    pod = world.harness.pod("p1", "team-a")
     world.replace("pods", [pod])
     world.round(10)
     world.mirrors.pods.changed("DELETED", pod)
     world.mirrors.namespaces.changed("DELETED", namespace_object("first"))
     world.round(10)
-    assert world.stage.spent("a") == 10 * GPU_SECOND
+    assert world.harness.spent("a") == 10 * GPU_SECOND
     world.mirrors.namespaces.changed("ADDED", namespace_object("second"))
-    later = world.stage.pod("p2", "team-a")
+    later = world.harness.pod("p2", "team-a")
     world.mirrors.pods.changed("ADDED", later)
     world.round(10)
-    assert world.stage.spent("a") == 20 * GPU_SECOND
+    assert world.harness.spent("a") == 20 * GPU_SECOND
     (running,) = reading.sessions(world.client, [("p2", "a")]).values()
     assert running.namespace_uid == "second"
     world.mirrors.pods.changed("DELETED", later)
@@ -282,7 +282,7 @@ def test_a_namespace_that_is_deleted_and_made_again_keeps_its_spend_and_the_ledg
 
 def test_a_namespace_that_is_seen_after_its_pod_is_still_recorded(world: World) -> None:
     world.replace("budgets", [budget_object("a", ["team-a"])])
-    pod = world.stage.pod("p1", "team-a")
+    pod = world.harness.pod("p1", "team-a")
     world.replace("pods", [pod])
     world.round()
     world.replace("namespaces", [namespace_object("first")])

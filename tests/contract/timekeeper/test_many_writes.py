@@ -66,7 +66,7 @@ def budgets(count: int) -> list[dict[str, Any]]:
 
 def test_a_budget_of_which_nothing_is_new_is_not_written_every_minute(world: World) -> None:
     world.replace("budgets", budgets(2))
-    world.replace("pods", [world.stage.pod("p1", "team-1")])
+    world.replace("pods", [world.harness.pod("p1", "team-1")])
     world.round()
     assert world.writer.write(world.now) == 2
     world.round(61)
@@ -122,7 +122,7 @@ def test_a_status_that_is_refused_holds_up_no_other_and_is_not_sent_again_at_onc
 
 
 def held(world: World, uid: str, namespace: str) -> dict[str, Any]:
-    pod = world.stage.pod(uid, namespace)
+    pod = world.harness.pod(uid, namespace)
     pod["spec"] = {"containers": pod["spec"]["containers"], "schedulingGates": [{"name": "fairgpu.io/budget"}]}
     pod["status"] = {"phase": "Pending"}
     return pod
@@ -154,7 +154,7 @@ def test_a_held_pod_whose_release_is_refused_holds_up_no_other_and_is_not_tried_
 
 def test_who_left_is_not_remembered_for_ever_where_no_checkpoint_can_be_written(world: World) -> None:
     world.replace("budgets", budgets(1))
-    world.replace("pods", [world.stage.pod("p1", "team-0")])
+    world.replace("pods", [world.harness.pod("p1", "team-0")])
     world.refused = {"b0"}
     world.round()
     world.replace("pods", [])

@@ -24,34 +24,34 @@ WARM = 30
 class Term:
     """One leader with all that remembers something on its side."""
 
-    def __init__(self, stage: LedgerHarness) -> None:
-        self.stage = stage
-        keeper = stage.lead()
+    def __init__(self, harness: LedgerHarness) -> None:
+        self.harness = harness
+        keeper = harness.lead()
         self.books = keeper.books
-        source = stage.source
+        source = harness.source
         self.answers, self.writer = OrderAnswers(source, self.books), StatusWriter(source, self.books)
         self.recorder, self.jobs = (
             EventRecorder(source, self.books),
-            PodJobs(source, self.books, lambda: stage.now / SECOND),
+            PodJobs(source, self.books, lambda: harness.now / SECOND),
         )
 
     def cycle(self, number: int, *, gated: bool) -> None:
         """A pod, a grant and a correction come and go within an hour, whose period ends."""
-        stage = self.stage
+        harness = self.harness
         uid = f"p{number}"
-        stage.gated(uid, "team-a") if gated else stage.pod(uid, "team-a")
-        stage.grant(f"g{number}", "a", "0.5", expires=format_instant(stage.now + 2 * HOUR))
-        stage.correct(f"c{number}", "a", "0.001", stage.now)
+        harness.gated(uid, "team-a") if gated else harness.pod(uid, "team-a")
+        harness.grant(f"g{number}", "a", "0.5", expires=format_instant(harness.now + 2 * HOUR))
+        harness.correct(f"c{number}", "a", "0.001", harness.now)
         self.round(1)
-        stage.remove(uid)
+        harness.remove(uid)
         for kind in ("grants", "corrections"):
-            for file in (stage.folder / kind).iterdir():
+            for file in (harness.folder / kind).iterdir():
                 file.unlink()
         self.round(3599)
 
     def round(self, seconds: float) -> None:
-        self.stage.round(seconds)
-        now = self.stage.now
+        self.harness.round(seconds)
+        now = self.harness.now
         self.jobs.release(now)
         self.recorder.record_changes()
         self.answers.write(now)
@@ -80,9 +80,9 @@ class Term:
 
 def test_after_many_cycles_it_remembers_as_much_as_after_few(redis_server: RedisServer, tmp_path: Path) -> None:
     with redis_server.client() as client:
-        stage = LedgerHarness(tmp_path, client)
-        stage.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
-        term = Term(stage)
+        harness = LedgerHarness(tmp_path, client)
+        harness.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
+        term = Term(harness)
         for number in range(WARM):
             term.cycle(number, gated=number % 3 == 0)
         before = term.sizes()

@@ -28,106 +28,106 @@ ACCOUNT = "namespace:team-x"
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
+def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     with redis_server.client() as client:
-        stage = LedgerHarness(tmp_path, client)
-        stage.lead(RULES)
-        yield stage
+        harness = LedgerHarness(tmp_path, client)
+        harness.lead(RULES)
+        yield harness
 
 
-def keeper_of(stage: LedgerHarness) -> CheckpointKeeper:
-    assert stage.keeper is not None
-    return CheckpointKeeper(stage.source, stage.keeper.books)
+def keeper_of(harness: LedgerHarness) -> CheckpointKeeper:
+    assert harness.keeper is not None
+    return CheckpointKeeper(harness.source, harness.keeper.books)
 
 
-def spend(stage: LedgerHarness) -> None:
+def spend(harness: LedgerHarness) -> None:
     """A pod of 30 seconds that is gone, and one that runs."""
-    stage.pod("gone", "team-x")
-    stage.pod("runs", "team-x")
-    stage.round()
-    stage.round(30)
-    stage.remove("gone")
-    stage.round()
+    harness.pod("gone", "team-x")
+    harness.pod("runs", "team-x")
+    harness.round()
+    harness.round(30)
+    harness.remove("gone")
+    harness.round()
 
 
 def test_an_emptied_store_starts_again_from_what_pods_that_are_gone_had_spent_under_a_new_leader(
-    stage: LedgerHarness,
+    harness: LedgerHarness,
 ) -> None:
-    spend(stage)
-    assert keeper_of(stage).write(stage.now) == 1
-    stage.client.flushall()
-    stage.lead(RULES)
-    stage.round(10)
-    assert stage.spent(ACCOUNT) == (30 + 40) * GPU_SECOND
-    standing = reading.period_totals(stage.client, ACCOUNT, MONTH)
+    spend(harness)
+    assert keeper_of(harness).write(harness.now) == 1
+    harness.client.flushall()
+    harness.lead(RULES)
+    harness.round(10)
+    assert harness.spent(ACCOUNT) == (30 + 40) * GPU_SECOND
+    standing = reading.period_totals(harness.client, ACCOUNT, MONTH)
     assert standing is not None
     assert standing.finalized == 30 * GPU_SECOND
 
 
-def test_so_does_one_in_which_no_pod_runs_any_more(stage: LedgerHarness) -> None:
-    spend(stage)
-    stage.remove("runs")
-    stage.round(5)
-    keeper_of(stage).write(stage.now)
-    stage.client.flushall()
-    stage.lead(RULES)
-    stage.round(10)
-    assert stage.spent(ACCOUNT) == 65 * GPU_SECOND
-    stage.pod("next", "team-x")
-    stage.round(1)
-    assert stage.spent(ACCOUNT) == 66 * GPU_SECOND
+def test_so_does_one_in_which_no_pod_runs_any_more(harness: LedgerHarness) -> None:
+    spend(harness)
+    harness.remove("runs")
+    harness.round(5)
+    keeper_of(harness).write(harness.now)
+    harness.client.flushall()
+    harness.lead(RULES)
+    harness.round(10)
+    assert harness.spent(ACCOUNT) == 65 * GPU_SECOND
+    harness.pod("next", "team-x")
+    harness.round(1)
+    assert harness.spent(ACCOUNT) == 66 * GPU_SECOND
 
 
-def test_a_store_that_went_back_is_brought_up_to_it(stage: LedgerHarness) -> None:
-    stage.pod("first", "team-x")
-    stage.round()
-    stage.round(10)
-    before = {key: stage.client.dump(key) for key in stage.client.scan_iter()}
-    spend(stage)
-    stage.remove("first")
-    stage.round()
-    keeper_of(stage).write(stage.now)
-    stage.client.flushall()
+def test_a_store_that_went_back_is_brought_up_to_it(harness: LedgerHarness) -> None:
+    harness.pod("first", "team-x")
+    harness.round()
+    harness.round(10)
+    before = {key: harness.client.dump(key) for key in harness.client.scan_iter()}
+    spend(harness)
+    harness.remove("first")
+    harness.round()
+    keeper_of(harness).write(harness.now)
+    harness.client.flushall()
     for key, content in before.items():
-        stage.client.restore(key, 0, content)
-    stage.lead(RULES)
-    stage.round(10)
-    assert stage.spent(ACCOUNT) == (40 + 30 + 40) * GPU_SECOND
+        harness.client.restore(key, 0, content)
+    harness.lead(RULES)
+    harness.round(10)
+    assert harness.spent(ACCOUNT) == (40 + 30 + 40) * GPU_SECOND
 
 
-def test_a_budget_that_pays_by_now_is_not_charged_what_the_namespace_had_spent_before(stage: LedgerHarness) -> None:
-    spend(stage)
-    keeper_of(stage).write(stage.now)
-    stage.client.flushall()
-    stage.budget("x", ["team-x"])
-    stage.lead(RULES)
-    stage.round(10)
-    assert stage.spent("x") == 40 * GPU_SECOND
+def test_a_budget_that_pays_by_now_is_not_charged_what_the_namespace_had_spent_before(harness: LedgerHarness) -> None:
+    spend(harness)
+    keeper_of(harness).write(harness.now)
+    harness.client.flushall()
+    harness.budget("x", ["team-x"])
+    harness.lead(RULES)
+    harness.round(10)
+    assert harness.spent("x") == 40 * GPU_SECOND
 
 
 @pytest.mark.parametrize("loss", ["emptied", "went back"])
 def test_what_was_metered_is_not_priced_again_by_a_new_leader_of_a_store_that_lost_the_prices(
-    stage: LedgerHarness, loss: str
+    harness: LedgerHarness, loss: str
 ) -> None:
     rules = [replace(RULES, prices={"A100": (PricePoint(0, Fraction(price)),)}) for price in (1, 2)]
-    stage.lead(rules[0])
-    stage.pod("runs", "team-x")
-    stage.round()
-    stage.round(30)
-    before = {key: stage.client.dump(key) for key in stage.client.scan_iter()} if loss == "went back" else {}
-    stage.lead(rules[1])
-    stage.round(0)
-    stage.round(20)
-    assert keeper_of(stage).write(stage.now) == 1
-    stage.client.flushall()
+    harness.lead(rules[0])
+    harness.pod("runs", "team-x")
+    harness.round()
+    harness.round(30)
+    before = {key: harness.client.dump(key) for key in harness.client.scan_iter()} if loss == "went back" else {}
+    harness.lead(rules[1])
+    harness.round(0)
+    harness.round(20)
+    assert keeper_of(harness).write(harness.now) == 1
+    harness.client.flushall()
     for key, content in before.items():
-        stage.client.restore(key, 0, content)
-    stage.lead(rules[1])
-    stage.round(10)
-    assert stage.spent(ACCOUNT) == (30 + 2 * 30) * GPU_SECOND
-    stage.lead(rules[1])
-    stage.round(10)
-    assert stage.spent(ACCOUNT) == (30 + 2 * 40) * GPU_SECOND
+        harness.client.restore(key, 0, content)
+    harness.lead(rules[1])
+    harness.round(10)
+    assert harness.spent(ACCOUNT) == (30 + 2 * 30) * GPU_SECOND
+    harness.lead(rules[1])
+    harness.round(10)
+    assert harness.spent(ACCOUNT) == (30 + 2 * 40) * GPU_SECOND
 
 
 def test_prices_that_the_settings_tell_are_not_kept_and_what_is_none_is_passed_over() -> None:
@@ -141,27 +141,27 @@ def test_prices_that_the_settings_tell_are_not_kept_and_what_is_none_is_passed_o
     assert [read_prices(found) for found in ({}, {PRICES: None}, {PRICES: {"prices": "x"}}, {PRICES: 5})] == [{}] * 4
 
 
-def test_what_has_not_changed_is_not_written_again_and_what_is_over_leaves(stage: LedgerHarness) -> None:
-    spend(stage)
-    keeper = keeper_of(stage)
-    assert keeper.write(stage.now) == 1
-    stage.round(10)
-    assert keeper.write(stage.now) == 0
-    stage.round(CONFIRM // SECOND)
-    assert keeper.write(stage.now) == 1
-    stage.remove("runs")
-    stage.round(1)
-    assert keeper.write(stage.now) == 1
-    stage.round(40 * 24 * 3600)
-    assert keeper_of(stage).write(stage.now) == 1
-    assert stage.source.read_checkpoints() == {}
+def test_what_has_not_changed_is_not_written_again_and_what_is_over_leaves(harness: LedgerHarness) -> None:
+    spend(harness)
+    keeper = keeper_of(harness)
+    assert keeper.write(harness.now) == 1
+    harness.round(10)
+    assert keeper.write(harness.now) == 0
+    harness.round(CONFIRM // SECOND)
+    assert keeper.write(harness.now) == 1
+    harness.remove("runs")
+    harness.round(1)
+    assert keeper.write(harness.now) == 1
+    harness.round(40 * 24 * 3600)
+    assert keeper_of(harness).write(harness.now) == 1
+    assert harness.source.read_checkpoints() == {}
 
 
-def test_one_who_does_not_lead_any_more_writes_nothing(stage: LedgerHarness) -> None:
-    spend(stage)
-    assert stage.keeper is not None
-    assert CheckpointKeeper(stage.source, stage.keeper.books, leading=lambda: False).write(stage.now) == 0
-    assert stage.source.read_checkpoints() == {}
+def test_one_who_does_not_lead_any_more_writes_nothing(harness: LedgerHarness) -> None:
+    spend(harness)
+    assert harness.keeper is not None
+    assert CheckpointKeeper(harness.source, harness.keeper.books, leading=lambda: False).write(harness.now) == 0
+    assert harness.source.read_checkpoints() == {}
 
 
 def test_no_shard_becomes_larger_than_an_object_may_be_and_the_largest_sums_are_kept() -> None:

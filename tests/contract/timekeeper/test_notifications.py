@@ -47,10 +47,10 @@ SECRET = "a key of the test's own"
 
 
 class World:
-    """A stage with a budget of ten GPU-hours, whoever decides, and whoever delivers."""
+    """A harness with a budget of ten GPU-hours, whoever decides, and whoever delivers."""
 
-    def __init__(self, stage: LedgerHarness, server: Server, folder: Path) -> None:
-        self.stage = stage
+    def __init__(self, harness: LedgerHarness, server: Server, folder: Path) -> None:
+        self.harness = harness
         self.server = server
         self.url, self.secret = folder / "url", folder / "secret"
         self.url.write_text(server.url + "\n")
@@ -60,23 +60,23 @@ class World:
         self.term = Term(lambda: 0.0)
         self.term.hold(1, 1.0)
         self.courier = self.delivering_within(LIMIT_S)
-        stage.budget("vision", ["team-a"], 10)
-        stage.pod("p1", "team-a")
+        harness.budget("vision", ["team-a"], 10)
+        harness.pod("p1", "team-a")
         self.lead()
 
     def delivering_within(self, seconds: float) -> NotificationSender:
         receiver = Receiver(self.url, self.secret, timeout_seconds=seconds)
-        return NotificationSender(self.stage.client, receiver, self.term, self.counter, self.pending)
+        return NotificationSender(self.harness.client, receiver, self.term, self.counter, self.pending)
 
     def lead(self, most: int = 100) -> None:
         """A new leader, who knows what the store holds."""
-        keeper = self.stage.lead()
-        self.notifier = Notifier(self.stage.client, keeper.books, keeper.epoch, most, self.counter)
+        keeper = self.harness.lead()
+        self.notifier = Notifier(self.harness.client, keeper.books, keeper.epoch, most, self.counter)
 
     def after(self, hours: float) -> int:
         """How many messages are put into the outbox after so long."""
-        self.stage.round(hours * HOUR)
-        return self.notifier.notify(self.stage.now)
+        self.harness.round(hours * HOUR)
+        return self.notifier.notify(self.harness.now)
 
     def deliver(self, random: float = 0.5) -> float:
         return self.courier.step(time.time(), random)
@@ -99,9 +99,9 @@ def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
 
 def queue(world: World, count: int, most: int = 100) -> int:
     """Messages of their own, so many; how many were given up."""
-    assert world.stage.keeper is not None
+    assert world.harness.keeper is not None
     changes = [Change(f"u{n}", Announced(1, 1), json.dumps({"text": f"message {n}"})) for n in range(count)]
-    return outbox.write(world.stage.client, world.stage.keeper.epoch, most, changes)
+    return outbox.write(world.harness.client, world.harness.keeper.epoch, most, changes)
 
 
 def texts(world: World) -> list[str]:
@@ -110,7 +110,7 @@ def texts(world: World) -> list[str]:
 
 def test_a_budget_shows_each_milestone_once_from_half_to_open_again(world: World) -> None:
     assert [world.after(hours) for hours in (0, 1, 4, 1, 2, 2, 1)] == [0, 1, 1, 0, 1, 1, 0]
-    world.stage.grant("more", "vision", 10)
+    world.harness.grant("more", "vision", 10)
     assert world.after(0.01) == 1
     while world.deliver() == 0:
         pass
@@ -186,9 +186,9 @@ def test_a_receiver_that_is_away_or_never_answers_is_tried_again_and_no_job_wait
     thread = threading.Thread(target=courier.run, args=(ending.wait, time.time, lambda: 0.5), daemon=True)
     thread.start()
     assert world.after(2) == 1
-    assert outbox.length(world.stage.client) == 2
+    assert outbox.length(world.harness.client) == 2
     world.server.silent.clear()
-    wait_until(lambda: outbox.length(world.stage.client) == 0, "both are delivered")
+    wait_until(lambda: outbox.length(world.harness.client) == 0, "both are delivered")
     ending.set()
     thread.join(LIMIT_S)
     assert world.said() == ["RunsOutEarly", "BudgetExhausted"]
@@ -209,12 +209,12 @@ def test_a_failover_neither_repeats_nor_drops(world: World) -> None:
 def test_a_leader_that_was_followed_writes_nothing_more(world: World) -> None:
     world.after(0)
     late = world.notifier
-    world.stage.round(6 * HOUR)
+    world.harness.round(6 * HOUR)
     world.lead()
     assert world.after(0.1) == 1
     with pytest.raises(FencedError):
-        late.notify(world.stage.now)
-    assert outbox.length(world.stage.client) == 1
+        late.notify(world.harness.now)
+    assert outbox.length(world.harness.client) == 1
 
 
 def test_who_does_not_lead_delivers_nothing(world: World) -> None:
@@ -227,16 +227,16 @@ def test_who_does_not_lead_delivers_nothing(world: World) -> None:
 def test_what_was_reported_a_budget_that_is_gone_is_forgotten(world: World) -> None:
     world.after(0)
     world.after(6)
-    assert len(outbox.announced(world.stage.client)) == 1
-    world.stage.budgets = []
-    world.stage.write_budgets()
+    assert len(outbox.announced(world.harness.client)) == 1
+    world.harness.budgets = []
+    world.harness.write_budgets()
     world.after(0.1)
-    assert outbox.announced(world.stage.client) == {}
+    assert outbox.announced(world.harness.client) == {}
 
 
 def test_the_process_of_the_jobs_decides_and_delivers(redis_server: RedisServer, tmp_path: Path) -> None:
-    stage = LedgerHarness(tmp_path, redis_server.client())
-    stage.budget("vision", ["team-a"], 0, period=month_midway())
+    harness = LedgerHarness(tmp_path, redis_server.client())
+    harness.budget("vision", ["team-a"], 0, period=month_midway())
     with webhook_receiver() as server:
         (tmp_path / "url").write_text(server.url)
         environment = {
@@ -295,14 +295,14 @@ def test_a_signature_covers_the_time_and_the_body() -> None:
 
 def test_milestones_are_kept_as_they_were_shown(world: World) -> None:
     record = Announced(5, None, frozenset({Milestone.HALF_SPENT, Milestone.HELD}))
-    assert world.stage.keeper is not None
-    outbox.write(world.stage.client, world.stage.keeper.epoch, 10, [Change("u", record)])
-    assert outbox.announced(world.stage.client) == {"u": record}
+    assert world.harness.keeper is not None
+    outbox.write(world.harness.client, world.harness.keeper.epoch, 10, [Change("u", record)])
+    assert outbox.announced(world.harness.client) == {"u": record}
 
 
 @pytest.mark.parametrize("broken", [b"nonsense", b"\xff", b"[]", b'["x",null,[]]', b"[1,null,null]", b"[" * 100_000])
 def test_what_was_reported_one_budget_and_cannot_be_read_hides_no_other(world: World, broken: bytes) -> None:
-    client, shown = world.stage.client, Announced(7, None, frozenset())
+    client, shown = world.harness.client, Announced(7, None, frozenset())
     outbox.write(client, 1, 100, [Change("u1", shown), Change("u2", shown)])
     client.hset(keys.NOTICES_ANNOUNCED, "u1", broken)
     assert outbox.announced(client) == {"u2": shown}

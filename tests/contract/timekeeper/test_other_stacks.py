@@ -29,14 +29,14 @@ RULES = ControllerRules(prices=PRICES, own_resources={})
 LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED", "nvidia.com/gpu.replicas": "4"}
 
 
-def write_node(stage: LedgerHarness, labels: dict[str, str], name: str = "n1") -> None:
-    (stage.folder / "nodes").mkdir(exist_ok=True)
+def write_node(harness: LedgerHarness, labels: dict[str, str], name: str = "n1") -> None:
+    (harness.folder / "nodes").mkdir(exist_ok=True)
     item = {"metadata": {"name": name, "uid": name, "labels": labels}, "status": {"capacity": {"nvidia.com/gpu": "32"}}}
-    (stage.folder / "nodes" / f"{name}.json").write_text(json.dumps(item))
+    (harness.folder / "nodes" / f"{name}.json").write_text(json.dumps(item))
 
 
-def shared(stage: LedgerHarness, uid: str, namespace: str = "team-a", since: int | None = None) -> dict[str, Any]:
-    stamp = format_instant(stage.now if since is None else since)
+def shared(harness: LedgerHarness, uid: str, namespace: str = "team-a", since: int | None = None) -> dict[str, Any]:
+    stamp = format_instant(harness.now if since is None else since)
     item = {
         "metadata": {"uid": uid, "name": uid, "namespace": namespace, "creationTimestamp": stamp},
         "spec": {
@@ -48,17 +48,17 @@ def shared(stage: LedgerHarness, uid: str, namespace: str = "team-a", since: int
             "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
         },
     }
-    stage.write_pod(item)
+    harness.write_pod(item)
     return item
 
 
 @pytest.fixture
-def looking(stage: LedgerHarness) -> LedgerHarness:
-    stage.budget("a", ["team-a"])
-    write_node(stage, LABELS)
-    stage.lead(RULES)
-    stage.round()
-    return stage
+def looking(harness: LedgerHarness) -> LedgerHarness:
+    harness.budget("a", ["team-a"])
+    write_node(harness, LABELS)
+    harness.lead(RULES)
+    harness.round()
+    return harness
 
 
 def test_a_replica_of_a_gpu_is_charged_as_its_part_at_the_models_price(looking: LedgerHarness) -> None:
@@ -68,16 +68,16 @@ def test_a_replica_of_a_gpu_is_charged_as_its_part_at_the_models_price(looking: 
     assert looking.spent("a") == 10 * GPU_SECOND
 
 
-def test_metering_begins_with_the_first_term_and_not_with_a_pod_that_ran_before(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"])
-    write_node(stage, LABELS)
-    shared(stage, "p1", since=NOON - 24 * HOUR)
-    stage.lead(RULES)
-    stage.round()
-    stage.round(10)
+def test_metering_begins_with_the_first_term_and_not_with_a_pod_that_ran_before(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_node(harness, LABELS)
+    shared(harness, "p1", since=NOON - 24 * HOUR)
+    harness.lead(RULES)
+    harness.round()
+    harness.round(10)
 
-    assert stage.spent("a") == 10 * GPU_SECOND
-    assert reading.since(stage.client) == NOON
+    assert harness.spent("a") == 10 * GPU_SECOND
+    assert reading.since(harness.client) == NOON
 
 
 def test_a_later_leader_meters_from_the_first_ones_instant(looking: LedgerHarness) -> None:
@@ -89,14 +89,14 @@ def test_a_later_leader_meters_from_the_first_ones_instant(looking: LedgerHarnes
     assert looking.spent("a") == 60 * GPU_SECOND
 
 
-def test_a_pod_that_ended_before_metering_began_has_no_session(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"])
-    write_node(stage, LABELS)
-    stage.finish(shared(stage, "p1", since=NOON - HOUR), seconds_ago=60)
-    stage.lead(RULES)
-    stage.round()
+def test_a_pod_that_ended_before_metering_began_has_no_session(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_node(harness, LABELS)
+    harness.finish(shared(harness, "p1", since=NOON - HOUR), seconds_ago=60)
+    harness.lead(RULES)
+    harness.round()
 
-    assert reading.stored_amounts(stage.client, "a", MONTH) == {}
+    assert reading.stored_amounts(harness.client, "a", MONTH) == {}
 
 
 def test_what_a_pod_holds_is_kept_under_relabelling_and_by_the_next_leader(looking: LedgerHarness) -> None:
@@ -121,61 +121,61 @@ def test_a_changed_price_holds_for_what_the_record_says_even_once_the_labels_are
     assert looking.spent("a") == (10 + 20) * GPU_SECOND
 
 
-def test_labels_that_come_late_count_from_the_pods_start(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"])
-    write_node(stage, {})
-    stage.lead(RULES)
-    stage.round()
-    shared(stage, "p1")
-    stage.round(120)
-    before = stage.spent("a")
-    write_node(stage, {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
-    stage.round(60)
+def test_labels_that_come_late_count_from_the_pods_start(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_node(harness, {})
+    harness.lead(RULES)
+    harness.round()
+    shared(harness, "p1")
+    harness.round(120)
+    before = harness.spent("a")
+    write_node(harness, {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
+    harness.round(60)
 
-    assert (before, stage.spent("a")) == (120 * GPU_SECOND, 4 * 180 * GPU_SECOND)
-
-
-def test_labels_that_make_the_pod_cheaper_give_the_difference_back(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"])
-    write_node(stage, {})
-    stage.lead(ControllerRules(prices=PRICES | {"T4": (PricePoint(0, Fraction(1, 2)),)}, own_resources={}))
-    stage.round()
-    shared(stage, "p1")
-    stage.round(120)
-    write_node(stage, {"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.replicas": "4"})
-    stage.round(40)
-    stage.round(HOUR / SECOND)
-
-    assert stage.spent("a") == (160 + 3600) * GPU_SECOND // 8
+    assert (before, harness.spent("a")) == (120 * GPU_SECOND, 4 * 180 * GPU_SECOND)
 
 
-def test_labels_that_come_after_ten_minutes_change_nothing(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"])
-    write_node(stage, {})
-    stage.lead(RULES)
-    stage.round()
-    shared(stage, "p1")
-    stage.round(700)
-    write_node(stage, LABELS)
-    stage.round(100)
+def test_labels_that_make_the_pod_cheaper_give_the_difference_back(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_node(harness, {})
+    harness.lead(ControllerRules(prices=PRICES | {"T4": (PricePoint(0, Fraction(1, 2)),)}, own_resources={}))
+    harness.round()
+    shared(harness, "p1")
+    harness.round(120)
+    write_node(harness, {"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.replicas": "4"})
+    harness.round(40)
+    harness.round(HOUR / SECOND)
 
-    assert stage.spent("a") == 800 * GPU_SECOND
+    assert harness.spent("a") == (160 + 3600) * GPU_SECOND // 8
 
 
-def test_late_labels_change_no_period_that_is_over(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"], period={"every": "hour"})
-    write_node(stage, {})
-    stage.now = NOON + HOUR - 60 * SECOND
-    stage.lead(RULES)
-    stage.round()
-    shared(stage, "p1")
-    stage.round(30)
-    stage.round(60)
-    write_node(stage, {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
-    stage.round(30)
+def test_labels_that_come_after_ten_minutes_change_nothing(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_node(harness, {})
+    harness.lead(RULES)
+    harness.round()
+    shared(harness, "p1")
+    harness.round(700)
+    write_node(harness, LABELS)
+    harness.round(100)
 
-    assert stage.spent("a", NOON) == 60 * GPU_SECOND
-    assert stage.spent("a", NOON + HOUR) == 4 * 60 * GPU_SECOND
+    assert harness.spent("a") == 800 * GPU_SECOND
+
+
+def test_late_labels_change_no_period_that_is_over(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    write_node(harness, {})
+    harness.now = NOON + HOUR - 60 * SECOND
+    harness.lead(RULES)
+    harness.round()
+    shared(harness, "p1")
+    harness.round(30)
+    harness.round(60)
+    write_node(harness, {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
+    harness.round(30)
+
+    assert harness.spent("a", NOON) == 60 * GPU_SECOND
+    assert harness.spent("a", NOON + HOUR) == 4 * 60 * GPU_SECOND
 
 
 def test_the_record_holds_what_was_decided(looking: LedgerHarness) -> None:
@@ -204,15 +204,15 @@ def test_the_instant_outlives_a_store_that_was_emptied(looking: LedgerHarness) -
     assert reading.since(looking.client) == NOON
 
 
-def test_pods_of_other_stacks_are_not_metered_where_the_admin_does_not_ask_for_it(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"])
-    write_node(stage, LABELS)
-    shared(stage, "p1")
-    stage.lead()
-    stage.round(10)
+def test_pods_of_other_stacks_are_not_metered_where_the_admin_does_not_ask_for_it(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_node(harness, LABELS)
+    shared(harness, "p1")
+    harness.lead()
+    harness.round(10)
 
-    assert stage.spent("a") == 0
-    assert reading.since(stage.client) is None
+    assert harness.spent("a") == 0
+    assert reading.since(harness.client) is None
 
 
 def test_the_audit_agrees_with_a_day_of_pods_of_other_stacks(looking: LedgerHarness) -> None:
@@ -232,17 +232,17 @@ def test_the_audit_agrees_with_a_day_of_pods_of_other_stacks(looking: LedgerHarn
     assert audited(looking).differences == ()
 
 
-def test_the_audit_agrees_where_pods_are_older_than_metering(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"])
-    write_node(stage, LABELS)
-    shared(stage, "p1", since=NOON - 24 * HOUR)
-    shared(stage, "reserved", "kai-resource-reservation", since=NOON - 24 * HOUR)
-    stage.lead(RULES)
-    stage.round()
-    stage.round(HOUR / SECOND)
-    write_statuses(stage)
+def test_the_audit_agrees_where_pods_are_older_than_metering(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_node(harness, LABELS)
+    shared(harness, "p1", since=NOON - 24 * HOUR)
+    shared(harness, "reserved", "kai-resource-reservation", since=NOON - 24 * HOUR)
+    harness.lead(RULES)
+    harness.round()
+    harness.round(HOUR / SECOND)
+    write_statuses(harness)
 
-    assert audited(stage).differences == ()
+    assert audited(harness).differences == ()
 
 
 def test_the_capacity_of_the_nodes_is_written_for_the_idle_share_of_usage(looking: LedgerHarness) -> None:

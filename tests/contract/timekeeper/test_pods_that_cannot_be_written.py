@@ -47,7 +47,7 @@ class Leader:
 
     def __init__(self, server: PodServer, client: redis.Redis, folder: Path) -> None:
         self.now = NOON
-        self.stage = LedgerHarness(folder, client)
+        self.harness = LedgerHarness(folder, client)
         self.source = KubernetesSource(server.api(), lambda: self.now, random.random)
         term, self.ending = Term(lambda: 0.0), threading.Event()
         term.hold(1, 1.0)
@@ -87,7 +87,7 @@ def leader(server: PodServer, redis_server: RedisServer, tmp_path: Path) -> Iter
 
 
 def running(leader: Leader, *names: str, **metadata: Any) -> list[dict[str, Any]]:
-    pods = [leader.stage.pod(name, f"team-{name[0]}") for name in names]
+    pods = [leader.harness.pod(name, f"team-{name[0]}") for name in names]
     for pod in pods:
         pod["metadata"] |= metadata
     return pods

@@ -35,13 +35,13 @@ def replica(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
-    folder = tmp_path / "stage"
+def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
+    folder = tmp_path / "harness"
     folder.mkdir()
     with redis_server.client() as client:
-        stage = LedgerHarness(folder, client)
-        stage.lead(ControllerRules(replica_wait_seconds=0.3))
-        yield stage
+        harness = LedgerHarness(folder, client)
+        harness.lead(ControllerRules(replica_wait_seconds=0.3))
+        yield harness
 
 
 def freeze(server: RedisServer) -> None:
@@ -64,67 +64,67 @@ def thaw(server: RedisServer) -> None:
         wait_until(caught_up, "the replica has caught up")
 
 
-def is_on_the_meter(stage: LedgerHarness, uid: str) -> bool:
-    assert stage.keeper is not None
-    return uid in stage.keeper.books.pods.sessions
+def is_on_the_meter(harness: LedgerHarness, uid: str) -> bool:
+    assert harness.keeper is not None
+    return uid in harness.keeper.books.pods.sessions
 
 
 def test_the_end_of_a_session_is_believed_once_a_replica_holds_it_and_counts_once(
-    stage: LedgerHarness, replica: RedisServer
+    harness: LedgerHarness, replica: RedisServer
 ) -> None:
-    stage.budget("a", ["team-a"])
-    stage.pod("ends", "team-a")
-    stage.pod("runs-on", "team-a", core=50)
-    stage.round()
+    harness.budget("a", ["team-a"])
+    harness.pod("ends", "team-a")
+    harness.pod("runs-on", "team-a", core=50)
+    harness.round()
     freeze(replica)
-    stage.remove("ends")
-    stage.round(10)
-    stage.round(10)
-    assert is_on_the_meter(stage, "ends")
-    assert ("ends", "a") in reading.open_sessions(stage.client, "", 10)
+    harness.remove("ends")
+    harness.round(10)
+    harness.round(10)
+    assert is_on_the_meter(harness, "ends")
+    assert ("ends", "a") in reading.open_sessions(harness.client, "", 10)
     thaw(replica)
-    stage.round(10)
-    wait_until(lambda: stage.round() or not is_on_the_meter(stage, "ends"), "the end of the session is believed")
-    assert reading.open_sessions(stage.client, "", 10) == [("runs-on", "a")]
-    assert stage.spent("a") == (10 + 15) * GPU_SECOND
-    assert [entry.kind for entry in reading.ledger_page(stage.client, "a", "", 10)] == ["close"]
+    harness.round(10)
+    wait_until(lambda: harness.round() or not is_on_the_meter(harness, "ends"), "the end of the session is believed")
+    assert reading.open_sessions(harness.client, "", 10) == [("runs-on", "a")]
+    assert harness.spent("a") == (10 + 15) * GPU_SECOND
+    assert [entry.kind for entry in reading.ledger_page(harness.client, "a", "", 10)] == ["close"]
     with replica.client() as copy:
         assert [entry.session for entry in reading.ledger_page(copy, "a", "", 10)] == ["ends"]
 
 
 def test_what_goes_on_is_settled_and_published_while_a_replica_is_frozen(
-    stage: LedgerHarness, replica: RedisServer
+    harness: LedgerHarness, replica: RedisServer
 ) -> None:
-    stage.budget("a", ["team-a"])
-    stage.pod("ends", "team-a")
-    stage.pod("runs-on", "team-a")
-    stage.round()
+    harness.budget("a", ["team-a"])
+    harness.pod("ends", "team-a")
+    harness.pod("runs-on", "team-a")
+    harness.round()
     freeze(replica)
-    stage.remove("ends")
-    stage.round(10)
-    stage.round(10)
-    assert stage.spent("a") == 30 * GPU_SECOND
-    assert stage.keeper is not None
-    assert stage.keeper.books.figures["a"].spent == 30 * GPU_SECOND
+    harness.remove("ends")
+    harness.round(10)
+    harness.round(10)
+    assert harness.spent("a") == 30 * GPU_SECOND
+    assert harness.keeper is not None
+    assert harness.keeper.books.figures["a"].spent == 30 * GPU_SECOND
     thaw(replica)
 
 
 @pytest.mark.parametrize("spec", [{}, {"expires": "2027-01-01T00:00:00Z"}], ids=["lapses", "expires"])
 def test_a_grant_is_believed_once_a_replica_holds_it_and_adds_once(
-    stage: LedgerHarness, replica: RedisServer, spec: dict[str, str]
+    harness: LedgerHarness, replica: RedisServer, spec: dict[str, str]
 ) -> None:
-    stage.budget("a", ["team-a"])
-    stage.round()
+    harness.budget("a", ["team-a"])
+    harness.round()
     freeze(replica)
-    stage.grant("g", "a", 5, **spec)
-    stage.round(10)
-    stage.round(10)
-    assert stage.keeper is not None
-    account = stage.keeper.books.accounts["a"]
+    harness.grant("g", "a", 5, **spec)
+    harness.round(10)
+    harness.round(10)
+    assert harness.keeper is not None
+    account = harness.keeper.books.accounts["a"]
     assert "g" not in account.grants
     thaw(replica)
-    wait_until(lambda: stage.round() or "g" in account.grants, "the grant is believed")
-    assert [entry.amount for entry in reading.ledger_page(stage.client, "a", "", 10)] == [5 * GPU_HOUR]
+    wait_until(lambda: harness.round() or "g" in account.grants, "the grant is believed")
+    assert [entry.amount for entry in reading.ledger_page(harness.client, "a", "", 10)] == [5 * GPU_HOUR]
 
 
 def test_a_write_of_another_connection_is_waited_for_too(redis_server: RedisServer, replica: RedisServer) -> None:

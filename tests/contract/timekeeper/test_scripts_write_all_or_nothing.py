@@ -60,13 +60,13 @@ NAMES = sorted(
 
 
 @pytest.fixture(params=["Redis 6.2", "Redis 7"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
+def harness(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
     if request.param == "Redis 7":
         monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
-    for name in ("redis", "stage"):
+    for name in ("redis", "harness"):
         (tmp_path / name).mkdir()
     with RedisServer(tmp_path / "redis") as server, server.client() as client:
-        yield LedgerHarness(tmp_path / "stage", client)
+        yield LedgerHarness(tmp_path / "harness", client)
 
 
 class Spoiler:
@@ -159,42 +159,44 @@ def restore(client: redis.Redis, beside: Sequence[str], good: dict[str, Any]) ->
     pipeline.execute()
 
 
-def use_all_scripts(stage: LedgerHarness) -> None:
+def use_all_scripts(harness: LedgerHarness) -> None:
     """Lives through everything that a script is there for."""
-    client = stage.client
-    old_store.begin(stage)
-    keeper = stage.lead(ControllerRules(bill=Bill.USED))
-    stage.grant("gift", "research", 5, expiresAt="2027-01-01T00:00:00Z")
-    stage.correct("again", "research", -1, stage.now)
-    stage.round()
-    stage.pod("p1", "team-a")
-    stage.round()
-    report(stage, "p1", 1, 0)
-    ReportIntake(client).take([Submission("p1", "", 0, stage.now)])
+    client = harness.client
+    old_store.begin(harness)
+    keeper = harness.lead(ControllerRules(bill=Bill.USED))
+    harness.grant("gift", "research", 5, expiresAt="2027-01-01T00:00:00Z")
+    harness.correct("again", "research", -1, harness.now)
+    harness.round()
+    harness.pod("p1", "team-a")
+    harness.round()
+    report(harness, "p1", 1, 0)
+    ReportIntake(client).take([Submission("p1", "", 0, harness.now)])
     shared.write_epoch(client, keeper.epoch, HeldTerm(keeper.epoch))
-    audit(AuditEnvironment(client, lambda: None, lambda: stage.now, lambda _: False), AuditRequest(patience_seconds=0))
+    audit(
+        AuditEnvironment(client, lambda: None, lambda: harness.now, lambda _: False), AuditRequest(patience_seconds=0)
+    )
     old_store.usage(client)
-    for file in (stage.folder / "pods").glob("*.json"):
-        stage.remove(file.stem)
-    stage.round(HOUR)
-    archivist = Archivist(client, stage.source, keeper.books, keeper.epoch, Retention(hourly_days=1))
+    for file in (harness.folder / "pods").glob("*.json"):
+        harness.remove(file.stem)
+    harness.round(HOUR)
+    archivist = Archivist(client, harness.source, keeper.books, keeper.epoch, Retention(hourly_days=1))
     for _ in range(3):
-        stage.round(36 * HOUR)
+        harness.round(36 * HOUR)
         keeper.books.finalized = []
-        archivist.archive(stage.now)
+        archivist.archive(harness.now)
     outbox.write(client, keeper.epoch, 10, [outbox.Change("u", Announced(0, None, frozenset()), "news")])
     latest = keeper.books.accounts["research"].version
     adjustments.restore(
-        client, keeper.epoch, stage.now, adjustments.Restoration("research", MONTH, 10**12, 0, latest + 1, [], "")
+        client, keeper.epoch, harness.now, adjustments.Restoration("research", MONTH, 10**12, 0, latest + 1, [], "")
     )
-    compaction.prune(client, keeper.epoch, "daily", stage.now, [MONTH], stage.now)
+    compaction.prune(client, keeper.epoch, "daily", harness.now, [MONTH], harness.now)
     compaction.drop_account(client, keeper.epoch, "daily", [])
 
 
-def test_a_script_that_breaks_off_has_written_nothing(stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_breaks_off_has_written_nothing(harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     spoiler, do = Spoiler(), client._execute
     monkeypatch.setattr(client, "_execute", lambda client, chosen: spoiler.execute(do, client, chosen))
-    use_all_scripts(stage)
+    use_all_scripts(harness)
     assert sorted(spoiler.tried) == NAMES
     assert sorted(spoiler.half_done) == []
     assert set(NAMES) - set(spoiler.broke_off) == ANSWERS_ERRORS | BELIEVES_NOTHING

@@ -92,7 +92,7 @@ class Story(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.client = FailingRedis(port=server.port, driver_info=DRIVER)
         self.client.flushall()
-        self.stage, self.model = LedgerHarness(Path(self.folder.name), self.client), BillingModel(bill)
+        self.harness, self.model = LedgerHarness(Path(self.folder.name), self.client), BillingModel(bill)
         self.keeper_rules = ControllerRules(bill=bill)
         self.payers = dict(zip(NAMESPACES, "ab", strict=True))
         self.rules = {"a": PERIODS[0], "b": PERIODS[1]}
@@ -109,13 +109,13 @@ class Story(RuleBasedStateMachine):
         self.start("team-a", 100, ("A100", "A100"), borrows=False)
 
     def write_budgets(self) -> None:
-        self.stage.budgets = []
+        self.harness.budgets = []
         for name, times in self.made.items():
             if times > 0:
                 paid = [namespace for namespace, payer in self.payers.items() if payer == name] or [f"{name}-none"]
-                self.stage.budget(name, paid, 1_000_000, period=self.rules[name])
-                self.stage.budgets[-1]["metadata"]["uid"] = f"budget-{name}-{times}"
-        self.stage.write_budgets()
+                self.harness.budget(name, paid, 1_000_000, period=self.rules[name])
+                self.harness.budgets[-1]["metadata"]["uid"] = f"budget-{name}-{times}"
+        self.harness.write_budgets()
 
     def periods(self) -> dict[str, list[tuple[int, int]]]:
         """The periods of each account, as leaders have opened them."""
@@ -138,7 +138,7 @@ class Story(RuleBasedStateMachine):
 
     def round_undisturbed(self) -> None:
         self.repair()
-        self.stage.round()
+        self.harness.round()
 
     def running(self, choice: int) -> str | None:
         running = sorted(uid for uid, pod in self.model.pods.items() if pod.end is None)
@@ -146,31 +146,31 @@ class Story(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.25, 1, 59, 600, 1799.5, 3600, 5000, 9000]))
     def pass_time(self, seconds: float) -> None:
-        self.stage.pass_time(seconds)
+        self.harness.pass_time(seconds)
 
     @rule(short=st.sampled_from([0, 0, 0.25, 1]))
     def pass_time_to_a_boundary(self, short: float) -> None:
         """Up to just before the next period begins, or just to it."""
-        now, periods = self.stage.now, self.periods()
+        now, periods = self.harness.now, self.periods()
         following = min((end for name in "ab" for _, end in periods[name] if end > now), default=now)
         if following - now < 9 * HOUR:
-            self.stage.pass_time(max((following - now) / SECOND - short, 0))
+            self.harness.pass_time(max((following - now) / SECOND - short, 0))
 
     @rule()
     def lead(self) -> None:
         """Another leader takes over, which knows nothing but what it reads."""
-        self.stage.lead(self.keeper_rules, step=self.step)
+        self.harness.lead(self.keeper_rules, step=self.step)
 
     @rule(full=st.booleans())
     def round(self, full: bool) -> None:  # noqa: FBT001 - hypothesis passes it by name
-        self.stage.round(full=full)
+        self.harness.round(full=full)
 
     @rule(where=st.sampled_from(STEPS))
     def die(self, where: str) -> None:
         """The leader dies in a round, and another one takes over."""
         self.dies_at = where
         try:
-            self.stage.round()
+            self.harness.round()
         except KilledError:
             self.lead()
         self.dies_at = ""
@@ -180,7 +180,7 @@ class Story(RuleBasedStateMachine):
         """A round fails before, amid or after a write; the leader stays."""
         self.client.breaks_in, self.client.sent = pipelines, sent
         try:
-            self.stage.round()
+            self.harness.round()
         except StoreUnavailableError:
             pass
         finally:
@@ -212,7 +212,7 @@ class Story(RuleBasedStateMachine):
     )
     def start(self, namespace: str, percent: int, models: tuple[str, str], borrows: bool) -> None:  # noqa: FBT001
         uid = f"p{len(self.model.pods)}"
-        item = self.stage.pod(uid, namespace, core=percent)
+        item = self.harness.pod(uid, namespace, core=percent)
         held = [
             {"uuid": f"GPU-{uid}-{place}", "model": model, "totalMiB": WHOLE_MIB, "core": percent, "memoryMiB": 1}
             for place, model in enumerate(models)
@@ -224,8 +224,8 @@ class Story(RuleBasedStateMachine):
             annotations["fairgpu.io/core-policy"] = "elastic"
         limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": str(2 * percent), "fairgpu.io/gpu-memory": "2"}
         item["spec"]["containers"][0]["resources"]["limits"] = limits
-        self.stage.write_pod(item)
-        start = self.stage.now // SECOND * SECOND
+        self.harness.write_pod(item)
+        start = self.harness.now // SECOND * SECOND
         self.model.start(uid, namespace, percent, models, start, borrows=borrows)
         self.round_undisturbed()
 
@@ -242,7 +242,7 @@ class Story(RuleBasedStateMachine):
         uid = self.running(choice)
         if uid is None:
             return
-        pod, at = self.model.pods[uid], self.stage.now - late * SECOND
+        pod, at = self.model.pods[uid], self.harness.now - late * SECOND
         number = {"same": len(pod.boots) - 1, "anew": len(pod.boots), "earlier": 0}[boot]
         age = max(at - pod.start, 0)
         used = {place: Use(age * share // 100 + place, age // 2 if memory else 0, memory) for place in devices}
@@ -263,7 +263,7 @@ class Story(RuleBasedStateMachine):
     def report_while_nobody_leads(self, choice: int, every: int, count: int) -> None:
         for number in range(count):
             self.report(choice, number % 60, frozenset({0}), 0, "same", 0)
-            self.stage.pass_time(every)
+            self.harness.pass_time(every)
 
     @rule(choice=st.integers(0, 5), seconds_ago=st.sampled_from([0, 0, 1, 30]))
     def finish(self, choice: int, seconds_ago: int) -> None:
@@ -271,18 +271,18 @@ class Story(RuleBasedStateMachine):
         uid = self.running(choice)
         if uid is not None:
             pod = self.model.pods[uid]
-            ended = max(self.stage.now - seconds_ago * SECOND, pod.start) // SECOND * SECOND
+            ended = max(self.harness.now - seconds_ago * SECOND, pod.start) // SECOND * SECOND
             pod.end = ended
-            self.stage.finish(self.stage.source_pod(uid), (self.stage.now - ended) // SECOND)
+            self.harness.finish(self.harness.source_pod(uid), (self.harness.now - ended) // SECOND)
 
     @rule(choice=st.integers(0, 5), rounds=st.integers(0, 2), share=st.integers(0, 120), ago=st.sampled_from([4, 5]))
     def finish_before_a_boundary_that_rounds_have_passed(self, choice: int, rounds: int, share: int, ago: int) -> None:
         """The leader sees an end after it has settled the period that follows."""
         self.pass_time_to_a_boundary(0)
         for _ in range(rounds):
-            self.stage.round()
-            self.stage.pass_time(2)
-        self.stage.pass_time(4 - 2 * rounds)
+            self.harness.round()
+            self.harness.pass_time(2)
+        self.harness.pass_time(4 - 2 * rounds)
         self.report(choice, share, frozenset({0}), 0, "same", 0)
         self.finish(choice, ago)
 
@@ -292,18 +292,18 @@ class Story(RuleBasedStateMachine):
         uid = self.running(choice)
         if uid is not None:
             self.round_undisturbed()
-            self.model.pods[uid].end = self.stage.now
-            self.stage.remove(uid)
+            self.model.pods[uid].end = self.harness.now
+            self.harness.remove(uid)
             self.round_undisturbed()
 
     @rule()
     def remove_what_has_ended(self) -> None:
         """The objects of pods that have ended are deleted, whether a leader has seen their ends or not."""
         for uid, pod in self.model.pods.items():
-            if pod.end is not None and (self.stage.folder / "pods" / f"{uid}.json").exists():
+            if pod.end is not None and (self.harness.folder / "pods" / f"{uid}.json").exists():
                 self.round_undisturbed()
-                self.stage.remove(uid)
-                self.stage.source.refresh()
+                self.harness.remove(uid)
+                self.harness.source.refresh()
 
     @rule(namespace=st.sampled_from(NAMESPACES), payer=st.sampled_from(["a", "b", "none"]))
     def move(self, namespace: str, payer: str) -> None:
@@ -332,7 +332,7 @@ class Story(RuleBasedStateMachine):
     )
     def reprice(self, model: str, price: str, later: str, after: int, alone: bool) -> None:  # noqa: FBT001
         """The admin sets another price, now and for later, beside the others or in their place."""
-        now = self.stage.now
+        now = self.harness.now
         points = [(now, Fraction(price)), (now + after * SECOND, Fraction(later))]
         prices = {**({} if alone else self.model.configured[-1][1]), model: points}
         found = {name: tuple(PricePoint(*point) for point in known) for name, known in prices.items()}
@@ -350,7 +350,7 @@ class Story(RuleBasedStateMachine):
         """Somebody sets right what was spent; no less than nothing, which would be refused."""
         if self.made[account] < 0:
             return
-        effective = max(self.stage.now - ago * SECOND, NOON)
+        effective = max(self.harness.now - ago * SECOND, NOON)
         amount = int(Fraction(hours) * GPU_HOUR)
         if amount < 0:
             self.round_undisturbed()
@@ -358,7 +358,7 @@ class Story(RuleBasedStateMachine):
             if period is None or self.corrected().get((account, period.start), 0) + amount < 0:
                 return
         self.sequence += 1
-        self.stage.correct(f"c{self.sequence}", account, hours, effective)
+        self.harness.correct(f"c{self.sequence}", account, hours, effective)
         self.corrections.append((account, effective, amount))
 
     # A leader that could not read an amount knows nothing of it, also once somebody has mended it.
@@ -367,14 +367,14 @@ class Story(RuleBasedStateMachine):
     def compare_with_what_a_new_leader_would_load(self) -> None:
         """What the leader has of each open session is what the next one reads from the store."""
         self.round_undisturbed()
-        assert self.stage.keeper is not None
+        assert self.harness.keeper is not None
         next_books = Books(self.keeper_rules)
-        load(self.client, next_books, self.stage.now)
+        load(self.client, next_books, self.harness.now)
         kept, read = (
             {metered.session.uid: with_its_own_time(metered) for metered in books.pods.sessions.all()}
-            for books in (self.stage.keeper.books, next_books)
+            for books in (self.harness.keeper.books, next_books)
         )
-        for metered in self.stage.keeper.books.pods.sessions.all():
+        for metered in self.harness.keeper.books.pods.sessions.all():
             # Whoever paid for no time at all is not among the payers any more.
             payers = {account for _, account in next_books.assignments[metered.session.namespace]}
             known = kept[metered.session.uid]
@@ -387,14 +387,14 @@ class Story(RuleBasedStateMachine):
     @rule()
     def audit(self) -> None:
         self.round_undisturbed()
-        self.stage.round(1)
-        self.stage.round()
+        self.harness.round(1)
+        self.harness.round()
         self.hold_the_audit({})
 
     def hold_the_audit(self, periods: Mapping[str, Sequence[tuple[int, int]]]) -> None:
         """The auditor names no difference in the present periods, nor in these."""
         around = AuditEnvironment(
-            self.client, lambda: read_cluster(self.stage.source.mirrors, None), lambda: self.stage.now, bool
+            self.client, lambda: read_cluster(self.harness.source.mirrors, None), lambda: self.harness.now, bool
         )
         for start in [None, *sorted({start for known in periods.values() for start, _ in known})]:
             request = AuditRequest(period=start, patience_seconds=0, bill=self.model.bill.value)
@@ -406,14 +406,14 @@ class Story(RuleBasedStateMachine):
         try:
             self.round_undisturbed()
             # A namespace that has only just moved has been nowhere for any time yet.
-            self.stage.round(1)
+            self.harness.round(1)
             # Where use is billed, a balance is closed by the last settlement: the next one brings it up to date.
-            self.stage.round()
+            self.harness.round()
             periods, corrected = self.periods(), self.corrected()
             for account, found in periods.items():
                 gaps = [pair for pair in pairwise(found) if pair[0][1] != pair[1][0]]
                 assert not gaps, (account, gaps)
-            expected = self.model.expected(reading.assignments(self.client), periods, self.stage.now)
+            expected = self.model.expected(reading.assignments(self.client), periods, self.harness.now)
             different = {}
             for key in {(account, start) for account, known in periods.items() for start, _ in known}:
                 amounts, stored = expected.get(key, {}), reading.stored_amounts(self.client, *key)
@@ -423,7 +423,7 @@ class Story(RuleBasedStateMachine):
                         different[key, uid] = {"stored": amount, "expected": amounts.get(uid, 0)}
             assert not different, different
             for key in {*expected, *corrected}:
-                assert self.stage.spent(*key) == sum(expected.get(key, {}).values()) + corrected.get(key, 0)
+                assert self.harness.spent(*key) == sum(expected.get(key, {}).values()) + corrected.get(key, 0)
             self.hold_the_audit(periods)
         finally:
             self.client.close()

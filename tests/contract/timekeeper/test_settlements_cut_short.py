@@ -58,38 +58,40 @@ def client(redis_server: RedisServer) -> Iterator[CutRedis]:
 def stages_cut(
     client: CutRedis, folder: Path, prepare: Callable[[LedgerHarness], object]
 ) -> Iterator[tuple[int, LedgerHarness]]:
-    """Prepares a stage and cuts its next reconciliation after 0, 1, 2 ... commands, until it is whole."""
+    """Prepares a harness and cuts its next reconciliation after 0, 1, 2 ... commands, until it is whole."""
     for commands in range(200):
         client.flushall()
         place = folder / str(commands)
         place.mkdir()
-        stage = LedgerHarness(place, client)
-        prepare(stage)
+        harness = LedgerHarness(place, client)
+        prepare(harness)
         client.left = commands
         try:
-            stage.round()
+            harness.round()
         except StoreUnavailableError:
             whole = False
         else:
             whole = True
         finally:
             client.left = None
-        yield commands, stage
+        yield commands, harness
         if whole:
             return
     raise AssertionError("the reconciliation is never whole")
 
 
-def check_books(stage: LedgerHarness, expected: dict[tuple[str, int], int]) -> None:
+def check_books(harness: LedgerHarness, expected: dict[tuple[str, int], int]) -> None:
     """Holds the store to what each period costs, once nobody is on the meter any more."""
     for (account, period), seconds in expected.items():
         amount = seconds * GPU_SECOND
-        assert stage.spent(account, period) == amount
-        standing = reading.period_totals(stage.client, account, period)
+        assert harness.spent(account, period) == amount
+        standing = reading.period_totals(harness.client, account, period)
         assert standing is not None
         assert standing.finalized == amount
-    assert reading.open_sessions(stage.client, "", 9) == []
-    around = AuditEnvironment(stage.client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, bool)
+    assert reading.open_sessions(harness.client, "", 9) == []
+    around = AuditEnvironment(
+        harness.client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, bool
+    )
     differences = audit(around, AuditRequest(patience_seconds=0)).differences
     assert [each for each in differences if each.figure is not Figure.STATUS] == []
 
@@ -97,81 +99,81 @@ def check_books(stage: LedgerHarness, expected: dict[tuple[str, int], int]) -> N
 def test_a_pod_that_left_is_charged_in_both_of_its_periods_or_until_it_was_last_seen(
     client: CutRedis, tmp_path: Path
 ) -> None:
-    def prepare(stage: LedgerHarness) -> None:
-        stage.budget("a", ["team-a"], period=HOURLY)
-        stage.pod("p1", "team-a")
-        stage.round(10)
-        stage.remove("p1")
-        stage.pass_time(5390)
+    def prepare(harness: LedgerHarness) -> None:
+        harness.budget("a", ["team-a"], period=HOURLY)
+        harness.pod("p1", "team-a")
+        harness.round(10)
+        harness.remove("p1")
+        harness.pass_time(5390)
 
     found = set()
-    for _, stage in stages_cut(client, tmp_path, prepare):
-        stage.lead()
-        stage.round()
-        stage.round(60)
-        amounts = stage.spent("a", NOON) // GPU_SECOND, stage.spent("a", NOON + HOUR) // GPU_SECOND
+    for _, harness in stages_cut(client, tmp_path, prepare):
+        harness.lead()
+        harness.round()
+        harness.round(60)
+        amounts = harness.spent("a", NOON) // GPU_SECOND, harness.spent("a", NOON + HOUR) // GPU_SECOND
         found.add(amounts)
-        check_books(stage, {("a", NOON): amounts[0], ("a", NOON + HOUR): amounts[1]})
+        check_books(harness, {("a", NOON): amounts[0], ("a", NOON + HOUR): amounts[1]})
     assert found == {(10, 0), (3600, 1800)}
 
 
 def test_a_pod_whose_namespace_moves_is_charged_to_both_payers_where_it_leaves_unseen(
     client: CutRedis, tmp_path: Path
 ) -> None:
-    def prepare(stage: LedgerHarness) -> None:
-        stage.budget("a", ["team-a"])
-        stage.budget("b", ["nobody"])
-        stage.pod("p1", "team-a")
-        stage.round(10)
-        stage.budget("a", ["nobody"])
-        stage.budget("b", ["team-a"])
-        stage.pass_time(10)
+    def prepare(harness: LedgerHarness) -> None:
+        harness.budget("a", ["team-a"])
+        harness.budget("b", ["nobody"])
+        harness.pod("p1", "team-a")
+        harness.round(10)
+        harness.budget("a", ["nobody"])
+        harness.budget("b", ["team-a"])
+        harness.pass_time(10)
 
-    for _, stage in stages_cut(client, tmp_path, prepare):
-        stage.pass_time(2980)
-        report(stage, "p1", 1, 1)
-        stage.remove("p1")
-        stage.pass_time(600)
-        stage.lead()
-        stage.round()
-        stage.round(60)
+    for _, harness in stages_cut(client, tmp_path, prepare):
+        harness.pass_time(2980)
+        report(harness, "p1", 1, 1)
+        harness.remove("p1")
+        harness.pass_time(600)
+        harness.lead()
+        harness.round()
+        harness.round(60)
         moved = (reading.assignments(client)["team-a"][-1][0] - NOON) // SECOND
         month = reading.period_at(client, "a", NOON)
         assert month is not None
         first = min(moved, 3000)
-        check_books(stage, {("a", month.start): first, ("b", month.start): 3000 - first})
+        check_books(harness, {("a", month.start): first, ("b", month.start): 3000 - first})
 
 
 def test_a_pod_that_left_after_its_namespace_moved_is_charged_to_both_payers(client: CutRedis, tmp_path: Path) -> None:
-    def prepare(stage: LedgerHarness) -> None:
-        stage.budget("a", ["team-a"])
-        stage.budget("b", ["nobody"])
-        stage.pod("p1", "team-a")
-        stage.round(10)
-        stage.budget("a", ["nobody"])
-        stage.budget("b", ["team-a"])
-        stage.round(10)
-        report(stage, "p1", 1, 1)
-        stage.remove("p1")
-        stage.pass_time(20)
+    def prepare(harness: LedgerHarness) -> None:
+        harness.budget("a", ["team-a"])
+        harness.budget("b", ["nobody"])
+        harness.pod("p1", "team-a")
+        harness.round(10)
+        harness.budget("a", ["nobody"])
+        harness.budget("b", ["team-a"])
+        harness.round(10)
+        report(harness, "p1", 1, 1)
+        harness.remove("p1")
+        harness.pass_time(20)
 
     found = set()
-    for _, stage in stages_cut(client, tmp_path, prepare):
-        stage.lead()
-        stage.round()
-        stage.round(60)
+    for _, harness in stages_cut(client, tmp_path, prepare):
+        harness.lead()
+        harness.round()
+        harness.round(60)
         month = reading.period_at(client, "a", NOON)
         assert month is not None
-        amount = stage.spent("b", month.start) // GPU_SECOND
+        amount = harness.spent("b", month.start) // GPU_SECOND
         found.add(amount)
-        check_books(stage, {("a", month.start): 20, ("b", month.start): amount})
+        check_books(harness, {("a", month.start): 20, ("b", month.start): amount})
     assert found == {0, 20}
 
 
 def test_a_pod_that_ended_before_its_namespace_moved_costs_the_next_payer_nothing_though_the_leader_stays(
     client: CutRedis, tmp_path: Path
 ) -> None:
-    def prepare(stage: LedgerHarness) -> None:
+    def prepare(harness: LedgerHarness) -> None:
         away: list[str] = []
 
         def step(name: str) -> None:
@@ -180,24 +182,24 @@ def test_a_pod_that_ended_before_its_namespace_moved_costs_the_next_payer_nothin
                 raise StoreUnavailableError("the connection broke")
 
         for account in "abcd":
-            stage.budget(account, [f"team-{account}"])
-            stage.pod(f"of-{account}", f"team-{account}")
-        stage.pod("p1", "team-a")
-        stage.lead(step=step)
-        stage.round(10)
-        stage.budget("a", ["nobody"])
-        stage.budget("b", ["team-b", "team-a"])
-        stage.pass_time(10)
+            harness.budget(account, [f"team-{account}"])
+            harness.pod(f"of-{account}", f"team-{account}")
+        harness.pod("p1", "team-a")
+        harness.lead(step=step)
+        harness.round(10)
+        harness.budget("a", ["nobody"])
+        harness.budget("b", ["team-b", "team-a"])
+        harness.pass_time(10)
         away.append("settle")  # the move is written, and nothing after it
         with pytest.raises(StoreUnavailableError):
-            stage.round()
-        stage.pass_time(10)
+            harness.round()
+        harness.pass_time(10)
 
-    for _, stage in stages_cut(client, tmp_path, prepare):
-        stage.finish(stage.source_pod("p1"), 15)
-        stage.round()
-        stage.remove("p1")
-        stage.round(10)
+    for _, harness in stages_cut(client, tmp_path, prepare):
+        harness.finish(harness.source_pod("p1"), 15)
+        harness.round()
+        harness.remove("p1")
+        harness.round(10)
         month = reading.period_at(client, "b", NOON)
         assert month is not None
         found = reading.stored_amounts(client, "b", month.start).get("p1")

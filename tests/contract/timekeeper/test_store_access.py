@@ -109,9 +109,9 @@ def test_a_redis_cluster_is_reached_over_tls(
     with ClusterShape(tmp_path, *options, primaries=1, replicas=0):
         nodes = ClusterSettings(nodes=(f"127.0.0.1:{port}",))
         with connect(RedisSettings(cluster=nodes, tls=trusting(certificates))) as client:
-            stage = LedgerHarness(tmp_path, client)
+            harness = LedgerHarness(tmp_path, client)
             (tmp_path / "pods").mkdir(exist_ok=True)
-            stage.round()
+            harness.round()
             assert identity(client)[1]
 
 
@@ -168,20 +168,20 @@ def test_a_store_under_another_name_than_its_certificates_is_shown_nothing(over_
 
 @pytest.mark.parametrize("shape", ["single", "sentinel", "cluster"])
 def test_a_user_of_its_own_that_may_only_what_the_timekeeper_does_keeps_the_books(tmp_path: Path, shape: str) -> None:
-    place, folder = tmp_path / "store", tmp_path / "stage"
+    place, folder = tmp_path / "store", tmp_path / "harness"
     place.mkdir()
     folder.mkdir()
     with started(shape, place) as settings:
         named = settings.model_copy(update={"username": "timekeeper", "password": SecretStr("correct-horse")})
         with connect(named) as client:
-            stage = LedgerHarness(folder, client)
-            stage.budget("a", ["team-a"])
-            stage.pod("p1", "team-a")
-            stage.round()
-            stage.pod("p2", "team-a")
-            stage.remove("p1")
-            stage.round(10)
-            assert stage.spent("a") == 20 * GPU_SECOND
+            harness = LedgerHarness(folder, client)
+            harness.budget("a", ["team-a"])
+            harness.pod("p1", "team-a")
+            harness.round()
+            harness.pod("p2", "team-a")
+            harness.remove("p1")
+            harness.round(10)
+            assert harness.spent("a") == 20 * GPU_SECOND
             assert store_clock(client) > 0
             with pytest.raises(redis.ResponseError, match="no permissions"):
                 client.flushall()

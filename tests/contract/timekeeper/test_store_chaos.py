@@ -27,20 +27,20 @@ EXACT = {"a": 0, "b": 0, "namespace:team-c": 0}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    place = tmp_path / "stage"
+    place = tmp_path / "harness"
     place.mkdir()
     return place
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, folder: Path) -> Iterator[LedgerHarness]:
+def harness(redis_server: RedisServer, folder: Path) -> Iterator[LedgerHarness]:
     with redis_server.client(socket_timeout=1.0) as client:
         yield LedgerHarness(folder, client)
 
 
 @pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
-def test_the_store_is_killed_again_and_again(stage: LedgerHarness, redis_server: RedisServer, leaders: str) -> None:
-    story = ChaosStory(stage, 4)
+def test_the_store_is_killed_again_and_again(harness: LedgerHarness, redis_server: RedisServer, leaders: str) -> None:
+    story = ChaosStory(harness, 4)
     for _ in range(KILLS):
         live_through(story, redis_server.restart)
         if leaders == "another leader follows":
@@ -50,8 +50,10 @@ def test_the_store_is_killed_again_and_again(stage: LedgerHarness, redis_server:
         assert {name: story.error()[name] for name in ("a", "b")} == {"a": 0, "b": 0}
 
 
-def test_a_full_disk_stops_the_books_and_loses_nothing_of_them(stage: LedgerHarness, redis_server: RedisServer) -> None:
-    story = ChaosStory(stage, 5)
+def test_a_full_disk_stops_the_books_and_loses_nothing_of_them(
+    harness: LedgerHarness, redis_server: RedisServer
+) -> None:
+    story = ChaosStory(harness, 5)
     story.live(3)
     redis_server.limit_files(max(file.stat().st_size for file in redis_server.folder.rglob("*.aof")) + 100)
     wait_until(lambda: is_refused(story, "MISCONF"), "Redis refuses to write")
@@ -62,9 +64,9 @@ def test_a_full_disk_stops_the_books_and_loses_nothing_of_them(stage: LedgerHarn
 
 
 def test_a_full_disk_under_a_store_that_is_killed_before_there_is_room_again(
-    stage: LedgerHarness, redis_server: RedisServer
+    harness: LedgerHarness, redis_server: RedisServer
 ) -> None:
-    story = ChaosStory(stage, 6)
+    story = ChaosStory(harness, 6)
     story.live(3)
     redis_server.limit_files(max(file.stat().st_size for file in redis_server.folder.rglob("*.aof")) + 2000)
     wait_until(lambda: is_refused(story, "MISCONF"), "Redis refuses to write")
@@ -74,10 +76,10 @@ def test_a_full_disk_under_a_store_that_is_killed_before_there_is_room_again(
     assert story.differences() == ()
 
 
-def test_a_store_without_memory_left_holds_back_what_is_new_and_catches_up(stage: LedgerHarness) -> None:
-    story = ChaosStory(stage, 7)
+def test_a_store_without_memory_left_holds_back_what_is_new_and_catches_up(harness: LedgerHarness) -> None:
+    story = ChaosStory(harness, 7)
     story.live(3)
-    client = stage.client
+    client = harness.client
     client.config_set("maxmemory-policy", "noeviction")
     client.config_set("maxmemory", 1)
     story.live(3)
@@ -91,7 +93,7 @@ def is_refused(story: ChaosStory, reason: str) -> bool:
     """Lets something happen, and tells whether the store would not have it."""
     story.act()
     try:
-        story.stage.round()
+        story.harness.round()
     except StoreUnavailableError as error:
         return reason in str(error)
     return False
@@ -110,7 +112,7 @@ def test_a_store_that_hangs_for_seconds_does_late_what_was_given_up_and_nothing_
             for _ in range(4):
                 story.act()
                 with pytest.raises(StoreUnavailableError):
-                    story.stage.round()
+                    story.harness.round()
             hung.send_signal(signal.SIGCONT)
             story.live(2)
         assert persisted(story.error) == EXACT
@@ -120,9 +122,9 @@ def test_a_store_that_hangs_for_seconds_does_late_what_was_given_up_and_nothing_
 @pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
 def test_an_append_only_file_that_was_cut_off_is_a_store_that_went_back(
-    stage: LedgerHarness, redis_server: RedisServer, share: float, leaders: str
+    harness: LedgerHarness, redis_server: RedisServer, share: float, leaders: str
 ) -> None:
-    story = ChaosStory(stage, 9)
+    story = ChaosStory(harness, 9)
     story.live(8)
     story.checkpoint()
     redis_server.stop()
@@ -138,24 +140,24 @@ def test_an_append_only_file_that_was_cut_off_is_a_store_that_went_back(
 
 
 @pytest.mark.parametrize("skew", [HOUR, -HOUR, 26 * HOUR, -26 * HOUR])
-def test_a_clock_that_steps_and_is_set_right_changes_no_figure(stage: LedgerHarness, skew: int) -> None:
-    story = ChaosStory(stage, 10)
-    assert stage.keeper is not None
+def test_a_clock_that_steps_and_is_set_right_changes_no_figure(harness: LedgerHarness, skew: int) -> None:
+    story = ChaosStory(harness, 10)
+    assert harness.keeper is not None
     for _ in range(3):
         story.live(3)
         story.act()
-        stage.keeper.reconcile(stage.now + skew)
+        harness.keeper.reconcile(harness.now + skew)
         story.act()
-        stage.keeper.reconcile(stage.now + skew)
+        harness.keeper.reconcile(harness.now + skew)
         story.live(2)
         assert story.error() == EXACT
     assert story.differences() == ()
 
 
 def test_scripts_that_are_forgotten_in_the_middle_are_loaded_again(
-    stage: LedgerHarness, redis_server: RedisServer
+    harness: LedgerHarness, redis_server: RedisServer
 ) -> None:
-    story = ChaosStory(stage, 11)
+    story = ChaosStory(harness, 11)
     ending = threading.Event()
 
     def forget() -> None:

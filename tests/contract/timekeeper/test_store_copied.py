@@ -42,17 +42,17 @@ def unpack(archive: Path, folder: Path) -> None:
     subprocess.run(["tar", "-C", str(folder), "-xf", str(archive)], check=True)
 
 
-def books(stage: LedgerHarness) -> LedgerHarness:
+def books(harness: LedgerHarness) -> LedgerHarness:
     for team in ("a", "b"):
-        stage.budget(team, [f"team-{team}"], gpu_hours=1)
-        stage.pod(f"pod-{team}", f"team-{team}")
-    stage.round()
-    stage.round(60)
-    return stage
+        harness.budget(team, [f"team-{team}"], gpu_hours=1)
+        harness.pod(f"pod-{team}", f"team-{team}")
+    harness.round()
+    harness.round(60)
+    return harness
 
 
-def wrong(stage: LedgerHarness) -> tuple[object, ...]:
-    around = AuditEnvironment(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+def wrong(harness: LedgerHarness) -> tuple[object, ...]:
+    around = AuditEnvironment(harness.client, lambda: None, lambda: harness.now, lambda _: False)
     return audit(around, AuditRequest(patience_seconds=0)).differences
 
 
@@ -60,19 +60,19 @@ def wrong(stage: LedgerHarness) -> tuple[object, ...]:
 def test_a_new_redis_starts_from_the_copy_and_a_leader_goes_on_with_it(
     tmp_path: Path, use: Callable[[str], None], first: str, second: str
 ) -> None:
-    for name in ("first", "second", "stage"):
+    for name in ("first", "second", "harness"):
         (tmp_path / name).mkdir()
     archive = tmp_path / "books.tar"
     use(first)
     with RedisServer(tmp_path / "first") as server, server.client() as client:
-        stage = books(LedgerHarness(tmp_path / "stage", client))
+        harness = books(LedgerHarness(tmp_path / "harness", client))
         copied(server, archive)
-        stage.round(30)
+        harness.round(30)
     unpack(archive, tmp_path / "second")
     use(second)
     with RedisServer(tmp_path / "second") as server, server.client() as client:
-        later = LedgerHarness(tmp_path / "stage", client)
-        later.now = stage.now
+        later = LedgerHarness(tmp_path / "harness", client)
+        later.now = harness.now
         later.round(10)
         assert [later.spent(team) for team in "ab"] == [100 * GPU_SECOND] * 2
         assert wrong(later) == ()
@@ -82,14 +82,14 @@ def test_a_new_redis_starts_from_the_copy_and_a_leader_goes_on_with_it(
 def test_a_copy_that_is_put_in_place_of_a_running_redis_is_what_it_starts_from_and_its_leader_brings_it_up(
     tmp_path: Path, use: Callable[[str], None], version: str
 ) -> None:
-    for name in ("redis", "stage"):
+    for name in ("redis", "harness"):
         (tmp_path / name).mkdir()
     archive = tmp_path / "books.tar"
     use(version)
     with RedisServer(tmp_path / "redis") as server, server.client() as client:
-        stage = books(LedgerHarness(tmp_path / "stage", client))
+        harness = books(LedgerHarness(tmp_path / "harness", client))
         copied(server, archive)
-        stage.round(30)
+        harness.round(30)
         client.set("mark", "not in the copy")
         client.config_set("auto-aof-rewrite-percentage", 0)
         subprocess.run(["rm", "-rf", *server.folder.glob("append*")], check=True)
@@ -97,26 +97,26 @@ def test_a_copy_that_is_put_in_place_of_a_running_redis_is_what_it_starts_from_a
         server.stop()
         server.start()
         assert client.get("mark") is None
-        stage.round(10)
-        stage.round(10)
-        assert [stage.spent(team) for team in "ab"] == [110 * GPU_SECOND] * 2
-        assert wrong(stage) == ()
+        harness.round(10)
+        harness.round(10)
+        assert [harness.spent(team) for team in "ab"] == [110 * GPU_SECOND] * 2
+        assert wrong(harness) == ()
 
 
 @pytest.mark.parametrize("version", ["6.2", "7"])
 def test_a_copy_of_an_earlier_format_is_converted_by_the_leader_that_finds_it(
     tmp_path: Path, use: Callable[[str], None], version: str
 ) -> None:
-    for name in ("first", "second", "stage"):
+    for name in ("first", "second", "harness"):
         (tmp_path / name).mkdir()
     archive = tmp_path / "books.tar"
     use(version)
     with RedisServer(tmp_path / "first") as server, server.client() as client:
-        begin(LedgerHarness(tmp_path / "stage", client))
+        begin(LedgerHarness(tmp_path / "harness", client))
         copied(server, archive)
     unpack(archive, tmp_path / "second")
     with RedisServer(tmp_path / "second") as server, server.client() as client:
-        stage = LedgerHarness(tmp_path / "stage", client)
-        stage.now = STORE["now"]
-        stage.round()
-        check_converted(stage)
+        harness = LedgerHarness(tmp_path / "harness", client)
+        harness.now = STORE["now"]
+        harness.round()
+        check_converted(harness)

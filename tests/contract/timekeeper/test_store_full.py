@@ -29,13 +29,13 @@ HOUR = 3600
 
 
 @pytest.fixture(params=["Redis 6.2", "Redis 7"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
+def harness(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
     if request.param == "Redis 7":
         monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
-    for name in ("redis", "stage"):
+    for name in ("redis", "harness"):
         (tmp_path / name).mkdir()
     with RedisServer(tmp_path / "redis", "--maxmemory-policy", "noeviction") as server, server.client() as client:
-        yield LedgerHarness(tmp_path / "stage", client)
+        yield LedgerHarness(tmp_path / "harness", client)
 
 
 def fill(client: redis.Redis) -> None:
@@ -49,79 +49,79 @@ def make_room(client: redis.Redis) -> None:
 
 @pytest.mark.parametrize("leader", ["the leader goes on", "another leader follows"])
 def test_a_full_store_still_takes_closes_and_settlements_and_opens_the_rest_once_there_is_room(
-    stage: LedgerHarness, leader: str
+    harness: LedgerHarness, leader: str
 ) -> None:
-    stage.budget("a", ["team-a"], gpu_hours=1)
-    stage.budget("b", ["team-b"], gpu_hours=1)
+    harness.budget("a", ["team-a"], gpu_hours=1)
+    harness.budget("b", ["team-b"], gpu_hours=1)
     for uid, namespace in (("old", "team-a"), ("ends", "team-a"), ("gone", "team-a"), ("other", "team-b")):
-        stage.pod(uid, namespace)
-    stage.round()
-    fill(stage.client)
+        harness.pod(uid, namespace)
+    harness.round()
+    fill(harness.client)
     if leader == "another leader follows":
-        stage.lead()
-    stage.pod("new", "team-b")
-    stage.finish(stage.source_pod("ends"))
-    stage.remove("gone")
+        harness.lead()
+    harness.pod("new", "team-b")
+    harness.finish(harness.source_pod("ends"))
+    harness.remove("gone")
     for _ in range(3):
-        stage.round(HOUR)
-    assert stage.keeper is not None
-    assert stage.keeper.held_back == 1
-    assert stage.keeper.books.not_settled == {}
-    assert set(stage.client.hkeys(keys.AccountKeys("a").sessions)) == {b"old"}
-    assert stage.spent("a") == 3 * HOUR * GPU_SECOND + HOUR * GPU_SECOND
-    assert stage.spent("b") == 3 * HOUR * GPU_SECOND
-    assert (state_answer(stage, "team-a")["state"], state_answer(stage, "team-b")["state"]) == ("over", "over")
-    make_room(stage.client)
-    stage.round(HOUR)
-    assert stage.keeper.held_back == 0
-    assert stage.spent("b") == (4 + 4) * HOUR * GPU_SECOND
+        harness.round(HOUR)
+    assert harness.keeper is not None
+    assert harness.keeper.held_back == 1
+    assert harness.keeper.books.not_settled == {}
+    assert set(harness.client.hkeys(keys.AccountKeys("a").sessions)) == {b"old"}
+    assert harness.spent("a") == 3 * HOUR * GPU_SECOND + HOUR * GPU_SECOND
+    assert harness.spent("b") == 3 * HOUR * GPU_SECOND
+    assert (state_answer(harness, "team-a")["state"], state_answer(harness, "team-b")["state"]) == ("over", "over")
+    make_room(harness.client)
+    harness.round(HOUR)
+    assert harness.keeper.held_back == 0
+    assert harness.spent("b") == (4 + 4) * HOUR * GPU_SECOND
 
 
-def test_a_session_that_began_and_ended_while_the_store_was_full_is_closed_in_it(stage: LedgerHarness) -> None:
-    stage.budget("a", ["team-a"])
-    stage.round()
-    fill(stage.client)
-    pod = stage.pod("short", "team-a")
-    stage.round(10)
-    stage.finish(pod)
-    stage.round(10)
-    assert stage.spent("a") == 10 * GPU_SECOND
-    assert stage.keeper is not None
-    assert stage.keeper.held_back == 0
+def test_a_session_that_began_and_ended_while_the_store_was_full_is_closed_in_it(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.round()
+    fill(harness.client)
+    pod = harness.pod("short", "team-a")
+    harness.round(10)
+    harness.finish(pod)
+    harness.round(10)
+    assert harness.spent("a") == 10 * GPU_SECOND
+    assert harness.keeper is not None
+    assert harness.keeper.held_back == 0
 
 
 def test_reports_are_not_taken_from_four_fifths_of_the_memory_on_and_again_once_there_is_room(
-    stage: LedgerHarness,
+    harness: LedgerHarness,
 ) -> None:
-    stage.pod("p1", "team-a")
-    stage.round()
+    harness.pod("p1", "team-a")
+    harness.round()
     clock = [0.0]
-    intake = ReportIntake(stage.client, 0, MemoryWatch(stage.client, lambda: clock[0]).is_full)
+    intake = ReportIntake(harness.client, 0, MemoryWatch(harness.client, lambda: clock[0]).is_full)
 
     def take(number: int) -> IntakeOutcome | Exception:
         clock[0] += 2
-        return intake.take([Submission("p1", "b", number, stage.now + number)])[0]
+        return intake.take([Submission("p1", "b", number, harness.now + number)])[0]
 
-    used = int(stage.client.info("memory")["used_memory"])
-    stage.client.config_set("maxmemory", 4 * used)
+    used = int(harness.client.info("memory")["used_memory"])
+    harness.client.config_set("maxmemory", 4 * used)
     assert take(1) is IntakeOutcome.TAKEN
-    stage.client.config_set("maxmemory", used * 11 // 10)
-    before = stage.client.dump(keys.report("p1"))
+    harness.client.config_set("maxmemory", used * 11 // 10)
+    before = harness.client.dump(keys.report("p1"))
     assert take(2) is IntakeOutcome.FULL
-    assert stage.client.dump(keys.report("p1")) == before
-    make_room(stage.client)
+    assert harness.client.dump(keys.report("p1")) == before
+    make_room(harness.client)
     assert take(3) is IntakeOutcome.TAKEN
 
 
-def test_a_store_without_a_bound_is_never_full(stage: LedgerHarness) -> None:
-    assert is_full_for_pods(stage.client) is False
+def test_a_store_without_a_bound_is_never_full(harness: LedgerHarness) -> None:
+    assert is_full_for_pods(harness.client) is False
 
 
-def test_the_store_is_asked_for_its_memory_once_a_second(stage: LedgerHarness) -> None:
+def test_the_store_is_asked_for_its_memory_once_a_second(harness: LedgerHarness) -> None:
     clock = [0.0]
-    watch = MemoryWatch(stage.client, lambda: clock[0])
+    watch = MemoryWatch(harness.client, lambda: clock[0])
     assert watch.is_full() is False
-    fill(stage.client)
+    fill(harness.client)
     assert watch.is_full() is False
     clock[0] = 1.0
     assert watch.is_full() is True
@@ -129,45 +129,45 @@ def test_the_store_is_asked_for_its_memory_once_a_second(stage: LedgerHarness) -
 
 @pytest.mark.parametrize("before", ["it was led until then", "it went back to before it was converted"])
 def test_a_new_leader_of_a_full_store_of_format_1_converts_settles_and_publishes(
-    stage: LedgerHarness, before: str
+    harness: LedgerHarness, before: str
 ) -> None:
-    old_store.begin(stage)
+    old_store.begin(harness)
     if before == "it went back to before it was converted":
-        led_until_then = stage.lead()
-        stage.round()
-        stage.client.flushall()
-        old_store.fill(stage.client)
-        fill(stage.client)
-        stage.keeper = Reconciler(stage.client, stage.source, ControllerRules(), led_until_then.epoch)
+        led_until_then = harness.lead()
+        harness.round()
+        harness.client.flushall()
+        old_store.fill(harness.client)
+        fill(harness.client)
+        harness.keeper = Reconciler(harness.client, harness.source, ControllerRules(), led_until_then.epoch)
     else:
-        fill(stage.client)
-        stage.lead()
-    stage.round()
-    old_store.check_converted(stage)
-    stage.round(HOUR)
-    assert stage.keeper is not None
-    assert stage.keeper.books.not_settled == {}
-    assert stage.client.hget(keys.AccountKeys("research").head, "settled") == str(stage.now).encode()
+        fill(harness.client)
+        harness.lead()
+    harness.round()
+    old_store.check_converted(harness)
+    harness.round(HOUR)
+    assert harness.keeper is not None
+    assert harness.keeper.books.not_settled == {}
+    assert harness.client.hget(keys.AccountKeys("research").head, "settled") == str(harness.now).encode()
 
 
-def test_archiving_goes_on_in_a_full_store_as_it_makes_room(stage: LedgerHarness) -> None:
-    old_store.begin(stage)
-    keeper = stage.lead()
-    stage.round()
-    for file in (stage.folder / "pods").glob("*.json"):
-        stage.remove(file.stem)
-    stage.round(HOUR)
-    fill(stage.client)
-    archivist = Archivist(stage.client, stage.source, keeper.books, keeper.epoch, Retention(hourly_days=1))
+def test_archiving_goes_on_in_a_full_store_as_it_makes_room(harness: LedgerHarness) -> None:
+    old_store.begin(harness)
+    keeper = harness.lead()
+    harness.round()
+    for file in (harness.folder / "pods").glob("*.json"):
+        harness.remove(file.stem)
+    harness.round(HOUR)
+    fill(harness.client)
+    archivist = Archivist(harness.client, harness.source, keeper.books, keeper.epoch, Retention(hourly_days=1))
     for _ in range(3):
-        stage.round(36 * HOUR)
+        harness.round(36 * HOUR)
         keeper.books.finalized = []  # a checkpoint holds them
-        archivist.archive(stage.now)
-    for name in reading.account_names(stage.client):
+        archivist.archive(harness.now)
+    for name in reading.account_names(harness.client):
         account = keys.AccountKeys(name)
-        starts = map(int, stage.client.hkeys(account.periods))
-        assert not stage.client.exists(account.hour_index, *map(account.amounts, starts))
-        assert stage.client.xlen(account.ledger) <= 2
-    make_room(stage.client)
-    stage.round(HOUR)
-    assert old_store.differences(stage) == ()
+        starts = map(int, harness.client.hkeys(account.periods))
+        assert not harness.client.exists(account.hour_index, *map(account.amounts, starts))
+        assert harness.client.xlen(account.ledger) <= 2
+    make_room(harness.client)
+    harness.round(HOUR)
+    assert old_store.differences(harness) == ()

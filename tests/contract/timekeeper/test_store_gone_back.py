@@ -24,8 +24,8 @@ SEEDS = range(20 if os.environ.get("CI") == "true" else 4)
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
-    folder = tmp_path / "stage"
+def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
+    folder = tmp_path / "harness"
     folder.mkdir()
     with redis_server.client() as client:
         yield LedgerHarness(folder, client)
@@ -56,9 +56,9 @@ def live(story: ChaosStory, steps: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_a_leader_that_goes_on_yesterdays_backup_changes_no_figure(
-    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path, seed: int
+    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path, seed: int
 ) -> None:
-    story = ChaosStory(stage, seed)
+    story = ChaosStory(harness, seed)
     live(story, 4)
     backup = back_up(redis_server, tmp_path / "backup")
     live(story, 5)
@@ -69,16 +69,16 @@ def test_under_a_leader_that_goes_on_yesterdays_backup_changes_no_figure(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_a_new_leader_yesterdays_backup_is_brought_up_to_the_checkpoints(
-    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path, seed: int
+    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path, seed: int
 ) -> None:
-    story = ChaosStory(stage, seed)
+    story = ChaosStory(harness, seed)
     live(story, 4)
     story.checkpoint()
     backup = back_up(redis_server, tmp_path / "backup")
     live(story, 5)
     story.checkpoint()
     put_back(redis_server, backup)
-    stage.pass_time(30)
+    harness.pass_time(30)
     story.lead()
     assert story.error(("a", "b")) == {"a": 0, "b": 0}
     live(story, 3)
@@ -88,9 +88,9 @@ def test_under_a_new_leader_yesterdays_backup_is_brought_up_to_the_checkpoints(
 
 
 def test_a_leader_that_ends_while_it_restores_leaves_nothing_half_done(
-    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path
+    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    story = ChaosStory(stage, 7)
+    story = ChaosStory(harness, 7)
     live(story, 3)
     backup = back_up(redis_server, tmp_path / "backup")
     live(story, 5)
@@ -102,15 +102,15 @@ def test_a_leader_that_ends_while_it_restores_leaves_nothing_half_done(
             if name == ending:
                 raise KeyboardInterrupt
 
-        stage.lead(step=step)
+        harness.lead(step=step)
         with pytest.raises(KeyboardInterrupt):
-            stage.round()
+            harness.round()
     story.lead()
     assert story.error(("a", "b")) == {"a": 0, "b": 0}
 
 
 def test_a_running_leader_whose_restoration_breaks_off_does_not_take_the_old_state_for_what_it_remembers(
-    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path
+    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     broken: list[str] = []
 
@@ -119,8 +119,8 @@ def test_a_running_leader_whose_restoration_breaks_off_does_not_take_the_old_sta
             broken.pop(0)
             redis_server.restart()
 
-    story = ChaosStory(stage, 11)
-    keeper = stage.lead(step=step)
+    story = ChaosStory(harness, 11)
+    keeper = harness.lead(step=step)
     story.round()
     live(story, 3)
     backup = back_up(redis_server, tmp_path / "backup")
@@ -128,30 +128,30 @@ def test_a_running_leader_whose_restoration_breaks_off_does_not_take_the_old_sta
     put_back(redis_server, backup)
     broken += ["assign", "restore"]
     live(story, 2)
-    assert stage.keeper is keeper
+    assert harness.keeper is keeper
     assert broken == []
     assert story.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
 
 
 def test_an_event_beside_the_budget_says_that_the_store_went_back(
-    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path
+    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    story = ChaosStory(stage, 3)
+    story = ChaosStory(harness, 3)
     live(story, 3)
     backup = back_up(redis_server, tmp_path / "backup")
     live(story, 5)
     story.checkpoint()
     put_back(redis_server, backup)
     story.lead()
-    assert "had gone back to an earlier state" in (stage.folder / "events.jsonl").read_text()
-    entries = [entry for name in ("a", "b") for entry in reading.ledger_page(stage.client, name, "", 1000)]
+    assert "had gone back to an earlier state" in (harness.folder / "events.jsonl").read_text()
+    entries = [entry for name in ("a", "b") for entry in reading.ledger_page(harness.client, name, "", 1000)]
     assert "the store had gone back to an earlier state" in [e.note for e in entries if e.kind == "checkpoint"]
 
 
 def test_a_store_that_was_merely_restarted_is_not_taken_for_one_that_went_back(
-    stage: LedgerHarness, redis_server: RedisServer
+    harness: LedgerHarness, redis_server: RedisServer
 ) -> None:
-    story = ChaosStory(stage, 5)
+    story = ChaosStory(harness, 5)
     live(story, 3)
     story.checkpoint()
     redis_server.stop()
@@ -159,23 +159,23 @@ def test_a_store_that_was_merely_restarted_is_not_taken_for_one_that_went_back(
     story.lead()
     live(story, 1)
     assert story.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
-    kinds = {entry.kind for name in ("a", "b") for entry in reading.ledger_page(stage.client, name, "", 1000)}
+    kinds = {entry.kind for name in ("a", "b") for entry in reading.ledger_page(harness.client, name, "", 1000)}
     assert "checkpoint" not in kinds
 
 
 def test_a_store_that_went_back_gives_no_later_leader_an_epoch_that_was_used(
-    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path
+    harness: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    story = ChaosStory(stage, 5)
+    story = ChaosStory(harness, 5)
     backup = back_up(redis_server, tmp_path / "backup")
     for _ in range(3):
         story.lead()
-    latest = highest_epoch(stage.client)
+    latest = highest_epoch(harness.client)
     put_back(redis_server, backup)
     story.round()
-    assert highest_epoch(stage.client) == latest
-    stage.client.set(keys.BOOK_EPOCH, str(latest + 5))
+    assert highest_epoch(harness.client) == latest
+    harness.client.set(keys.BOOK_EPOCH, str(latest + 5))
     redis_server.wait_until_written()
     redis_server.restart()
     with pytest.raises(FencedError):
-        story.stage.round()
+        story.harness.round()

@@ -26,7 +26,7 @@ EXACT = {"a": 0, "b": 0, "namespace:team-c": 0}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    place = tmp_path / "stage"
+    place = tmp_path / "harness"
     place.mkdir()
     return place
 

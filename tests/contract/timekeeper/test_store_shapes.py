@@ -62,119 +62,119 @@ def store(shape: RedisSettings) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def stage(store: redis.Redis, tmp_path: Path) -> LedgerHarness:
-    folder = tmp_path / "stage"
+def harness(store: redis.Redis, tmp_path: Path) -> LedgerHarness:
+    folder = tmp_path / "harness"
     folder.mkdir()
     return LedgerHarness(folder, store)
 
 
-def submission(uid: str, boot: str, sequence: int, stage: LedgerHarness) -> Submission:
-    return Submission(uid, boot, sequence, stage.now)
+def submission(uid: str, boot: str, sequence: int, harness: LedgerHarness) -> Submission:
+    return Submission(uid, boot, sequence, harness.now)
 
 
-def test_the_books_are_kept_and_read_alike_in_every_shape(stage: LedgerHarness) -> None:
+def test_the_books_are_kept_and_read_alike_in_every_shape(harness: LedgerHarness) -> None:
     for team in TEAMS:
-        stage.budget(team, [team])
-        stage.pod(f"{team}-runs", team, core=50)
-        stage.pod(f"{team}-ends", team)
-    stage.grant("more", TEAMS[0], 5)
-    stage.round()
-    stage.round(10)
+        harness.budget(team, [team])
+        harness.pod(f"{team}-runs", team, core=50)
+        harness.pod(f"{team}-ends", team)
+    harness.grant("more", TEAMS[0], 5)
+    harness.round()
+    harness.round(10)
     for team in TEAMS:
-        stage.remove(f"{team}-ends")
-    stage.round(10)
-    assert [stage.spent(team) for team in TEAMS] == [30 * GPU_SECOND] * len(TEAMS)
-    standings = {account.name: account.totals for account in load_accounts(stage.client, TEAMS)}
+        harness.remove(f"{team}-ends")
+    harness.round(10)
+    assert [harness.spent(team) for team in TEAMS] == [30 * GPU_SECOND] * len(TEAMS)
+    standings = {account.name: account.totals for account in load_accounts(harness.client, TEAMS)}
     assert [found.granted for found in standings[TEAMS[0]].values()] == [5 * GPU_HOUR]
-    assert reading.account_names(stage.client) == sorted(TEAMS)
-    assert reading.open_sessions(stage.client, "", 100) == sorted((f"{team}-runs", team) for team in TEAMS)
-    assert reading.summaries(stage.client, TEAMS).keys() == set(TEAMS)
-    changes = read_changes(stage.client, None)
+    assert reading.account_names(harness.client) == sorted(TEAMS)
+    assert reading.open_sessions(harness.client, "", 100) == sorted((f"{team}-runs", team) for team in TEAMS)
+    assert reading.summaries(harness.client, TEAMS).keys() == set(TEAMS)
+    changes = read_changes(harness.client, None)
     assert changes is not None
     assert {namespace for namespace, _ in changes.states} == {*TEAMS}
-    stage.lead()
-    stage.round(10)
-    assert [stage.spent(team) for team in TEAMS] == [35 * GPU_SECOND] * len(TEAMS)
+    harness.lead()
+    harness.round(10)
+    assert [harness.spent(team) for team in TEAMS] == [35 * GPU_SECOND] * len(TEAMS)
 
 
-def test_a_ledger_is_packed_and_read_alike_in_every_shape(stage: LedgerHarness) -> None:
-    keeper = stage.lead()
+def test_a_ledger_is_packed_and_read_alike_in_every_shape(harness: LedgerHarness) -> None:
+    keeper = harness.lead()
     for team in TEAMS:
-        stage.budget(team, [team])
-        stage.pod(f"{team}-ends", team)
-    stage.round(10)
+        harness.budget(team, [team])
+        harness.pod(f"{team}-ends", team)
+    harness.round(10)
     for team in TEAMS:
-        stage.remove(f"{team}-ends")
-    stage.round(10)
-    before = [reading.ledger_page(stage.client, team, "", 10) for team in TEAMS]
-    assert all(pack_ledger(stage.client, keeper.epoch, team, stage.now + 1) for team in TEAMS)
-    assert not any(stage.client.xlen(AccountKeys(team).ledger) for team in TEAMS)
-    assert [reading.ledger_page(stage.client, team, "", 10) for team in TEAMS] == before
-    assert [stage.spent(team) for team in TEAMS] == [20 * GPU_SECOND] * len(TEAMS)
+        harness.remove(f"{team}-ends")
+    harness.round(10)
+    before = [reading.ledger_page(harness.client, team, "", 10) for team in TEAMS]
+    assert all(pack_ledger(harness.client, keeper.epoch, team, harness.now + 1) for team in TEAMS)
+    assert not any(harness.client.xlen(AccountKeys(team).ledger) for team in TEAMS)
+    assert [reading.ledger_page(harness.client, team, "", 10) for team in TEAMS] == before
+    assert [harness.spent(team) for team in TEAMS] == [20 * GPU_SECOND] * len(TEAMS)
 
 
-def test_the_books_are_audited_in_every_shape(stage: LedgerHarness) -> None:
+def test_the_books_are_audited_in_every_shape(harness: LedgerHarness) -> None:
     for team in TEAMS:
-        stage.budget(team, [team])
-        stage.pod(f"{team}-runs", team, core=50)
-    stage.round()
-    stage.round(10)
-    around = AuditEnvironment(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+        harness.budget(team, [team])
+        harness.pod(f"{team}-runs", team, core=50)
+    harness.round()
+    harness.round(10)
+    around = AuditEnvironment(harness.client, lambda: None, lambda: harness.now, lambda _: False)
     found = audit(around, AuditRequest(patience_seconds=0))
     assert (found.accounts, found.sessions, found.differences) == (12, 12, ())
-    stage.client.hset(AccountKeys("team-3").period(MONTH), "gone", "5")
+    harness.client.hset(AccountKeys("team-3").period(MONTH), "gone", "5")
     (difference,) = audit(around, AuditRequest(patience_seconds=0)).differences
     assert (difference.account, difference.figure) == ("team-3", Figure.GONE)
 
 
-def test_reports_are_taken_in_every_shape(stage: LedgerHarness) -> None:
+def test_reports_are_taken_in_every_shape(harness: LedgerHarness) -> None:
     for team in TEAMS:
-        stage.pod(f"{team}-runs", team)
-    stage.round()
-    intake = ReportIntake(stage.client)
-    sent = [submission(f"{team}-runs", "boot", 1, stage) for team in TEAMS]
-    assert intake.take([*sent, submission("stranger", "boot", 1, stage)]) == [IntakeOutcome.TAKEN] * 12 + [
+        harness.pod(f"{team}-runs", team)
+    harness.round()
+    intake = ReportIntake(harness.client)
+    sent = [submission(f"{team}-runs", "boot", 1, harness) for team in TEAMS]
+    assert intake.take([*sent, submission("stranger", "boot", 1, harness)]) == [IntakeOutcome.TAKEN] * 12 + [
         IntakeOutcome.NOT_RUNNING
     ]
-    assert intake.take([*sent, submission("team-3-runs", "", 0, stage)]) == [IntakeOutcome.OLDER] * 12 + [
+    assert intake.take([*sent, submission("team-3-runs", "", 0, harness)]) == [IntakeOutcome.OLDER] * 12 + [
         IntakeOutcome.TAKEN
     ]
-    found = close_and_read(stage.client, [(f"{team}-runs", Marks()) for team in TEAMS])
+    found = close_and_read(harness.client, [(f"{team}-runs", Marks()) for team in TEAMS])
     assert [known.intake.boots for known in found if known is not None] == [(Boot("boot", 1, 0, 0),)] * 12
 
 
-def test_forgotten_scripts_are_loaded_again_wherever_they_are_missing(stage: LedgerHarness) -> None:
+def test_forgotten_scripts_are_loaded_again_wherever_they_are_missing(harness: LedgerHarness) -> None:
     for team in TEAMS:
-        stage.budget(team, [team])
-        stage.pod(f"{team}-runs", team)
-    stage.round()
-    stage.client.script_flush()
-    stage.round(10)
-    stage.client.script_flush()
-    sent = [submission(f"{team}-runs", "boot", 1, stage) for team in TEAMS]
-    assert ReportIntake(stage.client).take(sent) == [IntakeOutcome.TAKEN] * 12
-    assert [stage.spent(team) for team in TEAMS] == [10 * GPU_SECOND] * 12
+        harness.budget(team, [team])
+        harness.pod(f"{team}-runs", team)
+    harness.round()
+    harness.client.script_flush()
+    harness.round(10)
+    harness.client.script_flush()
+    sent = [submission(f"{team}-runs", "boot", 1, harness) for team in TEAMS]
+    assert ReportIntake(harness.client).take(sent) == [IntakeOutcome.TAKEN] * 12
+    assert [harness.spent(team) for team in TEAMS] == [10 * GPU_SECOND] * 12
 
 
 @pytest.mark.parametrize("key", [keys.NAMESPACES, keys.ACCOUNTS, keys.STATES_VALUES, keys.OPEN_SESSIONS])
-def test_a_shared_key_of_another_type_is_written_anew_in_every_shape(stage: LedgerHarness, key: str) -> None:
+def test_a_shared_key_of_another_type_is_written_anew_in_every_shape(harness: LedgerHarness, key: str) -> None:
     for team in TEAMS:
-        stage.budget(team, [team])
-        stage.pod(f"{team}-runs", team)
-    stage.round()
-    stage.client.set(key, "of another type")
-    stage.round(10)
-    assert stage.client.type(key) != b"string"
-    assert [stage.spent(team) for team in TEAMS] == [10 * GPU_SECOND] * len(TEAMS)
-    changes = read_changes(stage.client, None)
+        harness.budget(team, [team])
+        harness.pod(f"{team}-runs", team)
+    harness.round()
+    harness.client.set(key, "of another type")
+    harness.round(10)
+    assert harness.client.type(key) != b"string"
+    assert [harness.spent(team) for team in TEAMS] == [10 * GPU_SECOND] * len(TEAMS)
+    changes = read_changes(harness.client, None)
     assert changes is not None
     assert {namespace for namespace, _ in changes.states} == {*TEAMS}
 
 
-def test_the_identity_of_the_store_stays_the_same_while_nothing_happens_to_it(stage: LedgerHarness) -> None:
-    assert identity(stage.client)[1] is False
-    stage.round()
-    before = identity(stage.client)
-    stage.round(10)
-    assert identity(stage.client) == before
+def test_the_identity_of_the_store_stays_the_same_while_nothing_happens_to_it(harness: LedgerHarness) -> None:
+    assert identity(harness.client)[1] is False
+    harness.round()
+    before = identity(harness.client)
+    harness.round(10)
+    assert identity(harness.client) == before
     assert before[1] is True

@@ -32,12 +32,12 @@ def used() -> Iterator[RestServer]:
         RestServer(Path(folder), server.url) as rest,
     ):
         with server.client() as client:
-            stage = LedgerHarness(Path(folder), client)
+            harness = LedgerHarness(Path(folder), client)
             for number, team in enumerate(TEAMS, start=1):
-                stage.pod(f"p{number}", team, core=10 * number)
-            stage.round(0)
-            stage.round(1800)
-            stage.round(1800)
+                harness.pod(f"p{number}", team, core=10 * number)
+            harness.round(0)
+            harness.round(1800)
+            harness.round(1800)
         yield rest
 
 

@@ -32,112 +32,114 @@ QUESTIONS = ((("model",), "1d"), (("budget", "node"), None), (("owner", "namespa
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
+def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     with redis_server.client() as client:
-        stage = LedgerHarness(tmp_path, client)
-        stage.budget("a", ["team-a"])
-        stage.budget("b", ["team-b"])
-        stage.pod("p1", "team-a")
-        stage.pod("p2", "team-b", core=50)
-        stage.pod("p3", "nobodys", core=10)
-        stage.lead()
-        stage.round()
-        yield stage
+        harness = LedgerHarness(tmp_path, client)
+        harness.budget("a", ["team-a"])
+        harness.budget("b", ["team-b"])
+        harness.pod("p1", "team-a")
+        harness.pod("p2", "team-b", core=50)
+        harness.pod("p3", "nobodys", core=10)
+        harness.lead()
+        harness.round()
+        yield harness
 
 
 def answer(
-    stage: LedgerHarness, aggregate: tuple[str, ...], step: str | None, closed: ClosedDays | None
+    harness: LedgerHarness, aggregate: tuple[str, ...], step: str | None, closed: ClosedDays | None
 ) -> list[Group]:
-    window = Window(MIDNIGHT, stage.now // DAY * DAY + DAY)
-    return find(stage.client, Query(window, step, aggregate, 1000, idle=True), stage.now, closed).items
+    window = Window(MIDNIGHT, harness.now // DAY * DAY + DAY)
+    return find(harness.client, Query(window, step, aggregate, 1000, idle=True), harness.now, closed).items
 
 
-def check(stage: LedgerHarness, closed: ClosedDays) -> None:
+def check(harness: LedgerHarness, closed: ClosedDays) -> None:
     for aggregate, step in QUESTIONS:
         for _ in range(2):
-            assert answer(stage, aggregate, step, closed) == answer(stage, aggregate, step, None)
+            assert answer(harness, aggregate, step, closed) == answer(harness, aggregate, step, None)
 
 
-def test_answers_are_those_of_the_store_whatever_happens_to_the_past(stage: LedgerHarness) -> None:
+def test_answers_are_those_of_the_store_whatever_happens_to_the_past(harness: LedgerHarness) -> None:
     closed = ClosedDays()
     for day in range(6):
-        stage.round(86_400)
-        check(stage, closed)
+        harness.round(86_400)
+        check(harness, closed)
         if day == 1:
-            stage.pod("p4", "team-b", core=20)
+            harness.pod("p4", "team-b", core=20)
         if day == 3:
-            stage.remove("p1")
-    stage.correct("refund", "a", "0.5", NOON + HOUR)
-    stage.round(60)
-    check(stage, closed)
-    assert stage.keeper is not None
-    Archivist(stage.client, stage.source, stage.keeper.books, stage.keeper.epoch, Retention(3, 13)).archive(stage.now)
-    check(stage, closed)
-    stage.pod("p5", "newcomers")
-    stage.round(60)
-    stage.round(3600)
-    check(stage, closed)
+            harness.remove("p1")
+    harness.correct("refund", "a", "0.5", NOON + HOUR)
+    harness.round(60)
+    check(harness, closed)
+    assert harness.keeper is not None
+    Archivist(harness.client, harness.source, harness.keeper.books, harness.keeper.epoch, Retention(3, 13)).archive(
+        harness.now
+    )
+    check(harness, closed)
+    harness.pod("p5", "newcomers")
+    harness.round(60)
+    harness.round(3600)
+    check(harness, closed)
 
 
-def test_hours_that_a_session_held_while_nobody_settled_are_reported_their_days(stage: LedgerHarness) -> None:
+def test_hours_that_a_session_held_while_nobody_settled_are_reported_their_days(harness: LedgerHarness) -> None:
     closed = ClosedDays()
-    stage.round(86_400)
-    stage.pass_time(6 * 86_400)
-    check(stage, closed)
-    stage.lead()
-    stage.round()
-    check(stage, closed)
+    harness.round(86_400)
+    harness.pass_time(6 * 86_400)
+    check(harness, closed)
+    harness.lead()
+    harness.round()
+    check(harness, closed)
 
 
-def test_days_that_the_store_has_lost_are_remembered_by_nobody(stage: LedgerHarness) -> None:
+def test_days_that_the_store_has_lost_are_remembered_by_nobody(harness: LedgerHarness) -> None:
     closed = ClosedDays()
     for _ in range(2):
-        stage.round(86_400)
-    head, rows = stage.client.dump(keys.AccountKeys("a").head), rows_of(stage.client, "a")
+        harness.round(86_400)
+    head, rows = harness.client.dump(keys.AccountKeys("a").head), rows_of(harness.client, "a")
     for _ in range(4):
-        stage.round(86_400)
-    check(stage, closed)
-    stage.client.restore(keys.AccountKeys("a").head, 0, head, replace=True)
-    delete_rows(stage.client, "a")
-    write_rows(stage.client, "a", rows)
+        harness.round(86_400)
+    check(harness, closed)
+    harness.client.restore(keys.AccountKeys("a").head, 0, head, replace=True)
+    delete_rows(harness.client, "a")
+    write_rows(harness.client, "a", rows)
     gone = Restoration("a", MONTH, GPU_HOUR, 0, 1000, [], "the store went back")
-    restore(stage.client, int(stage.client.get(keys.BOOK_EPOCH) or 0), stage.now, gone)
-    check(stage, closed)
-    stage.client.flushall()
-    stage.lead()
-    stage.round()
-    check(stage, closed)
+    restore(harness.client, int(harness.client.get(keys.BOOK_EPOCH) or 0), harness.now, gone)
+    check(harness, closed)
+    harness.client.flushall()
+    harness.lead()
+    harness.round()
+    check(harness, closed)
 
 
-def test_pages_that_tell_what_was_idle_hold_what_one_page_would(stage: LedgerHarness) -> None:
-    write_capacity(stage.client, NOON + 1, 8 * GPU_SECOND)
+def test_pages_that_tell_what_was_idle_hold_what_one_page_would(harness: LedgerHarness) -> None:
+    write_capacity(harness.client, NOON + 1, 8 * GPU_SECOND)
     for _ in range(3):
-        stage.round(86_400)
+        harness.round(86_400)
     closed = ClosedDays()
     asked = {"window": "3d", "step": "1d", "idle": "true"}
-    whole = find(stage.client, read_query(asked, (), stage.now), stage.now, None).items
+    whole = find(harness.client, read_query(asked, (), harness.now), harness.now, None).items
     assert [item.key for item in whole] == [("nobodys",), ("team-a",), ("team-b",), (IDLE,)] * 3
     paged: list[Group] = []
     cursor: str | None = ""
     while cursor is not None:
-        query = read_query({**asked, "limit": "2", "cursor": cursor}, (), stage.now)
-        found = find(stage.client, query, stage.now, closed)
+        query = read_query({**asked, "limit": "2", "cursor": cursor}, (), harness.now)
+        found = find(harness.client, query, harness.now, closed)
         paged += found.items
         cursor = found.following
     assert paged == whole
 
 
-def test_a_closed_day_is_read_once(stage: LedgerHarness) -> None:
+def test_a_closed_day_is_read_once(harness: LedgerHarness) -> None:
     closed = ClosedDays()
     for _ in range(5):
-        stage.round(86_400)
-    before = answer(stage, ("model",), "1d", closed)
-    delete_row(stage.client, "a", min(rows_of(stage.client, "a")))
-    assert answer(stage, ("model",), "1d", closed) == before
-    assert answer(stage, ("model",), "1d", None) != before
+        harness.round(86_400)
+    before = answer(harness, ("model",), "1d", closed)
+    delete_row(harness.client, "a", min(rows_of(harness.client, "a")))
+    assert answer(harness, ("model",), "1d", closed) == before
+    assert answer(harness, ("model",), "1d", None) != before
 
 
-def test_days_that_close_and_accounts_that_come_are_added_to_what_is_remembered(stage: LedgerHarness) -> None:
+def test_days_that_close_and_accounts_that_come_are_added_to_what_is_remembered(harness: LedgerHarness) -> None:
     beside = next(
         name
         for name in (f"newcomers-{number}" for number in range(1000))
@@ -145,15 +147,15 @@ def test_days_that_close_and_accounts_that_come_are_added_to_what_is_remembered(
     )
     closed = ClosedDays()
     for _ in range(5):
-        stage.round(86_400)
-    answer(stage, ("model",), "1d", closed)
-    first, early = min(rows_of(stage.client, "a").items())
-    delete_row(stage.client, "a", first)
-    stage.pod("p4", beside)
-    stage.round(60)
+        harness.round(86_400)
+    answer(harness, ("model",), "1d", closed)
+    first, early = min(rows_of(harness.client, "a").items())
+    delete_row(harness.client, "a", first)
+    harness.pod("p4", beside)
+    harness.round(60)
     found: list[Group] = []
     for _ in range(LAGGING_DAYS + 2):
-        stage.round(86_400)
-        found = answer(stage, ("model",), "1d", closed)
-    write_rows(stage.client, "a", {first: early})
-    assert found == answer(stage, ("model",), "1d", None)
+        harness.round(86_400)
+        found = answer(harness, ("model",), "1d", closed)
+    write_rows(harness.client, "a", {first: early})
+    assert found == answer(harness, ("model",), "1d", None)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.ledger.exported_months import Scene
+    from tests.support.ledger.exported_months import MonthsHarness
 
 NAME = "usage-2026-01.csv.gz"
 STANDS_STILL = """
@@ -103,18 +103,18 @@ def test_who_leads_no_more_writes_nothing(place: Folder) -> None:
     assert place.read(NAME) == before
 
 
-def test_a_term_that_ends_while_a_month_is_made_leaves_it_to_who_leads_then(scene: Scene) -> None:
-    scene.pass_days(30)
-    scene.archive()
+def test_a_term_that_ends_while_a_month_is_made_leaves_it_to_who_leads_then(months: MonthsHarness) -> None:
+    months.pass_days(30)
+    months.archive()
 
     def depose() -> None:
-        scene.term.leads = False
+        months.term.leads = False
 
-    scene.place.before_writing = depose
-    scene.export()
-    assert not (scene.folder / NAME).exists()
-    assert JANUARY not in exports.load(scene.stage.client).written
-    scene.term.leads, scene.place.before_writing = True, lambda: None
-    scene.restart()
-    scene.export()
-    assert scene.billed(JANUARY)
+    months.place.before_writing = depose
+    months.export()
+    assert not (months.folder / NAME).exists()
+    assert JANUARY not in exports.load(months.harness.client).written
+    months.term.leads, months.place.before_writing = True, lambda: None
+    months.restart()
+    months.export()
+    assert months.billed(JANUARY)

@@ -17,106 +17,110 @@ from timekeeper.ledger import exports
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.ledger.exported_months import Scene
+    from tests.support.ledger.exported_months import MonthsHarness
 
 NAME = f"usage-{JANUARY}.csv.gz"
 
 
 @pytest.fixture
-def changed(scene: Scene) -> bytes:
+def changed(months: MonthsHarness) -> bytes:
     """Somebody has changed January's file, and the leader has told of it."""
-    scene.pass_days(30)
-    scene.archive()
-    scene.export()
-    file = scene.folder / NAME
+    months.pass_days(30)
+    months.archive()
+    months.export()
+    file = months.folder / NAME
     body = gzip.compress(gzip.decompress(file.read_bytes()).replace(b"team-a", b"team-x"), mtime=0)
     file.write_bytes(body)
-    scene.restart()
-    scene.export()
-    assert scene.pending() == 1
-    assert state(scene) is State.WAITING
+    months.restart()
+    months.export()
+    assert months.pending() == 1
+    assert state(months) is State.WAITING
     return body
 
 
-def state(scene: Scene) -> State:
-    found = month_conflicts.look(scene.stage.client, scene.place, scene.stage.now, KEPT.hourly_days)
+def state(months: MonthsHarness) -> State:
+    found = month_conflicts.look(months.harness.client, months.place, months.harness.now, KEPT.hourly_days)
     return next(month.state for month in found if month.month == JANUARY)
 
 
-def namespaces(scene: Scene) -> set[str]:
-    return {row.dimensions.namespace for _, row in document.read((scene.folder / NAME).read_bytes())}
+def namespaces(months: MonthsHarness) -> set[str]:
+    return {row.dimensions.namespace for _, row in document.read((months.folder / NAME).read_bytes())}
 
 
-def test_a_file_that_is_kept_is_in_conflict_no_more_and_stays_as_it_is(scene: Scene, changed: bytes) -> None:
-    month_conflicts.keep(scene.stage.client, scene.place, JANUARY)
-    assert state(scene) is State.KEPT
-    scene.export()
-    assert scene.pending() == 0
-    assert scene.count("conflict") == 1
-    assert (scene.folder / NAME).read_bytes() == changed
+def test_a_file_that_is_kept_is_in_conflict_no_more_and_stays_as_it_is(months: MonthsHarness, changed: bytes) -> None:
+    month_conflicts.keep(months.harness.client, months.place, JANUARY)
+    assert state(months) is State.KEPT
+    months.export()
+    assert months.pending() == 0
+    assert months.count("conflict") == 1
+    assert (months.folder / NAME).read_bytes() == changed
 
 
-def test_what_is_learned_after_a_file_was_kept_must_be_decided_anew(scene: Scene, changed: bytes) -> None:
-    month_conflicts.keep(scene.stage.client, scene.place, JANUARY)
-    exports.note_late_changes(scene.stage.client, [JANUARY])
-    scene.export()
-    assert scene.count("conflict") == 2
-    assert (scene.folder / NAME).read_bytes() == changed
+def test_what_is_learned_after_a_file_was_kept_must_be_decided_anew(months: MonthsHarness, changed: bytes) -> None:
+    month_conflicts.keep(months.harness.client, months.place, JANUARY)
+    exports.note_late_changes(months.harness.client, [JANUARY])
+    months.export()
+    assert months.count("conflict") == 2
+    assert (months.folder / NAME).read_bytes() == changed
 
 
 def test_a_file_that_is_rewritten_says_what_the_store_holds_and_the_old_one_stays_beside(
-    scene: Scene, changed: bytes
+    months: MonthsHarness, changed: bytes
 ) -> None:
-    _, aside = month_conflicts.rewrite(scene.stage.client, scene.place, JANUARY)
-    assert namespaces(scene) == {"team-a", "team-b"}
+    _, aside = month_conflicts.rewrite(months.harness.client, months.place, JANUARY)
+    assert namespaces(months) == {"team-a", "team-b"}
     assert aside is not None
-    assert (scene.folder / aside).read_bytes() == changed
-    assert state(scene) is State.WRITTEN
-    scene.export()
-    assert scene.pending() == 0
-    assert scene.count("conflict") == 1
+    assert (months.folder / aside).read_bytes() == changed
+    assert state(months) is State.WRITTEN
+    months.export()
+    assert months.pending() == 0
+    assert months.count("conflict") == 1
 
 
-def test_what_the_store_has_forgotten_stays_in_a_file_that_is_rewritten(scene: Scene) -> None:
-    scene.pass_days(120)
-    scene.archive()
-    scene.export()
-    whole = scene.billed(JANUARY)
-    scene.archive()
-    hour = next(row.hour for account, row in document.read((scene.folder / NAME).read_bytes()) if account == "research")
-    write_rows(scene.stage.client, "research", {(hour, '["team-a"]'): "3600000000 3600000000 5 -"})
-    scene.archive()
-    scene.export()
-    assert scene.count("conflict") == 1
-    month_conflicts.rewrite(scene.stage.client, scene.place, JANUARY)
-    assert scene.billed(JANUARY) == whole | {"research": 1}
-    scene.export()
-    assert scene.pending() == 0
+def test_what_the_store_has_forgotten_stays_in_a_file_that_is_rewritten(months: MonthsHarness) -> None:
+    months.pass_days(120)
+    months.archive()
+    months.export()
+    whole = months.billed(JANUARY)
+    months.archive()
+    hour = next(
+        row.hour for account, row in document.read((months.folder / NAME).read_bytes()) if account == "research"
+    )
+    write_rows(months.harness.client, "research", {(hour, '["team-a"]'): "3600000000 3600000000 5 -"})
+    months.archive()
+    months.export()
+    assert months.count("conflict") == 1
+    month_conflicts.rewrite(months.harness.client, months.place, JANUARY)
+    assert months.billed(JANUARY) == whole | {"research": 1}
+    months.export()
+    assert months.pending() == 0
 
 
-def test_nothing_is_written_over_a_month_of_which_the_store_holds_nothing(scene: Scene, changed: bytes) -> None:
-    scene.stage.client.flushall()
+def test_nothing_is_written_over_a_month_of_which_the_store_holds_nothing(
+    months: MonthsHarness, changed: bytes
+) -> None:
+    months.harness.client.flushall()
     with pytest.raises(UndecidableError, match="the store holds nothing of 2026-01"):
-        month_conflicts.rewrite(scene.stage.client, scene.place, JANUARY)
-    assert (scene.folder / NAME).read_bytes() == changed
+        month_conflicts.rewrite(months.harness.client, months.place, JANUARY)
+    assert (months.folder / NAME).read_bytes() == changed
 
 
-def test_what_is_no_month_of_use_is_not_kept(scene: Scene, changed: bytes) -> None:
-    (scene.folder / NAME).write_bytes(changed[:-9])
+def test_what_is_no_month_of_use_is_not_kept(months: MonthsHarness, changed: bytes) -> None:
+    (months.folder / NAME).write_bytes(changed[:-9])
     with pytest.raises(UndecidableError, match="is no month of use"):
-        month_conflicts.keep(scene.stage.client, scene.place, JANUARY)
-    (scene.folder / NAME).unlink()
+        month_conflicts.keep(months.harness.client, months.place, JANUARY)
+    (months.folder / NAME).unlink()
     with pytest.raises(UndecidableError, match="there is no usage-2026-01"):
-        month_conflicts.keep(scene.stage.client, scene.place, JANUARY)
-    month_conflicts.rewrite(scene.stage.client, scene.place, JANUARY)
-    assert namespaces(scene) == {"team-a", "team-b"}
+        month_conflicts.keep(months.harness.client, months.place, JANUARY)
+    month_conflicts.rewrite(months.harness.client, months.place, JANUARY)
+    assert namespaces(months) == {"team-a", "team-b"}
 
 
-def test_every_closed_month_is_listed(scene: Scene) -> None:
-    scene.pass_days(60)
-    scene.archive()
-    scene.export()
-    found = month_conflicts.look(scene.stage.client, scene.place, scene.stage.now, KEPT.hourly_days)
+def test_every_closed_month_is_listed(months: MonthsHarness) -> None:
+    months.pass_days(60)
+    months.archive()
+    months.export()
+    found = month_conflicts.look(months.harness.client, months.place, months.harness.now, KEPT.hourly_days)
     assert [(month.month, month.state) for month in found] == [(JANUARY, State.WRITTEN), ("2026-02", State.WRITTEN)]
     assert all(isinstance(month, Month) and month.rows for month in found)
 
@@ -129,10 +133,10 @@ class Done:
 
 
 @pytest.fixture
-def command(scene: Scene, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """What `fairgpu timekeeper months` does, with the scene's store."""
-    settings = scene.folder.parent / "settings.yaml"
-    port = scene.stage.client.connection_pool.connection_kwargs["port"]
+def command(months: MonthsHarness, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """What `fairgpu timekeeper months` does, with the months's store."""
+    settings = months.folder.parent / "settings.yaml"
+    port = months.harness.client.connection_pool.connection_kwargs["port"]
 
     def run(*arguments: str, export: str = "") -> Done:
         settings.write_text(
@@ -145,8 +149,8 @@ def command(scene: Scene, capsys: pytest.CaptureFixture[str]) -> Callable[..., D
 
 
 @pytest.mark.usefixtures("changed")
-def test_the_command_lists_and_settles_months(scene: Scene, command: Callable[..., Done]) -> None:
-    place = f", export: {{folder: '{scene.folder}'}}"
+def test_the_command_lists_and_settles_months(months: MonthsHarness, command: Callable[..., Done]) -> None:
+    place = f", export: {{folder: '{months.folder}'}}"
     assert command("list", export=place).stdout.splitlines()[0] == "2026-01   waiting    34 rows"
     done = command("keep", JANUARY, export=place)
     assert (done.status, done.stdout) == (0, "2026-01: the file stays as it is (34 rows)\n")
@@ -156,8 +160,10 @@ def test_the_command_lists_and_settles_months(scene: Scene, command: Callable[..
     )
 
 
-def test_the_command_says_what_cannot_be_and_what_to_do_instead(scene: Scene, command: Callable[..., Done]) -> None:
-    place = f", export: {{folder: '{scene.folder}'}}"
+def test_the_command_says_what_cannot_be_and_what_to_do_instead(
+    months: MonthsHarness, command: Callable[..., Done]
+) -> None:
+    place = f", export: {{folder: '{months.folder}'}}"
     wrong = {
         ("keep",): "MONTH: keep needs one, such as 2026-10",
         ("keep", "2026-13"): "MONTH: '2026-13' is no month: write it as 2026-10",

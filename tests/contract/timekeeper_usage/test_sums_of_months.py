@@ -20,42 +20,46 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def stage(stage: LedgerHarness) -> LedgerHarness:
+def harness(harness: LedgerHarness) -> LedgerHarness:
     """Two budgets over twelve days, the older ones packed and folded, with pods that run on."""
-    stage.budget("a", ["team-a", "team-b"])
-    stage.budget("c", ["team-c"])
-    keeper = stage.lead()
+    harness.budget("a", ["team-a", "team-b"])
+    harness.budget("c", ["team-c"])
+    keeper = harness.lead()
     for number, namespace in enumerate(("team-a", "team-b", "team-c", "others")):
-        pod = stage.pod(f"p{number}", namespace, core=10 * (number + 1))
+        pod = harness.pod(f"p{number}", namespace, core=10 * (number + 1))
         pod["metadata"]["annotations"]["fairgpu.io/created-by"] = f"user-{number % 2}"
-        stage.write_pod(pod)
-    stage.round()
+        harness.write_pod(pod)
+    harness.round()
     for _ in range(12 * 24):
-        stage.round(3600)
-    Archivist(stage.client, stage.source, keeper.books, keeper.epoch, Retention(5, 13)).archive(stage.now)
-    assert parts_of(stage.client, "a", hourly=True)
-    assert parts_of(stage.client, "a", hourly=False)
-    return stage
+        harness.round(3600)
+    Archivist(harness.client, harness.source, keeper.books, keeper.epoch, Retention(5, 13)).archive(harness.now)
+    assert parts_of(harness.client, "a", hourly=True)
+    assert parts_of(harness.client, "a", hourly=False)
+    return harness
 
 
 @pytest.mark.parametrize(
     "aggregate", [("user",), ("namespace",), ("budget", "model"), ("user", "namespace"), ("node",)]
 )
 @pytest.mark.parametrize("days", [(-20, 20), (-8, -2), (-4, 1), (-3, 0)])
-def test_sums_say_what_rows_say(stage: LedgerHarness, aggregate: tuple[str, ...], days: tuple[int, int]) -> None:
-    today = stage.now // DAY * DAY
+def test_sums_say_what_rows_say(harness: LedgerHarness, aggregate: tuple[str, ...], days: tuple[int, int]) -> None:
+    today = harness.now // DAY * DAY
     window = Window(today + days[0] * DAY, today + days[1] * DAY)
     query = Query(window, None, aggregate, 1000)
-    found = find(stage.client, query, stage.now, ClosedDays())
-    assert {item.key: list(item.figures) for item in found.items} == by_row(stage, query)
+    found = find(harness.client, query, harness.now, ClosedDays())
+    assert {item.key: list(item.figures) for item in found.items} == by_row(harness, query)
     alone = Query(window, None, aggregate, 1000, namespace="team-b")
-    assert {item.key: list(item.figures) for item in find(stage.client, alone, stage.now).items} == by_row(stage, alone)
+    assert {item.key: list(item.figures) for item in find(harness.client, alone, harness.now).items} == by_row(
+        harness, alone
+    )
 
 
-def by_row(stage: LedgerHarness, query: Query) -> dict[tuple[str, ...], list[int | None]]:
+def by_row(harness: LedgerHarness, query: Query) -> dict[tuple[str, ...], list[int | None]]:
     """What every row in detail adds up to."""
     result: dict[tuple[str, ...], list[int | None]] = {}
-    for usage in accounts_usage(stage.client, reading.account_names(stage.client), reading.assignments(stage.client)):
+    for usage in accounts_usage(
+        harness.client, reading.account_names(harness.client), reading.assignments(harness.client)
+    ):
         for row in usage.rows():
             inside = query.window.start <= row.hour * HOUR < query.window.end
             if inside and query.namespace in {None, row.dimensions.namespace}:

@@ -69,29 +69,29 @@ class Truth:
         return sum(amount for of, at, amount in self.corrected if (of, at) == (namespace, hour))
 
 
-def step(stage: LedgerHarness, truth: Truth, kind: str, choice: int) -> None:
+def step(harness: LedgerHarness, truth: Truth, kind: str, choice: int) -> None:
     """One thing that happens."""
     running = [index for index, (*_, end) in enumerate(truth.held) if end is None]
     match kind:
         case "start":
             namespace, core = NAMESPACES[choice % 2], 1 + choice % 100
-            stage.pod(f"p{len(truth.held)}", namespace, core=core)
-            truth.start(namespace, core, stage.now)
+            harness.pod(f"p{len(truth.held)}", namespace, core=core)
+            truth.start(namespace, core, harness.now)
         case "end" if running:
             index = running[choice % len(running)]
-            stage.remove(f"p{index}")
-            truth.end(index, stage.now)
+            harness.remove(f"p{index}")
+            truth.end(index, harness.now)
         case "lead":
-            stage.lead()
+            harness.lead()
         case "move":
             paid = [NAMESPACES[index] for index in (0, 1) if choice >> index & 1]
-            stage.budget("shared", paid or ["nobody"], period={"every": ("hour", "day")[choice % 2]})
-            truth.share(paid or ["nobody"], stage.now)
+            harness.budget("shared", paid or ["nobody"], period={"every": ("hour", "day")[choice % 2]})
+            truth.share(paid or ["nobody"], harness.now)
         case "correct" if truth.shared:
             whose = ["", *sorted(truth.shared)][choice % (len(truth.shared) + 1)]
             spec = {"namespace": whose} if whose else {}
-            stage.correct(f"c{len(truth.corrected)}", "shared", choice + 1, stage.now, **spec)
-            truth.corrected.append((whose or UNKNOWN, stage.now // HOUR * HOUR, (choice + 1) * GPU_HOUR))
+            harness.correct(f"c{len(truth.corrected)}", "shared", choice + 1, harness.now, **spec)
+            truth.corrected.append((whose or UNKNOWN, harness.now // HOUR * HOUR, (choice + 1) * GPU_HOUR))
 
 
 steps = st.lists(
@@ -115,53 +115,53 @@ def test_what_is_reported_use_adds_up_to_the_ledger_to_the_last_unit_and_each_ho
     folder = tmp_path_factory.mktemp("cluster")
     with server.client() as client:
         client.flushall()
-        stage, truth = LedgerHarness(folder, client), Truth()
-        stage.now += PART_OF_A_SECOND
-        stage.lead()
-        stage.round(0)
+        harness, truth = LedgerHarness(folder, client), Truth()
+        harness.now += PART_OF_A_SECOND
+        harness.lead()
+        harness.round(0)
         for kind, choice, seconds, full in found:
-            step(stage, truth, kind, choice)
-            stage.round(0, full=full)
-            assert_is_the_ledger(stage)
-            stage.round(seconds, full=full)
-        stage.round(0)
-        assert_is_the_ledger(stage)
-        assert_is_what_was_held(stage, truth)
+            step(harness, truth, kind, choice)
+            harness.round(0, full=full)
+            assert_is_the_ledger(harness)
+            harness.round(seconds, full=full)
+        harness.round(0)
+        assert_is_the_ledger(harness)
+        assert_is_what_was_held(harness, truth)
     shutil.rmtree(folder)
 
 
-def assert_is_the_ledger(stage: LedgerHarness) -> None:
+def assert_is_the_ledger(harness: LedgerHarness) -> None:
     """Each account's use, of all time, is what its periods stand at."""
     everything = 0
-    shown = find(stage.client, Query(ALWAYS, None, ("budget",), 1000), stage.now)
+    shown = find(harness.client, Query(ALWAYS, None, ("budget",), 1000), harness.now)
     billed = {item.key[0]: item.figures.billed for item in shown.items}
-    for account in load_accounts(stage.client, reading.account_names(stage.client), latest_periods=10_000):
-        spent = sum(stage.spent(account.name, period.start) for period in account.periods)
+    for account in load_accounts(harness.client, reading.account_names(harness.client), latest_periods=10_000):
+        spent = sum(harness.spent(account.name, period.start) for period in account.periods)
         assert billed.get(account.name, 0) == spent
         everything += spent
     for limit in (1, 1000):
-        assert sum(by_namespace(stage, limit)) == everything
+        assert sum(by_namespace(harness, limit)) == everything
 
 
-def by_namespace(stage: LedgerHarness, limit: int) -> Iterator[int]:
+def by_namespace(harness: LedgerHarness, limit: int) -> Iterator[int]:
     """What is billed to each namespace, page by page."""
     after = None
     while True:
         query = Query(ALWAYS, None, ("namespace",), limit, after)
-        shown = find(stage.client, query, stage.now)
+        shown = find(harness.client, query, harness.now)
         yield from (item.figures.billed for item in shown.items)
         if shown.following is None:
             return
         after = place_of(shown.following, len(query.aggregate))
 
 
-def assert_is_what_was_held(stage: LedgerHarness, truth: Truth) -> None:
-    window = Window(NOON, (stage.now // HOUR + 1) * HOUR)
-    shown = find(stage.client, Query(window, "1h", ("namespace",), 10_000), stage.now)
+def assert_is_what_was_held(harness: LedgerHarness, truth: Truth) -> None:
+    window = Window(NOON, (harness.now // HOUR + 1) * HOUR)
+    shown = find(harness.client, Query(window, "1h", ("namespace",), 10_000), harness.now)
     figures = {(item.step.start, item.key[0]): item.figures for item in shown.items}
     for hour in range(window.start, window.end, HOUR):
         for namespace in (*NAMESPACES, "nobody", UNKNOWN):
-            held = truth.in_hour(namespace, hour, stage.now)
+            held = truth.in_hour(namespace, hour, harness.now)
             found = figures.get((hour, namespace))
             # Each piece is rounded down once at either end.
             room = 2 * len(truth.held) + 2

@@ -28,90 +28,90 @@ TODAY = Window(NOON - 12 * HOUR, NOON + 12 * HOUR)
 
 
 def used(
-    stage: LedgerHarness, *aggregate: str, window: Window = TODAY, step: str | None = None, idle: bool = False
+    harness: LedgerHarness, *aggregate: str, window: Window = TODAY, step: str | None = None, idle: bool = False
 ) -> dict[tuple[int, *tuple[str, ...]], UsageFigures]:
     """What each key came to, by the hour in which its step starts, counted from noon."""
-    found = find(stage.client, Query(window, step, aggregate or ("namespace",), 1000, idle=idle), stage.now)
+    found = find(harness.client, Query(window, step, aggregate or ("namespace",), 1000, idle=idle), harness.now)
     return {((item.step.start - NOON) // HOUR, *item.key): item.figures for item in found.items}
 
 
-def test_a_running_pod_is_asked_to_the_last_settlement(stage: LedgerHarness) -> None:
-    stage.pod("p1", "team-a", core=50)
-    stage.round(0)
-    stage.round(600)
-    assert used(stage) == {(-12, "team-a"): UsageFigures(300 * GPU_SECOND, 300 * GPU_SECOND, 7200)}
+def test_a_running_pod_is_asked_to_the_last_settlement(harness: LedgerHarness) -> None:
+    harness.pod("p1", "team-a", core=50)
+    harness.round(0)
+    harness.round(600)
+    assert used(harness) == {(-12, "team-a"): UsageFigures(300 * GPU_SECOND, 300 * GPU_SECOND, 7200)}
 
 
 def test_a_page_that_ends_before_days_to_come_reads_no_account_for_them(
-    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage.pod("p1", "team-a", core=50)
-    stage.round(0)
-    stage.round(600)
-    today = used(stage, step="1d")
+    harness.pod("p1", "team-a", core=50)
+    harness.round(0)
+    harness.round(600)
+    today = used(harness, step="1d")
     monkeypatch.setattr(usage_finding, "_everything", lambda *_: pytest.fail("all accounts are read"))
-    assert used(stage, window=Window(TODAY.start, TODAY.start + 20 * DAY), step="1d") == today
+    assert used(harness, window=Window(TODAY.start, TODAY.start + 20 * DAY), step="1d") == today
 
 
-def test_each_hour_gets_what_was_held_in_it_however_late_it_is_posted(stage: LedgerHarness) -> None:
-    stage.pass_time(30 * 60)
-    pod = stage.pod("p1", "team-a")
-    stage.round(0)
-    stage.round(2 * 3600)
-    stage.round(1800)
-    stage.finish(pod, seconds_ago=600)
-    stage.round(0)
-    billed = {key[0]: figures.billed for key, figures in used(stage, step="1h").items()}
+def test_each_hour_gets_what_was_held_in_it_however_late_it_is_posted(harness: LedgerHarness) -> None:
+    harness.pass_time(30 * 60)
+    pod = harness.pod("p1", "team-a")
+    harness.round(0)
+    harness.round(2 * 3600)
+    harness.round(1800)
+    harness.finish(pod, seconds_ago=600)
+    harness.round(0)
+    billed = {key[0]: figures.billed for key, figures in used(harness, step="1h").items()}
     assert billed == {0: GPU_HOUR // 2, 1: GPU_HOUR, 2: GPU_HOUR * 50 // 60}
-    assert sum(billed.values()) == stage.spent("namespace:team-a")
+    assert sum(billed.values()) == harness.spent("namespace:team-a")
 
 
-def test_use_is_shown_by_whatever_it_is_put_down_to(stage: LedgerHarness) -> None:
-    stage.lead(ControllerRules(labels=("team",)))
-    stage.budget("research", ["team-a", "team-b"])
-    item = stage.pod("p1", "team-a")
+def test_use_is_shown_by_whatever_it_is_put_down_to(harness: LedgerHarness) -> None:
+    harness.lead(ControllerRules(labels=("team",)))
+    harness.budget("research", ["team-a", "team-b"])
+    item = harness.pod("p1", "team-a")
     item["metadata"] |= {
         "labels": {"team": "vision", "pod-template-hash": "5d4", "other": "x"},
         "ownerReferences": [{"kind": "ReplicaSet", "name": "serve-5d4", "controller": True}],
     }
     item["metadata"]["annotations"]["fairgpu.io/created-by"] = "Deployment/serve"
-    stage.write_pod(item)
-    stage.pod("p2", "team-b")
-    stage.round(0)
-    stage.round(60)
+    harness.write_pod(item)
+    harness.pod("p2", "team-b")
+    harness.round(0)
+    harness.round(60)
     names = ("namespace", "budget", "model", "node", "owner", "user", "label:team")
-    assert set(used(stage, *names)) == {
+    assert set(used(harness, *names)) == {
         (-12, "team-a", "research", "A100", "n1", "Deployment/serve", "Deployment/serve", "vision"),
         (-12, "team-b", "research", "A100", "n1", "Pod/p2", "__unallocated__", "__unallocated__"),
     }
-    assert used(stage, "budget")[-12, "research"].billed == stage.spent("research")
+    assert used(harness, "budget")[-12, "research"].billed == harness.spent("research")
 
 
-def test_days_are_cut_at_midnight_in_utc(stage: LedgerHarness) -> None:
-    stage.pod("p1", "team-a")
-    stage.round(0)
+def test_days_are_cut_at_midnight_in_utc(harness: LedgerHarness) -> None:
+    harness.pod("p1", "team-a")
+    harness.round(0)
     for _ in range(30):
-        stage.round(3600)
+        harness.round(3600)
     window = Window(TODAY.start, TODAY.end + DAY)
-    billed = {key[0]: figures.billed for key, figures in used(stage, window=window, step="1d").items()}
+    billed = {key[0]: figures.billed for key, figures in used(harness, window=window, step="1d").items()}
     assert billed == {-12: 12 * GPU_HOUR, 12: 18 * GPU_HOUR}
 
 
 def test_what_nobody_held_is_idle_so_that_the_sum_is_the_capacity(redis_server: RedisServer, tmp_path: Path) -> None:
     with redis_server.client() as client:
-        stage, now = LedgerHarness(tmp_path, client), [NOON]
+        harness, now = LedgerHarness(tmp_path, client), [NOON]
         world = MirroredWorld(lambda: now[0])
         keeper = Reconciler(client, world, ControllerRules(), take_epoch(client, 0))
         world.replace("nodes", [node("n1", 200), node("n2", 100)])
-        world.replace("pods", [stage.pod("p1", "team-a", core=50)])
+        world.replace("pods", [harness.pod("p1", "team-a", core=50)])
         keeper.reconcile(now[0])
         now[0] += HOUR
         world.replace("nodes", [node("n1", 200)])
         keeper.reconcile(now[0])
         now[0] += HOUR // 2
         keeper.reconcile(now[0])
-        stage.now = now[0]
-        found = used(stage, "namespace", "model", step="1h", idle=True)
+        harness.now = now[0]
+        found = used(harness, "namespace", "model", step="1h", idle=True)
         assert [found[hour, "__idle__", "__idle__"].core for hour in (0, 1)] == [2.5 * GPU_HOUR, 0.75 * GPU_HOUR]
         for hour, whole in ((0, 3 * GPU_HOUR), (1, GPU_HOUR)):
             assert sum(figures.core for key, figures in found.items() if key[0] == hour) == whole
@@ -123,30 +123,32 @@ def node(name: str, percent: int) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": name}, "status": {"capacity": {"fairgpu.io/gpu-core": str(percent)}}}
 
 
-def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was_reported(stage: LedgerHarness) -> None:
-    stage.budget("hourly", ["team-a"], period={"every": "hour"})
-    stage.pod("p1", "team-a")
-    stage.pod("p2", "team-b")
-    stage.round(0)
+def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was_reported(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("hourly", ["team-a"], period={"every": "hour"})
+    harness.pod("p1", "team-a")
+    harness.pod("p2", "team-b")
+    harness.round(0)
     for hour, busy in enumerate((600, 900, 2700)):
-        stage.pass_time(3599)
-        report(stage, "p1", hour, busy)
+        harness.pass_time(3599)
+        report(harness, "p1", hour, busy)
         if hour == 1:
-            stage.lead()  # whoever leads next knows from the store what was told before
-        stage.round(1)
-        stage.round(0)
-    found = used(stage, step="1h")
+            harness.lead()  # whoever leads next knows from the store what was told before
+        harness.round(1)
+        harness.round(0)
+    found = used(harness, step="1h")
     assert [found[hour, "team-a"].used for hour in range(3)] == [600 * GPU_SECOND, 300 * GPU_SECOND, 1800 * GPU_SECOND]
     assert found[0, "team-b"].used is None
 
 
-def test_what_a_lost_store_had_spent_is_shown_as_nobodys(stage: LedgerHarness) -> None:
-    stage.budget("research", ["team-a"])
-    keeper = stage.lead()
-    stage.round(0)
-    period = load_accounts(stage.client, ["research"])[0].periods[-1]
-    stage.client.flushall()
+def test_what_a_lost_store_had_spent_is_shown_as_nobodys(harness: LedgerHarness) -> None:
+    harness.budget("research", ["team-a"])
+    keeper = harness.lead()
+    harness.round(0)
+    period = load_accounts(harness.client, ["research"])[0].periods[-1]
+    harness.client.flushall()
     opening = Opening("research", period.start, period.end, checkpoint=7 * GPU_HOUR)
-    open_periods(stage.client, keeper.epoch, stage.now, [opening])
-    shared.write_assignments(stage.client, {"team-a": ((0, "research"),)})
-    assert used(stage, "namespace", "budget")[-12, "__unallocated__", "research"].billed == 7 * GPU_HOUR
+    open_periods(harness.client, keeper.epoch, harness.now, [opening])
+    shared.write_assignments(harness.client, {"team-a": ((0, "research"),)})
+    assert used(harness, "namespace", "budget")[-12, "__unallocated__", "research"].billed == 7 * GPU_HOUR

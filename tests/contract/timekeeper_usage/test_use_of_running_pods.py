@@ -30,88 +30,91 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield running
 
 
-def used(stage: LedgerHarness, *aggregate: str, step: str | None = None) -> dict[tuple[str, ...], int | None]:
+def used(harness: LedgerHarness, *aggregate: str, step: str | None = None) -> dict[tuple[str, ...], int | None]:
     """What was used, by key; with a step the hour of the day comes first."""
     window = ALWAYS if step is None else Window(NOON, NOON + DAY // 4)
-    found = find(stage.client, Query(window, step, aggregate, 1000), stage.now)
+    found = find(harness.client, Query(window, step, aggregate, 1000), harness.now)
     hours = {item: f"{(item.step.start - NOON) // (DAY // 24)}" for item in found.items}
     return {((hours[item],) if step else ()) + item.key: item.figures.used for item in found.items}
 
 
-def put_down(stage: LedgerHarness, account: str) -> int:
+def put_down(harness: LedgerHarness, account: str) -> int:
     """What is used by what is put down to hours, and not only told of what runs."""
-    (usage,) = accounts_usage(stage.client, [account], reading.assignments(stage.client))
+    (usage,) = accounts_usage(harness.client, [account], reading.assignments(harness.client))
     return sum(stretch[-1] or 0 for stretch in usage.posted.raw_rows)
 
 
 def test_use_is_shown_as_soon_as_it_was_reported_and_settled_long_before_the_ledger_has_it(
-    stage: LedgerHarness,
+    harness: LedgerHarness,
 ) -> None:
-    stage.pod("p1", "team-a")
-    stage.pod("p2", "team-b")
-    stage.round(0)
-    stage.pass_time(60)
-    report(stage, "p1", 1, 45)
-    stage.round(0)
-    assert used(stage, "namespace") == {("team-a",): 45 * GPU_SECOND, ("team-b",): None}
-    assert put_down(stage, "namespace:team-a") == 0
+    harness.pod("p1", "team-a")
+    harness.pod("p2", "team-b")
+    harness.round(0)
+    harness.pass_time(60)
+    report(harness, "p1", 1, 45)
+    harness.round(0)
+    assert used(harness, "namespace") == {("team-a",): 45 * GPU_SECOND, ("team-b",): None}
+    assert put_down(harness, "namespace:team-a") == 0
 
 
-def test_a_sidecar_that_begins_anew_takes_nothing_back_whoever_leads_then(stage: LedgerHarness) -> None:
-    stage.pod("p1", "team-a")
-    stage.round(0)
-    stage.pass_time(3600)
-    report(stage, "p1", 1, 1800)
-    stage.round(0)
-    report(stage, "p1", 1, 10, boot="second")
-    stage.lead()
-    stage.round(0)
-    stage.round(3600)
-    assert used(stage, "namespace", step="1h") == {("0", "team-a"): 1800 * GPU_SECOND, ("1", "team-a"): 10 * GPU_SECOND}
-    assert put_down(stage, "namespace:team-a") == 1810 * GPU_SECOND
+def test_a_sidecar_that_begins_anew_takes_nothing_back_whoever_leads_then(harness: LedgerHarness) -> None:
+    harness.pod("p1", "team-a")
+    harness.round(0)
+    harness.pass_time(3600)
+    report(harness, "p1", 1, 1800)
+    harness.round(0)
+    report(harness, "p1", 1, 10, boot="second")
+    harness.lead()
+    harness.round(0)
+    harness.round(3600)
+    assert used(harness, "namespace", step="1h") == {
+        ("0", "team-a"): 1800 * GPU_SECOND,
+        ("1", "team-a"): 10 * GPU_SECOND,
+    }
+    assert put_down(harness, "namespace:team-a") == 1810 * GPU_SECOND
 
 
 def test_what_a_namespace_used_before_it_went_to_another_budget_and_came_back_stays_where_it_was(
-    stage: LedgerHarness,
+    harness: LedgerHarness,
 ) -> None:
-    stage.budget("one", ["team-a"])
-    stage.budget("two", ["nobody"])
-    stage.pod("p1", "team-a")
-    stage.round(0)
+    harness.budget("one", ["team-a"])
+    harness.budget("two", ["nobody"])
+    harness.pod("p1", "team-a")
+    harness.round(0)
     for number, (paid, total) in enumerate([("one", 100), ("two", 150), ("one", 157), ("two", 160)]):
-        stage.budget("one", ["team-a" if paid == "one" else "none"])
-        stage.budget("two", ["team-a" if paid == "two" else "nobody"])
-        stage.round(0)
-        stage.pass_time(299)
-        report(stage, "p1", number, total)
-        stage.round(1)
-    stage.remove("p1")
-    stage.round(1)
-    assert used(stage, "budget") == {("one",): 107 * GPU_SECOND, ("two",): 53 * GPU_SECOND}
+        harness.budget("one", ["team-a" if paid == "one" else "none"])
+        harness.budget("two", ["team-a" if paid == "two" else "nobody"])
+        harness.round(0)
+        harness.pass_time(299)
+        report(harness, "p1", number, total)
+        harness.round(1)
+    harness.remove("p1")
+    harness.round(1)
+    assert used(harness, "budget") == {("one",): 107 * GPU_SECOND, ("two",): 53 * GPU_SECOND}
 
 
-def test_a_new_leader_takes_no_use_from_a_period_that_ended_before_it_began(stage: LedgerHarness) -> None:
-    stage.budget("shared", ["team-a"], period={"every": "hour"})
-    stage.pod("p1", "team-a")
-    stage.round(0)
-    stage.pass_time(3)
-    report(stage, "p1", 1, 1)
-    stage.pass_time(1)
-    stage.budget("shared", ["nobody"], period={"every": "hour"})
-    stage.round(0)
-    stage.round(3 * 3600)
-    assert put_down(stage, "shared") == GPU_SECOND
-    stage.lead()
-    stage.round(0)
-    assert put_down(stage, "shared") == GPU_SECOND
-    assert used(stage, "namespace") == {("team-a",): GPU_SECOND}
+def test_a_new_leader_takes_no_use_from_a_period_that_ended_before_it_began(harness: LedgerHarness) -> None:
+    harness.budget("shared", ["team-a"], period={"every": "hour"})
+    harness.pod("p1", "team-a")
+    harness.round(0)
+    harness.pass_time(3)
+    report(harness, "p1", 1, 1)
+    harness.pass_time(1)
+    harness.budget("shared", ["nobody"], period={"every": "hour"})
+    harness.round(0)
+    harness.round(3 * 3600)
+    assert put_down(harness, "shared") == GPU_SECOND
+    harness.lead()
+    harness.round(0)
+    assert put_down(harness, "shared") == GPU_SECOND
+    assert used(harness, "namespace") == {("team-a",): GPU_SECOND}
 
 
 class Reporting:
     """Who runs where, and what their sidecars have told of: an account of it that knows nothing of settlements."""
 
-    def __init__(self, stage: LedgerHarness) -> None:
-        self.stage = stage
+    def __init__(self, harness: LedgerHarness) -> None:
+        self.harness = harness
         self.namespace: list[str] = []
         self.running: set[int] = set()
         self.boots: list[list[int]] = []
@@ -121,10 +124,10 @@ class Reporting:
     def start(self, namespace: str) -> None:
         """A pod begins."""
         index = len(self.namespace)
-        self.stage.pod(f"p{index}", namespace)
+        self.harness.pod(f"p{index}", namespace)
         self.namespace.append(namespace)
         self.boots.append([0])
-        self.began.append(self.stage.now)
+        self.began.append(self.harness.now)
         self.running.add(index)
 
     def report(self, index: int, seconds: int, *, anew: bool) -> None:
@@ -133,13 +136,13 @@ class Reporting:
         if anew:
             boots.append(0)
         used = sum(boots)
-        boots[-1] += min(seconds, (self.stage.now - self.began[index]) // SECOND - used)
+        boots[-1] += min(seconds, (self.harness.now - self.began[index]) // SECOND - used)
         self.reports += 1
-        report(self.stage, f"p{index}", self.reports, boots[-1], boot=f"b{len(boots)}")
+        report(self.harness, f"p{index}", self.reports, boots[-1], boot=f"b{len(boots)}")
 
     def end(self, index: int) -> None:
         """A pod is deleted."""
-        self.stage.remove(f"p{index}")
+        self.harness.remove(f"p{index}")
         self.running.discard(index)
 
     def shown(self, namespace: str) -> int:
@@ -158,10 +161,10 @@ def happen(world: Reporting, kind: str, choice: int) -> None:
         case "end" if running:
             world.end(running[choice % len(running)])
         case "lead":
-            world.stage.lead()
+            world.harness.lead()
         case "move":
             paid = [NAMESPACES[index] for index in (0, 1) if choice >> index & 1]
-            world.stage.budget("shared", paid or ["nobody"], period={"every": ("hour", "day")[choice % 2]})
+            world.harness.budget("shared", paid or ["nobody"], period={"every": ("hour", "day")[choice % 2]})
 
 
 events = st.lists(
@@ -183,26 +186,26 @@ def test_what_is_reported_use_is_what_was_reported_while_pods_run_and_once_the_l
     folder = tmp_path_factory.mktemp("cluster")
     with server.client() as client:
         client.flushall()
-        stage = LedgerHarness(folder, client)
-        world = Reporting(stage)
-        stage.lead()
+        harness = LedgerHarness(folder, client)
+        world = Reporting(harness)
+        harness.lead()
         world.start("team-a")
-        stage.round(0)
+        harness.round(0)
         for kind, choice, seconds in found:
             happen(world, kind, choice)
-            stage.round(0)
-            stage.round(seconds)
+            harness.round(0)
+            harness.round(seconds)
             assert_is_what_was_reported(world)
         for index in sorted(world.running):
             world.end(index)
-        stage.round(1)
+        harness.round(1)
         assert_is_what_was_reported(world)
         accounts = reading.account_names(client)
-        assert sum(put_down(stage, account) for account in accounts) == sum(map(world.shown, NAMESPACES))
+        assert sum(put_down(harness, account) for account in accounts) == sum(map(world.shown, NAMESPACES))
     shutil.rmtree(folder)
 
 
 def assert_is_what_was_reported(world: Reporting) -> None:
-    shown = used(world.stage, "namespace")
+    shown = used(world.harness, "namespace")
     for namespace in NAMESPACES:
         assert (shown.get((namespace,)) or 0) == world.shown(namespace)

@@ -32,20 +32,20 @@ EVERYTHING = Bounds(1 << 40, 1 << 40, 1 << 40)
 
 
 @pytest.fixture
-def stage(stage: LedgerHarness) -> LedgerHarness:
+def harness(harness: LedgerHarness) -> LedgerHarness:
     """Four days of an account with three pods, some of them packed."""
-    stage.budget("a", ["team-a"])
+    harness.budget("a", ["team-a"])
     for number in range(3):
-        stage.pod(f"p{number}", "team-a", core=10 * (number + 1))
-    keeper = stage.lead()
-    stage.round()
+        harness.pod(f"p{number}", "team-a", core=10 * (number + 1))
+    keeper = harness.lead()
+    harness.round()
     for _ in range(4 * 24):
-        stage.round(3600)
-    Archivist(stage.client, stage.source, keeper.books, keeper.epoch, Retention(2, 13)).archive(stage.now)
-    assert parts_of(stage.client, "a", hourly=True)
-    assert parts_of(stage.client, "a", hourly=False)
-    assert len(rows_of(stage.client, "a")) > LITTLE.rows
-    return stage
+        harness.round(3600)
+    Archivist(harness.client, harness.source, keeper.books, keeper.epoch, Retention(2, 13)).archive(harness.now)
+    assert parts_of(harness.client, "a", hourly=True)
+    assert parts_of(harness.client, "a", hourly=False)
+    assert len(rows_of(harness.client, "a")) > LITTLE.rows
+    return harness
 
 
 def bounded(monkeypatch: pytest.MonkeyPatch, *attempts: Bounds) -> None:
@@ -53,39 +53,39 @@ def bounded(monkeypatch: pytest.MonkeyPatch, *attempts: Bounds) -> None:
         monkeypatch.setattr(module, "ATTEMPTS", attempts)
 
 
-def shown(stage: LedgerHarness) -> list[Row]:
-    (found,) = usage.accounts_usage(stage.client, ["a"], reading.assignments(stage.client))
+def shown(harness: LedgerHarness) -> list[Row]:
+    (found,) = usage.accounts_usage(harness.client, ["a"], reading.assignments(harness.client))
     return sorted(found.rows())
 
 
-def differences(stage: LedgerHarness) -> tuple[object, ...]:
-    around = AuditEnvironment(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+def differences(harness: LedgerHarness) -> tuple[object, ...]:
+    around = AuditEnvironment(harness.client, lambda: None, lambda: harness.now, lambda _: False)
     return audit(around, AuditRequest(patience_seconds=0)).differences
 
 
-def test_pieces_are_shown_as_the_whole_is(stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = shown(stage)
+def test_pieces_are_shown_as_the_whole_is(harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = shown(harness)
     bounded(monkeypatch, LITTLE, EVERYTHING)
-    assert shown(stage) == whole
-    assert differences(stage) == ()
+    assert shown(harness) == whole
+    assert differences(harness) == ()
 
 
 def test_many_accounts_are_shown_in_order_as_each_alone_is(
-    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "bcde":
-        stage.budget(name, [f"team-{name}"])
-        stage.pod(f"of-{name}", f"team-{name}")
-    stage.round(60)
-    stage.round(3600)
-    assignments = reading.assignments(stage.client)
+        harness.budget(name, [f"team-{name}"])
+        harness.pod(f"of-{name}", f"team-{name}")
+    harness.round(60)
+    harness.round(3600)
+    assignments = reading.assignments(harness.client)
     names = ["c", "nobody", "a", "e", "b", "d"]
-    alone = [found for name in names for found in usage.accounts_usage(stage.client, [name], assignments)]
+    alone = [found for name in names for found in usage.accounts_usage(harness.client, [name], assignments)]
     assert [found.account for found in alone] == ["c", "a", "e", "b", "d"]
     monkeypatch.setattr(usage, "READ_AT_ONCE", 2)
-    assert list(usage.accounts_usage(stage.client, names, assignments)) == alone
-    stage.client.set(keys.AccountKeys("d").folded, "of another type")
-    told_so_far = usage.accounts_usage(stage.client, names, assignments)
+    assert list(usage.accounts_usage(harness.client, names, assignments)) == alone
+    harness.client.set(keys.AccountKeys("d").folded, "of another type")
+    told_so_far = usage.accounts_usage(harness.client, names, assignments)
     assert [next(told_so_far).account for _ in range(3)] == ["c", "a", "e"]
     with pytest.raises(StoreError, match="WRONGTYPE"):
         next(told_so_far)
@@ -93,7 +93,7 @@ def test_many_accounts_are_shown_in_order_as_each_alone_is(
 
 @pytest.mark.parametrize("seconds", [60, 3600, DAY // 10**9])
 def test_what_changes_between_the_pieces_is_asked_for_again(
-    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch, seconds: float
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     bounded(monkeypatch, *[LITTLE] * 3, EVERYTHING)
     read_rest, changes = usage.read_rest, [seconds] * 2
@@ -102,88 +102,90 @@ def test_what_changes_between_the_pieces_is_asked_for_again(
         client: redis.Redis, account: str, unread: Unread, periods: list[bytes], *, details: bool = True
     ) -> Rest | None:
         if changes:
-            stage.round(changes.pop())
+            harness.round(changes.pop())
         return read_rest(client, account, unread, periods, details=details)
 
     for module in (usage, snapshots):
         monkeypatch.setattr(module, "read_rest", settled_meanwhile)
-    billed = sum(row.figures.billed for row in shown(stage))
-    assert billed == stage.spent("a")
+    billed = sum(row.figures.billed for row in shown(harness))
+    assert billed == harness.spent("a")
     changes += [seconds] * 2
-    assert differences(stage) == ()
+    assert differences(harness) == ()
 
 
 def test_rows_that_are_packed_between_the_pieces_are_neither_lost_nor_shown_twice(
-    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = stage.spent("a")
+    whole = harness.spent("a")
     bounded(monkeypatch, *[LITTLE] * 4, EVERYTHING)
     read_rest, later = usage.read_rest, iter([pack_hours, fold_hours])
-    assert stage.keeper is not None
-    epoch = stage.keeper.epoch
+    assert harness.keeper is not None
+    epoch = harness.keeper.epoch
 
     def packed_meanwhile(
         client: redis.Redis, account: str, unread: Unread, periods: list[bytes], *, details: bool = True
     ) -> Rest | None:
         change = next(later, None)
         if change is pack_hours:
-            pack_hours(client, epoch, account, stage.now // HOUR * HOUR)
+            pack_hours(client, epoch, account, harness.now // HOUR * HOUR)
         elif change is fold_hours:
-            fold_hours(client, epoch, account, stage.now // DAY * DAY, [])
+            fold_hours(client, epoch, account, harness.now // DAY * DAY, [])
         return read_rest(client, account, unread, periods, details=details)
 
     monkeypatch.setattr(usage, "read_rest", packed_meanwhile)
-    assert sum(row.figures.billed for row in shown(stage)) == whole
+    assert sum(row.figures.billed for row in shown(harness)) == whole
 
 
 def test_a_step_of_packing_takes_few_hours_and_the_next_one_goes_on(
-    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = stage.spent("a")
+    whole = harness.spent("a")
     monkeypatch.setattr(compaction, "MOST_ROWS", 5)
     monkeypatch.setattr(compaction, "LARGE_PART", 300)
-    assert stage.keeper is not None
-    epoch, steps = stage.keeper.epoch, 0
-    while not pack_hours(stage.client, epoch, "a", stage.now // HOUR * HOUR):
+    assert harness.keeper is not None
+    epoch, steps = harness.keeper.epoch, 0
+    while not pack_hours(harness.client, epoch, "a", harness.now // HOUR * HOUR):
         steps += 1
-        assert stage.put_down("a") == whole
+        assert harness.put_down("a") == whole
     assert steps > 1
-    assert len(parts_of(stage.client, "a", hourly=True)) > 1
-    assert not [hour for hour, _ in rows_of(stage.client, "a") if hour < stage.now // HOUR]
-    while not fold_hours(stage.client, epoch, "a", stage.now // DAY * DAY, []):
-        assert stage.put_down("a") == whole
-    assert stage.put_down("a") == whole
-    assert stage.client.hlen(keys.AccountKeys("a").hour_index) == len({hour for hour, _ in rows_of(stage.client, "a")})
+    assert len(parts_of(harness.client, "a", hourly=True)) > 1
+    assert not [hour for hour, _ in rows_of(harness.client, "a") if hour < harness.now // HOUR]
+    while not fold_hours(harness.client, epoch, "a", harness.now // DAY * DAY, []):
+        assert harness.put_down("a") == whole
+    assert harness.put_down("a") == whole
+    assert harness.client.hlen(keys.AccountKeys("a").hour_index) == len(
+        {hour for hour, _ in rows_of(harness.client, "a")}
+    )
 
 
-def by_day(stage: LedgerHarness, within: Window) -> list[Group]:
+def by_day(harness: LedgerHarness, within: Window) -> list[Group]:
     query = Query(within, "1d", ("namespace", "model"), 100)
-    return find(stage.client, query, stage.now).items
+    return find(harness.client, query, harness.now).items
 
 
-def test_a_question_by_namespace_and_model_reads_sums_and_no_row(stage: LedgerHarness) -> None:
-    within = Window(stage.now // DAY * DAY - 4 * DAY, stage.now // DAY * DAY + DAY)
-    whole = by_day(stage, within)
-    assert sum(item.figures.billed for item in whole) == stage.spent("a")
-    hours = {hour for hour, _ in rows_of(stage.client, "a")}
+def test_a_question_by_namespace_and_model_reads_sums_and_no_row(harness: LedgerHarness) -> None:
+    within = Window(harness.now // DAY * DAY - 4 * DAY, harness.now // DAY * DAY + DAY)
+    whole = by_day(harness, within)
+    assert sum(item.figures.billed for item in whole) == harness.spent("a")
+    hours = {hour for hour, _ in rows_of(harness.client, "a")}
     for hour in hours:
-        assert stage.client.delete(keys.AccountKeys("a").rows_of(hour))
-    assert by_day(stage, within) == whole
+        assert harness.client.delete(keys.AccountKeys("a").rows_of(hour))
+    assert by_day(harness, within) == whole
 
 
 def test_the_sums_of_hours_are_read_in_pieces_as_their_rows_are(
-    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    within = Window(stage.now // DAY * DAY - 4 * DAY, stage.now // DAY * DAY + DAY)
-    whole = by_day(stage, within)
+    within = Window(harness.now // DAY * DAY - 4 * DAY, harness.now // DAY * DAY + DAY)
+    whole = by_day(harness, within)
     bounded(monkeypatch, LITTLE, EVERYTHING)
-    assert by_day(stage, within) == whole
+    assert by_day(harness, within) == whole
 
 
-def test_a_question_about_days_that_are_put_down_reads_no_running_session(stage: LedgerHarness) -> None:
-    within = Window(stage.now // DAY * DAY - 3 * DAY, stage.now // DAY * DAY - DAY)
-    whole = by_day(stage, within)
+def test_a_question_about_days_that_are_put_down_reads_no_running_session(harness: LedgerHarness) -> None:
+    within = Window(harness.now // DAY * DAY - 3 * DAY, harness.now // DAY * DAY - DAY)
+    whole = by_day(harness, within)
     assert whole
-    for uid in stage.client.hkeys(keys.AccountKeys("a").sessions):
-        stage.client.hset(keys.AccountKeys("a").sessions, uid, "not to be read")
-    assert by_day(stage, within) == whole
+    for uid in harness.client.hkeys(keys.AccountKeys("a").sessions):
+        harness.client.hset(keys.AccountKeys("a").sessions, uid, "not to be read")
+    assert by_day(harness, within) == whole

@@ -32,79 +32,79 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def stage(server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
+def harness(server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     with server.client() as client:
         client.flushall()
         yield LedgerHarness(tmp_path, client)
 
 
 @pytest.fixture
-def books(stage: LedgerHarness) -> LedgerHarness:
+def books(harness: LedgerHarness) -> LedgerHarness:
     """A budget with a running pod, an ended one, one that is gone, and a grant."""
-    stage.budget("a", ["team-a"])
-    stage.grant("more", "a", 5)
-    stage.grant("lasting", "a", 2, expires="2026-06-01T00:00:00Z")
-    stage.correct("refund", "a", "0.001", NOON)
-    stage.pod("running", "team-a", core=50)
-    ended = stage.pod("ended", "team-a", core=30)
-    stage.pod("gone", "team-a")
-    stage.round()
-    stage.pass_time(100)
-    stage.finish(ended)
-    stage.remove("gone")
-    stage.round()
-    stage.round(10)
-    write_statuses(stage)
-    return stage
+    harness.budget("a", ["team-a"])
+    harness.grant("more", "a", 5)
+    harness.grant("lasting", "a", 2, expires="2026-06-01T00:00:00Z")
+    harness.correct("refund", "a", "0.001", NOON)
+    harness.pod("running", "team-a", core=50)
+    ended = harness.pod("ended", "team-a", core=30)
+    harness.pod("gone", "team-a")
+    harness.round()
+    harness.pass_time(100)
+    harness.finish(ended)
+    harness.remove("gone")
+    harness.round()
+    harness.round(10)
+    write_statuses(harness)
+    return harness
 
 
-def write_statuses(stage: LedgerHarness) -> None:
-    assert stage.keeper is not None
-    StatusWriter(stage.source, stage.keeper.books).write(stage.now)
-    stage.source.refresh()
+def write_statuses(harness: LedgerHarness) -> None:
+    assert harness.keeper is not None
+    StatusWriter(harness.source, harness.keeper.books).write(harness.now)
+    harness.source.refresh()
 
 
-def audited(stage: LedgerHarness, **question: Any) -> Audit:
+def audited(harness: LedgerHarness, **question: Any) -> Audit:
     around = AuditEnvironment(
-        stage.client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, lambda _: False
+        harness.client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, lambda _: False
     )
     return audit(around, AuditRequest(**{"patience_seconds": 0, **question}))
 
 
-def found(stage: LedgerHarness) -> Found:
-    return {(difference.figure, difference.subject) for difference in audited(stage).differences}
+def found(harness: LedgerHarness) -> Found:
+    return {(difference.figure, difference.subject) for difference in audited(harness).differences}
 
 
 def in_hash(key: str, field: str, value: str) -> Corruption:
-    return lambda stage: stage.client.hset(key, field, value)
+    return lambda harness: harness.client.hset(key, field, value)
 
 
 def in_amount(uid: str, position: int, value: str) -> Corruption:
-    def change(stage: LedgerHarness) -> None:
-        text = stage.client.hget(KEYS.amounts(MONTH), uid)
+    def change(harness: LedgerHarness) -> None:
+        text = harness.client.hget(KEYS.amounts(MONTH), uid)
         assert isinstance(text, bytes)
         parts = text.decode().split(" ")
         assert parts[position] != value
         parts[position] = value
-        stage.client.hset(KEYS.amounts(MONTH), uid, " ".join(parts))
+        harness.client.hset(KEYS.amounts(MONTH), uid, " ".join(parts))
 
     return change
 
 
 def in_json(key: str, field: str, name: str, value: object) -> Corruption:
-    def change(stage: LedgerHarness) -> None:
-        text = stage.client.hget(key, field)
+    def change(harness: LedgerHarness) -> None:
+        text = harness.client.hget(key, field)
         assert isinstance(text, bytes)
         document = json.loads(text)
         assert document[name] != value
-        stage.client.hset(key, field, json.dumps({**document, name: value}))
+        harness.client.hset(key, field, json.dumps({**document, name: value}))
 
     return change
 
 
 def in_status(path: str, value: object) -> Corruption:
-    def change(stage: LedgerHarness) -> None:
-        file = stage.folder / "status" / "budget-a.json"
+    def change(harness: LedgerHarness) -> None:
+        file = harness.folder / "status" / "budget-a.json"
         status = inner = json.loads(file.read_text())
         *groups, last = path.split(".")
         for group in groups:
@@ -112,6 +112,6 @@ def in_status(path: str, value: object) -> Corruption:
         assert inner.get(last) != value
         inner[last] = value
         file.write_text(json.dumps(status))
-        stage.source.refresh()
+        harness.source.refresh()
 
     return change

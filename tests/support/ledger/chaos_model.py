@@ -43,27 +43,27 @@ class Held:
 class ChaosStory:
     """Pods come, finish and, once they are settled, go; money is granted, and books are set right; leaders change."""
 
-    def __init__(self, stage: LedgerHarness, seed: int) -> None:
-        self.stage = stage
+    def __init__(self, harness: LedgerHarness, seed: int) -> None:
+        self.harness = harness
         self.random = chance(seed)
         self.pods: dict[str, Held] = {}
         self.objects: dict[str, dict[str, Any]] = {}
         self.granted = dict.fromkeys(TEAMS.values(), 0)
         self.corrected = dict.fromkeys(TEAMS.values(), 0)
         self.writer: StatusWriter | None = None
-        stage.budget("a", ["team-a"])
-        stage.budget("b", ["team-b"])
+        harness.budget("a", ["team-a"])
+        harness.budget("b", ["team-b"])
         self.lead()
 
     def lead(self) -> None:
         """A new leader, which knows nothing but what it reads; nothing happens while it begins."""
-        keeper = persisted(self.stage.lead)
-        self.writer = StatusWriter(self.stage.source, keeper.books)
+        keeper = persisted(self.harness.lead)
+        self.writer = StatusWriter(self.harness.source, keeper.books)
         self.round()
 
     def round(self) -> None:
         """Rounds until one succeeds: a store that is away makes none of them count."""
-        persisted(self.stage.round)
+        persisted(self.harness.round)
 
     def act(self) -> None:
         """Lets something happen, and time pass."""
@@ -71,10 +71,10 @@ class ChaosStory:
             self._start(f"pod-{len(self.pods)}")
         running = [uid for uid, pod in self.pods.items() if pod.end is None]
         for uid in self.random.sample(running, len(running) // 3):
-            self.stage.finish(self.objects[uid])
-            self.pods[uid].end = self.stage.now
+            self.harness.finish(self.objects[uid])
+            self.pods[uid].end = self.harness.now
         self._order(f"order-{len(self.pods)}")
-        self.stage.pass_time(self.random.choice([1, 7, 60, 600]))
+        self.harness.pass_time(self.random.choice([1, 7, 60, 600]))
 
     def live(self, steps: int) -> None:
         """Goes on for a while, each step settled."""
@@ -86,42 +86,42 @@ class ChaosStory:
 
     def let_go(self) -> None:
         """Removes the pods whose last settlement is stored."""
-        assert self.stage.keeper is not None
+        assert self.harness.keeper is not None
         for uid in list(self.objects):
-            metered = self.stage.keeper.books.pods.sessions.get(uid)
+            metered = self.harness.keeper.books.pods.sessions.get(uid)
             if metered is not None and metered.acknowledged.closed and self.random.random() < 0.7:
-                self.stage.remove(uid)
+                self.harness.remove(uid)
                 del self.objects[uid]
-        self.stage.source.refresh()
+        self.harness.source.refresh()
 
     def checkpoint(self) -> None:
         """Writes the statuses of all budgets."""
         assert self.writer is not None
-        self.writer.write(self.stage.now)
+        self.writer.write(self.harness.now)
         while self.writer.waiting:
-            self.writer.write(self.stage.now)
+            self.writer.write(self.harness.now)
 
     def error(self, names: tuple[str, ...] = tuple(TEAMS.values())) -> dict[str, int]:
         """What the store says that these accounts have spent, less what they have; where that is 0, of grants."""
-        known = {name: reading.period_totals(self.stage.client, name, MONTH) for name in names}
+        known = {name: reading.period_totals(self.harness.client, name, MONTH) for name in names}
         granted = {name: 0 if found is None else found.granted for name, found in known.items()}
-        spent = {name: 0 if found is None else self.stage.spent(name) for name, found in known.items()}
+        spent = {name: 0 if found is None else self.harness.spent(name) for name, found in known.items()}
         return {name: spent[name] - self.truth(name) or granted[name] - self.granted[name] for name in names}
 
     def differences(self) -> tuple[Difference, ...]:
         """What the auditor, who recomputes every figure by other means, finds wrong."""
-        stage = self.stage
+        harness = self.harness
         self.checkpoint()
-        stage.source.refresh()
+        harness.source.refresh()
         around = AuditEnvironment(
-            stage.client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, lambda _: False
+            harness.client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, lambda _: False
         )
         return audit(around, AuditRequest(patience_seconds=0)).differences
 
     def truth(self, account: str) -> int:
         """What an account has spent, pod by pod."""
         held = (
-            pod.rate * ((self.stage.now if pod.end is None else pod.end) - pod.start) // 10**9
+            pod.rate * ((self.harness.now if pod.end is None else pod.end) - pod.start) // 10**9
             for pod in self.pods.values()
             if TEAMS[pod.namespace] == account
         )
@@ -132,18 +132,18 @@ class ChaosStory:
         kind, budget = self.random.choice(["grant", "correct", "", "", ""]), self.random.choice(["a", "b"])
         amount = self.random.choice([-5, 7, 1_000_000])
         if kind == "grant":
-            self.stage.grant(name, budget, f"{amount / 10**6:.6f}")
+            self.harness.grant(name, budget, f"{amount / 10**6:.6f}")
             self.granted[budget] += amount * MICRO_GPU_HOUR
         elif kind == "correct":
             # Less than nothing cannot have been spent, where not all has been settled either.
             amount = abs(amount)
-            self.stage.correct(name, budget, f"{amount / 10**6:.6f}", self.stage.now)
+            self.harness.correct(name, budget, f"{amount / 10**6:.6f}", self.harness.now)
             self.corrected[budget] += amount * MICRO_GPU_HOUR
 
     def _start(self, uid: str) -> None:
         core, namespace = self.random.choice([1, 33, 100]), self.random.choice(sorted(TEAMS))
-        self.objects[uid] = self.stage.pod(uid, namespace, core=core)
-        self.pods[uid] = Held(namespace, core * 10**6 // 100, self.stage.now)
+        self.objects[uid] = self.harness.pod(uid, namespace, core=core)
+        self.pods[uid] = Held(namespace, core * 10**6 // 100, self.harness.now)
 
 
 def persisted(attempt: Callable[[], Result]) -> Result:

@@ -1,4 +1,4 @@
-"""A stage with months to write: a folder for them that can be taken away, and who moves what is old."""
+"""A harness with months to write: a folder for them that can be taken away, and who moves what is old."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ class Term:
         return 1 if self.leads else None
 
 
-class Scene:
-    """A stage, a place for months, and what moves what is old from one to the other."""
+class MonthsHarness:
+    """A harness, a place for months, and what moves what is old from one to the other."""
 
-    def __init__(self, stage: LedgerHarness, folder: Path) -> None:
-        self.stage = stage
+    def __init__(self, harness: LedgerHarness, folder: Path) -> None:
+        self.harness = harness
         folder.mkdir()
         self.folder = folder
         self.place = Away(folder)
-        self.keeper = stage.lead()
+        self.keeper = harness.lead()
         self.seconds = 0.0
         self.term = Term()
         self.registry = CollectorRegistry()
@@ -90,21 +90,21 @@ class Scene:
         self.registry = CollectorRegistry()
         measures = ExportMeasures(self.registry)
         self.exporter = Exporter(
-            self.stage.client, self.place, self.term, KEPT.hourly_days, measures, clock=lambda: self.seconds
+            self.harness.client, self.place, self.term, KEPT.hourly_days, measures, clock=lambda: self.seconds
         )
 
     def pass_days(self, days: int) -> None:
         for passed in range(0, days, 6):
-            self.stage.round(86_400 * min(6, days - passed))
+            self.harness.round(86_400 * min(6, days - passed))
 
     def archive(self) -> None:
-        Archivist(self.stage.client, self.stage.source, self.keeper.books, self.keeper.epoch, KEPT).archive(
-            self.stage.now
+        Archivist(self.harness.client, self.harness.source, self.keeper.books, self.keeper.epoch, KEPT).archive(
+            self.harness.now
         )
 
     def export(self) -> None:
         self.seconds += 3600.0
-        self.exporter.step(self.stage.now)
+        self.exporter.step(self.harness.now)
 
     def count(self, outcome: str) -> float:
         return self.registry.get_sample_value("fairgpu_timekeeper_exports_total", {"outcome": outcome}) or 0.0
@@ -121,25 +121,25 @@ class Scene:
 
     def usage_of(self, start: str, end: str, *aggregate: str, step: str | None = None, **options: Any) -> list[Group]:
         """What the REST service answers."""
-        months = ExportedMonths(self.stage.client, self.place, KEPT.months, 1 << 20)
+        months = ExportedMonths(self.harness.client, self.place, KEPT.months, 1 << 20)
         window = Window(parse_instant(f"{start}T00:00:00Z"), parse_instant(f"{end}T00:00:00Z"))
         query = Query(window, step, aggregate or ("budget",), 1000, **options)
-        return find(self.stage.client, query, self.stage.now, exported=months).items
+        return find(self.harness.client, query, self.harness.now, exported=months).items
 
     def held(self, month: str) -> dict[str, int]:
         """GPU-hours of each budget that the store holds of a month."""
         query = Query(window_of(month), None, ("budget",), 1000)
-        found = find(self.stage.client, query, self.stage.now)
+        found = find(self.harness.client, query, self.harness.now)
         return {item.key[0]: item.figures.billed // GPU_HOUR for item in found.items}
 
 
 @pytest.fixture
-def scene(redis_server: RedisServer, tmp_path: Path) -> Iterator[Scene]:
+def months(redis_server: RedisServer, tmp_path: Path) -> Iterator[MonthsHarness]:
     with redis_server.client() as client:
-        stage = LedgerHarness(tmp_path, client)
-        stage.budget("research", ["team-a"], gpu_hours=10_000)
-        made = Scene(stage, tmp_path / "months")
-        stage.pod("p1", "team-a")
-        stage.pod("p2", "team-b", core=50)
-        stage.round(0)
+        harness = LedgerHarness(tmp_path, client)
+        harness.budget("research", ["team-a"], gpu_hours=10_000)
+        made = MonthsHarness(harness, tmp_path / "months")
+        harness.pod("p1", "team-a")
+        harness.pod("p2", "team-b", core=50)
+        harness.round(0)
         yield made

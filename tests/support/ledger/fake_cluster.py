@@ -96,7 +96,7 @@ class KeptWorld(MirroredWorld):
         self.now = NOON
         super().__init__(lambda: self.now)
         self.client = client
-        self.stage = LedgerHarness(folder, client)
+        self.harness = LedgerHarness(folder, client)
         self.lead()
 
     def lead(self) -> None:
@@ -108,7 +108,7 @@ class KeptWorld(MirroredWorld):
     def round(self, seconds: float = 0) -> None:
         """Lets time pass, in which all is as the mirrors have it, and the leader do one round."""
         self.now += int(seconds * SECOND)
-        self.stage.now = self.now
+        self.harness.now = self.now
         for name in Mirrors.__slots__:
             getattr(self.mirrors, name).confirmed()
         self.keeper.reconcile(self.now)

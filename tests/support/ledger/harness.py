@@ -190,28 +190,28 @@ class LedgerHarness:
         return sum(row.figures.billed for row in usage.rows())
 
 
-def report(stage: LedgerHarness, uid: str, seq: int, busy_seconds: float, boot: str = "b") -> None:
+def report(harness: LedgerHarness, uid: str, seq: int, busy_seconds: float, boot: str = "b") -> None:
     """What the sidecar of a running pod reports of its one device."""
     busy, span = int(busy_seconds * SECOND), 100 * SECOND
     counters = (Counter(f"GPU-{uid}", busy, span, 0),)
-    (outcome,) = ReportIntake(stage.client).take([Submission(uid, boot, seq, stage.now, counters)])
+    (outcome,) = ReportIntake(harness.client).take([Submission(uid, boot, seq, harness.now, counters)])
     assert outcome in {IntakeOutcome.TAKEN, IntakeOutcome.OLDER}
 
 
-def published(stage: LedgerHarness, account: str) -> Summary:
+def published(harness: LedgerHarness, account: str) -> Summary:
     """What readers are told of an account."""
-    return decode_summary(reading.summaries(stage.client, [account])[account])
+    return decode_summary(reading.summaries(harness.client, [account])[account])
 
 
-def state_answer(stage: LedgerHarness, namespace: str) -> dict[str, str]:
+def state_answer(harness: LedgerHarness, namespace: str) -> dict[str, str]:
     """What those who wait for states are told of a namespace."""
-    text = stage.client.hget(keys.STATES_VALUES, namespace)
+    text = harness.client.hget(keys.STATES_VALUES, namespace)
     assert isinstance(text, bytes)
     found: dict[str, str] = json.loads(text)
     return found
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
+def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     with redis_server.client() as client:
         yield LedgerHarness(tmp_path, client)

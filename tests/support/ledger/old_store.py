@@ -21,13 +21,13 @@ STORE: dict[str, Any] = json.loads(
 """Its keys, what it told of use, and the world around it."""
 
 
-def begin(stage: LedgerHarness) -> None:
-    """Makes the stage the old store's, with the world and the instant that it was left in."""
-    fill(stage.client)
+def begin(harness: LedgerHarness) -> None:
+    """Makes the harness the old store's, with the world and the instant that it was left in."""
+    fill(harness.client)
     for name, text in STORE["world"].items():
-        (stage.folder / name).parent.mkdir(exist_ok=True)
-        (stage.folder / name).write_text(text)
-    stage.now = STORE["now"]
+        (harness.folder / name).parent.mkdir(exist_ok=True)
+        (harness.folder / name).write_text(text)
+    harness.now = STORE["now"]
 
 
 def fill(client: redis.Redis) -> None:
@@ -60,19 +60,19 @@ def usage(client: redis.Redis) -> dict[str, list[Any]]:
     }
 
 
-def check_converted(stage: LedgerHarness) -> None:
+def check_converted(harness: LedgerHarness) -> None:
     """Nothing is left in the old format, everything is told as before, and the books are right."""
-    assert usage(stage.client) == STORE["usage"]
-    assert stage.client.get(keys.BOOK_FORMAT) == b"2"
-    assert not stage.client.exists(keys.BOOK_CONVERTING)
-    for name in reading.account_names(stage.client):
+    assert usage(harness.client) == STORE["usage"]
+    assert harness.client.get(keys.BOOK_FORMAT) == b"2"
+    assert not harness.client.exists(keys.BOOK_CONVERTING)
+    for name in reading.account_names(harness.client):
         account = keys.AccountKeys(name)
-        assert not stage.client.exists(account.hours)
-        assert all(parse_part(part) is not None for part in stage.client.hkeys(account.folded))
-    assert differences(stage) == ()
+        assert not harness.client.exists(account.hours)
+        assert all(parse_part(part) is not None for part in harness.client.hkeys(account.folded))
+    assert differences(harness) == ()
 
 
-def differences(stage: LedgerHarness) -> tuple[Difference, ...]:
+def differences(harness: LedgerHarness) -> tuple[Difference, ...]:
     """What the auditor finds wrong in the store."""
-    around = AuditEnvironment(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+    around = AuditEnvironment(harness.client, lambda: None, lambda: harness.now, lambda _: False)
     return audit(around, AuditRequest(patience_seconds=0)).differences

@@ -11,11 +11,11 @@ from rich.console import Console
 from demo.admission import apply_patch
 from demo.children import StepError
 from demo.cluster import DEVICE_MIB, Cluster
+from demo.environment import manifests
 from demo.gpus import Load, record
 from demo.keys import ISSUER, TokenSigner
 from demo.running import allocation_of, cost, rate
 from demo.screen import Reading, Screen
-from demo.stage import manifests
 from fairgpu import names
 from fairgpu.allocation import Allocation, ContainerAllocation, DeviceShare
 from fairgpu.states import BudgetState
@@ -120,7 +120,7 @@ def test_in_a_pipe_the_screen_is_plain_text() -> None:
     output = io.StringIO()
     screen = Screen(Console(file=output))
     screen.title("FairGPU", ["a line"])
-    screen.act("An act")
+    screen.section("A section")
     with screen.meter() as meter:
         meter.show(Reading("research", BudgetState.OPEN, 20_000_000, 5_000_000, 2_000_000, 2_850_000))
         meter.show(Reading("research", BudgetState.GRACE, 20_000_000, 21_000_000, 9_000_000, 2_850_000))

@@ -73,7 +73,7 @@ def test_why_says_where_enough_is_free_in_all_but_in_pieces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "stage"),
+    ("item", "harness"),
     [
         (waiting(50), "waits for a node"),
         (waiting(50, schedulingGates=[{"name": "fairgpu.io/budget"}]), "held by its budget until there is money"),
@@ -83,8 +83,8 @@ def test_why_says_where_enough_is_free_in_all_but_in_pieces() -> None:
         (waiting(50) | {"status": {"phase": "Failed"}}, "ended: Failed"),
     ],
 )
-def test_why_begins_with_what_becomes_of_the_pod(item: dict[str, Any], stage: str) -> None:
-    assert stage_of(item) == stage
+def test_why_begins_with_what_becomes_of_the_pod(item: dict[str, Any], harness: str) -> None:
+    assert stage_of(item) == harness
 
 
 class Api:

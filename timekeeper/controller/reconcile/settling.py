@@ -65,7 +65,7 @@ class Settlement(NamedTuple):
     following: Acknowledged
 
 
-class _Scene(NamedTuple):
+class _Inputs(NamedTuple):
     """The arguments of `settle`, which its parts share."""
 
     acknowledged: Acknowledged
@@ -133,36 +133,36 @@ def settle(
     """
     present = _present(payers, accounts, until)
     current, end = present or (None, 0)
-    scene = _Scene(acknowledged, facts, payers, accounts, until, current)
+    inputs = _Inputs(acknowledged, facts, payers, accounts, until, current)
     if acknowledged.closed and acknowledged.periods:
-        return _finalized(scene)
-    shortened = _is_shortened(scene, bill)
+        return _finalized(inputs)
+    shortened = _is_shortened(inputs, bill)
     final = first_known(acknowledged.use) if shortened else acknowledged.settled_until
-    session_segments = _session_segments(scene, final)
+    session_segments = _session_segments(inputs, final)
     reserved = amounts(facts.session.tariff, session_segments)
     if shortened and session_segments:
         # The end changes nothing in final periods before its own, and their older reports are not kept.
         ended_in = session_segments[-1].account, session_segments[-1].period
         reserved = {key: amount for key, amount in reserved.items() if key in acknowledged.periods or key == ended_in}
-    course = _course(scene, session_segments, shortened=shortened)
-    use = _known_use(scene, course, bill)
-    due = _amounts_due(scene, bill, use, reserved, session_segments) if bill is not Bill.RESERVED else reserved
+    course = _course(inputs, session_segments, shortened=shortened)
+    use = _known_use(inputs, course, bill)
+    due = _amounts_due(inputs, bill, use, reserved, session_segments) if bill is not Bill.RESERVED else reserved
     last = max(due, key=lambda key: key[1], default=current)
     if facts.session.end is None or current in due:
         last = current
-    taken_back = _taken_back(scene) if shortened else {}
+    taken_back = _taken_back(inputs) if shortened else {}
     if not due and shortened:
         # The amount in the period of the end stands: what had been used when it began is not known any more.
         under = [key for key in {*acknowledged.periods, *taken_back} if key[0] == acknowledged.open_under]
         last = max(under, key=lambda key: key[1], default=last)
-    totals = _totals(scene, taken_back, due, last)
+    totals = _totals(inputs, taken_back, due, last)
     if len(totals) > 1:
         # The store must hold the record of the end before it forgets the session: see `_finalized`.
-        scene = scene._replace(facts=facts._replace(pod_gone=False))
+        inputs = inputs._replace(facts=facts._replace(pod_gone=False))
     others = {*acknowledged.periods, *totals} - {current}
-    scene = scene._replace(ends={**_ends(accounts, others), **({} if current is None else {current: end})})
-    items = _items(scene, totals, last, use, session_segments)
-    return Settlement(items, _following(scene, items, _recorded(use)))
+    inputs = inputs._replace(ends={**_ends(accounts, others), **({} if current is None else {current: end})})
+    items = _items(inputs, totals, last, use, session_segments)
+    return Settlement(items, _following(inputs, items, _recorded(use)))
 
 
 def with_taken(acknowledged: Acknowledged, settlement: Settlement, taken: Collection[Key]) -> Acknowledged:
@@ -180,12 +180,12 @@ def with_taken(acknowledged: Acknowledged, settlement: Settlement, taken: Collec
     return acknowledged._replace(periods={**acknowledged.periods, **posted}, also_open=also_open)
 
 
-def _finalized(scene: _Scene) -> Settlement:
+def _finalized(inputs: _Inputs) -> Settlement:
     """Finalizes a closed session whose pod is deleted: its amounts stay as they are.
 
     The last item removes the record of the session's end. A leader that takes over before that finalizes the rest.
     """
-    acknowledged, facts = scene.acknowledged, scene.facts
+    acknowledged, facts = inputs.acknowledged, inputs.facts
     last = max(acknowledged.periods, key=lambda key: (key[0] == acknowledged.ended_under, key[1]))
     items = {}
     for key, known in acknowledged.periods.items():
@@ -193,30 +193,30 @@ def _finalized(scene: _Scene) -> Settlement:
         found = [known.last_point] if known.last_point is not None else []
         action = LedgerAction.FINALIZE if key == last else LedgerAction.FINALIZE_PERIOD
         items[key] = _item(facts.session, known.amount, action, kind, "", found)
-    return Settlement(items, _following(scene, items, acknowledged.use))
+    return Settlement(items, _following(inputs, items, acknowledged.use))
 
 
-def _is_shortened(scene: _Scene, bill: Bill) -> bool:
+def _is_shortened(inputs: _Inputs, bill: Bill) -> bool:
     """Whether periods that were final are computed again, since the session ended before they did.
 
     What was reported after an end counts at the end, also where that is the very end of a period that was final.
     """
-    until, settled_until, facts = scene.until, scene.acknowledged.settled_until, scene.facts
+    until, settled_until, facts = inputs.until, inputs.acknowledged.settled_until, inputs.facts
     by_reports = bill is not Bill.RESERVED and facts.session.end is not None and facts.samples != ()
     return until < settled_until or (until == settled_until and by_reports)
 
 
-def _session_segments(scene: _Scene, final: int) -> list[Segment]:
+def _session_segments(inputs: _Inputs, final: int) -> list[Segment]:
     """Returns the session's segments in the periods that end after an instant."""
-    start = scene.facts.session.start
+    start = inputs.facts.session.start
     after = max(final, start - 1)
-    periods = {name: scene.accounts[name].periods_after(after) for _, name in scene.payers}
-    return segments(scene.payers, periods.__getitem__, start, scene.until)
+    periods = {name: inputs.accounts[name].periods_after(after) for _, name in inputs.payers}
+    return segments(inputs.payers, periods.__getitem__, start, inputs.until)
 
 
-def _course(scene: _Scene, session_segments: Sequence[Segment], *, shortened: bool) -> Course:
+def _course(inputs: _Inputs, session_segments: Sequence[Segment], *, shortened: bool) -> Course:
     """Returns the session's segments; a period that begins at the very instant of settlement adds an empty segment."""
-    session, until, current = scene.facts.session, scene.until, scene.current
+    session, until, current = inputs.facts.session, inputs.until, inputs.current
     begun = []
     if current is not None and session.end is None:
         last = session_segments[-1] if session_segments else None
@@ -225,37 +225,37 @@ def _course(scene: _Scene, session_segments: Sequence[Segment], *, shortened: bo
     return Course(session.start, (*session_segments, *begun), shortened or session.end is not None)
 
 
-def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
+def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
     """Returns the recorded use with the reports' totals at each segment's start; lost totals stay as recorded."""
-    known, samples = _bounded(scene, course), scene.facts.samples
+    known, samples = _bounded(inputs, course), inputs.facts.samples
     use = known
     if samples:
         use = use._replace(reported=extended(known.reported, course, lambda instant: _before(samples, instant).gpu))
-    if bill is Bill.RESERVED or scene.facts.reports is None or (not samples and known.total is None):
+    if bill is Bill.RESERVED or inputs.facts.reports is None or (not samples and known.total is None):
         return use
     if not known.billed:
         # The first report: the session may turn out to have ended in the period before the present one.
-        past = [span for span in _session_segments(scene, 0) if span not in course.segments]
+        past = [span for span in _session_segments(inputs, 0) if span not in course.segments]
         course = replace(course, segments=(*past[-1:], *course.segments))
-    present = _total(scene).money
+    present = _total(inputs).money
     total = max(present, known.total or 0)
 
     def money_before(instant: int) -> int:
         # Where the store has lost the reports, the record's total is all from before this instant.
         return _before(samples, instant).money if present == total else total
 
-    missing = _total(scene).missing
-    whole = scene.facts.reports.terms.whole
+    missing = _total(inputs).missing
+    whole = inputs.facts.reports.terms.whole
     pair = (missing, whole) if samples and missing else (0, 0) if samples else known.missing
     return use._replace(billed=extended(known.billed, course, money_before), total=total, missing=pair)
 
 
-def _bounded(scene: _Scene, course: Course) -> RecordedUse:
+def _bounded(inputs: _Inputs, course: Course) -> RecordedUse:
     """Caps the recorded use at the most that the session can have used. Earlier versions accepted more from reports."""
-    use, reports = scene.acknowledged.use, scene.facts.reports
+    use, reports = inputs.acknowledged.use, inputs.facts.reports
     if reports is None or use == RecordedUse():
         return use
-    terms, until = reports.terms, scene.until
+    terms, until = reports.terms, inputs.until
     starts = {(span.account, span.period): span.start for span in course.segments}
 
     def within(bases: Bases, most: Callable[[int], int]) -> Bases:
@@ -274,15 +274,15 @@ def _before(samples: Sequence[Sample], instant: int) -> Sample:
     return sample_before(samples, instant) or Sample(0, 0, 0, 0)
 
 
-def _total(scene: _Scene) -> Sample:
+def _total(inputs: _Inputs) -> Sample:
     """Returns the cumulative total of all reports received by the instant of settlement."""
-    samples = scene.facts.samples
-    if samples and scene.facts.session.end is not None:
+    samples = inputs.facts.samples
+    if samples and inputs.facts.session.end is not None:
         return samples[-1]
-    reports = scene.facts.reports
+    reports = inputs.facts.reports
     # A clock that is ahead may have stamped a report later than now; it does not count yet.
     none = Sample(0, 0, 0, 0 if reports is None else reports.terms.whole)
-    return sample_before(samples, scene.until + 1) or none
+    return sample_before(samples, inputs.until + 1) or none
 
 
 def _recorded(use: RecordedUse) -> RecordedUse:
@@ -291,29 +291,29 @@ def _recorded(use: RecordedUse) -> RecordedUse:
 
 
 def _amounts_due(
-    scene: _Scene, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], session_segments: Sequence[Segment]
+    inputs: _Inputs, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], session_segments: Sequence[Segment]
 ) -> dict[Key, int]:
     """Returns the amount of each period where usage is billed.
 
     Devices that no report has named are billed as reserved, so that silence is not free. Where reports are lost, the
     billed amount stands.
     """
-    known, reports = scene.acknowledged.periods, scene.facts.reports
+    known, reports = inputs.acknowledged.periods, inputs.facts.reports
     if use.total is None:
         return dict(reserved)
     if reports is None:
         stored = {key: known[key].amount for key in reserved if key in known}
         # The store holds the end, and so an amount, though not one that can be read.
-        return stored if scene.acknowledged.ended_under else {**reserved, **stored}
+        return stored if inputs.acknowledged.ended_under else {**reserved, **stored}
     terms, found = reports.terms, parts(use.billed, use.total)
     due = {}
     for key, amount in reserved.items():
         if key in found:
-            missing = _missing(scene, key, session_segments)
+            missing = _missing(inputs, key, session_segments)
             # Devices that no report names are billed at their share of the reservation.
             used = found[key] + (amount * missing // terms.whole if terms.whole else 0)
             ceiling = amount * terms.most // terms.rate if terms.rate else amount
-            if not scene.facts.samples and key in known:
+            if not inputs.facts.samples and key in known:
                 # The record may be older than the last bill that the lost reports had made.
                 used = max(used, known[key].amount)
             due[key] = amount if missing and missing == terms.whole else billed(bill, amount, used, ceiling)
@@ -322,74 +322,76 @@ def _amounts_due(
     return due
 
 
-def _missing(scene: _Scene, key: Key, session_segments: Sequence[Segment]) -> int:
+def _missing(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int:
     """Returns the rate of the devices that no report had named when the session left a period."""
-    samples, reports = scene.facts.samples, scene.facts.reports
-    end = _left_at(scene, key, session_segments)
+    samples, reports = inputs.facts.samples, inputs.facts.reports
+    end = _left_at(inputs, key, session_segments)
     if not samples or reports is None or end is None:
-        return _total(scene).missing if samples else scene.acknowledged.use.missing[0]
+        return _total(inputs).missing if samples else inputs.acknowledged.use.missing[0]
     found = sample_before(samples, end)
     return reports.terms.whole if found is None else found.missing
 
 
-def _left_at(scene: _Scene, key: Key, session_segments: Sequence[Segment]) -> int | None:
+def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int | None:
     """Returns the instant at which a session left a period for another; None while it is there, or if it ended there.
 
     A session that leaves at the very instant of settlement has no segment yet in the period after it.
     """
     ends = [span.end for span in session_segments if (span.account, span.period) == key]
-    if scene.facts.session.end is None:
-        stays = key == scene.current
+    if inputs.facts.session.end is None:
+        stays = key == inputs.current
     else:
         stays = bool(ends) and ends[-1] == session_segments[-1].end
     return None if stays or not ends else ends[-1]
 
 
-def _taken_back(scene: _Scene) -> dict[Key, int]:
+def _taken_back(inputs: _Inputs) -> dict[Key, int]:
     """Returns 0 for each period that the session turns out not to have reached."""
-    reached = {(span.account, span.period) for span in _session_segments(scene, scene.until)}
+    reached = {(span.account, span.period) for span in _session_segments(inputs, inputs.until)}
     later = {
-        (name, period.start) for _, name in scene.payers for period in scene.accounts[name].periods_after(scene.until)
+        (name, period.start)
+        for _, name in inputs.payers
+        for period in inputs.accounts[name].periods_after(inputs.until)
     }
     return dict.fromkeys(later - reached, 0)
 
 
-def _totals(scene: _Scene, taken_back: Mapping[Key, int], due: Mapping[Key, int], last: Key | None) -> dict[Key, int]:
+def _totals(inputs: _Inputs, taken_back: Mapping[Key, int], due: Mapping[Key, int], last: Key | None) -> dict[Key, int]:
     """Returns the amount to write in each period; 0 where the session turns out not to have reached the period.
 
     Args:
-        scene: the session.
+        inputs: the session.
         taken_back: the 0 of periods that it has not reached.
         due: the amounts as they were computed.
         last: the period that the session is in, or ended in.
     """
-    totals = {**dict.fromkeys(scene.acknowledged.periods, 0), **taken_back, **due}
-    open_under, ended = scene.acknowledged.open_under, scene.facts.session.end is not None
+    totals = {**dict.fromkeys(inputs.acknowledged.periods, 0), **taken_back, **due}
+    open_under, ended = inputs.acknowledged.open_under, inputs.facts.session.end is not None
     if last is not None and (last[0] == open_under or not ended or due):
         totals.setdefault(last, 0)
-    for account in scene.acknowledged.also_open - {open_under}:
-        present = scene.accounts[account].period_at(scene.until)
+    for account in inputs.acknowledged.also_open - {open_under}:
+        present = inputs.accounts[account].period_at(inputs.until)
         if present is not None and all(name != account for name, _ in totals):
             totals[account, present.start] = 0
     return totals
 
 
 def _items(
-    scene: _Scene, totals: Mapping[Key, int], last: Key | None, use: RecordedUse, session_segments: Sequence[Segment]
+    inputs: _Inputs, totals: Mapping[Key, int], last: Key | None, use: RecordedUse, session_segments: Sequence[Segment]
 ) -> dict[Key, Item]:
-    acknowledged, session = scene.acknowledged, scene.facts.session
+    acknowledged, session = inputs.acknowledged, inputs.facts.session
     recorded = _recorded(use)
     stale = session != acknowledged.session or recorded != acknowledged.use
-    used = _used(scene, use, session_segments)
+    used = _used(inputs, use, session_segments)
     items = {}
     for key, amount in totals.items():
-        action, kind = _action(scene, key, last, stale=stale)
+        action, kind = _action(inputs, key, last, stale=stale)
         known = acknowledged.periods.get(key)
         if action is LedgerAction.HOLD and known is not None and known.amount == amount:
             continue
         found: Sequence[HourlyPoint] = ()
         if action not in {LedgerAction.HOLD, LedgerAction.OPEN}:
-            found = _points(scene, key, amount, session_segments)
+            found = _points(inputs, key, amount, session_segments)
             if key in used:
                 taken = None if known is None else known.last_point
                 found = with_used(found, taken, max(session.start, key[1]), used[key])
@@ -401,21 +403,21 @@ def _items(
     return items
 
 
-def _used(scene: _Scene, use: RecordedUse, session_segments: Sequence[Segment]) -> dict[Key, int]:
+def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]) -> dict[Key, int]:
     """Returns the GPU time of each period by the reports, and no less than its hourly points already hold.
 
     Periods by whose end no report had come are left out.
     """
-    samples = scene.facts.samples
+    samples = inputs.facts.samples
     if not samples:
         return {}
-    known = scene.acknowledged.periods
+    known = inputs.acknowledged.periods
     taken = {key: posted.last_point.used or 0 for key, posted in known.items() if posted.last_point is not None}
-    found = parts(use.reported, _total(scene).gpu)
+    found = parts(use.reported, _total(inputs).gpu)
     return {
         key: max(amount, taken.get(key, 0))
         for key, amount in found.items()
-        if (end := _left_at(scene, key, session_segments)) is None or sample_before(samples, end) is not None
+        if (end := _left_at(inputs, key, session_segments)) is None or sample_before(samples, end) is not None
     }
 
 
@@ -453,12 +455,12 @@ def _present(payers: Assignments, accounts: Mapping[str, Account], until: int) -
     return ((payer, period.start), period.end) if period is not None else None
 
 
-def _action(scene: _Scene, key: Key, last: Key | None, *, stale: bool) -> tuple[LedgerAction, Kind]:
-    acknowledged, session, until = scene.acknowledged, scene.facts.session, scene.until
-    kind = Kind.PERIOD if scene.ends[key] <= until else Kind.MOVE
+def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool) -> tuple[LedgerAction, Kind]:
+    acknowledged, session, until = inputs.acknowledged, inputs.facts.session, inputs.until
+    kind = Kind.PERIOD if inputs.ends[key] <= until else Kind.MOVE
     if session.end is not None:
         ending = LedgerAction.CLOSE if key == last else LedgerAction.MOVE
-        return (LedgerAction.FINALIZE if scene.facts.pod_gone else ending), (Kind.CLOSE if key == last else kind)
+        return (LedgerAction.FINALIZE if inputs.facts.pod_gone else ending), (Kind.CLOSE if key == last else kind)
     if key != last:
         # No later settlement posts this period, so the ledger gets its entry now.
         under = key[0] == acknowledged.open_under or key[0] in acknowledged.also_open
@@ -474,12 +476,12 @@ def _action(scene: _Scene, key: Key, last: Key | None, *, stale: bool) -> tuple[
     return (LedgerAction.OPEN if stale else LedgerAction.HOLD), Kind.HOURLY
 
 
-def _points(scene: _Scene, key: Key, amount: int, session_segments: Sequence[Segment]) -> Sequence[HourlyPoint]:
-    session = scene.facts.session
+def _points(inputs: _Inputs, key: Key, amount: int, session_segments: Sequence[Segment]) -> Sequence[HourlyPoint]:
+    session = inputs.facts.session
     own = [span for span in session_segments if (span.account, span.period) == key]
     if not own:
         return [HourlyPoint(key[1] + 1, amount, 0, 0)]  # takes the charge back
-    known = scene.acknowledged.periods.get(key)
+    known = inputs.acknowledged.periods.get(key)
     taken = None if known is None else known.last_point
     return hourly_points(own, session.tariff, session.attribution or Attribution(), taken, amount)
 
@@ -499,9 +501,9 @@ def _item(
     return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record, shown, tuple(points))
 
 
-def _following(scene: _Scene, items: Mapping[Key, Item], use: RecordedUse) -> Acknowledged:
+def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> Acknowledged:
     """Returns the acknowledged session after the store took all of these items."""
-    known, session, until = scene.acknowledged, scene.facts.session, scene.until
+    known, session, until = inputs.acknowledged, inputs.facts.session, inputs.until
     periods = {**known.periods, **{key: _posted(known, key, item) for key, item in items.items()}}
     written = any(item.record for item in items.values())
     following = known._replace(
@@ -515,11 +517,11 @@ def _following(scene: _Scene, items: Mapping[Key, Item], use: RecordedUse) -> Ac
     )
     if session.end is not None:
         return following._replace(settled_until=0, posted_at=0, posted_rate=0)
-    over = {scene.ends[key] for key in periods if scene.ends[key] <= until}
-    going_on = {key: found for key, found in periods.items() if scene.ends[key] > until}
+    over = {inputs.ends[key] for key in periods if inputs.ends[key] <= until}
+    going_on = {key: found for key, found in periods.items() if inputs.ends[key] > until}
     # A session that turns out to have ended, or a clock that was ahead, moves the settled instant back.
     before = known.settled_until if known.settled_until <= until else first_known(known.use)
-    posted_at, posted_rate = posting(following.session or session, scene.payers, going_on, following.open_under)
+    posted_at, posted_rate = posting(following.session or session, inputs.payers, going_on, following.open_under)
     return following._replace(
         periods=going_on,
         settled_until=max([before, first_known(following.use), *over]),

@@ -1,4 +1,4 @@
-"""What the acts on a real control plane share: who acts, what runs, what has been built up so far."""
+"""The state that the sections on a real control plane share: the people, the processes, and the pods so far."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FINANCE = "finance"
 
 
 @dataclass
-class ClusterStage:
-    """The acts add to it as the story goes on.
+class ClusterEnvironment:
+    """Each section adds to it.
 
     `ada` may do everything inside her namespace and nothing outside; `money` may hand out GPU-hours.
     """

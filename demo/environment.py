@@ -1,4 +1,4 @@
-"""The state that the acts share: the screen, the processes, and the pods so far."""
+"""The state that the sections share: the screen, the processes, and the pods so far."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Stage:
-    """The screen, the processes and the pods of the demonstration; each act adds to them."""
+class Environment:
+    """The screen, the processes and the pods of the demonstration; each section adds to them."""
 
     screen: Screen
     folder: Folder
