@@ -1,7 +1,7 @@
 """The lists of devices that HAMi and Volcano write on nodes and pods; Volcano's vGPU plugin comes from HAMi's.
 
-Sources: HAMi v2.6, pkg/device/devices.go (EncodeNodeDevices, MarshalNodeDevices, EncodePodSingleDevice,
-DecodePodDevices); Volcano v1.12, pkg/scheduler/api/devices/nvidia/vgpu/utils.go (decodeNodeDevices,
+Sources: HAMi v2.8, pkg/device/devices.go (MarshalNodeDevices, EncodePodSingleDevice, DecodePodDevices), and v2.6,
+pkg/util/util.go (EncodeNodeDevices); Volcano v1.12, pkg/scheduler/api/devices/nvidia/vgpu/utils.go (decodeNodeDevices,
 encodeContainerDevices, encodePodDevices).
 """
 
@@ -22,7 +22,10 @@ MOST_CHARACTERS: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RegisteredDevice:
-    """A device as its node lists it; its memory is in MiB, in the unit of the pod's figures."""
+    """A device as its node lists it; its memory is in the unit of the pod's figures.
+
+    That is MiB, or as many MiB as `gpu-memory-factor` of Volcano's plugin says.
+    """
 
     uuid: str
     model: str
@@ -31,7 +34,7 @@ class RegisteredDevice:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """A container's part of a device: memory in MiB, and cores in percent of the device's time, 0 for no bound."""
+    """A container's part of a device: its memory, and cores in percent of the device's time, 0 for no bound."""
 
     uuid: str
     memory: int
@@ -43,7 +46,7 @@ class DeviceListError(ValueError):
 
 
 def decode_node(text: str) -> dict[str, RegisteredDevice]:
-    """Returns a node's devices by uuid, from JSON (HAMi since v2.5) or from the text of earlier releases and Volcano.
+    """Returns a node's devices by uuid, from JSON (HAMi since v2.8) or from the text of earlier releases and Volcano.
 
     The text has a colon after each device, and its fields in this order: uuid, count, memory, then cores where the
     fourth is a number, and the type.
@@ -106,9 +109,11 @@ def _from_text(text: str) -> list[RegisteredDevice]:
 
 
 def _model(value: Any) -> str:
-    """Returns the driver's name of the model; the plugins put their vendor in front of it."""
-    name = value if isinstance(value, str) else UNKNOWN_MODEL
-    return name.removeprefix("NVIDIA-") if name.startswith("NVIDIA-NVIDIA") else name
+    """Returns the driver's name of the model; the plugins put `NVIDIA-` in front of it.
+
+    HAMi since v2.8 does so only for a name that does not begin with NVIDIA.
+    """
+    return value.removeprefix("NVIDIA-") if isinstance(value, str) else UNKNOWN_MODEL
 
 
 def _whole(value: Any) -> int:

@@ -1,7 +1,7 @@
 """HAMi: vGPUs of NVIDIA devices, joined by uuid to the devices that the node lists.
 
-Source: HAMi v2.6, pkg/device/nvidia/device.go (resource names, `hami.io/node-nvidia-register`,
-`hami.io/vgpu-devices-allocated`).
+Source: HAMi v2.6, pkg/device/nvidia/device.go (`hami.io/node-nvidia-register`, `hami.io/vgpu-devices-allocated`) and
+charts/hami/values.yaml (resource names).
 """
 
 from __future__ import annotations

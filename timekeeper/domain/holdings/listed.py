@@ -2,8 +2,8 @@
 
 Sources, by vendor:
 
-- AMD: ROCm/k8s-device-plugin v1.31, README.md (resource naming strategies) and
-  docs/user-guide/resource-allocation; labels of its node labeller.
+- AMD: ROCm/k8s-device-plugin v1.31.0.9, docs/user-guide/configuration.md (resource naming strategies) and
+  cmd/k8s-node-labeller/main.go (labels; that page names the one of the partition without `gpu.`).
 - Intel: intel-device-plugins-for-kubernetes v0.35, cmd/gpu_plugin/README.md and cmd/gpu_plugin/labels.md.
 - Gaudi: docs.habana.ai, Intel Gaudi Device Plugin for Kubernetes; the instance type names the model on EKS.
 - Ascend: MindCluster 6.0, Ascend Device Plugin (node.kubernetes.io/npu.chip.name), and HAMi's
@@ -52,7 +52,7 @@ class Listed:
 _AMD_LABELS: Final = ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
 _INTEL_LABELS: Final = ("gpu.intel.com/product", "gpu.intel.com/family")
 _ASCEND_LABELS: Final = ("node.kubernetes.io/npu.chip.name", "accelerator")
-AMD_PARTITION: Final = "amd.com/compute-memory-partition"
+AMD_PARTITION: Final = ("amd.com/gpu.compute-memory-partition", "amd.com/compute-memory-partition")
 AMD_PARTS: Final = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
 """The partitions of a GPU by its compute mode; CPX has one for each XCD, eight on an MI300X."""
 AMD_XCDS: Final = {"MI300A": 6}
@@ -139,7 +139,7 @@ def _amd_parts(name: str, model: str, node: HostNode, doubts: set[Doubt]) -> int
 
     Under the naming strategy `single`, `amd.com/gpu` stands for the partitions of a GPU, too.
     """
-    mode = name.removeprefix("amd.com/") if "_nps" in name else node.label(AMD_PARTITION)
+    mode = name.removeprefix("amd.com/") if "_nps" in name else node.label(*AMD_PARTITION)
     compute = mode.partition("_")[0].lower()
     if compute == "cpx":
         return next((count for key, count in AMD_XCDS.items() if key in model), AMD_PARTS["cpx"])

@@ -1,7 +1,7 @@
 """Volcano's vGPUs, joined by uuid to the devices that the node lists.
 
-Source: Volcano v1.12, pkg/scheduler/api/devices/nvidia/vgpu/type.go (`volcano.sh/vgpu-ids-new`), and its device plugin
-volcano-vgpu-device-plugin v1.11 (`volcano.sh/node-vgpu-register`, resource names).
+Source: Volcano v1.12, pkg/scheduler/api/devices/nvidia/vgpu/type.go (`volcano.sh/vgpu-ids-new`) and
+pkg/scheduler/api/devices/config/vgpu.go (`volcano.sh/node-vgpu-register`, resource names).
 """
 
 from __future__ import annotations

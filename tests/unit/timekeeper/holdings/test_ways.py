@@ -219,12 +219,20 @@ def test_hamis_allocation_is_joined_to_the_nodes_devices(
     assert decided(asking, hami_node()).doubts == frozenset()
 
 
-@pytest.mark.parametrize("register", [OLD_REGISTER, OLD_REGISTER.replace("true:", "true,0,hami-core:")])
-def test_hamis_register_of_earlier_releases_is_read(register: str) -> None:
+@pytest.mark.parametrize(
+    ("register", "model"),
+    [
+        (OLD_REGISTER, "NVIDIA A10"),
+        (OLD_REGISTER.replace("true:", "true,0,hami-core:"), "NVIDIA A10"),
+        (OLD_REGISTER.replace("NVIDIA A10", "Tesla T4"), "Tesla T4"),
+        ('[{"id":"GPU-0","count":10,"devmem":24576,"devcore":100,"type":"NVIDIA-Tesla T4"}]', "Tesla T4"),
+    ],
+)
+def test_hamis_register_names_the_model_as_the_driver_does(register: str, model: str) -> None:
     host = node({"nvidia.com/gpu": "10"}, annotations={"hami.io/node-nvidia-register": register})
     asking = pod({"nvidia.com/gpu": "1"}, annotations={HAMI: "GPU-0,NVIDIA,12288,50:;"})
 
-    assert held(asking, host) == [("hami", "NVIDIA A10", 1, "1/2", "1/2")]
+    assert held(asking, host) == [("hami", model, 1, "1/2", "1/2")]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +271,7 @@ def test_a_hami_annotation_alone_makes_no_part_of_a_gpu_that_hami_does_not_share
     ],
 )
 def test_volcanos_vgpus_are_joined_to_the_nodes_devices(allocated: str | None, expected: Any) -> None:
-    register = "GPU-a,10,16000,Tesla V100,true,hami-core:GPU-b,10,16000,Tesla V100,true,hami-core:"
+    register = "GPU-a,10,16000,NVIDIA-Tesla V100,true,hami-core:GPU-b,10,16000,NVIDIA-Tesla V100,true,hami-core:"
     host = node({"volcano.sh/vgpu-number": "20"}, annotations={"volcano.sh/node-vgpu-register": register})
     limits = {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "3000", "volcano.sh/vgpu-cores": "50"}
     annotations = {} if allocated is None else {"volcano.sh/vgpu-ids-new": allocated}
@@ -348,7 +356,7 @@ MI300X = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
         (
             {"amd.com/gpu": "1"},
             {"amd.com/gpu": "64"},
-            MI300X | {"amd.com/compute-memory-partition": "cpx_nps4"},
+            MI300X | {"amd.com/gpu.compute-memory-partition": "cpx_nps4"},
             ("amd", "AMD_Instinct_MI300X_OAM", 1, "1/8"),
         ),
         ({"amd.com/dpx_nps1": "1"}, {}, MI300X, ("amd", "AMD_Instinct_MI300X_OAM", 1, "1/2")),
