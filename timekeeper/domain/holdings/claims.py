@@ -1,8 +1,13 @@
 """Dynamic Resource Allocation: what a ResourceClaim holds by its allocation, joined to the devices of ResourceSlices.
 
-Sources: the API resource.k8s.io in v1, v1beta2 and v1beta1 of Kubernetes 1.34
-(https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-claim-v1/ and resource-slice-v1/);
-attributes of NVIDIA's driver by k8s-dra-driver-gpu v25.3, of AMD's by k8s-gpu-dra-driver v0.1.
+Sources:
+
+- API: kubernetes/kubernetes, staging/src/k8s.io/api/resource, types.go of v1, v1beta2 and v1beta1.
+- NVIDIA: k8s-dra-driver-gpu v25.3, cmd/gpu-kubelet-plugin/deviceinfo.go (attributes); counters are since v25.12,
+  cmd/gpu-kubelet-plugin/partitions.go.
+- AMD: ROCm/k8s-gpu-dra-driver, cmd/gpu-kubeletplugin/deviceinfo.go; its partitions have a profile and no counters.
+- Intel: intel-resource-drivers-for-kubernetes, cmd/kubelet-gpu-plugin and cmd/kubelet-gaudi-plugin, node_state.go.
+- TPU: kubernetes-sigs/dra-driver-google-tpu v0.2.0, cmd/tpu-dra-kubeletplugin/manager.go.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from typing import Any, Final
 
 from fairgpu.json_values import mapping, mappings
 from fairgpu.quantity import QuantityError, parse_quantity
-from timekeeper.domain.holdings import nvidia
+from timekeeper.domain.holdings import listed, nvidia
 from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
 
 WAY: Final = "dra"
@@ -23,8 +28,8 @@ DRIVERS: Final = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com", "g
 MODEL_ATTRIBUTES: Final = ("productName", "model", "tpuGen")
 """The attributes that name the model, the first that a device has counts."""
 MEMORY: Final = "memory"
-COMPUTE: Final = ("multiprocessors", "compute-units", "cores")
-"""The counters of compute, the first that a device consumes from counts."""
+COMPUTE: Final = "multiprocessors"
+"""The counter of compute; only NVIDIA's driver has counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class SliceDevice:
         capacity: its capacity by name, without the driver's domain.
         counters: of each counter of the sets that it consumes from, the share that it consumes, by the counter's name.
         profile: the profile of a MIG device; empty for any other.
+        partition: the compute and memory modes of an AMD GPU, such as `cpx_nps4`; empty for any other.
         shared: whether several claims may have a part of its capacity each.
     """
 
@@ -43,6 +49,7 @@ class SliceDevice:
     capacity: Mapping[str, Fraction] = field(default_factory=dict)
     counters: Mapping[str, Fraction] = field(default_factory=dict)
     profile: str = ""
+    partition: str = ""
     shared: bool = False
 
 
@@ -78,8 +85,9 @@ def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], d
     """Returns what a claim holds; nothing before it is allocated.
 
     A whole device is a GPU. A partition has its shares of the counters for memory and compute; where none counts
-    compute, its average share of all counters, of which slots that are taken whole are some. Part of a device that
-    several claims share is the largest share of its capacity that was consumed. Administrative access is free.
+    compute, its average share of all counters, of which slots that are taken whole are some. Without counters, its
+    profile says its part. Part of a device that several claims share is the largest share of its capacity that was
+    consumed. Administrative access is free.
 
     Args:
         claim: the ResourceClaim.
@@ -114,10 +122,13 @@ def reserving_pods(claim: Mapping[str, Any]) -> tuple[str, ...]:
 def _part(device: SliceDevice, consumed: Mapping[str, Fraction], doubts: set[Doubt]) -> tuple[Fraction, Fraction]:
     if device.counters:
         average = sum(device.counters.values(), Fraction(0)) / len(device.counters)
-        time = next((device.counters[name] for name in COMPUTE if name in device.counters), average)
+        time = device.counters.get(COMPUTE, average)
         return min(time, WHOLE), min(device.counters.get(MEMORY, time), WHOLE)
     if device.profile:
         return nvidia.mig_part(device.profile, device.model, None, None, doubts)
+    if device.partition:
+        part = Fraction(1, listed.amd_parts(device.partition, device.model, doubts))
+        return part, part
     if not device.shared:
         return WHOLE, WHOLE
     shares = [
@@ -142,21 +153,26 @@ def _device(item: Mapping[str, Any], counters: Mapping[tuple[str, str], Fraction
     # v1beta1 has the fields of a device one level deeper, in `basic`.
     fields = mapping(item.get("basic")) or item
     attributes = {_own(name): mapping(value) for name, value in mapping(fields.get("attributes")).items()}
-    named = [attributes[key].get("string") for key in MODEL_ATTRIBUTES if key in attributes]
+    named = [_text(attributes.get(key, {})) for key in MODEL_ATTRIBUTES]
     taken = {str(group.get("counterSet")): _amounts(group.get("counters")) for group in _consumed(fields)}
     shares = {
         name: min(taken[group].get(name, Fraction(0)) / whole, WHOLE)
         for (group, name), whole in counters.items()
         if group in taken
     }
-    profile = attributes.get("profile", {}).get("string")
     return SliceDevice(
-        model=next((name for name in named if isinstance(name, str) and name), UNKNOWN_MODEL),
+        model=next((name for name in named if name), UNKNOWN_MODEL),
         capacity=_amounts(fields.get("capacity")),
         counters=shares,
-        profile=profile if isinstance(profile, str) else "",
+        profile=_text(attributes.get("profile", {})),
+        partition=_text(attributes.get("partitionProfile", {})),
         shared=fields.get("allowMultipleAllocations") is True,
     )
+
+
+def _text(attribute: Mapping[str, Any]) -> str:
+    value = attribute.get("string")
+    return value if isinstance(value, str) else ""
 
 
 def _consumed(fields: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -124,7 +124,9 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
 def _units_of_a_device(name: str, entry: Listed, model: str, node: HostNode, doubts: set[Doubt]) -> int:
     """Returns how many units of a resource are one device of the node."""
     if entry.way == "amd":
-        return _amd_parts(name, model, node, doubts)
+        # Under the naming strategy `single`, `amd.com/gpu` stands for the partitions of a GPU, too.
+        mode = name.removeprefix("amd.com/") if "_nps" in name else node.label(*AMD_PARTITION)
+        return amd_parts(mode, model, doubts)
     devices = node.capacity.get(entry.devices, 0) or node.number(entry.devices) or 0
     units = node.capacity.get(name, 0)
     if not devices or units < devices:
@@ -134,12 +136,8 @@ def _units_of_a_device(name: str, entry: Listed, model: str, node: HostNode, dou
     return units // devices
 
 
-def _amd_parts(name: str, model: str, node: HostNode, doubts: set[Doubt]) -> int:
-    """Returns the partitions of an AMD GPU by its compute mode, from the resource's own name or from the node's label.
-
-    Under the naming strategy `single`, `amd.com/gpu` stands for the partitions of a GPU, too.
-    """
-    mode = name.removeprefix("amd.com/") if "_nps" in name else node.label(*AMD_PARTITION)
+def amd_parts(mode: str, model: str, doubts: set[Doubt]) -> int:
+    """Returns the partitions of an AMD GPU by its modes of compute and memory, such as `cpx_nps4`; 1 for no mode."""
     compute = mode.partition("_")[0].lower()
     if compute == "cpx":
         return next((count for key, count in AMD_XCDS.items() if key in model), AMD_PARTS["cpx"])

@@ -86,6 +86,30 @@ def test_a_mig_device_without_counters_is_a_part_by_its_profile() -> None:
     assert held(claim({}), slices(device)) == [(A100, 1, "1/7", "1/8")]
 
 
+@pytest.mark.parametrize(
+    ("product", "profile", "part"),
+    [
+        ("AMD_Instinct_MI300X_OAM", "spx_nps1", "1"),
+        ("AMD_Instinct_MI300X_OAM", "dpx_nps1", "1/2"),
+        ("AMD_Instinct_MI300X_OAM", "cpx_nps4", "1/8"),
+        ("AMD_Instinct_MI300A", "cpx_nps1", "1/6"),
+    ],
+)
+def test_a_partition_of_an_amd_gpu_is_a_part_by_its_profile(product: str, profile: str, part: str) -> None:
+    device = {"name": "gpu-1-128", "attributes": attributes(productName=product, partitionProfile=profile)}
+    amd = slices(device, driver="gpu.amd.com")
+
+    assert held(claim({"driver": "gpu.amd.com", "device": "gpu-1-128"}), amd) == [(product, 1, part, part)]
+
+
+def test_an_amd_profile_of_another_form_is_a_whole_gpu_and_named() -> None:
+    device = {"name": "gpu-0", "attributes": attributes(productName="MI300X", partitionProfile="half_nps1")}
+    found = decide(claim({}), read_slices([slices(device)]), DRIVERS)
+
+    assert [(item.count, item.time) for item in found.holdings] == [(1, 1)]
+    assert Doubt.PROFILE_UNKNOWN in found.doubts
+
+
 def test_a_part_of_a_shared_device_is_what_was_consumed_of_it() -> None:
     device = {**WHOLE, "allowMultipleAllocations": True}
 
