@@ -82,13 +82,14 @@ def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision
 def capacity(node: HostNode, own: Mapping[str, Listed]) -> Fraction:
     """Returns the GPUs of a node by other stacks: what a pod would hold that asks for all that the node offers.
 
-    HAMi and Volcano offer vGPUs, and list the devices themselves.
+    HAMi and Volcano offer vGPUs, and list the devices themselves, those of Ascend by chip.
 
     Args:
         node: the node.
         own: the resources that the admin lists.
     """
-    for register in (hami.REGISTER, volcano.REGISTER):
+    ascend = (name for name in sorted(node.annotations) if name.startswith(listed.ASCEND_REGISTER))
+    for register in (hami.REGISTER, volcano.REGISTER, *ascend):
         devices = decode_lists(node.annotations.get(register), None).node
         if devices is not None:
             return Fraction(len(devices))

@@ -6,8 +6,9 @@ Sources, by vendor:
   cmd/k8s-node-labeller/main.go (labels; that page names the one of the partition without `gpu.`).
 - Intel: intel-device-plugins-for-kubernetes v0.35, cmd/gpu_plugin/README.md and cmd/gpu_plugin/labels.md.
 - Gaudi: docs.habana.ai, Intel Gaudi Device Plugin for Kubernetes; the instance type names the model on EKS.
-- Ascend: MindCluster 6.0, Ascend Device Plugin (node.kubernetes.io/npu.chip.name), and HAMi's
-  ascend-device-plugin, ascend-device-configmap.yaml (memory in MiB, templates).
+- Ascend: MindCluster 6.0, component/ascend-device-plugin/pkg/common/constants.go (`node.kubernetes.io/npu.chip.name`,
+  names of partitions), and HAMi's ascend-device-plugin v1.4, ascend-device-configmap.yaml (names of resources) and
+  internal/server/register.go (the node's annotation).
 - TPU: https://cloud.google.com/kubernetes-engine/docs/concepts/tpus.
 - Neuron: https://awsdocs-neuron.readthedocs-hosted.com, Neuron device plugin: a `neuron` is a device with all of its
   cores.
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from timekeeper.domain.holdings.device_lists import decode_lists
 from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, join, spread
 from timekeeper.domain.holdings.observed import BoundPod, HostNode
 
@@ -52,6 +54,10 @@ class Listed:
 _AMD_LABELS: Final = ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
 _INTEL_LABELS: Final = ("gpu.intel.com/product", "gpu.intel.com/family")
 _ASCEND_LABELS: Final = ("node.kubernetes.io/npu.chip.name", "accelerator")
+ASCEND_CHIPS: Final = (
+    *("Ascend910", "Ascend310", "Ascend310P", "Ascend910A"),
+    *("Ascend910B2", "Ascend910B3", "Ascend910B4", "Ascend910B4-1", "Ascend910C"),
+)
 AMD_PARTITION: Final = ("amd.com/gpu.compute-memory-partition", "amd.com/compute-memory-partition")
 AMD_PARTS: Final = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
 """The partitions of a GPU by its compute mode; CPX has one for each XCD, eight on an MI300X."""
@@ -67,10 +73,7 @@ TABLE: Final[Mapping[str, Listed]] = {
     "gpu.intel.com/i915": Listed("intel", devices="gpu.intel.com/device.count", model_labels=_INTEL_LABELS),
     "gpu.intel.com/xe": Listed("intel", devices="gpu.intel.com/device.count", model_labels=_INTEL_LABELS),
     "habana.ai/gaudi": Listed("gaudi", model_labels=(INSTANCE_TYPE,), model="Gaudi"),
-    **{
-        f"huawei.com/{chip}": Listed("ascend", model_labels=_ASCEND_LABELS, model=chip)
-        for chip in ("Ascend910", "Ascend310", "Ascend310P", "Ascend910A", "Ascend910B2", "Ascend910B3", "Ascend910B4")
-    },
+    **{f"huawei.com/{chip}": Listed("ascend", model_labels=_ASCEND_LABELS, model=chip) for chip in ASCEND_CHIPS},
     **{
         f"huawei.com/Ascend910-{cores}c": Listed("ascend", 32 // cores, model_labels=_ASCEND_LABELS, model="Ascend910")
         for cores in (2, 4, 8, 16)
@@ -93,7 +96,9 @@ TABLE: Final[Mapping[str, Listed]] = {
 """Each resource by name. Other resources of these vendors, such as Intel's `_monitoring`, hold no device."""
 
 ASCEND_MEMORY: Final = "-memory"
-"""HAMi's suffix of the resource for the memory of an Ascend device, in MiB."""
+"""HAMi's suffix of the resource for the memory of each Ascend device, in MiB."""
+ASCEND_REGISTER: Final = "hami.io/node-register-Ascend"
+"""The start of HAMi's annotations on a node, each with the list of its devices of one chip."""
 
 
 def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decision:
@@ -113,8 +118,8 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
         memory = f"{name}{ASCEND_MEMORY}"
         if memory in pod.resources:
             covered.add(memory)
-            offered, devices = node.capacity.get(memory, 0), node.capacity.get(name, 0)
-            count, part = pod.amount(name), _share_of_memory(pod.amount(memory), offered, devices, doubts)
+            register = node.annotations.get(f"{ASCEND_REGISTER}{name.removeprefix('huawei.com/Ascend')}")
+            count, part = pod.amount(name), _share_of_memory(pod.amount(memory), register, doubts)
         else:
             count, part = spread(Fraction(pod.amount(name), _units_of_a_device(name, entry, model, node, doubts)))
         found.append(Holding(entry.way, model, count, part, part))
@@ -146,8 +151,11 @@ def amd_parts(mode: str, model: str, doubts: set[Doubt]) -> int:
     return AMD_PARTS.get(compute, 1)
 
 
-def _share_of_memory(asked: int, offered: int, devices: int, doubts: set[Doubt]) -> Fraction:
-    if not offered or not devices:
+def _share_of_memory(asked: int, register: str | None, doubts: set[Doubt]) -> Fraction:
+    """Returns the share of the smallest device that the node registers; a whole device where it registers none."""
+    registered = decode_lists(register, None).node or {}
+    smallest = min((device.memory for device in registered.values()), default=0)
+    if not smallest:
         doubts.add(Doubt.SIZE_UNKNOWN)
         return WHOLE
-    return min(Fraction(asked * devices, offered), WHOLE)
+    return min(Fraction(asked, smallest), WHOLE)

@@ -387,12 +387,6 @@ MI300X = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
         ),
         ({"huawei.com/Ascend910-8c": "1"}, {}, {}, ("ascend", "Ascend910", 1, "1/4")),
         (
-            {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "16384"},
-            {"huawei.com/Ascend910B3": "8", "huawei.com/Ascend910B3-memory": "524288"},
-            {},
-            ("ascend", "Ascend910B3", 1, "1/4"),
-        ),
-        (
             {"google.com/tpu": "4"},
             {"google.com/tpu": "4"},
             {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"},
@@ -418,6 +412,39 @@ def test_other_vendors_units_are_parts_of_a_device_by_the_table(
     assert held(pod(limits), node(capacity, labels)) == [(*expected, expected[-1])]
 
 
+def ascend_node() -> dict[str, Any]:
+    devices = [{"id": f"Ascend910B3-{index}", "count": 4, "devmem": 65536, "type": "Ascend910B3"} for index in (0, 1)]
+    return node({"huawei.com/Ascend910B3": "8"}, annotations={"hami.io/node-register-Ascend910B3": json.dumps(devices)})
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"huawei.com/Ascend910B3": "1"}, (1, "1")),
+        ({"huawei.com/Ascend910B3": "2", "huawei.com/Ascend910B3-memory": "16384"}, (2, "1/4")),
+        ({"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "99999"}, (1, "1")),
+    ],
+)
+def test_hamis_ascend_memory_is_a_share_of_what_the_node_registers(limits: dict[str, str], expected: Any) -> None:
+    found = decided(pod(limits), ascend_node())
+
+    assert [(item.count, str(item.memory)) for item in found.holdings] == [expected]
+    assert found.doubts == frozenset()
+
+
+def test_ascend_memory_of_a_node_that_registers_nothing_is_a_whole_device_and_named() -> None:
+    asking = pod({"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "16384"})
+    found = decided(asking, node({"huawei.com/Ascend910B3": "8"}))
+
+    assert [(item.count, item.memory) for item in found.holdings] == [(1, 1)]
+    assert Doubt.SIZE_UNKNOWN in found.doubts
+
+
+@pytest.mark.parametrize("chip", ["Ascend910C", "Ascend910B4-1"])
+def test_each_chip_of_hamis_default_settings_is_a_device(chip: str) -> None:
+    assert held(pod({f"huawei.com/{chip}": "1"}), node()) == [("ascend", chip, 1, "1", "1")]
+
+
 @pytest.mark.parametrize(
     ("host", "gpus"),
     [
@@ -425,6 +452,7 @@ def test_other_vendors_units_are_parts_of_a_device_by_the_table(
         (node({"nvidia.com/gpu": "32"}, SHARED), "8"),
         (node({"nvidia.com/mig-3g.40gb": "2"}, MIXED), "1"),
         (hami_node(), "2"),
+        (ascend_node(), "2"),
         (node({"aws.amazon.com/neuroncore": "32", "aws.amazon.com/neuron": "16"}), "16"),
         (node({"tencent.com/vcuda-core": "400", "tencent.com/vcuda-memory": "240"}), "4"),
         (node(), "0"),
