@@ -1,8 +1,9 @@
 """Aliyun's gpushare: memory of a GPU in units, of which its node offers so many on each device.
 
-Source: gpushare-scheduler-extender v1.0 and gpushare-device-plugin, pkg/utils/const.go (`aliyun.com/gpu-mem`,
-`aliyun.com/gpu-count`, `ALIYUN_COM_GPU_MEM_DEV`); ACK's `scheduler.framework.gpushare.allocation` and
-`aliyun.com/gpu-core.percentage` by koordinator v1.6, pkg/scheduler/plugins/ack.
+Sources: AliyunContainerService/gpushare-scheduler-extender v0.2.0, pkg/utils/const.go (`aliyun.com/gpu-mem`,
+`aliyun.com/gpu-count`, `ALIYUN_COM_GPU_MEM_DEV`); gpushare-device-plugin, cmd/inspect
+(`aliyun.accelerator/nvidia_name`, `scheduler.framework.gpushare.allocation`); kubeflow/arena, pkg/apis/types
+(`aliyun.com/gpu-core.percentage`).
 """
 
 from __future__ import annotations

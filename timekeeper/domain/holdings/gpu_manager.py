@@ -1,7 +1,8 @@
 """Tencent's gpu-manager: hundredths of a GPU's time, and blocks of 256 MiB of its memory.
 
 Source: gpu-manager v1.1, pkg/types/types.go (`tencent.com/vcuda-core`, `tencent.com/vcuda-memory`), and gpu-admission,
-pkg/util/util.go (HundredCore): a request of 100 and more is of whole GPUs.
+pkg/algorithm/exclusive.go: a request of 100 and more is of whole GPUs. Its own label `gaia.tencent.com/gpu-model` has
+one word of the driver's name, which need not be the model's.
 """
 
 from __future__ import annotations

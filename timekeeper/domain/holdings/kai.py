@@ -25,7 +25,10 @@ RESERVATION_NAMESPACES: Final = frozenset({"kai-resource-reservation", "runai-re
 
 
 def reserves(pod: BoundPod) -> bool:
-    """Whether a pod only keeps a GPU that fractions share: it is no second bill beside theirs."""
+    """Whether a pod only keeps a GPU that fractions share: it is no second bill beside theirs.
+
+    The namespace is `runai-reservation` up to v0.5.
+    """
     return pod.namespace in RESERVATION_NAMESPACES
 
 

@@ -4,7 +4,7 @@ Sources: labels and resource names as of k8s-device-plugin v0.17 (docs/gpu-featu
 internal/lm/resource.go, internal/rm/), MIG profiles as of NVIDIA's MIG User Guide, GKE's labels
 (https://cloud.google.com/kubernetes-engine/docs/concepts/timesharing-gpus), Karpenter's
 (https://karpenter.sh/docs/concepts/scheduling/) and EKS Auto Mode's
-(https://docs.aws.amazon.com/eks/latest/userguide/automode-labels.html).
+(https://docs.aws.amazon.com/eks/latest/userguide/create-node-pool.html).
 """
 
 from __future__ import annotations
