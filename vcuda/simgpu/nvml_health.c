@@ -8,10 +8,10 @@
 
 enum { LINES = 256, LOOK_NS = 5000000 };
 
-/* An event set remembers how many lines of events there were when it last told of one. */
+/* An event set remembers how many lines of events there were when it last reported one. */
 struct nvmlEventSet_st {
     unsigned long long kinds[SIM_DEVICES];
-    size_t told;
+    size_t reported;
 };
 
 static unsigned long long kind_of(const struct nvml_line *line)
@@ -45,7 +45,7 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
     if (*set == NULL) {
         return NVML_ERROR_MEMORY;
     }
-    (*set)->told = events(SIZE_MAX, &line);
+    (*set)->reported = events(SIZE_MAX, &line);
     return NVML_SUCCESS;
 }
 
@@ -79,12 +79,12 @@ SIM_EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t 
     for (uint64_t waited = 0; waited <= milliseconds * 1000000ULL; waited += LOOK_NS) {
         struct nvml_line line = {0};
         size_t there = events(SIZE_MAX, &line);
-        if (there < set->told) {
-            set->told = there; /* the file was written anew */
+        if (there < set->reported) {
+            set->reported = there; /* the file was written anew */
         }
-        while (set->told < events(set->told, &line)) {
+        while (set->reported < events(set->reported, &line)) {
             nvmlDevice_t device = NULL;
-            set->told++;
+            set->reported++;
             if (line.device < SIM_DEVICES && (set->kinds[line.device] & kind_of(&line)) != 0
                 && nvml_device(line.device, &device) == NVML_SUCCESS) {
                 *data = (nvmlEventData_t){

@@ -21,12 +21,13 @@ from pathlib import Path
 from nodeagent.vendors.nvidia import Nvidia
 
 gpus = Nvidia([Path(sys.argv[1])], recover_seconds=float(sys.argv[2]), pci_devices=Path(sys.argv[1]))
-told = threading.Event()
-threading.Thread(target=gpus.watch, args=(lambda: True, told.set), daemon=True).start()
+watching, fault = threading.Event(), threading.Event()
+threading.Thread(target=gpus.watch, args=(lambda: watching.set() is None, fault.set), daemon=True).start()
+assert watching.wait(60)  # a driver reports no event that came before the registration
 for line in sys.stdin:
     if line == "event\\n":
-        answer = told.wait(30)
-        told.clear()
+        answer = fault.wait(30)
+        fault.clear()
     else:
         offer = gpus.offer()
         answer = {
