@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,9 +13,6 @@ from tests.node.pods import container, place
 from tests.node.test_recovery import fresh
 from tests.node.test_trials import node_events
 from tests.support.waiting import wait_until
-
-REACTION_SECONDS = 5.0
-"""The longest from a fault to the Node's capacity."""
 
 
 @pytest.fixture
@@ -40,15 +36,13 @@ def fenced(machine: Machine) -> list[str]:
 
 
 @pytest.mark.parametrize("line", ["1 xid 79", "1 dbe"])
-def test_a_fault_takes_its_gpu_out_of_the_capacity_within_seconds_until_it_has_recovered(
+def test_a_fault_takes_its_gpu_out_of_the_capacity_until_it_has_recovered(
     gpus: Machine, namespace: str, line: str
 ) -> None:
     pod = place(gpus, namespace, [container("main", 30, 1024)], gpu=1)
     pod.found("main")
-    began = time.monotonic()
     gpus.make_gpus(line)
     wait_until(lambda: capacity(gpus) == "100", "the GPU has left the capacity")
-    assert time.monotonic() - began < REACTION_SECONDS
     wait_until(lambda: capacity(gpus) == "200", "the GPU is back")
     assert pod.phase() == "Running"
 
