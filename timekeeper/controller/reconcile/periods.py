@@ -75,9 +75,9 @@ def _open_by_last_rules(context: ReconcileContext, now: int, kept: dict[str, Jso
 
 
 def _mark_reports(context: ReconcileContext, now: int, moved: set[str], ruled: set[str]) -> None:
-    """Tells the reports of running sessions apart at the instants at which another period or payer may begin.
+    """Separates the reports of running sessions at the instants at which another period or payer may begin.
 
-    They are so even if this leader ends before it settles.
+    The separation is stored, so it holds even if this leader ends before it settles.
 
     Args:
         context: the reconciliation's store and state.
