@@ -19,13 +19,18 @@ from timekeeper.domain.charges import cost, rate_now
 from timekeeper.domain.money import display
 from timekeeper.domain.pods import PodFacts
 from timekeeper.domain.reservations import rate_at
-from timekeeper.domain.state import Admission, Enforcement, OnExhausted
+from timekeeper.domain.state import Admission, Enforcement, Limits, OnExhausted
 from timekeeper.domain.timestamps import MINUTE, format_instant
 from timekeeper.sources.base import ObjectEvent, Source
 
+EVENT_REPEAT_INTERVAL = 30 * MINUTE
+"""The time until an event is written again: the API server keeps events for an hour by default (--event-ttl)."""
+MAX_EVENTS_PER_RUN = 10
+"""The most events of one run: each takes a request, and thousands of pods may wait."""
+
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Candidate:
     """A waiting pod, its rate in microGPU-seconds a second, and the amount that must be left for its release."""
 
     pod: PodFacts
@@ -33,10 +38,13 @@ class Claim:
     needed: int
 
 
-def released(
-    account: Account, found: Figures, waiting: Iterable[Claim], promised: int, failing: Container[str] = ()
-) -> list[Claim]:
+def pods_to_release(
+    account: Account, found: Figures, waiting: Iterable[Candidate], promised: int, failing: Container[str] = ()
+) -> list[Candidate]:
     """Returns the pods to release now, in order of creation.
+
+    A pod that the money does not reach holds back those behind it, however small they are: else a large one would
+    wait forever. A pod that costs more than a whole period's money waits for a grant, and holds back no other.
 
     Args:
         account: the account that pays.
@@ -45,34 +53,39 @@ def released(
         promised: the amount that admitted pods may still spend: in their first minutes or, with safe admission, in all
             the time that they may run.
         failing: the uids of pods whose gate could not be removed; they come last and hold back no other pod.
-
-    A pod that the money does not reach holds back those behind it, however small they are: else a large one would
-    wait forever. A pod that costs more than a whole period's money waits for a grant, and holds back no other.
     """
-    queue = sorted(in_order(waiting), key=lambda claim: claim.pod.uid in failing)
+    queue = sorted(in_order(waiting), key=lambda candidate: candidate.pod.uid in failing)
     if found.published is BudgetState.HELD:
         return []
     limits = found.limits
-    never_holds = limits.on_exhausted is not OnExhausted.HOLD or account.budget.enforcement is Enforcement.OBSERVE
-    if limits.available is None or never_holds:
+    if limits.available is None or not _has_gate(account.budget, limits):
         return queue
     safe = account.budget.admission is Admission.SAFE
     whole = limits.available + (0 if safe else limits.grace_amount or 0)
     left = whole - found.spent - promised
-    chosen: list[Claim] = []
-    for claim in queue:
-        if claim.needed > whole:
+    chosen: list[Candidate] = []
+    for candidate in queue:
+        if candidate.needed > whole:
             continue
-        left -= claim.needed
+        left -= candidate.needed
         if left < 0:
             break
-        chosen.append(claim)
+        chosen.append(candidate)
     return chosen
 
 
-def in_order(waiting: Iterable[Claim]) -> list[Claim]:
-    """Returns claims in the order of their pods' creation."""
-    return sorted(waiting, key=lambda claim: (claim.pod.created, claim.pod.namespace, claim.pod.name, claim.pod.uid))
+def _has_gate(budget: Budget, limits: Limits) -> bool:
+    """Whether pods that the budget's money does not reach wait behind its gate."""
+    acts = limits.on_exhausted is OnExhausted.HOLD and budget.enforcement is not Enforcement.OBSERVE
+    return acts and limits.available is not None
+
+
+def in_order(waiting: Iterable[Candidate]) -> list[Candidate]:
+    """Returns candidates in the order of their pods' creation."""
+    return sorted(
+        waiting,
+        key=lambda candidate: (candidate.pod.created, candidate.pod.namespace, candidate.pod.name, candidate.pod.uid),
+    )
 
 
 def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: int) -> int:
@@ -84,12 +97,6 @@ def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: int
         now: nanoseconds since 1970.
     """
     return sum(cost(rate, start + min_runtime - now) for rate, start in running if start + min_runtime > now)
-
-
-AGAIN = 30 * MINUTE
-"""The time until an event is written again: the API server keeps events for an hour by default (--event-ttl)."""
-AT_ONCE = 10
-"""The most events of one run: each takes a request, and thousands of pods may wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,7 @@ class WaitReporter:
     books: Books
     _reported: dict[str, _Reported] = field(default_factory=dict)
 
-    def notices(self, waiting: Iterable[tuple[str, Sequence[Claim]]], now: int) -> list[ObjectEvent]:
+    def notices(self, waiting: Iterable[tuple[str, Sequence[Candidate]]], now: int) -> list[ObjectEvent]:
         """Returns events for waiting pods without a recent one, or whose budget got money that does not suffice.
 
         Args:
@@ -116,37 +123,43 @@ class WaitReporter:
             now: nanoseconds since 1970.
         """
         self._reported = {
-            uid: reported for uid, reported in self._reported.items() if reported.at <= now < reported.at + AGAIN
+            uid: reported
+            for uid, reported in self._reported.items()
+            if reported.at <= now < reported.at + EVENT_REPEAT_INTERVAL
         }
-        due = ((name, place, claim) for name, claims in waiting for place, claim in enumerate(in_order(claims)))
+        due = (
+            (name, place, candidate)
+            for name, candidates in waiting
+            for place, candidate in enumerate(in_order(candidates))
+        )
         notices: list[ObjectEvent] = []
-        for name, place, claim in due:
-            found, reported = self.books.figures.get(name), self._reported.get(claim.pod.uid)
+        for name, place, candidate in due:
+            found, reported = self.books.figures.get(name), self._reported.get(candidate.pod.uid)
             if found is None or (reported is not None and reported.available == found.limits.available):
                 continue
-            item = self.source.mirrors.pods.get(claim.pod.uid)
+            item = self.source.mirrors.pods.get(candidate.pod.uid)
             if item is None:
                 continue
-            self._reported[claim.pod.uid] = _Reported(now, found.limits.available)
-            message = why_it_waits(claim, self.books.accounts[name].budget, found, place)
+            self._reported[candidate.pod.uid] = _Reported(now, found.limits.available)
+            message = why_it_waits(candidate, self.books.accounts[name].budget, found, place)
             notices.append(ObjectEvent(item, "BudgetHoldsPod", message, warning=True))
-            if len(notices) == AT_ONCE:
+            if len(notices) == MAX_EVENTS_PER_RUN:
                 break
         return notices
 
 
-def why_it_waits(claim: Claim, budget: Budget, found: Figures, before: int) -> str:
+def why_it_waits(candidate: Candidate, budget: Budget, found: Figures, before: int) -> str:
     """Returns the text of a waiting pod's event: the amount it needs, the amount left, and how to add money.
 
     Args:
-        claim: the pod, and the amount that it needs.
+        candidate: the pod, and the amount that it needs.
         budget: the budget that pays for it.
         found: the budget's figures.
         before: the number of the budget's pods that wait in front of it.
     """
     left = f"{display(found.remaining)} of {display(found.limits.available or 0)} GPU-hours are left in {budget.name}"
     # The pod has no devices yet, so this is the price of the dearest.
-    needs = f"needs up to {display(claim.needed)} to start and costs up to {display(claim.rate * 3600)} an hour"
+    needs = f"needs up to {display(candidate.needed)} to start and costs up to {display(candidate.rate * 3600)} an hour"
     queue = f" {before} of its pods wait in front of it." if before else ""
     ends = f"the next period begins at {format_instant(found.period.end)}"
     return f"Waits for money: {left}; this pod {needs}.{queue} {how_to_give_more(budget)}; {ends}."
@@ -171,35 +184,38 @@ class Releaser:
             now: nanoseconds since 1970.
             progress: the outcome of earlier releases.
         """
-        waiting: dict[str, list[Claim]] = {}
+        waiting: dict[str, list[Candidate]] = {}
         promised: dict[str, int] = {}
         for facts in self.books.pods.facts.values():
             if facts.terminal or facts.bound or facts.gated_elsewhere or facts.reservation is None:
                 continue
             name = self.books.account_of(facts.namespace)
-            claim = self._claim(facts, now)
+            candidate = self._candidate(facts, now)
             if facts.gated and facts.uid not in progress.released:
-                waiting.setdefault(name, []).append(claim)
+                waiting.setdefault(name, []).append(candidate)
             elif facts.gated or not self._safe(name):
-                promised[name] = promised.get(name, 0) + claim.needed
+                promised[name] = promised.get(name, 0) + candidate.needed
         chosen = {
-            name: self._chosen(name, claims, promised.get(name, 0), progress, now) for name, claims in waiting.items()
+            name: self._chosen(name, candidates, promised.get(name, 0), progress, now)
+            for name, candidates in waiting.items()
         }
         reported = self._reporter.notices(
-            ((name, without(claims, chosen[name])) for name, claims in waiting.items()), now
+            ((name, without(candidates, chosen[name])) for name, candidates in waiting.items()), now
         )
-        return tuple(self._write(name, claim) for name, claims in chosen.items() for claim in claims), reported
+        return tuple(
+            self._write(name, candidate) for name, candidates in chosen.items() for candidate in candidates
+        ), reported
 
     def _safe(self, name: str) -> bool:
         return self.books.accounts[name].budget.admission is Admission.SAFE
 
-    def _claim(self, facts: PodFacts, now: int) -> Claim:
+    def _candidate(self, facts: PodFacts, now: int) -> Candidate:
         books, name = self.books, self.books.account_of(facts.namespace)
         assert facts.reservation is not None  # noqa: S101 - the caller has looked
         rate = rate_at(facts.reservation, books.prices, now, books.rules.charge)
         if self._safe(name):
-            return Claim(facts, rate, commitment_of(books, facts, now))
-        return Claim(facts, rate, cost(rate, books.accounts[name].budget.min_runtime))
+            return Candidate(facts, rate, commitment_of(books, facts, now))
+        return Candidate(facts, rate, cost(rate, books.accounts[name].budget.min_runtime))
 
     def _promised(self, name: str, now: int) -> int:
         """Returns the amount that running pods, and pods admitted under safe admission, may still spend."""
@@ -213,36 +229,38 @@ class Releaser:
         ]
         return first_minutes(running, account.budget.min_runtime, now)
 
-    def _chosen(self, name: str, claims: list[Claim], promised: int, progress: Progress, now: int) -> list[Claim]:
+    def _chosen(
+        self, name: str, candidates: list[Candidate], promised: int, progress: Progress, now: int
+    ) -> list[Candidate]:
         found = self.books.figures.get(name)
         if found is None:
             return []
         promised += self._promised(name, now)
-        return released(self.books.accounts[name], found, claims, promised, progress.failing)
+        return pods_to_release(self.books.accounts[name], found, candidates, promised, progress.failing)
 
-    def _write(self, name: str, claim: Claim) -> PodWrite:
-        budget, found, pod = self.books.accounts[name].budget, self.books.figures[name], claim.pod
-        events = partial(_events, claim=claim, budget=budget, found=found)
+    def _write(self, name: str, candidate: Candidate) -> PodWrite:
+        budget, found, pod = self.books.accounts[name].budget, self.books.figures[name], candidate.pod
+        events = partial(_events, candidate=candidate, budget=budget, found=found)
         return PodWrite(pod.uid, pod.namespace, pod.name, name, Step.RELEASE, events=events)
 
 
-def _events(item: Json, claim: Claim, budget: Budget, found: Figures) -> tuple[ObjectEvent, ...]:
-    return (released_pod(item, claim, budget, found),)
+def _events(item: Json, candidate: Candidate, budget: Budget, found: Figures) -> tuple[ObjectEvent, ...]:
+    return (release_event(item, candidate, budget, found),)
 
 
-def without(claims: list[Claim], chosen: list[Claim]) -> list[Claim]:
-    """Returns the claims that were not chosen."""
-    uids = {claim.pod.uid for claim in chosen}
-    return [claim for claim in claims if claim.pod.uid not in uids]
+def without(candidates: list[Candidate], chosen: list[Candidate]) -> list[Candidate]:
+    """Returns the candidates that were not chosen."""
+    uids = {candidate.pod.uid for candidate in chosen}
+    return [candidate for candidate in candidates if candidate.pod.uid not in uids]
 
 
-def released_pod(item: Json, claim: Claim, budget: Budget, found: Figures) -> ObjectEvent:
+def release_event(item: Json, candidate: Candidate, budget: Budget, found: Figures) -> ObjectEvent:
     """Returns the event of a pod that the budget's gate released."""
-    price = f"It costs {display(claim.rate * 3600)} GPU-hours an hour"
-    if found.limits.available is None or found.limits.on_exhausted is not OnExhausted.HOLD:
+    price = f"It costs {display(candidate.rate * 3600)} GPU-hours an hour"
+    if not _has_gate(budget, found.limits):
         message = f"No budget holds this pod back any more. {price}."
         return ObjectEvent(item, "BudgetGateLifted", message, occasion="once")
-    first = f"{display(cost(claim.rate, budget.min_runtime))} for its first {budget.min_runtime // MINUTE} minutes"
+    first = f"{display(cost(candidate.rate, budget.min_runtime))} for its first {budget.min_runtime // MINUTE} minutes"
     left = f"{display(found.remaining)} GPU-hours are left in {budget.name}"
     message = f"There is money for this pod again: {left}. {price}, {first}."
     return ObjectEvent(item, "BudgetGateLifted", message, occasion="once")
@@ -254,11 +272,11 @@ def removals(books: Books) -> tuple[PodWrite, ...]:
     return tuple(
         PodWrite(pod.uid, pod.namespace, pod.name, books.account_of(pod.namespace), Step.FINALIZER)
         for pod in books.pods.facts.values()
-        if pod.held and may_go(pod, sessions.get(pod.uid), holds=holds)
+        if pod.held and finalizer_removable(pod, sessions.get(pod.uid), holds=holds)
     )
 
 
-def may_go(pod: PodFacts, metered: MeteredSession | None, *, holds: bool) -> bool:
+def finalizer_removable(pod: PodFacts, metered: MeteredSession | None, *, holds: bool) -> bool:
     """Whether a pod's finalizer may be removed: the pod has ended and its session is closed, or it never had one.
 
     Args:

@@ -13,7 +13,7 @@ import pytest
 from fairgpu.allocation import DeviceShare
 from fairgpu.models import best_key
 from fairgpu.states import BudgetState
-from timekeeper.controller.releases import Claim, released
+from timekeeper.controller.releases import Candidate, pods_to_release
 from timekeeper.controller.report.status_documents import conditions_of
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.books import controller_rules
@@ -151,14 +151,16 @@ def test_who_is_released_from_the_gate_is_as_documented(row: list[str]) -> None:
     spent_up = BudgetState.OPEN if left else BudgetState.HELD
     found = Figures(Period(0, 1), 0, limits, whole - left, 0, None, spent_up, spent_up, 0)
     queue = [waiting(place, int(gpus), parse_duration(row[0])) for place, gpus in enumerate(row[3].split(", "))]
-    let_go = [str(claim.rate // GPU_SECOND) for claim in released(Account("a", budget), found, queue, 0)]
-    assert (", ".join(let_go) or NOTHING) == row[4]
+    released = [
+        str(candidate.rate // GPU_SECOND) for candidate in pods_to_release(Account("a", budget), found, queue, 0)
+    ]
+    assert (", ".join(released) or NOTHING) == row[4]
 
 
-def waiting(place: int, gpus: int, min_runtime: int) -> Claim:
+def waiting(place: int, gpus: int, min_runtime: int) -> Candidate:
     """A pod at the gate, and what it must be able to pay."""
     pod = PodFacts(f"u{place}", "ns", f"p{place}", "", place, None, False, False, False, None, True, None)
-    return Claim(pod, gpus * GPU_SECOND, cost(gpus * GPU_SECOND, min_runtime))
+    return Candidate(pod, gpus * GPU_SECOND, cost(gpus * GPU_SECOND, min_runtime))
 
 
 @pytest.mark.parametrize("row", rows("GPU-hours available"), ids="/".join)
