@@ -55,7 +55,7 @@ def _check_sums(snapshot: Snapshot) -> Iterator[Difference]:
         stored, expected = sums.get(place, UsageFigures()), rows.get(place, UsageFigures())
         if stored != expected:
             hour, namespace, model = place
-            stored_text = f"{[*stored]} in hour {hour} of {namespace or 'nobody'}, model {model or 'unknown'}"
+            stored_text = f"{[*stored]} in hour {hour} of {namespace or 'no namespace'}, model {model or 'unknown'}"
             yield difference(snapshot, Figure.HOURS, "", stored_text, str([*expected]), "the rows of that hour")
 
 

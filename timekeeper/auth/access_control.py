@@ -271,7 +271,7 @@ class CachingAccessControl:
         if known is not None:
             self._of_callers.take(known, TOO_MANY)
         else:
-            self._of_strangers.take(origin, "too many tokens from this address are nobody's")
+            self._of_strangers.take(origin, "too many tokens from this address belong to no account")
         try:
             caller = self._reviewer.authenticate(token)
         except UnauthenticatedError as error:
