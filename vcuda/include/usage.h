@@ -7,8 +7,8 @@
  *           offset 0. The file is never truncated, mapped or renamed by the writer. The node agent
  *           writes the record of a container that has its GPUs whole and no shim, in the same way.
  * Reader    open(O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), fstat: a regular file of exactly
- *           VCUDA_USAGE_SIZE bytes, one pread of VCUDA_USAGE_SIZE bytes. Never mmap it: whoever
- *           truncates a mapped file kills its reader.
+ *           VCUDA_USAGE_SIZE bytes, one pread of VCUDA_USAGE_SIZE bytes. Never mmap it: a process
+ *           that truncates a mapped file kills its reader.
  * Checksum  CRC-32 as in zlib (polynomial 0xEDB88320, initial and final XOR 0xFFFFFFFF) over all
  *           bytes before the field `checksum`, which is the last four bytes of the record. Python:
  *               zlib.crc32(record[:-4]) == int.from_bytes(record[-4:], "little")
@@ -36,7 +36,7 @@
 
 enum vcuda_usage_flags {
     VCUDA_USAGE_MEASURED_BY_NODE = 1 /* by the node agent from NVML's figures of whole GPUs: throttled_ns, launches and
-                                      * oom are zero, since nobody counts them */
+                                      * oom are zero, since NVML does not count them */
 };
 
 struct vcuda_usage_device {

@@ -14,7 +14,7 @@ struct flag {
 };
 
 static struct flag flags[FLAGS];
-static uint32_t flag_count; /* atomic: entries in use, so that nobody takes the lock for nothing */
+static uint32_t flag_count; /* atomic: entries in use, so that no thread takes the lock for nothing */
 static pthread_mutex_t flags_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void watch_flag(CUcontext context, uint32_t channel, uint64_t position, const volatile uint32_t *word)

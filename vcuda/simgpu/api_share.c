@@ -93,7 +93,7 @@ SIM_EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
     return sim_release(address, SIM_FOREIGN);
 }
 
-/* Whole granules of what a pool handed out live on until nobody has them; the rest stays its exporter's. */
+/* Whole granules of a pool's allocations live until no process has them; the rest stays its exporter's. */
 SIM_EXPORT CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr address)
 {
     SIM_ENTER(COST_VIRTUAL);

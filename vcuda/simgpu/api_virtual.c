@@ -136,7 +136,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHa
     return sim_reference(held, 1, NULL);
 }
 
-/* The descriptor's own lock on its file tells the node, as long as any copy of it is open, that the memory is held. */
+/* The descriptor's lock on its file lasts while a copy of the descriptor is open: by it the node knows that memory is held. */
 static int open_descriptor(struct sim_physical physical)
 {
     char path[4096];
@@ -152,7 +152,7 @@ static int open_descriptor(struct sim_physical physical)
     return file;
 }
 
-/* Nobody can import it. Its descriptor keeps the object to the end of the process, whoever closes it. */
+/* No process can import it. Its descriptor keeps the object to the end of the process, even once it is closed. */
 static CUresult export_object(int *exported, CUmemGenericAllocationHandle object)
 {
     int file = memfd_create("simgpu-multicast", MFD_CLOEXEC);

@@ -13,13 +13,13 @@ struct sim_capture {
     const void *thread; /* address of a variable of the thread that began it */
     unsigned long long id;
     int invalid;
-    int owns_graph; /* ends with the capture when nobody takes it */
+    int owns_graph; /* ends with the capture if no call takes it */
     uint32_t members;
     CUstream streams[MEMBERS]; /* the first began it; the others joined by waiting for its events */
 };
 
 static struct sim_capture *captures; /* guarded by sim_process_lock */
-static uint32_t capture_count;       /* atomic: so that nobody takes the lock where there is none */
+static uint32_t capture_count;       /* atomic: so that no thread takes the lock where there is none */
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 int sim_capturing(CUstream stream)

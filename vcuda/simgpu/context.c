@@ -74,7 +74,7 @@ static CUresult create(uint32_t device, unsigned int flags, uint64_t bytes, CUco
     return CUDA_SUCCESS;
 }
 
-/* The structure stays: other threads may still have the context on their stacks, and must be told that it is gone. */
+/* The structure stays: other threads may still have the context on their stacks, and their calls must fail. */
 static CUresult destroy(CUcontext context)
 {
     if (context == NULL || context->magic != MAGIC) {
@@ -135,7 +135,7 @@ static CUresult hold(CUcontext context)
     return result;
 }
 
-static void let_go(CUcontext context)
+static void drop_holder(CUcontext context)
 {
     if (context->part) {
         pthread_mutex_lock(&sim_process_lock);
@@ -190,7 +190,7 @@ CUresult sim_context_pop(CUcontext *context)
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     depth--;
-    let_go(stack[depth]);
+    drop_holder(stack[depth]);
     if (context != NULL) {
         *context = stack[depth];
     }
@@ -201,7 +201,7 @@ CUresult sim_context_set(CUcontext context)
 {
     if (context == NULL) {
         if (depth > 0) {
-            let_go(stack[--depth]);
+            drop_holder(stack[--depth]);
         }
         return CUDA_SUCCESS;
     }
@@ -213,7 +213,7 @@ CUresult sim_context_set(CUcontext context)
         return result;
     }
     if (depth > 0) {
-        let_go(stack[depth - 1]);
+        drop_holder(stack[depth - 1]);
     }
     depth = depth > 0 ? depth : 1;
     stack[depth - 1] = context;
@@ -230,7 +230,7 @@ CUresult sim_primary_get(uint32_t device, CUcontext *context)
         CUcontext fresh = NULL;
         result = create(device, kept == NULL ? 0 : kept->flags, sim_seat.node->settings.context_bytes, &fresh);
         if (result == CUDA_SUCCESS && kept != NULL) {
-            fresh->references = kept->references; /* a reset took the context, and nobody's retain */
+            fresh->references = kept->references; /* a reset ends the context and takes no retain away */
             *kept = *fresh;
             kept->legacy.context = kept;
             for (uint32_t i = 0; i < SIM_OWN; i++) {

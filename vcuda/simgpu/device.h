@@ -1,8 +1,8 @@
 /*
  * The state of a simulated node, as it lies in memory shared by every process that uses its GPUs.
  *
- * There is no arbiter process. A device's state is advanced from its own clock to the present by whichever process calls
- * the driver next: new work can only arrive at the present, so the past can be computed late and still be exact.
+ * There is no arbiter process. The next process that calls the driver advances a device's state from its own clock to the
+ * present: new work can only arrive at the present, so the past can be computed late and still be exact.
  * Everything here is plain arrays and indices, never pointers: each process maps the node at another address, and a process
  * killed in the middle of a change must leave something that can be repaired.
  */
@@ -105,7 +105,7 @@ struct sim_device {
     uint64_t random;
     uint64_t busy[SIM_CONTEXTS / 64]; /* bit per context with pending operations */
     uint64_t used_bytes;
-    uint32_t handle_top; /* entries of handles and events that were ever used: nobody looks beyond */
+    uint32_t handle_top; /* entries of handles and events that were ever used: no search goes beyond */
     uint32_t event_top;
     uint32_t event_next; /* where to look for a free event first */
     uint32_t reserved;

@@ -40,7 +40,7 @@ struct CUctx_st {
     uint32_t blocking;   /* bit per channel that a stream ordered with the legacy stream uses */
     uint32_t references; /* retains of a primary context; of others, how often they were attached besides */
     int alive;
-    uint64_t life;       /* tells the lives of a primary context, whose handle stays the same, apart */
+    uint64_t life;       /* differs between the lives of a primary context, whose handle stays the same */
     uint64_t limits[16];
     struct CUstream_st legacy;
     struct CUstream_st per_thread[SIM_OWN]; /* threads beyond share them: their order is stricter than a real driver's */
@@ -107,7 +107,7 @@ uint64_t sim_tail(CUcontext context, uint32_t channel);
 int sim_reached(CUcontext context, uint32_t channel, uint64_t position);
 void sim_await_context(CUcontext context);
 
-/* Kernels that spin until the host writes a word: only this process can see the word, so it tells the device. */
+/* Kernels that spin until the host writes a word: only this process can see the word, so it writes it to the device. */
 void sim_poll_flags(CUcontext context);
 /* Lets a blocked operation at this position go on: a flag that was seen, a host function that has run. */
 void sim_release_op(CUcontext context, uint32_t channel, uint64_t position);

@@ -12,7 +12,7 @@ struct CUgraphNode_st {
     uint64_t alloc_bytes; /* of a node that allocates */
     uint32_t device;      /* and where */
     uint64_t address;     /* of what a node made by hand allocates or frees */
-    uint64_t free_bytes;  /* of a node that frees: what nobody has taken over yet */
+    uint64_t free_bytes;  /* of a node that frees: what no allocation has taken over yet */
     int takes_over;       /* allocates where another has freed */
     CUgraph child;
 };

@@ -4,7 +4,7 @@
 
 #include "driver.h"
 
-/* A device, an entry there, and the serial that tells this use of the entry from earlier ones. */
+/* A device, an entry there, and a serial that differs between this use of the entry and earlier ones. */
 struct sim_physical {
     uint32_t device;
     uint32_t index;

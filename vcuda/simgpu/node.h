@@ -21,7 +21,7 @@ struct sim_seat {
 int sim_node_join(struct sim_seat *seat, int as_client);
 void sim_node_leave(struct sim_seat *seat);
 
-/* The inode of this process's PID namespace, by which one pid is told from another's; 0 where there is no /proc. */
+/* The inode of this process's PID namespace: equal pids of two namespaces are two processes; 0 where there is no /proc. */
 uint64_t sim_pid_namespace(void);
 
 /* Locks a device and brings it to the present. Every use of a device's fields stands between these two. */

@@ -119,7 +119,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devic
     return list(device, &processes->numProcArrayEntries, processes->procArray, sizeof *processes->procArray);
 }
 
-static nvmlReturn_t nobody(nvmlDevice_t device, unsigned int *count)
+static nvmlReturn_t list_none(nvmlDevice_t device, unsigned int *count)
 {
     nvmlReturn_t result = nvml_check(device);
     if (result == NVML_SUCCESS) {
@@ -128,17 +128,17 @@ static nvmlReturn_t nobody(nvmlDevice_t device, unsigned int *count)
     return result;
 }
 
-#define NOBODY(name, type)                                                                        \
+#define LISTS_NONE(name, type)                                                                    \
     SIM_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos)           \
     {                                                                                             \
         (void)infos;                                                                              \
-        return nobody(device, count);                                                             \
+        return list_none(device, count);                                                          \
     }
-NOBODY(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
-NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
-NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
-NOBODY(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
+LISTS_NONE(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+LISTS_NONE(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
+LISTS_NONE(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+LISTS_NONE(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+LISTS_NONE(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 
 static unsigned int percent(uint64_t part_ns)
 {

@@ -6,7 +6,7 @@
 #include "capture.h"
 #include "memory.h"
 
-/* How a pool grows. A real driver's step is its own affair too: who counts must ask the pool. */
+/* How a pool grows. A real driver's step is not documented either: a caller that counts must ask the pool. */
 #define STEP sim_seat.node->settings.pool_step
 #define UNIT 512ULL
 

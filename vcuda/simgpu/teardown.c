@@ -1,4 +1,4 @@
-/* What happens to the state of processes that have ended, and of memory that nobody refers to any more. */
+/* Teardown: the state of processes that have ended, and memory without a reference. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -192,7 +192,7 @@ void sim_reap(const struct sim_seat *seat)
     pthread_mutex_unlock(&node->lock);
 }
 
-/* Who holds how much, counted anew. A group's figure changes in one step: those who read it take no lock. */
+/* Counts anew how much each group holds. A group's figure changes in one step: its readers take no lock. */
 static void repair_memory(struct sim_device *device, struct sim_truth *truth, uint32_t number)
 {
     uint64_t sums[SIM_TRUTH_GROUPS] = {0}, all = 0;

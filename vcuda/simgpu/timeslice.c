@@ -27,7 +27,7 @@ static uint32_t next_runnable(const struct sim_view *view, uint32_t from)
     return context;
 }
 
-/* Gives the compute engine to whoever's turn it is. A context without work gives way at once. */
+/* Gives the compute engine to the context whose turn it is. A context without work gives way at once. */
 static void choose(const struct sim_view *view)
 {
     struct sim_device *device = view->device;

@@ -30,7 +30,7 @@ uint64_t sim_earliest(const struct sim_device *device, uint32_t context, uint32_
 void sim_settle(const struct sim_view *view, uint32_t context);
 /* The first context at or after this one, around the ring, that has operations pending; SIM_NONE when none has. */
 uint32_t sim_next_busy(const struct sim_device *device, uint32_t from);
-/* Lets idle copy engines take the next copy. They work beside the compute engine, whoever's slice it is. */
+/* Lets idle copy engines take the next copy. They work beside the compute engine in each context's slice. */
 void sim_start_copies(struct sim_device *device);
 /* True while the context has something that the compute engine can work on. */
 int sim_runnable(const struct sim_view *view, uint32_t context);

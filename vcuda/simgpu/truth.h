@@ -1,6 +1,7 @@
 /*
- * Who really occupied the GPU and held its memory, in a file of its own that no driver call reveals. Tests read it; what they
- * test must not. Each device's part, and the records of its contexts, are guarded by that device's lock; the groups by the node's.
+ * The processes that really occupied the GPU and held its memory, in a file that no driver call reveals. Tests read it; the
+ * code under test must not. A device's lock guards the device's part and the records of its contexts; the node's lock guards
+ * the groups.
  */
 #ifndef SIMGPU_TRUTH_H
 #define SIMGPU_TRUTH_H
@@ -60,8 +61,8 @@ uint32_t sim_truth_group(struct sim_truth *truth, const char *label);
 uint32_t sim_truth_open_context(struct sim_truth *truth, uint32_t device, uint32_t pid, uint32_t group, uint64_t now_ns);
 void sim_truth_occupied(struct sim_truth *truth, uint32_t device, uint32_t context, uint64_t from_ns, uint64_t to_ns,
                         uint64_t solo_ns);
-/* What is taken is told here before the device's own state changes, and what is given back after: killed in between, the
- * truth is too much until the device is repaired, never too little. */
+/* Call it before the device's state takes memory, and after the device's state gives memory back: if the process is killed
+ * in between, the truth is too much until the device is repaired, never too little. */
 void sim_truth_memory(struct sim_truth *truth, uint32_t device, uint32_t context, int64_t change);
 
 #endif

@@ -9,7 +9,7 @@ int device_index(CUdevice ordinal);
 
 /* The current context and the index of its device: false when there is no context, or not on a device of ours. */
 bool current_device(CUcontext *context, int *index);
-/* The same of the context that a stream is of: a launch goes there, whichever context is current. */
+/* The same for the context of a stream: a launch runs in the stream's context, not in the current one. */
 bool stream_device(CUstream stream, CUcontext *context, int *index);
 /* The context that any thread may make current to ask about what is of this one: a green context may be current to one thread
  * only (CUDA 12.4 to 12.9), and its device's primary one serves. */

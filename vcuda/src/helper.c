@@ -22,10 +22,10 @@
 /* 1 once the helper is known to live by the ledger (ledger_begin_life). Atomic. */
 static int begun;
 
-/* Told to stop at exit, before the driver's own end: calls into it afterwards would find it half gone. Atomic. */
+/* Set at exit, before the driver ends: calls into the driver afterwards would find it half torn down. Atomic. */
 static int stopping, stopped;
 
-/* What needs no haste: once for the container, by whichever process comes first. */
+/* Work that may wait: the first process of the container that comes here does it for all. */
 static void take_care(uint64_t now)
 {
     uint64_t last = __atomic_load_n(&ledger->swept_ns, __ATOMIC_RELAXED);

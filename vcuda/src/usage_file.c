@@ -77,7 +77,8 @@ static void write_record(int file)
     cut_to_size(file, sizeof usage);
 }
 
-/* A file that another user of the container made is replaced: the folder is everybody's, the counters are in the ledger. */
+/* Replaces a file that another user of the container made: all users may write to the folder, and the counters are in the
+ * ledger. */
 static int open_record(void)
 {
     static const int how = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* Writes the record if nobody of the container did within the last second; `now`: in any case. */
+/* Writes the record if no process of the container did within the last second; `now`: in any case. */
 void usage_write(bool now);
 
 #endif

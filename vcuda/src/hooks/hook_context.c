@@ -74,13 +74,13 @@ static unsigned int uses_of(CUcontext context)
     return primary ? 0 : row.count;
 }
 
-/* With `whoever` it ends for all who use it. One that was made past us, which the driver has ways for, may end with any call. */
-static CUresult end(CUcontext context, bool whoever, __typeof__(cuCtxDestroy_v2) *driver_does)
+/* With `for_all_users` the context ends for all its users. One that the driver made without the shim may end with any call. */
+static CUresult end(CUcontext context, bool for_all_users, __typeof__(cuCtxDestroy_v2) *driver_does)
 {
     unsigned int uses = uses_of(context);
     struct allocation row;
     struct context_memory memory;
-    if (uses == 1 || (uses != 0 && whoever)) {
+    if (uses == 1 || (uses != 0 && for_all_users)) {
         context_memory_take(&memory, context, 0);
         CUresult result = driver_does(context);
         context_memory_settle(&memory, result == CUDA_SUCCESS);
@@ -94,11 +94,11 @@ static CUresult end(CUcontext context, bool whoever, __typeof__(cuCtxDestroy_v2)
     return result;
 }
 
-#define ENDS(name, whoever)                       \
-    EXPORT CUresult name(CUcontext context)       \
-    {                                             \
-        PASS_UNLESS_ACTIVE(name, context);        \
-        return end(context, whoever, REAL(name)); \
+#define ENDS(name, for_all_users)                       \
+    EXPORT CUresult name(CUcontext context)             \
+    {                                                   \
+        PASS_UNLESS_ACTIVE(name, context);              \
+        return end(context, for_all_users, REAL(name)); \
     }
 
 ENDS(cuCtxDestroy, false)
@@ -150,7 +150,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return retain_primary(context, device);
 }
 
-/* The device's contexts that were made past us: the primary one may be among them. */
+/* The device's contexts that the driver made without the shim: the primary one may be among them. */
 static void unknown_contexts_end(int index)
 {
     CUcontext context;
@@ -160,9 +160,9 @@ static void unknown_contexts_end(int index)
             context_memory_unknown_ends(context);
 }
 
-/* The last release ends the primary context, and so does a reset, which takes nobody's retain away. Whether it ended the
- * driver says: it knows also of retains that were made past us. */
-static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimaryCtxRelease_v2) *driver_does)
+/* The last release ends the primary context. So does a reset (`for_all_users`), which takes no retain away. The driver says
+ * whether the context ended: it also knows the retains that were made without the shim. */
+static CUresult release_primary(CUdevice device, bool for_all_users, __typeof__(cuDevicePrimaryCtxRelease_v2) *driver_does)
 {
     struct context_memory memory;
     int index = device_index(device);
@@ -171,7 +171,7 @@ static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimary
     struct process *us = process();
     pthread_mutex_lock(&us->contexts);
     CUcontext primary = us->primary[index];
-    bool taken = primary != NULL && (whoever || us->retains[index] == 1);
+    bool taken = primary != NULL && (for_all_users || us->retains[index] == 1);
     if (taken)
         context_memory_take(&memory, primary, index);
     if (primary == NULL)
@@ -182,7 +182,7 @@ static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimary
         context_memory_take(&memory, primary, index);
     if (gone || taken)
         context_memory_settle(&memory, gone);
-    if (result == CUDA_SUCCESS && !whoever && us->retains[index] != 0)
+    if (result == CUDA_SUCCESS && !for_all_users && us->retains[index] != 0)
         us->retains[index]--;
     if (gone)
         us->primary[index] = NULL;
@@ -190,17 +190,17 @@ static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimary
     return result;
 }
 
-#define LETS_GO(name, whoever)                      \
-    EXPORT CUresult name(CUdevice device)           \
-    {                                               \
-        PASS_UNLESS_ACTIVE(name, device);           \
-        return let_go(device, whoever, REAL(name)); \
+#define RELEASES_PRIMARY(name, for_all_users)                      \
+    EXPORT CUresult name(CUdevice device)                          \
+    {                                                              \
+        PASS_UNLESS_ACTIVE(name, device);                          \
+        return release_primary(device, for_all_users, REAL(name)); \
     }
 
-LETS_GO(cuDevicePrimaryCtxRelease, false)
-LETS_GO(cuDevicePrimaryCtxRelease_v2, false)
-LETS_GO(cuDevicePrimaryCtxReset, true)
-LETS_GO(cuDevicePrimaryCtxReset_v2, true)
+RELEASES_PRIMARY(cuDevicePrimaryCtxRelease, false)
+RELEASES_PRIMARY(cuDevicePrimaryCtxRelease_v2, false)
+RELEASES_PRIMARY(cuDevicePrimaryCtxReset, true)
+RELEASES_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
 
 /* A green context is a part of the primary one, which the driver keeps alive for it: so do we, and the charge is that
  * one's. What the part takes beyond, the node sees. */
@@ -213,7 +213,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
         return result;
     result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
     if (result != CUDA_SUCCESS) {
-        let_go(device, false, REAL(cuDevicePrimaryCtxRelease_v2));
+        release_primary(device, false, REAL(cuDevicePrimaryCtxRelease_v2));
         return result;
     }
     REAL(cuCtxFromGreenCtx)(&context, *green);
@@ -246,7 +246,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
         context_memory_settle(&memory, result == CUDA_SUCCESS);
     if (result == CUDA_SUCCESS) {
         allocations_take(&process()->allocations, KIND_PART, row.owner, &part);
-        let_go(device, false, REAL(cuDevicePrimaryCtxRelease_v2));
+        release_primary(device, false, REAL(cuDevicePrimaryCtxRelease_v2));
     } else {
         allocations_put(&process()->allocations, &row);
     }

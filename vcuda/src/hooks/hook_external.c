@@ -1,4 +1,4 @@
-/* hook_external.c: memory of Vulkan, Direct3D or NvSci that is imported. Nobody else in the container counts it. */
+/* hook_external.c: imported memory of Vulkan, Direct3D or NvSci. Nothing else in the container charges it. */
 #include "hooks/hook.h"
 #include "memory/granule.h"
 

@@ -1,7 +1,7 @@
 /* hook_graph.c: graphs are launched in their turn, and what they allocate is charged before it is mapped.
  *
- * Which graphs allocate is found when they are instantiated, whichever way their nodes were added (by hand, by capture,
- * in a graph inside another): so none of the many functions that add nodes needs a hook.
+ * The shim looks for allocations when a graph is instantiated. A graph then has all its nodes, added by hand, by capture or
+ * in a graph inside another: so none of the many functions that add nodes needs a hook.
  */
 #include "hooks/hook.h"
 #include "memory/graph_memory.h"

@@ -1,7 +1,7 @@
 /* hook_module.c: the variables of modules and libraries are device memory.
  *
- * They are charged once the driver has accepted the image: before that nobody knows whether it is one. What does not fit is
- * unloaded again at once.
+ * The shim charges them once the driver has accepted the image: before that the bytes may be no image at all. It unloads at
+ * once what does not fit.
  */
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -73,7 +73,7 @@ static CUresult from_pool(struct call *call)
 FROM_POOL(cuMemAllocFromPoolAsync, cuMemFreeAsync, stream)
 FROM_POOL(cuMemAllocFromPoolAsync_ptsz, cuMemFreeAsync_ptsz, PER_THREAD(stream))
 
-/* The pool from which the driver takes it: the current one of the stream's device, whichever context is current. */
+/* The pool from which the driver takes it: the current pool of the stream's device, not of the current context's. */
 static CUmemoryPool pool_of(CUstream stream)
 {
     CUcontext context, popped;
@@ -196,7 +196,7 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *proper
     return result;
 }
 
-/* Nothing can be allocated from an imported pool, and what it has is charged to whoever made it. */
+/* Nothing can be allocated from an imported pool, and what it has is charged to the process that made it. */
 EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *shareable, CUmemAllocationHandleType type,
                                                    unsigned long long flags)
 {

@@ -1,4 +1,4 @@
-/* hook_stream.c: streams that capture are left alone; streams that end are let go of. */
+/* hook_stream.c: the pacer asks the driver nothing about streams that capture, and forgets streams that end. */
 #include "hooks/hook.h"
 #include "time/pacer.h"
 
@@ -33,7 +33,8 @@ BEGINS(cuStreamBeginRecaptureToGraph_ptsz, RECAPTURE, stream, mode, graph, callb
 BEGINS(cuStreamBeginCaptureToCig, (CUstream stream, CUstreamCigCaptureParams *parameters), stream, parameters)
 BEGINS(cuStreamBeginCaptureToCig_ptsz, (CUstream stream, CUstreamCigCaptureParams *parameters), stream, parameters)
 
-/* Whatever it answers: one that was spoilt ends here too, and one that this stream did not begin does not. */
+/* The result does not say whether the capture ended: a capture that was invalidated ends here with an error, and one that
+ * this stream did not begin does not end. */
 #define ENDS(name)                                                                                                 \
     EXPORT CUresult name(CUstream stream, CUgraph *graph)                                                          \
     {                                                                                                              \

@@ -1,7 +1,7 @@
-/* hook_virtual.c: physical memory of its own right. It is charged to its maker until nobody refers to it: handles,
- * mappings and bindings of this process are counted here; what descriptors or other processes hold is left to the
- * container's orphans, which end when the node sees the driver's figure fall. So is what lies under sparse arrays: when a
- * stream lets go of it is not ours to see. */
+/* hook_virtual.c: physical memory of its own right. It is charged to its maker until it has no reference: handles,
+ * mappings and bindings of this process are counted here. What descriptors or other processes hold goes to the container's
+ * orphans, which end when the node sees the driver's figure fall. Memory under sparse arrays goes there, too: the shim cannot
+ * see when a stream releases it. */
 #include "hooks/hook.h"
 #include "memory/physical.h"
 
@@ -87,7 +87,7 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloca
     return result;
 }
 
-/* Whoever exported it pays. Where this process did, the handle that it gets is one more reference to its own. */
+/* The exporter pays. If this process exported it, the handle that it gets is one more reference to its own. */
 EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
                                                CUmemAllocationHandleType type)
 {

@@ -111,7 +111,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, n
     return NVML_SUCCESS;
 }
 
-/* Neither graphics nor MPS: the processes of other containers are nobody's business here. */
+/* Neither graphics nor MPS: a container does not see the processes of other containers. */
 #define LISTS_NONE(name, type)                                                      \
     EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos) \
     {                                                                               \

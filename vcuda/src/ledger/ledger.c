@@ -88,8 +88,8 @@ void ledger_set_total(struct ledger_device *device, uint64_t total)
         device->peak = total + device->overhead;
 }
 
-/* The clock is read last: whatever was noted before it is forgotten. Killed on the way, the next owner mends, and
- * that begins the window anew. */
+/* Reads the clock last, after it has cleared what was noted before. If the process is killed on the way, the next owner of
+ * the lock repairs the ledger, which begins the window anew. */
 void ledger_begin_window(struct ledger *ledger, int device)
 {
     struct ledger_device *shared = &ledger->devices[device];

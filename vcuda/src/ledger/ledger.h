@@ -2,7 +2,7 @@
  *
  * The one truth is ledger_slot.charged: for each process and device one 8-byte word, changed by one store under
  * the lock. Everything else that the admission needs (the total of a device) is derived from these words and
- * computed anew by whoever finds that the last owner of the lock died. So there is no instruction at which a
+ * computed anew by the process that finds that the last owner of the lock died. So there is no instruction at which a
  * SIGKILL could leave a sum that is wrong: either the word was written or it was not.
  *
  * A process charges before it asks the driver and discharges after the driver has freed, so what it holds is
@@ -63,7 +63,7 @@ struct ledger_device {
 
 /* What a process shares with others; both atomic. */
 struct ledger_sharing {
-    uint64_t exported[VCUDA_MAX_DEVICES]; /* of `charged`, what others may go on holding when it has let go, or is dead */
+    uint64_t exported[VCUDA_MAX_DEVICES]; /* part of `charged` that others may hold after this process freed it or died */
     uint64_t imported;                    /* allocations of other processes that it has open */
     uint64_t reserved[7];
 };
@@ -96,7 +96,7 @@ _Static_assert(sizeof(struct ledger_slot) == VCUDA_LEDGER_SLOT_SIZE, "what the n
 _Static_assert(LEDGER_SLOTS == VCUDA_LEDGER_SLOTS, "what the node agent reads");
 _Static_assert(offsetof(struct ledger_slot, pid) == 8 && offsetof(struct ledger_slot, start_time) == 16, "and of each slot");
 
-/* Maps the file and initialises it if nobody has. NULL with a reason when it is missing, of another size, of
+/* Maps the file and initialises it if no process has. NULL with a reason when it is missing, of another size, of
  * another version or not writable. */
 struct ledger *ledger_open(const char *path, char *reason, size_t reason_size);
 
@@ -128,8 +128,8 @@ int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint
  * way in other threads it stays the living process's, until a sweep finds that gone. */
 void ledger_detach(struct ledger *ledger, int slot);
 
-/* By the helper thread of the slot's process: from now on until ledger_end_life by the same thread, others find by the
- * kernel's word when it ends, whatever ends it. */
+/* The helper thread of the slot's process calls both. In between, the kernel marks the end of that thread, even by SIGKILL,
+ * in the ledger, and ledger_life_ended finds it. */
 bool ledger_begin_life(struct ledger *ledger, int slot);
 void ledger_end_life(struct ledger *ledger, int slot);
 /* Whether the helper thread of the slot's process ended so long ago that no thread of it is left. */
@@ -157,7 +157,7 @@ void ledger_export(struct ledger *ledger, int slot, int device, uint64_t bytes);
 void ledger_import(struct ledger *ledger, int slot, int change);
 /* Whether some process that lives, or died after this time, has memory of others open. */
 bool ledger_imports_open(const struct ledger *ledger, uint64_t died_since_ns);
-/* Moves what the slot's process has let go of, and others may hold, to the container's orphans. False when there is no slot
+/* Moves what the slot's process has released, and others may hold, to the container's orphans. False when there is no slot
  * for them: then nothing has changed. Takes the lock itself. */
 bool ledger_orphan(struct ledger *ledger, int slot, int device, uint64_t bytes);
 

@@ -1,10 +1,10 @@
 /* ledger_life.c: whether a process still lives, for processes that cannot look it up by its pid: those of other pid
- * namespaces, and of the container's next start. Its helper thread holds a robust mutex in the ledger; when that thread ends in
- * whichever way, the kernel says so in the mutex's word (futex(2)). Nobody else takes it: others read the word alone. Unlike a
- * lock on a file it survives closed descriptors and forks.
+ * namespaces, and of the container's next start. Its helper thread holds a robust mutex in the ledger; when that thread ends,
+ * even by SIGKILL, the kernel marks the mutex's word (futex(2)). No other thread takes the mutex: others read the word alone.
+ * Unlike a lock on a file it survives closed descriptors and forks.
  *
- * The mutex lies in memory that every program of the container can write to, and the C library trusts the list in it: so it is
- * put right before the mutex is let go. */
+ * The mutex lies in memory that every program of the container can write to, and the C library trusts the list in it: so the
+ * thread repairs the list before it unlocks the mutex. */
 #include <linux/futex.h>
 
 #include "clock.h"

@@ -20,7 +20,7 @@ static __thread struct {
     __typeof__(((pthread_mutex_t *)0)->__data.__list) list;
 } held __attribute__((tls_model("initial-exec")));
 
-static int given_up; /* 1 since the lock could not be had: who tries again waits less. Atomic */
+static int given_up; /* 1 since the lock could not be had: the next attempt waits less. Atomic */
 
 bool ledger_make_mutex(pthread_mutex_t *lock)
 {

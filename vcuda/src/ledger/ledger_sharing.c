@@ -1,5 +1,5 @@
-/* ledger_sharing.c: memory that other processes have open. Who made it pays for it; what of it outlives the maker's last
- * reference is charged to a slot of a process that never was, dead from the beginning: the container's orphans. */
+/* ledger_sharing.c: memory that other processes have open. Its maker pays for it. What outlives the maker's last reference is
+ * charged to a slot without a process, dead from the beginning: the container's orphans. */
 #include <string.h>
 
 #include "clock.h"

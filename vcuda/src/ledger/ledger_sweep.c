@@ -115,7 +115,7 @@ static uint64_t above(uint64_t bytes, uint64_t others)
 /* What the dead have charged that the driver held no more at a sample that lies in the window. At that moment the
  * total was `low` or more, and whatever the living had charged and settled the driver held: what it did not hold of
  * the rest was the dead's. And what was charged to those dead by then, it held at most in whole. */
-static uint64_t let_go(const struct ledger *ledger, int device, uint64_t held, uint64_t sampled_ns)
+static uint64_t released(const struct ledger *ledger, int device, uint64_t held, uint64_t sampled_ns)
 {
     uint64_t by_total = above(ledger->devices[device].low, held + unsettled_bytes(ledger, device, sampled_ns));
     uint64_t by_dead = above(dead_bytes(ledger, device, sampled_ns), held);
@@ -124,7 +124,7 @@ static uint64_t let_go(const struct ledger *ledger, int device, uint64_t held, u
 
 /* A sample is read from the driver at some moment between its time and now. It is of use only when it was begun in the
  * window, since of earlier moments nothing is noted. `high` is the most that was charged in it: what the driver held
- * beyond that, nobody is charged for. */
+ * beyond that, no process is charged for. */
 void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *page, uint64_t now_ns)
 {
     struct ledger_device *shared = &ledger->devices[device];
@@ -142,8 +142,8 @@ void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *
     } else if (page->driver_sampled_ns > shared->settled_ns) { /* another process may have used it by now */
         uint64_t held = page->driver_bytes;
         uint64_t overhead = above(held, shared->high);
-        /* Also when nothing is let go: slots of the dead with nothing left in them become free. */
-        release_dead(ledger, device, let_go(ledger, device, held, page->driver_sampled_ns), page->driver_sampled_ns, false);
+        /* Also when the driver released nothing: slots of the dead with nothing left in them become free. */
+        release_dead(ledger, device, released(ledger, device, held, page->driver_sampled_ns), page->driver_sampled_ns, false);
         __atomic_store_n(&shared->overhead, overhead, __ATOMIC_RELAXED); /* ledger_held reads it unlocked */
         ledger_begin_window(ledger, device);
         if (shared->total + overhead > shared->peak)

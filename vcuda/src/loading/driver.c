@@ -108,7 +108,7 @@ static void *driver_handle(void *handle)
     return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
 }
 
-/* One thread's find is everybody's. Whoever comes later waits for a copy of memory, and for nothing else. */
+/* The first thread publishes its driver for all. A later thread waits for a copy of memory, and for nothing else. */
 static void publish(const struct found *found)
 {
     static int taken; /* atomic */

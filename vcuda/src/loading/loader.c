@@ -1,6 +1,6 @@
 /* loader.c: dlsym and dlvsym, interposed.
  *
- * RTLD_DEFAULT and RTLD_NEXT depend on who calls: loader_entry.S jumps to the real function for them, so that the caller's
+ * RTLD_DEFAULT and RTLD_NEXT depend on the caller: loader_entry.S jumps to the real function for them, so that the caller's
  * return address is what the loader sees.
  */
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ static bool lies_in(const void *address, const char *stem)
     return begins(file_of(info.dli_fname), stem);
 }
 
-/* Of several drivers in one process the first that was used serves all who ask: two at once would each know but half
+/* Of several drivers in one process the first that was used serves all callers: two at once would each know but half
  * of the program's contexts, and one of them would go past the limit. */
 static void *of_driver(void *handle, const char *name, void *real)
 {

@@ -1,4 +1,4 @@
-/* real_dlsym.h: the dynamic loader's own dlsym and dlvsym, which the shim hides from everybody else. */
+/* real_dlsym.h: the dynamic loader's own dlsym and dlvsym, which the shim hides from all other code. */
 #ifndef VCUDA_REAL_DLSYM_H
 #define VCUDA_REAL_DLSYM_H
 
@@ -7,7 +7,7 @@
 typedef void *dlsym_function(void *, const char *);
 typedef void *dlvsym_function(void *, const char *, const char *);
 
-/* Set once by vcuda_loader_find, to the same value by whoever comes first; read by loader_entry.S. */
+/* vcuda_loader_find sets it, each thread to the same value; loader_entry.S reads it. */
 extern __attribute__((visibility("hidden"))) dlsym_function *vcuda_real_dlsym;
 extern __attribute__((visibility("hidden"))) dlvsym_function *vcuda_real_dlvsym;
 __attribute__((visibility("hidden"))) void vcuda_loader_find(void);

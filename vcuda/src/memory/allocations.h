@@ -39,7 +39,7 @@ struct allocation {
     uint16_t kind;
 };
 
-/* Others may hold it after this process has let go of it. */
+/* Other processes may hold it after this process has freed it. */
 static inline bool allocation_exported(const struct allocation *allocation)
 {
     unsigned kind = allocation->kind;

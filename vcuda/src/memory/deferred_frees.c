@@ -137,7 +137,7 @@ bool deferred_frees_settle(void)
     return any;
 }
 
-/* Under the lock, which is let go meanwhile. */
+/* The caller holds the lock; the function releases it meanwhile. */
 static void wait_for_asker(struct deferred_frees *all)
 {
     uint64_t until = clock_ns() + LONGEST_WAIT_NS;

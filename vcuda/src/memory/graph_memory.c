@@ -29,7 +29,7 @@ static void settle(int index, struct graph_device *device, uint64_t set_aside)
     device->charged = reserved;
 }
 
-/* Under the lock. What is reserved and in nobody's use serves first. */
+/* Under the lock. Reserved memory that no graph uses serves first. */
 static CUresult grow(int index, struct graph_device *device, uint64_t most, graph_action *action, void *call)
 {
     uint64_t reserved = attribute(device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, 0);

@@ -14,7 +14,7 @@
 #include "config.h"
 
 struct graph_memory {
-    pthread_mutex_t lock; /* guards the rows, and the growing: who grows one knows by how much */
+    pthread_mutex_t lock; /* guards the rows, and the growing: the thread that grows one knows by how much */
     uint32_t executables; /* how many that allocate were ever made; atomic */
     struct graph_device {
         CUcontext context; /* that allocated first: it takes the memory along when it ends */

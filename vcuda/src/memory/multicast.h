@@ -22,7 +22,7 @@ void multicast_bound(const struct binding *binding);
 /* Unbinds what lies whole in the range, one by one. What the range covers besides is left in `offset` and `size`. */
 CUresult multicast_unbind(CUmemGenericAllocationHandle object, CUdevice ordinal, uint64_t *offset, uint64_t *size);
 /* The last reference to an object is about to go, and its bindings with it. With `elsewhere` another process may have it:
- * then nobody knows when the driver lets go of the memory. */
+ * then the shim cannot know when the driver frees the memory. */
 void multicast_ends(CUmemGenericAllocationHandle object, bool elsewhere);
 
 #endif

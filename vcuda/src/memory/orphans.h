@@ -1,4 +1,4 @@
-/* orphans.h: memory that other processes may hold after its maker has let go of it, or dies. */
+/* orphans.h: memory that other processes may hold after its maker has freed it, or has died. */
 #ifndef VCUDA_ORPHANS_H
 #define VCUDA_ORPHANS_H
 
@@ -11,8 +11,8 @@ void others_may_hold(int index, uint64_t bytes);
 /* This process opened memory of another (+1), or closed it. */
 void opened_of_others(int change);
 
-/* After the driver let go of a loose charge of this process: gone, or, where it was exported, the container's until the
- * node has seen the driver release it. */
+/* After the driver freed a loose charge of this process: discharges it, or, if it was exported, leaves it to the container
+ * until the node has seen the driver release it. */
 void give_up(const struct allocation *allocation);
 /* The same for a part of something exported. */
 void orphan(int index, uint64_t bytes);

@@ -1,4 +1,4 @@
-/* physical.h: references to physical memory, whichever hook takes or drops them. */
+/* physical.h: references to physical memory, for all hooks that take or drop them. */
 #ifndef VCUDA_PHYSICAL_H
 #define VCUDA_PHYSICAL_H
 

@@ -121,7 +121,7 @@ static struct pool *row_to_use(CUmemoryPool pool)
     return row;
 }
 
-/* Under the lock: the driver let go of so much, unsettled before. */
+/* Under the lock: the driver released so much, unsettled before. */
 static void given_back(const struct pool *row, uint64_t bytes)
 {
     if (row->exported)
@@ -130,8 +130,8 @@ static void given_back(const struct pool *row, uint64_t bytes)
         discharge(row->index, bytes);
 }
 
-/* Under the lock: what is in use of the pool now. Calls that are under way may be counted twice, and never not at all: whoever
- * takes something meanwhile keeps the older figure, which is higher. */
+/* Under the lock: what is in use of the pool now. It counts calls that are under way once or twice, never not at all: a thread
+ * that takes something meanwhile keeps the older figure, which is higher. */
 static void settle_use(struct pool *row)
 {
     uint64_t taken = __atomic_load_n(&row->taken, __ATOMIC_SEQ_CST);
@@ -227,7 +227,7 @@ bool pools_taken(struct pool *row, uint64_t bytes)
     taken(row, bytes);
     if (likely(attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged) <= charged))
         return true;
-    pthread_mutex_lock(&all->lock); /* what is free of it did not hang together, or another stream has still to let go of it */
+    pthread_mutex_lock(&all->lock); /* its free memory is in pieces, or another stream has yet to release it */
     bool fits = settle(row, 0, false);
     pthread_mutex_unlock(&all->lock);
     return fits;
@@ -283,7 +283,7 @@ CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(
         pthread_mutex_unlock(&all->lock);
         return row == NULL ? CUDA_ERROR_OUT_OF_MEMORY : allocate(call);
     }
-    settle_use(row); /* since it was last settled, streams have let go of some */
+    settle_use(row); /* streams have released some since it was last settled */
     bool fits = take(row, bytes);
     if (!fits) {
         result = grow(row, bytes, allocate, release, call);
@@ -303,7 +303,7 @@ void pools_settle(CUmemoryPool pool)
 {
     struct pools *all = &process()->pools;
     if (pool == NULL && pthread_mutex_trylock(&all->lock) != 0)
-        return; /* who grows a pool may be in the driver for long */
+        return; /* a thread that grows a pool may be in the driver for long */
     if (pool != NULL)
         pthread_mutex_lock(&all->lock);
     for (struct pool *row = first_row(); row != NULL; row = row->next)

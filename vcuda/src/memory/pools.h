@@ -26,7 +26,7 @@ struct pool {
 
 /* Pools that this process has made, imported or allocated from. */
 struct pools {
-    pthread_mutex_t lock;  /* guards the rows but their atomics, and the growing of pools: who grows one knows by how much */
+    pthread_mutex_t lock;  /* guards the rows but their atomics, and growth: the thread that grows a pool knows by how much */
     uint64_t shrinking_ns; /* CLOCK_MONOTONIC when something last happened after which pools give memory back; atomic */
     struct pool *rows;     /* atomic; rows are added at the front */
     CUmemoryPool current[VCUDA_MAX_DEVICES]; /* by index, which pool the device allocates from; NULL: to be asked. Atomic */
@@ -52,7 +52,7 @@ bool pools_taken(struct pool *pool, uint64_t bytes);
 /* An allocation that may make the pool grow: charge the growth, let `allocate` do it, settle by what the pool then has. Where
  * that is past the limit, `release` frees what was allocated, and the answer is that there is no memory. */
 CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call);
-/* What was allocated is freed again, since the pool grew past the limit: it stays charged until the driver lets go of it. */
+/* Frees an allocation, since the pool grew past the limit: it stays charged until the driver has released it. */
 void pools_over(struct pool *pool);
 
 /* Settles a pool that may have shrunk; NULL: all of the process, unless another thread is at it. */

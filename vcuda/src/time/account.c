@@ -17,7 +17,7 @@ static bool fresh(uint64_t seen_ns, uint64_t now_ns, uint64_t within_ns)
     return seen_ns != 0 && seen_ns + within_ns > now_ns;
 }
 
-/* Processes of this container with work on the device, at least one: who shares a span. `since` is when the earliest of
+/* Processes of this container with work on the device, at least one: they share a span. `since` is when the earliest of
  * what they have in flight began; UINT64_MAX: nothing is. */
 struct peers {
     uint64_t count, since;

@@ -9,7 +9,7 @@
 /* What a span shows of its launches. */
 struct span_cost {
     uint64_t work_ns; /* the GPU time that they took, as near as can be said */
-    uint64_t most_ns; /* what they cannot have taken more than, alone on the GPU; 0: nobody knows */
+    uint64_t most_ns; /* the most that they can have taken, alone on the GPU; 0: not known */
     bool disturbed;   /* what others began in their turns may have run beside them */
     uint64_t cut_ns;  /* what they were charged where that is less than they seemed to take; otherwise 0 */
 };
@@ -23,7 +23,7 @@ struct span_cost account_span(int index, uint64_t begin_ns, uint64_t end_ns, uin
 /* Counts launches whose time was charged with others'. */
 void account_launches(int index, uint32_t launches);
 
-/* Processes of this container that have or want work on the device, at least one: who shares what may be queued. */
+/* Processes of this container that have or want work on the device, at least one: they share what may be queued. */
 uint64_t account_contenders(int index);
 
 /* Gives what the turns since the last call were worth; returns the credit. */
@@ -33,7 +33,7 @@ int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns);
  * said so last. */
 void account_in_flight_since(int index, uint64_t since_ns);
 
-/* Tells the node and the container's other processes that this one has or wants work on the device. */
+/* Writes for the node and the container's other processes that this one has or wants work on the device. */
 void account_active(int index, uint64_t now_ns, bool waiting);
 
 /* Whether a launch on another device of the container was held in this time. What went on here may have waited for it. */

@@ -8,7 +8,7 @@
 /* All zero: nothing is known. */
 struct estimate {
     uint64_t mean_ns;                  /* of one launch of late: what to expect of the next; 0 while unknown */
-    uint64_t solo_ns;                  /* of one launch when nobody disturbs: near the least of late */
+    uint64_t solo_ns;                  /* of one launch without other work on the GPU: near the least of late */
     uint64_t steady_ns;                /* of work since launches last differed in length, less what since seemed longer */
     uint64_t known_ns, known_launches; /* sums of late, over spans in which the GPU never idled */
 };

@@ -1,5 +1,5 @@
-/* pacer.c: who asks is granted a batch, in the container's turn, while it has credit and little in flight. A batch becomes a
- * span when it is used up, goes quiet or loses its stream. */
+/* pacer.c: a thread that asks gets a batch in the container's turn, while the container has credit and little in flight. A
+ * batch becomes a span when it is used up, goes quiet or loses its stream. */
 #include "time/pacer.h"
 
 #include <pthread.h>
@@ -21,7 +21,7 @@
 #define QUIET_NS 2000000u     /* a batch that is open for longer is ended by the helper */
 #define BATCH_NS 500000u      /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
-#define LEAST_PAUSE_NS 20000u /* between looks of who waits in the turn */
+#define LEAST_PAUSE_NS 20000u /* between looks of a thread that waits in the turn */
 #define MOST_PAUSE_NS 250000u
 #define FEW 2u /* kernels of other streams, beside which one more may be launched as long as they fit into the turn */
 #define NO_END (UINT64_MAX - 1) /* the gate of a turn that does not end */
@@ -49,7 +49,7 @@ static bool take_batch(struct batch *batch, struct part *part)
     if (queue == NULL)
         return false;
     pthread_mutex_lock(&queue->lock);
-    if (__atomic_load_n(&batch->queue, __ATOMIC_RELAXED) == queue) { /* nobody else has ended it meanwhile */
+    if (__atomic_load_n(&batch->queue, __ATOMIC_RELAXED) == queue) { /* no other thread has ended it meanwhile */
         __atomic_store_n(&batch->turn, 0, __ATOMIC_RELAXED);
         uint32_t launches = batch->granted - __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
         CUstream stream = __atomic_load_n(&batch->stream, __ATOMIC_RELAXED);
@@ -134,8 +134,8 @@ static void make_key(void)
     pthread_key_create(&registry_key, thread_ends);
 }
 
-/* Makes this thread's batches known to the others. When it ends, nobody records their ends: no driver call is made by a
- * thread that ends. */
+/* Makes this thread's batches known to the others. When the thread ends, their ends stay unrecorded: a thread that ends makes
+ * no driver call. */
 static void register_thread(void)
 {
     pthread_once(&registry_once, make_key);
@@ -152,7 +152,7 @@ static void register_thread(void)
     pthread_setspecific(registry_key, ours);
 }
 
-/* Nobody launches by what was granted on it, and nobody asks the driver about it any more. */
+/* Afterwards no thread launches by a grant on the stream, and none asks the driver about it. */
 static void forget_stream(CUstream stream)
 {
     pthread_mutex_lock(&registry_lock);
@@ -256,7 +256,7 @@ static bool has_room(const struct queue *queue, struct wait *wait, uint64_t now_
     return false;
 }
 
-/* Estimates are 0 while nobody knows how long a kernel takes: what is in flight counts all the same. */
+/* Estimates are 0 until a kernel's time was measured: what is in flight counts all the same. */
 static uint64_t queued_in(const struct flow *flow)
 {
     return flow->in_flight_ns + flow->granted_ns + (flow->uses > 1);
@@ -275,7 +275,7 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
     bool turns = pacer_look(queue->index, now_ns, &turn);
     uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
     if (!turns || left >= turn.period_ns)
-        return BATCH_NS; /* nobody else is at work: the driver's own queue is the bound */
+        return BATCH_NS; /* no other process is at work: the driver's own queue is the bound */
     uint64_t part = part_of_turn(left, others), queued = queued_in_all(queue);
     /* Two of kernels up to 2 ms: what is launched behind the second may be what another GPU waits for. */
     uint64_t two = queue->estimate.mean_ns < IN_FLIGHT_NS ? 2 * queue->estimate.mean_ns + queue->estimate.mean_ns / 4 : 0;
@@ -317,8 +317,8 @@ static uint64_t suspect_of(const struct queue *queue, const struct flow *flow, u
     return oldest != 0 || config.device_count == 1 ? oldest : spans_on_other_devices(queue, estimate_ns);
 }
 
-/* Whether the launch is let go before its turn: what stands in another stream goes on for longer than it can take, so that it
- * may wait for this launch. It is charged as what runs over is. */
+/* Whether the launch may go before its turn: work of another stream takes longer than it can, so it may wait for this launch.
+ * The launch is charged like an overrun. */
 static bool awaited(struct queue *queue, const struct wait *wait)
 {
     uint64_t estimate, oldest = suspect_of(queue, wait->flow, &estimate);
@@ -359,8 +359,8 @@ static bool pause_in(struct queue *queue, struct wait *wait, uint64_t *now, stru
     return entered;
 }
 
-/* Waits for admission; under the queue's lock, which is let go meanwhile. Returns what is allowed, ns; 0: it was let go for
- * having waited as long as may be. `entered` is false where the context has ended. */
+/* Waits for admission; the caller holds the queue's lock, which the function releases meanwhile. Returns what is allowed, ns;
+ * 0: the launch has waited as long as it may. `entered` is false where the context has ended. */
 static uint64_t hold(struct queue *queue, struct flow *flow, struct before *before, bool *entered)
 {
     struct wait wait = {.flow = flow};
@@ -447,7 +447,7 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
     bool sample = there && spans_begin(queue, stream);
     pthread_mutex_lock(&queue->lock);
     if (there && queue->serial == serial) {
-        /* Of a thread's own default stream nobody else can say whether it is done: each launch is measured by itself. */
+        /* No other thread can ask whether a thread's own default stream is done: each launch is measured by itself. */
         bool alone = sample || captures_any() || stream == CU_STREAM_PER_THREAD;
         single = open_batch(queue, stream, batch, flow, alone ? 1 : grant(queue, work)) == 1;
     }
@@ -541,7 +541,7 @@ void pacer_capture_begins(CUstream stream)
 {
     captures_begin(stream);
     for (int i = 0; i < VCUDA_MAX_DEVICES; i++)
-        pacer_set_gate(i, 0); /* everybody asks again: a stream may join the capture */
+        pacer_set_gate(i, 0); /* all threads ask again: a stream may join the capture */
     forget_stream(stream);
 }
 

@@ -14,7 +14,7 @@
 /* What a thread may still launch on one stream without asking. Its owner writes it; the helper revokes it by
  * clearing `turn`, under the lock of `queue`. */
 struct batch {
-    CUstream stream;         /* written by the owner alone. Atomic: whoever ends a stream looks at everybody's */
+    CUstream stream;         /* written by the owner alone. Atomic: a thread that ends a stream reads those of all */
     const struct gate *gate; /* by which it is closed; the owner's alone */
     uint64_t turn;           /* the gate's value when it was granted; 0: nothing is granted. Atomic */
     uint32_t credits;        /* launches left; written by the owner alone. Atomic */
@@ -31,8 +31,8 @@ struct batch {
 
 extern __thread struct batch pacer_batches[BATCHES] __attribute__((tls_model("initial-exec")));
 
-/* One word per device: the end of the turn that is open now, 0 while it is closed. Stored by whoever finds that it
- * changed (helper or asking thread); a granted batch is good while it is the same. */
+/* One word per device: the end of the turn that is open now, 0 while it is closed. The thread that finds a change stores it
+ * (the helper, or a thread that asks); a granted batch is good while the word is the same. */
 struct gate {
     _Alignas(64) uint64_t turn;
 };

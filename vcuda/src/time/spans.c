@@ -66,7 +66,7 @@ struct queue *spans_queue(CUcontext context, int index)
     return found;
 }
 
-/* Under the lock, which is let go meanwhile: until `busy` is 0, or for a second at most. */
+/* The caller holds the lock; the function releases it and waits until `busy` is 0, for a second at most. */
 static void wait_for_others(struct queue *queue, bool only_reaping)
 {
     uint64_t until = clock_ns() + LONGEST_WAIT_NS;
@@ -316,7 +316,7 @@ static void prolong(struct queue *queue, const struct part *part, CUevent end, u
     publish_oldest(queue);
 }
 
-/* Under the lock. What of the same stream nobody has recorded the end of, ends with this. */
+/* Under the lock. Parts of the same stream without a recorded end, end with this one. */
 static void put(struct queue *queue, const struct part *part, CUevent end, bool idled, uint64_t now)
 {
     if (queue->count == SPANS) {
@@ -462,7 +462,7 @@ static float since_base(CUevent base, CUevent event)
     return ms;
 }
 
-/* While some stream captures nobody is asked: it could be of that capture. */
+/* While some stream captures, no stream is asked: it could be of that capture. */
 static CUresult ask(CUstream stream)
 {
     if (stream == NULL || captures_any() || REAL(cuStreamQuery) == NULL)

@@ -31,7 +31,7 @@ struct part {
 struct span {
     CUevent begin;   /* NULL when something was in flight before it */
     CUevent end;     /* NULL when none was recorded: the stream is asked whether it is done */
-    CUstream stream; /* to be asked; NULL: nobody may ask it, and its estimate has to do */
+    CUstream stream; /* to be asked; NULL: no thread may ask it, and its estimate serves instead */
     struct flow *flow;
     uint64_t id;
     uint32_t launches;
@@ -77,9 +77,9 @@ struct queue {
 
 /* The queue of a context, made at its first launch. NULL when there is no room for one more. */
 struct queue *spans_queue(CUcontext context, int index);
-/* Gives it up without touching the driver: the context is ending. Waits for those who call the driver for it. */
+/* Gives it up without touching the driver: the context is ending. Waits for threads that call the driver for it. */
 void spans_forget(CUcontext context);
-/* The stream is about to end, or to capture: nobody asks it any more. Waits for whoever does. */
+/* The stream is about to end, or to capture: no thread asks it any more. Waits for threads that do. */
 void spans_leave_alone(CUstream stream);
 /* All queues in use, for the helper: NULL at the end. Not locked. */
 struct queue *spans_walk(uint32_t i);
@@ -104,7 +104,7 @@ void spans_end(struct queue *queue, const struct part *part);
 void spans_reap(struct queue *queue);
 
 /* Under the lock. */
-/* A part whose end nobody records. */
+/* A part whose end no event records. */
 void spans_end_unseen(struct queue *queue, const struct part *part);
 /* Charges what the oldest span took up to now, where that is much. */
 void spans_charge_unfinished(struct queue *queue, uint64_t now_ns);
