@@ -108,7 +108,7 @@ class Priorities(Section):
     preemption: Literal["never", "scheduler"] = "never"
     """`never`: GPU pods evict no other pod; `scheduler`: the stock scheduler may evict for them, without notice."""
     keep: tuple[str, ...] = ()
-    """Classes of users' own that stay on their pods, whatever the budget's state."""
+    """Classes of users' own that stay on their pods in each state of the budget."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

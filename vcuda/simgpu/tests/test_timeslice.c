@@ -164,7 +164,7 @@ static void narrow_kernels_of_one_context_overlap_and_wide_ones_share(void)
     CHECK(truth->contexts[0].solo_ns == 8 * MS);
 }
 
-static void copies_run_beside_whoever_computes(void)
+static void copies_run_beside_the_context_that_computes(void)
 {
     fresh_device(1 * MS, 0);
     struct sim_op copy = {.kind = OP_COPY, .solo_ns = 3 * MS, .left_ps = 3000 * MS};
@@ -247,7 +247,7 @@ int main(void)
     HOLDS(changing_contexts_costs_time_that_nobody_gets);
     HOLDS(a_context_without_work_gives_way_at_once);
     HOLDS(narrow_kernels_of_one_context_overlap_and_wide_ones_share);
-    HOLDS(copies_run_beside_whoever_computes);
+    HOLDS(copies_run_beside_the_context_that_computes);
     HOLDS(a_wait_holds_its_queue_and_no_other);
     HOLDS(a_collective_ends_only_when_all_have_come);
     HOLDS(utilisation_is_sampled_six_times_a_second);
