@@ -41,7 +41,7 @@
 
 enum vcuda_slot_flags {
     VCUDA_SLOT_ACTIVE = 1, /* had or wanted GPU work in the last two periods */
-    VCUDA_SLOT_NOTICE = 2  /* will be evicted at notice_ns: somebody in budget waits for its share */
+    VCUDA_SLOT_NOTICE = 2  /* will be evicted at notice_ns: a pod within its budget waits for its share */
 };
 
 /* One container on this GPU. A slot with key 0 is free. */

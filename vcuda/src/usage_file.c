@@ -55,7 +55,7 @@ static void complain_once(const char *why)
         complain("%s cannot be written (%s): usage is not reported", config.usage_path, why);
 }
 
-/* Readers take a file of another size for none of ours: one that somebody made longer is cut. */
+/* Readers refuse a file of another size: a file that another program made longer is cut. */
 static void cut_to_size(int file, size_t size)
 {
     struct stat status;

@@ -10,8 +10,8 @@
 
 #include "ledger/ledger.h"
 
-#define OWNER_MASK 0x3fffffff /* futex(2): the owner's thread, and that somebody waits for it */
-#define SOMEBODY_WAITS 0x80000000u
+#define OWNER_MASK 0x3fffffff   /* futex(2): the owner's thread */
+#define HAS_WAITERS 0x80000000u /* futex(2): threads wait for the lock */
 #define IMPATIENT_MS (LEDGER_LOCK_MS / 200 + 1)
 
 /* This thread's hold of the lock. */
@@ -133,7 +133,7 @@ void ledger_unlock(struct ledger *ledger)
 {
     struct __pthread_mutex_s *lock = &ledger->lock.__data;
     if ((__atomic_load_n(&lock->__lock, __ATOMIC_RELAXED) & OWNER_MASK) != held.thread)
-        __atomic_store_n(&lock->__lock, (int)((unsigned)held.thread | SOMEBODY_WAITS), __ATOMIC_RELAXED);
+        __atomic_store_n(&lock->__lock, (int)((unsigned)held.thread | HAS_WAITERS), __ATOMIC_RELAXED);
     __atomic_store_n(&lock->__kind, kind_of_locks(), __ATOMIC_RELAXED);
     lock->__list = held.list;
     pthread_mutex_unlock(&ledger->lock);

@@ -17,7 +17,7 @@ struct span_cost {
 /* Charges what a process occupied from `begin` to `end` by the node's clock: whole within the turn in which it began,
  * divided by the containers at work after that. Time in which another process of the container was charged already is not
  * charged again. Nor is more than `solo_ns`, which the work would have taken alone on the GPU (0: unknown), where others may
- * have disturbed it: what runs over from somebody else's turn makes a span longer without being one's own. */
+ * have disturbed it: what runs over from another container's turn makes a span longer and is not this container's. */
 struct span_cost account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns);
 
 /* Counts launches whose time was charged with others'. */
