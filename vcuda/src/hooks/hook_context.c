@@ -202,8 +202,8 @@ RELEASES_PRIMARY(cuDevicePrimaryCtxRelease_v2, false)
 RELEASES_PRIMARY(cuDevicePrimaryCtxReset, true)
 RELEASES_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
 
-/* A green context is a part of the primary one, which the driver keeps alive for it: so do we, and the charge is that
- * one's. What the part takes beyond, the node sees. */
+/* A green context is a part of the primary one, which the driver keeps for it. So does the shim, and it charges the primary
+ * context alone. The node sees what the part takes beyond that. */
 EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
 {
     CUcontext primary, context = NULL;

@@ -125,7 +125,7 @@ void ledger_repair(struct ledger *ledger);
 int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint64_t namespace);
 
 /* Gives the slot back: at once when nothing is charged to it, as one of a dead process otherwise. While calls are under
- * way in other threads it stays the living process's, until a sweep finds that gone. */
+ * way in other threads it stays the slot of a live process, until a sweep finds that the process has ended. */
 void ledger_detach(struct ledger *ledger, int slot);
 
 /* The helper thread of the slot's process calls both. In between, the kernel marks the end of that thread, even by SIGKILL,

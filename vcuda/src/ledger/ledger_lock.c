@@ -1,6 +1,6 @@
 /* ledger_lock.c: the lock lies in memory that every program of the container can write to. The C library trusts what lies
- * in a lock, pointers among it: so it is compared with what it must be before it is used, and put right before it is let
- * go. What is overwritten between these looks and the use of them, a few instructions, is not seen. */
+ * in a lock, pointers among it: so the shim compares the lock with its only valid value before it takes it, and repairs the
+ * lock before it releases it. It misses what is overwritten in the few instructions between a check and the use. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>

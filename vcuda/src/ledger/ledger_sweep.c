@@ -112,9 +112,9 @@ static uint64_t above(uint64_t bytes, uint64_t others)
     return bytes > others ? bytes - others : 0;
 }
 
-/* What the dead have charged that the driver held no more at a sample that lies in the window. At that moment the
- * total was `low` or more, and whatever the living had charged and settled the driver held: what it did not hold of
- * the rest was the dead's. And what was charged to those dead by then, it held at most in whole. */
+/* The bytes charged to the dead that the driver no longer held at a sample in the window. At that moment the total was
+ * `low` or more, and the driver held all that live processes had charged and settled: what it did not hold of the rest was
+ * the dead's. Nor did it hold more of the dead's than was charged to them by then. */
 static uint64_t released(const struct ledger *ledger, int device, uint64_t held, uint64_t sampled_ns)
 {
     uint64_t by_total = above(ledger->devices[device].low, held + unsettled_bytes(ledger, device, sampled_ns));

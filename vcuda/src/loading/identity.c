@@ -10,7 +10,7 @@
 
 /* proc(5): "pid (comm) state ppid ..."; comm may hold anything, also spaces and brackets, so the last ')' counts.
  * The state is field 3, the number of threads field 20, the start time field 22. A zombie has ended only once its other
- * threads have, too: they may still be in the driver when the first has gone. */
+ * threads have, too: they may still be in the driver when the first has ended. */
 uint64_t identity_parse_stat(const char *text, size_t size)
 {
     const char *end = text + size, *at = memrchr(text, ')', size);

@@ -20,7 +20,7 @@ void context_memory_take(struct context_memory *memory, CUcontext context, int i
 /* After it did (`gone`), or refused: then everything is as it was. */
 void context_memory_settle(struct context_memory *memory, bool gone);
 
-/* A context that was made past us may be about to end: nothing of it is touched any more. */
+/* A context that the driver made without the shim may be about to end: the shim no longer touches anything of it. */
 void context_memory_unknown_ends(CUcontext context);
 
 #endif

@@ -32,7 +32,7 @@ typedef CUresult graph_action(void *call);
 CUresult graph_memory_instantiate(CUgraph graph, CUgraphExec *made, bool uploads, graph_action *action, void *call);
 /* Uploads or launches an executable by `action`; out of memory when what it allocates does not fit. */
 CUresult graph_memory_bring(CUgraphExec executable, graph_action *action, void *call);
-/* The executable is gone. */
+/* The executable was destroyed. */
 void graph_memory_forget(CUgraphExec executable);
 CUresult graph_memory_trim(CUdevice ordinal);
 /* A context is about to end, and did (`gone`), or did not: with it goes what is charged for graphs on its device, unless

@@ -20,7 +20,7 @@ void linear_placed(int index, uint64_t bytes, uint64_t pointer, CUcontext contex
 /* As freeing and freed (hook.h). */
 bool linear_freeing(uint64_t pointer, struct allocation *allocation);
 CUresult linear_freed(CUresult result, bool ours, const struct allocation *allocation);
-/* A row of KIND_BLOCK has gone with its context, and its charge with that (-1), or came back (+1). */
+/* A row of KIND_BLOCK was removed with its context and its charge (-1), or was put back (+1). */
 void linear_blocks(int index, int change);
 
 #endif

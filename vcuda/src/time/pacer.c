@@ -432,7 +432,7 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
 {
     struct before before;
     register_thread();
-    helper_start(); /* the context may have been made past us */
+    helper_start(); /* the context may have been made without the shim */
     struct queue *queue = spans_queue(context, index);
     if (queue == NULL || !spans_enter(queue, &before))
         return false;

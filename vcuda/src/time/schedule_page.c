@@ -110,7 +110,7 @@ bool schedule_slot(int index, struct vcuda_slot *slot)
     return own;
 }
 
-/* Without a page all containers of the GPU are strangers to one another: a duty cycle of the share's length. */
+/* Without a page a container knows nothing of the GPU's others: it gets a duty cycle of the share's length. */
 static struct turn duty_cycle(const struct vcuda_config_device *device, uint64_t now_ns)
 {
     static const uint64_t period = VCUDA_PERIOD_NS;
