@@ -16,7 +16,7 @@ OF_SERVICES = {
     "timekeeper serve": "timekeeper",
     "timekeeper jobs": "timekeeper",
     "timekeeper months list": "timekeeper",
-    "demo": "demo,timekeeper,webhook",
+    "demo": "demo,scheduler,timekeeper,webhook",
 }
 OF_THE_CLIENT = ("budget list", "budget get a", "grant a 1 --reason x", "sessions", "usage")
 

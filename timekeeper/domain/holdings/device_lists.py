@@ -195,7 +195,7 @@ def _container_parts(
     models = {device.model for device in registered.values()}
     missing = max(names.number(asked) - len(devices), 0)
     found = []
-    for given in [*devices, *[None] * missing]:
+    for given, count in [*((device, 1) for device in devices), *([(None, missing)] if missing else [])]:
         device = None if given is None else registered.get(given.uuid)
         if given is not None and device is None:
             doubts.add(Doubt.DEVICE_UNKNOWN)
@@ -212,7 +212,7 @@ def _container_parts(
         if not total:
             doubts.add(Doubt.SIZE_UNKNOWN)
         time = max(cores, min(Fraction(given.cores, 100), WHOLE)) if given is not None else cores
-        found.append(Holding(way, model, 1, time, min(memory, WHOLE)))
+        found.append(Holding(way, model, count, time, min(memory, WHOLE)))
     return found
 
 

@@ -13,6 +13,11 @@ from fairgpu.charging import GPU_SECOND
 WHOLE: Final = Fraction(1)
 UNKNOWN_MODEL: Final = ""
 """The model of a holding whose node names none; it is charged at the price of `*`."""
+MOST_PARTS: Final = 10**6
+"""The most equal parts that one pod is charged for.
+
+No node has as many. A pod that names its node itself may ask for 2^63 - 1: a month of so many has no 64-bit amount.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,14 +81,20 @@ NOTHING: Final = Decision()
 
 
 def join(*holdings: Holding) -> tuple[Holding, ...]:
-    """Returns the holdings in order, equal parts as one; parts of which there are none are left out."""
+    """Returns the holdings in order, equal parts as one, and of those at most MOST_PARTS.
+
+    Parts of which there are none are left out.
+    """
     counts: dict[tuple[str, str, Fraction, Fraction], int] = {}
     for holding in holdings:
         if holding.count > 0:
             part = (holding.way, holding.model, holding.time, holding.memory)
             counts[part] = counts.get(part, 0) + holding.count
     return tuple(
-        sorted(Holding(way, model, count, time, memory) for (way, model, time, memory), count in counts.items())
+        sorted(
+            Holding(way, model, min(count, MOST_PARTS), time, memory)
+            for (way, model, time, memory), count in counts.items()
+        )
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from timekeeper.domain.holdings import hami, kai, nvidia, volcano
 from timekeeper.domain.holdings.deciding import NAMES, decide, is_accelerator
-from timekeeper.domain.holdings.holding import Holding, holding_rate, join, spread
+from timekeeper.domain.holdings.holding import MOST_PARTS, Holding, holding_rate, join, spread
 from timekeeper.domain.holdings.observed import read_bound_pod, read_host_node
 
 KEYS = (
@@ -63,6 +63,16 @@ def test_a_pod_that_asks_for_a_gpu_holds_one_whatever_labels_and_annotations_say
     found = decide(read_bound_pod(pod), read_host_node({"metadata": {"labels": labels}}), {})
 
     assert found.holdings
+
+
+@pytest.mark.parametrize("resource", sorted(NAMES))
+def test_a_pod_that_asks_for_more_than_any_node_has_is_decided_at_once_and_charged_for_a_bounded_number(
+    resource: str,
+) -> None:
+    pod = {"spec": {"containers": [{"resources": {"limits": {resource: str(2**63 - 1)}}}]}}
+    found = decide(read_bound_pod(pod), read_host_node({}), {})
+
+    assert all(item.count <= MOST_PARTS for item in found.holdings)
 
 
 @pytest.mark.parametrize(
