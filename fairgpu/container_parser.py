@@ -22,12 +22,12 @@ class ContainerReading:
     """A container with keys of a dialect.
 
     Attributes:
-        path: its field path, such as `("spec", "initContainers", 2)`.
+        path: the container's field path, such as `("spec", "initContainers", 2)`.
         name: its name; empty where it has none.
         dialect: the dialect's name; several joined by " and " where it has keys of several (which is a fault).
         reading: the dialect's reading of it.
-        request: its request; None where it is faulty or requests no GPU.
-        native_sidecar: whether it is an init container that keeps running.
+        request: the canonical request; None where the container is faulty or requests no GPU.
+        native_sidecar: whether it is a native sidecar: an init container that runs until the pod ends.
     """
 
     def __init__(self, path: Path, name: str, dialect: str, reading: Reading, *, native_sidecar: bool = False) -> None:
@@ -40,7 +40,7 @@ class ContainerReading:
 
     @property
     def index(self) -> int:
-        """Its index in its list."""
+        """The container's position in its list, counted from 0: the last part of its path."""
         index = self.path[-1]
         assert isinstance(index, int)  # noqa: S101 - paths of containers are built here and end in their index
         return index
@@ -120,7 +120,7 @@ class ContainerParser:
 
 
 def texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str, str]:
-    """Returns the entries that are text; those in `read_anyway` of another type as their JSON."""
+    """Returns the entries whose value is text, and those in `read_anyway` of another type with their JSON as text."""
     return {
         key: value if isinstance(value, str) else show(value)
         for key, value in given.items()

@@ -1,6 +1,6 @@
-"""Processes of the host as /proc shows them: the container of each, and its pid in its own namespace.
+"""Processes of the host as /proc shows them: the container of each, and the pid by which the process knows itself.
 
-The agent shares the host's PID namespace, so its pids are those that NVML names. Every file
+The agent shares the host's PID namespace, so the pids in the agent's /proc are those that NVML names. Every file
 read here is readable without rights over the process (proc(5)).
 """
 
@@ -27,11 +27,11 @@ class Process:
     """A process of the host.
 
     Attributes:
-        pid: as the host knows it.
-        own_pid: as it knows itself, in the innermost of its PID namespaces.
-        start_time: in clock ticks since the host booted.
-        pod_uid: the pod in whose cgroup it is; empty outside all pods.
-        container_id: the container's, as the runtime names it; empty outside all pods.
+        pid: the pid in the host's PID namespace.
+        own_pid: the pid in the innermost PID namespace of the process, by which it knows itself.
+        start_time: the start of the process, in clock ticks since the host booted.
+        pod_uid: the uid of the pod in whose cgroup the process is; empty outside all pods.
+        container_id: the container's id, as the runtime names it; empty outside all pods.
     """
 
     pid: int
@@ -42,7 +42,7 @@ class Process:
 
 
 def read_process(pid: int, proc: Path = PROC) -> Process | None:
-    """The process that has this pid now; None where there is none."""
+    """Returns the process that has this pid now; None where there is none, or its files cannot be read."""
     folder = proc / str(pid)
     try:
         began = _start_time((folder / "stat").read_text())
@@ -55,9 +55,9 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
 
 
 def in_pod(cgroups: str) -> tuple[str, str]:
-    """The pod's uid and the container's id by the text of /proc/PID/cgroup, of version 1 or 2; empty outside all pods.
+    """Returns the pod's uid and the container's id by the text of /proc/PID/cgroup; empty outside all pods.
 
-    The first match counts: a container may make further cgroups below its own.
+    The text may be of cgroup version 1 or 2. Its first match counts, since a container may make further cgroups.
     """
     found = _IN_POD.search(cgroups)
     return (found["uid"].replace("_", "-"), found["container"]) if found else ("", "")
@@ -102,5 +102,10 @@ class Processes:
 
 
 def _start_time(stat: str) -> int:
-    """The second field is the program's name in parentheses, which may hold spaces and parentheses."""
+    """Returns a process's start time from the text of /proc/PID/stat, in clock ticks since the host booted.
+
+    Raises:
+        ValueError: the text has no such field, or it is no number.
+    """
+    # The second field is the program's name in parentheses, which may hold spaces and parentheses.
     return int(stat.rpartition(")")[2].split()[START_TIME - 3])

@@ -1,9 +1,10 @@
 """Plans the turns on one GPU: each container's time to launch in the coming period, by its share and activity.
 
 Every container with a share owns a turn of that length in every period, in the order of the slots, so that turns move
-as little as possible. Time that no active container owns (idle turns and what was never promised) is lent to elastic
-and best-effort containers. Work that runs past the end of its turn takes time from the owners of others; `balance_ns`
-says which container owes time, and it is settled in later periods, when both are active.
+as little as possible. Time that no active container owns (turns of inactive containers, and time that was promised to
+no container) is lent to elastic and best-effort containers. Work that runs past the end of its turn takes time from
+the owners of other turns. `balance_ns` says which container owes time; the debt is settled in later periods in which
+both containers are active.
 
 Everything here is a pure function; times are nanoseconds, all of them whole.
 """
@@ -43,7 +44,8 @@ class OvercommittedError(ValueError):
 class Tenant(NamedTuple):
     """A container on the GPU, with its share, activity and balance.
 
-    start_ns is where its turn begins in the period, the same on each of its GPUs (starts); None for any place.
+    `start_ns` is the place in the period at which the container's turn begins, the same on each of its GPUs (see
+    `starts`); None for any place.
     """
 
     slot: int
@@ -79,12 +81,12 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Turns of one period, sorted by their start, and each slot's balance after it."""
+    """The turns of one period, sorted by start, and each slot's balance after that period."""
 
     period_ns: int
     turns: tuple[Turn, ...]
     owned: tuple[Turn, ...]
-    """The turns of active containers in their own time, who lose when others run into it."""
+    """The turns of active containers in their own time, which shrink where work of others runs into them."""
     balances: Mapping[int, int]
 
     def granted_ns(self, slot: int) -> int:
@@ -136,9 +138,10 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: in
 def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int = PERIOD_NS) -> dict[str, int]:
     """Returns where in the period the turns of containers with several GPUs begin, at the same place on each GPU.
 
-    Containers are named, with their share in percent and their GPUs. Kernels that wait for one another on several GPUs
-    meet only while all of them have their turn. The first place that is free on all of its GPUs is a container's; one
-    for which there is none is left out. Those with one GPU are never in the answer: they fill what is left.
+    `containers` holds each container's share in percent and its GPUs, by name. Kernels that wait for one another on
+    several GPUs meet only while the container has its turn on all of these. A container gets the first place that is
+    free on all of its GPUs; a container for which there is no such place is left out. Containers with one GPU are never
+    in the answer, since their turns may begin anywhere.
     """
     taken: dict[str, list[tuple[int, int]]] = {}
     found: dict[str, int] = {}
@@ -184,10 +187,11 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
 
 
 def _loans(ordered: Sequence[Tenant], idle_ns: int, round_number: int) -> dict[int, int]:
-    """Divides idle time by weight among the active borrowers.
+    """Returns the loan of each slot: the idle time, divided by weight among the active borrowers.
 
-    Best-effort containers share their part one half of them at a time, so that a piece is long enough for a kernel and
-    none waits for more than one period; more of them are served in turn as far as pieces of use go round.
+    In each period one half of the best-effort containers shares the part of all, so that a loan is long enough for a
+    kernel and no container waits for more than one period. Fewer than half share it where a loan would be shorter than
+    SHORTEST_LOAN_NS. The round number decides which containers these are.
     """
     elastic = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.ELASTIC]
     best_effort = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.BEST_EFFORT]
@@ -209,8 +213,8 @@ def _payments(
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Returns what each debtor gives in this period and each creditor gets; the two sums are equal.
 
-    A debtor gives all that it borrows and up to half of what it owns. One that owes a whole turn gives that every other
-    period: where one kernel is longer than half a turn, shortening the turn alone would not stop it.
+    A debtor gives all that it borrows and up to half of its own turn. A debtor that owes a whole turn gives that turn
+    in every other period: a kernel longer than half a turn would run over a shortened one.
     """
     debts: dict[int, int] = {}
     claims: dict[int, int] = {}
@@ -226,7 +230,7 @@ def _payments(
 
 
 def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
-    """Divides an amount in proportion to the parts, exact to the nanosecond; never more than a part itself."""
+    """Divides an amount in proportion to the parts, exact to the nanosecond. No slot gets more than its part."""
     total = sum(parts.values())
     divided = {}
     passed = 0
@@ -242,9 +246,10 @@ def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
 def _lay_out(
     ordered: Sequence[Tenant], lengths: Mapping[int, int], period_ns: int
 ) -> tuple[list[Turn], list[tuple[Turn, bool]]]:
-    """Returns the active containers' owned turns, and the free time between: idle owners' turns (True) and the rest.
+    """Returns the turns that active containers own, and the free time between them.
 
-    What creditors receive beyond their shares comes out of the free part: idle turns shrink when there is no room.
+    Each piece of free time is a turn with True where an inactive container owns it, and with False where none does.
+    Turns of inactive containers shrink where the active ones, with what they receive, leave too little room.
     """
     active_ns = sum(lengths[tenant.slot] for tenant in ordered if tenant.active and tenant.slot in lengths)
     idle_ns = sum(lengths[tenant.slot] for tenant in ordered if not tenant.active and tenant.slot in lengths)
@@ -273,7 +278,10 @@ def _lay_out(
 def _take(
     gaps: Sequence[tuple[int, int]], start_ns: int, length: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Takes stretches of that total length, from the place on, then from the beginning; returns them and the gaps."""
+    """Takes stretches of a total length out of the gaps; returns these stretches and the gaps that are left.
+
+    The gaps from `start_ns` on are used first, then those from the beginning of the period.
+    """
     cut = [
         piece
         for start, end in gaps
@@ -296,15 +304,18 @@ def _take(
 
 
 def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
-    """Returns the turns of idle owners, who keep them even when they are lent: they can start at once."""
+    """Returns the turns that inactive containers own in the free time.
+
+    The plan keeps these turns even where their time is lent, so that a container that wakes can launch at once.
+    """
     return [turn for turn, is_owned in free if is_owned]
 
 
 def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tuple[Turn, bool]]) -> list[Turn]:
     """Returns turns in the free time for the containers that borrow, each as long as its loan.
 
-    Where no active container borrows, every container that may borrow gets all of the free time, so that it can start
-    at any moment; the next plan has it as active.
+    Where no active container borrows, every inactive container that may borrow gets a turn in all of the free time. It
+    can then start at any moment, and the next plan counts it as active.
     """
     stretches = _stretches(free)
     if not loans:

@@ -97,7 +97,9 @@ class Settings(Section):
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> SchedulerSettings:
-    """Reads the settings from a file and the environment, which wins.
+    """Reads the scheduler's settings from the environment and from `file`, or `usual` where no file is named.
+
+    The environment wins. A `usual` that does not exist counts as empty.
 
     Raises:
         CommandError: a setting is invalid.

@@ -254,7 +254,9 @@ class Settings(Section):
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, default_file: Path = DEFAULT_FILE) -> Webhook:
-    """Reads the webhook's settings from the environment and a file: the named one, else the default if it exists.
+    """Reads the webhook's settings from the environment and from `file`, or `default_file` where no file is named.
+
+    The environment wins. A `default_file` that does not exist counts as empty.
 
     Raises:
         CommandError: a setting is invalid.

@@ -49,10 +49,10 @@ Pending = dict[Handshake, None]
 
 
 class Handshakes:
-    """Limits unfinished handshakes; beyond it, the oldest one of the address with the most is ended.
+    """Limits unfinished handshakes. At the limit, the address with the most of them loses its oldest one.
 
-    An honest client takes milliseconds, so that the oldest is a slow one; a client that holds many places, from one
-    address or from many, loses its own first.
+    An honest client takes milliseconds, so that the oldest handshake is a slow client's. A client that holds many
+    places loses its own handshakes first.
     """
 
     def __init__(self, limit: int, limit_of_address: int) -> None:

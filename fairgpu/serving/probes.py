@@ -20,10 +20,10 @@ Missing = Callable[[], tuple[str, ...]]
 
 
 def build_probes(lifecycle: Lifecycle, missing: Missing) -> dict[tuple[str, str], ImmediateAnswer]:
-    """The routes of the two probes, answered in the event loop: an answer says that the loop turns.
+    """Returns the routes of the two probes. The event loop answers them, so that an answer proves that the loop runs.
 
-    `GET /healthz` is 200 for as long as the worker lives. `GET /readyz` is 200 once nothing is missing, and a problem
-    document (503) before that and from the beginning of the worker's end.
+    `GET /healthz` is 200 for as long as the worker lives. `GET /readyz` is 200 once nothing is missing. Before
+    that, and again once the worker begins to stop, it is a problem document (503).
     """
     healthy, ready = (Response(200, orjson.dumps({"status": status})) for status in ("ok", "ready"))
 

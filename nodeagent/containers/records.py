@@ -68,7 +68,7 @@ class Record:
 
     @property
     def cdi_device(self) -> str:
-        """The name of its CDI device."""
+        """The name of the container's CDI device."""
         return device_name(self.slots)
 
 

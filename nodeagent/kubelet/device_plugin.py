@@ -35,7 +35,7 @@ Prepare = Callable[[frozenset[str]], None]
 
 @dataclass(frozen=True)
 class Offered:
-    """Slot ids, and whether the kubelet may give out those that are free."""
+    """The ids of slots, and whether the kubelet may give free slots to containers."""
 
     ids: tuple[str, ...] = ()
     open: bool = True
@@ -144,7 +144,10 @@ class Server:
 
 
 def allocated(request: protocol.AllocateRequest) -> protocol.AllocateResponse:
-    """Returns a CDI device for each container, named after its slots: the kubelet does not name the container here."""
+    """Returns one CDI device for each container, named after the container's slots.
+
+    The slots identify the container, since the kubelet's request does not name it.
+    """
     return protocol.AllocateResponse(
         container_responses=[
             protocol.ContainerAllocateResponse(

@@ -39,7 +39,7 @@ class Acting:
         self._shown = ""
 
     def see(self, spec: dict[str, Any], now: float) -> None:
-        """Takes the Lease's spec, read at an instant in monotonic seconds."""
+        """Notes the Lease's spec as read at `now`, in monotonic seconds."""
         self.acts(now)
         holder = str(spec.get("holderIdentity") or "")
         renewal = (holder, str(spec.get("renewTime")))

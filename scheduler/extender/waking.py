@@ -28,10 +28,10 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Patching(Protocol):
-    """The requests of waking to the API server."""
+    """The part of the API server that waking needs."""
 
     def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
-        """Patches an object."""
+        """Patches the object at a path of the API server, by a patch of that content type; returns the new object."""
 
 
 def keep_waking(
@@ -83,7 +83,7 @@ def wake(
 ) -> bool:
     """Writes the condition of each waiting pod whose answer has changed, the highest class and the oldest first.
 
-    With `uids`, it writes those of these pods alone.
+    With `uids`, it writes the conditions of these pods alone.
 
     Returns:
         False where the API server cannot be asked: the rest is for the next time.

@@ -1,7 +1,7 @@
 """All nodes with the free parts of their devices, as arrays: one row a node, one column a device.
 
-A question about all nodes is then a few operations on arrays, whose cost follows the number of devices and not that of
-the pods on them. A change costs its own node's row alone.
+A question about all nodes is then a few operations on arrays. Their cost follows the number of devices, whatever the
+number of pods. A change of one node computes that node's row again and no other.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Node:
     """A node that offers devices.
 
     Attributes:
-        name: the node's.
-        inventory: its devices.
-        cpu_milli, host_mib: the processor time and memory that pods may take of it.
+        name: the node's name.
+        inventory: the devices that the node offers.
+        cpu_milli, host_mib: the node's processor time (thousandths of a core) and memory that pods may take.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """The common properties of devices of one class."""
+    """A model of GPU and its total memory in MiB; devices that agree in both are of one class."""
 
     model: str
     total_mib: int
@@ -51,18 +51,20 @@ class Fleet:
     """The nodes, and the parts of them that pods hold.
 
     Attributes:
-        rows: the row of each node by its name. A row stays its node's until the node is removed.
+        rows: the row of each node by its name. A node keeps its row until it is removed.
         nodes: the node of each row; None where it was removed.
         names: the name of each row's node; empty where it was removed.
         places: row and column of each device by its uuid.
         classes: the device classes; the first is that of no device.
         version: grows with each change.
         changed: the version at which each row changed last.
-        cls, core, memory, slots: of each device its class, and what is left of it: percent, MiB, containers. They are
-            below 0 where pods hold more than there is.
+        cls: the class of each device, as an index into `classes`.
+        core, memory, slots: the free part of each device in percent, in MiB and in containers. It is below 0 where
+            pods hold more than the device has.
         total: the MiB that each device offers.
         offered: whether new containers may be placed on a device.
-        idle: what is left of it in percent, the smaller of core and memory; 0 where it is not offered.
+        idle: the free percent of each device, the smaller of core and memory; 0 where the device is not offered or has
+            no slot left.
         cpu, host: what is left of each node's processor time (milli) and memory (MiB).
         links: the number of each node's links in `link_sets`.
     """
@@ -203,7 +205,7 @@ class Fleet:
         self.changed = np.pad(self.changed, lines)
 
     def _rebuild(self, row: int) -> None:
-        """Computes a row from its node and all that pods hold of it."""
+        """Computes a row from its node and from what pods hold of the node's devices."""
         self.version += 1
         self.changed[row] = self.version
         node = self.nodes[row]

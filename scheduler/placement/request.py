@@ -57,7 +57,8 @@ class Request:
 
     Attributes:
         containers: the need of each main container that has one, in order.
-        init: of each init container that has one, and whether it keeps running beside the later ones.
+        init: the need of each init container that has one, and whether it is a native sidecar, which runs until the pod
+            ends.
         wanted: which devices.
         cpu_milli, host_mib: the node's processor time and memory that it takes.
     """

@@ -54,7 +54,7 @@ def best_set(
     best: tuple[Spread, tuple[int, ...]] | None = None
 
     def hopeless(chosen: tuple[int, ...], worst: int, total: int) -> bool:
-        """Whether no set that begins so is better than the best one, or as good and of lower numbers."""
+        """Whether no set that begins with these devices can replace the best set found so far."""
         if best is None:
             return False
         pairs = (size * (size - 1) - len(chosen) * (len(chosen) - 1)) // 2

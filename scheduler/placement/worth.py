@@ -78,8 +78,8 @@ def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int],
 
     Args:
         mix: what was asked for so far.
-        classes: of the devices there are.
-        capacity: how many devices there are of each class.
+        classes: the device classes, by number.
+        capacity: the number of devices of each class.
         random: draws the simulation's requests.
     """
     pods = max(mix.pods, 1)

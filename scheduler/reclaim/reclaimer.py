@@ -54,7 +54,7 @@ class Writing(Protocol):
     """The part of the API server that reclaim needs."""
 
     def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
-        """Patches an object."""
+        """Patches the object at a path of the API server, by a patch of that content type; returns the new object."""
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Posts an object."""

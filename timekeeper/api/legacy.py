@@ -1,4 +1,4 @@
-"""The three endpoints of FairGPU's predecessor, for clients that were written for it. Amounts are GPU-hours."""
+"""The three endpoints of FairGPU's ancestor, for clients that were written for that project. Amounts are GPU-hours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOP_SECONDS = 20.0
 
 
 def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
-    """Adds the predecessor's three routes."""
+    """Adds the three routes of FairGPU's ancestor."""
 
     @app.get("/budget/<namespace>")
     def ancestor_budget(namespace: str) -> Response:

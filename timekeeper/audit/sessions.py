@@ -129,13 +129,15 @@ def _may_borrow(pod: Json | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The time of a snapshot, and how far settlement had come; instants are nanoseconds since 1970.
+    """The facts about settlement, when a snapshot was taken, that bound the amounts in it.
+
+    Instants are nanoseconds since 1970.
 
     Attributes:
-        settled: the instant up to which every open session was settled before the snapshot; None where it is unknown.
+        settled: the instant up to which every open session, except on silent nodes, was settled; None where unknown.
         now: the instant beyond which no session was settled.
         bill: the quantity that is billed; under "reserved", amounts follow from time alone.
-        silent: the silent nodes, whose sessions are settled up to their last sign of life only.
+        silent: the silent nodes. A session is settled only up to the last sign of life of its node or pod.
     """
 
     settled: int | None
@@ -161,7 +163,7 @@ def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Mo
 
 
 def _check_homeless(snapshot: Snapshot) -> Iterator[Difference]:
-    """Checks that a session that is open in the latest period has a record here, or under its next account."""
+    """Checks that each session with an open amount that the ledger does not hold yet has a record in the account."""
     for uid, text in sorted(snapshot.amounts.items()):
         found = read_amount(text)
         if found is not None and found.flag == OPEN and found.amount != found.posted and uid not in snapshot.sessions:

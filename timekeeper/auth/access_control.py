@@ -66,19 +66,25 @@ class ExpiringCache(Generic[Key, Value]):
 
 
 MAX_KEPT = 8192
-"""The most buckets; the least recently used one, which is nearly full again, is dropped first."""
+"""The most buckets. At the limit the least recently used bucket is dropped: it has had the longest time to refill."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRate:
-    """The size of a token bucket, and its refill per second."""
+    """The permits that a bucket holds when it is full, and the permits that it gains per second.
+
+    A permit allows one call.
+    """
 
     burst: int
     per_second: float
 
 
 class Buckets:
-    """Token buckets by key (https://en.wikipedia.org/wiki/Token_bucket), full at first. Thread-safe."""
+    """Limits calls by key: each key has a bucket of permits, full at first, and each call takes a permit. Thread-safe.
+
+    The algorithm is https://en.wikipedia.org/wiki/Token_bucket. Its tokens are permits here: a token is a bearer token.
+    """
 
     def __init__(self, rate: CallRate, clock: Callable[[], float], max_kept: int = MAX_KEPT) -> None:
         """Makes the buckets; `clock` is monotonic, in seconds."""
@@ -90,7 +96,7 @@ class Buckets:
         """Guards a bucket's level between its being read and written."""
 
     def take(self, key: str, what: str) -> None:
-        """Takes one token from a key's bucket.
+        """Takes one permit from a key's bucket.
 
         Raises:
             TooManyRequestsError: the bucket is empty; `what` begins the message and names the excess.
@@ -103,7 +109,7 @@ class Buckets:
             self._keep(key, level - 1)
 
     def give_back(self, key: str) -> None:
-        """Returns a token to a key's bucket."""
+        """Puts a permit back into a key's bucket, as if the call had not been made."""
         with self._changing:
             self._keep(key, self._level(key) + 1)
 

@@ -173,7 +173,7 @@ class Archivist:
     def _fold_amounts(self, account: Account, now: int, unfolded: Container[str]) -> None:
         """Folds the amounts of finalized sessions: hourly in the open period, daily in those before it.
 
-        The amounts of `unfolded`, sessions that the leader finalized lately, stay.
+        The sessions in `unfolded`, which the leader finalized lately, keep their amounts.
         """
         sessions, today = self._books.pods.sessions, now // DAY
 

@@ -58,7 +58,7 @@ def due(budget: Budget, found: Figures, pods: Iterable[PodFacts], now: int) -> l
         if pod.admitted_over_budget and stays:
             if pod.evict_at is not None:
                 steps.append(Due(pod, Step.CALL_OFF))
-        elif not _was_told(pod, budget, found, now):
+        elif not _has_notice(pod, budget, found, now):
             steps.append(Due(pod, Step.NOTICE, now + budget.eviction_notice))
         elif pod.evict_at is not None and pod.evict_at <= now:
             steps.append(Due(pod, Step.EVICT, pod.evict_at))
@@ -66,7 +66,7 @@ def due(budget: Budget, found: Figures, pods: Iterable[PodFacts], now: int) -> l
 
 
 def ends_anyway(pod: PodFacts) -> bool:
-    """Whether a pod is already being deleted and ends as soon as an evicted one would.
+    """Whether a pod is already being deleted, with a grace period of at most MAX_TERMINATION_SECONDS.
 
     The author of a deletion sets its grace period, and a process may ignore the signal to end: with a year of grace it
     would outlast any eviction. Its deletionTimestamp is no proof: three centuries of grace wrap into the past.
@@ -74,8 +74,11 @@ def ends_anyway(pod: PodFacts) -> bool:
     return pod.deletion_grace is not None and pod.deletion_grace <= MAX_TERMINATION_SECONDS
 
 
-def _was_told(pod: PodFacts, budget: Budget, found: Figures, now: int) -> bool:
-    """Whether the pod has a notice of this exhaustion that ends no later than one given now would."""
+def _has_notice(pod: PodFacts, budget: Budget, found: Figures, now: int) -> bool:
+    """Whether the pod carries a notice that counts.
+
+    A notice counts if it ends after the budget was exhausted. It must also end at most `eviction_notice` from now.
+    """
     if pod.evict_at is None:
         return False
     return (found.exhausted_at or 0) <= pod.evict_at <= now + budget.eviction_notice

@@ -170,7 +170,10 @@ def _base(samples: Sequence[SpendSample], edge: int) -> int:
 
 
 def _thinned(samples: Sequence[SpendSample], now: int) -> tuple[SpendSample, ...]:
-    """Keeps every sample of the last hour and the one before it, and one of each earlier hour of a day."""
+    """Returns the samples that a forecast needs: of the last hour all, of each earlier hour of the last day one.
+
+    Of samples in a row with the same amount, only the first and the last are kept.
+    """
     day, hour = (samples[_base(samples, now - length)] for length in (DAY, HOUR))
     kept: list[SpendSample] = []
     for sample in samples:

@@ -27,7 +27,7 @@ class Reservation:
 
     Attributes:
         containers: the share of each main container.
-        init_steps: the share of each init container, and whether it keeps running beside the later ones.
+        init_steps: the share of each init container, and whether it is a native sidecar, which runs until the pod ends.
         lends: whether it may use GPU time beyond its share (elastic, best effort).
         placed: whether an allocation names the devices.
         holdings: the parts of GPUs that it holds by another stack, beside the containers' shares.

@@ -22,7 +22,7 @@ HOURS_OF_A_DAY = DAY // HOUR
 FOREVER = 1 << 62
 VERSION = 2
 FEWER = 2
-"""Sums are kept only where there are at least this many times as many rows."""
+"""Sums are kept only where the rows are at least this many times as many as the sums."""
 _HEAD = struct.Struct(">B?II")
 _HEAD_1 = struct.Struct(">B?I")
 """The head of version 1, which has no sums."""
@@ -51,7 +51,7 @@ def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
 
     Args:
         rows: hours, or days that were folded before.
-        edges: the starts of periods (nanoseconds since 1970), in order; use on either side of one stays separate.
+        edges: the starts of periods (nanoseconds since 1970), in order; use before and after an edge stays separate.
     """
     hours = [edge // HOUR for edge in edges]
     sums: dict[tuple[int, int, Dimensions], UsageFigures] = {}
@@ -123,7 +123,9 @@ def _sections(blob: bytes) -> _Sections:
 
 
 def _read(packed: bytes, sections: _Sections, to: Use, first: int, end: int, *, whole: bool = False) -> bool:
-    """Adds a section's rows that touch some hours; `whole` adds all of them or, if any lies outside, none.
+    """Adds the rows of a section that touch the hours from `first` up to `end`.
+
+    With `whole`, it adds all rows of the section, or none if one of them lies outside these hours.
 
     Returns:
         Whether the section was added.
@@ -201,7 +203,7 @@ def _without_details(rows: Iterable[Row]) -> list[Row]:
 
 
 def _over_all_hours(rows: Sequence[Row]) -> list[Row]:
-    """Sums rows by namespace, model and user, each over the hours of all of them."""
+    """Sums rows by namespace, model and user. Each sum spans the hours from the first row to the last one."""
     first = min((row.hour for row in rows), default=0)
     hours = max((row.hour + row.hours for row in rows), default=0) - first
     sums: dict[Dimensions, UsageFigures] = {}
@@ -214,7 +216,10 @@ def _over_all_hours(rows: Sequence[Row]) -> list[Row]:
 
 
 def _day_between_edges(hour: int, edges: Sequence[int]) -> tuple[int, int]:
-    """Returns the part of an hour's day, between two edges, that holds the hour."""
+    """Returns the first hour and the end of the stretch that holds an hour: its day, cut at the edges within that day.
+
+    Hours count from 1970; `edges` are hours, in order.
+    """
     start = hour // HOURS_OF_A_DAY * HOURS_OF_A_DAY
     end = start + HOURS_OF_A_DAY
     index = bisect_right(edges, hour)
@@ -229,10 +234,10 @@ _NAME = re.compile(rb"([hd]) (\d+) (\d+)")
 
 
 class PackedPart(NamedTuple):
-    """The name of a packed value: the hours that its rows lie in.
+    """The name of a packed value: the stretch of hours that its rows lie in.
 
     Attributes:
-        hourly: whether its rows are hours; days otherwise.
+        hourly: whether the rows are hours; days otherwise.
         first: the first hour, counted from 1970.
         end: the hour after the last one.
     """
@@ -243,16 +248,16 @@ class PackedPart(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in the store."""
+        """The packed value's name in the store."""
         return f"{'h' if self.hourly else 'd'} {self.first} {self.end}"
 
     @property
     def month(self) -> str:
-        """The month in which it begins; days of two months never share a part."""
+        """The month of the first hour; days of two months are never in one packed value."""
         return month_of(self.first)
 
 
 def parse_part(name: bytes) -> PackedPart | None:
-    """Parses the name of a part; None for a name in an earlier format."""
+    """Parses the name of a packed value; None for a name in an earlier format."""
     match = _NAME.fullmatch(name)
     return PackedPart(match[1] == b"h", int(match[2]), int(match[3])) if match else None

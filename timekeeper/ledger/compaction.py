@@ -58,8 +58,8 @@ def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequenc
     """Removes an account that holds neither sessions nor usage nor entries; returns False for any other, unchanged.
 
     Raises:
-        StoreError: the store refused the change, or Redis does not answer.
-        redis.RedisError: Redis does not answer.
+        StoreError: the store refused to remove the account, or did not answer; the account may still exist.
+        redis.RedisError: the account is removed, but perhaps not its name from the lists of accounts.
     """
     names = keys.AccountKeys(account)
     holding = (names.head, names.sessions, names.ended, names.hour_index, names.folded, names.segments, names.ledger)
@@ -332,9 +332,10 @@ def _blobs(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedP
 
 
 def _with_room(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
-    """Returns the packed value to add rows to: the smaller of two that may still grow; empty where neither may.
+    """Returns the packed value to add rows to: the smaller of two, if it is below LARGE_PART; otherwise none.
 
-    Only two are read: the one that ends last, which grows, and the shortest one, which a late change began.
+    The two are the value that ends last, to which most rows are added, and the one of the fewest hours, which a late
+    change began.
     """
     if not parts:
         return []
@@ -353,7 +354,10 @@ def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
 
 
 def _replace(client: redis.Redis, epoch: int, names: keys.AccountKeys, stored: _StoredHours, change: _Change) -> bool:
-    """Replaces hours and packed values in the store; returns False, unchanged, where the hours changed meanwhile."""
+    """Replaces hours and packed values in the store, all at once; returns whether it did.
+
+    It changes nothing where one of the hours, or the packed values, changed after `stored` was read.
+    """
     expected = [part for hour in change.hours for part in (hour, stored.revisions[hour])]
     old = [part.name for part in change.replaced]
     new = [part for packed in change.new.items() for part in packed]

@@ -143,8 +143,8 @@ def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
 def renew_index(client: redis.Redis, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()) -> None:
     """Rewrites the index of open sessions to hold these (uid, account) and no others.
 
-    They may differ where a leader ended between writing a session and its index entry. The entries of accounts that are
-    `spared` stay.
+    The index lacks a session where a leader ended after it wrote the session and before it wrote the index. The entries
+    of the accounts in `spared` stay.
     """
     members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
     parts = (member.decode().partition(" ") for member in members)

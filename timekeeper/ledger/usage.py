@@ -90,7 +90,7 @@ class Rest:
 def read_rest(
     client: redis.Redis, account: str, unread: Unread, periods: Sequence[bytes | None], *, details: bool = True
 ) -> Rest | None:
-    """Reads the unread pieces; None where one of them has changed since the script named them.
+    """Reads the pieces that a script left unread; None where a piece has changed since the script named it.
 
     Args:
         client: the store; its answers are bytes.
@@ -241,7 +241,7 @@ class Known:
     """The usage of accounts that a caller has read before, and that need not be read again.
 
     Attributes:
-        past: by account, the value of `past` under which it was read.
+        past: by account, the `AccountUsage.past` that the caller received with that account's usage.
         since: the hour from which on everything is read again.
     """
 
@@ -257,9 +257,9 @@ class AccountUsage:
         account: the account's name.
         settled: the time of its last settlement.
         past: a value that changes whenever hourly use that is more than a day old changes.
-        known: whether `past` is the caller's, so that `posted` begins where the caller's knowledge ends.
+        known: whether `past` has not changed since the caller read it; `posted` then begins at `Known.since`.
         posted: the use that is posted to hours.
-        running: the use of open sessions since.
+        running: the use of open sessions that is not posted to hours yet.
     """
 
     account: str
@@ -303,8 +303,8 @@ def accounts_usage(
 ) -> Iterator[AccountUsage]:
     """Yields the usage of accounts in the hours that touch a window, each account as of one moment.
 
-    Accounts that are not in the store are left out. Of many accounts the store reads some while the caller adds up
-    others.
+    Accounts that are not in the store are left out. Of many accounts, a thread reads the next ones while the caller
+    uses the ones before.
 
     Args:
         client: the store; its answers are bytes.
@@ -379,7 +379,7 @@ class _Answer(NamedTuple):
 def _read(
     client: redis.Redis, accounts: Sequence[str], within: Window, known: Known, view: View
 ) -> tuple[list[tuple[str, _Answer, list[Running]]], dict[str, int | None]]:
-    """Reads accounts with their open sessions, and the GPU time in the reports of these."""
+    """Reads accounts with their open sessions, and the GPU time in the reports of these sessions."""
     answers = _answers(client, accounts, within, known, view)
     found = [(name, answer, _open_sessions(name, answer, within)) for name, answer in answers]
     return found, reported(client, [running for _, _, sessions in found for running in sessions])
@@ -401,7 +401,7 @@ def _answers(
 def _complete(
     client: redis.Redis, name: str, answer: _Answer | None, within: Window, known: Known, view: View
 ) -> _Answer | None:
-    """Returns the answer with its unread pieces; the script runs again where these changed meanwhile."""
+    """Returns the answer completed by its unread pieces; runs the script again where a piece changed meanwhile."""
     for bounds in ATTEMPTS[1:]:
         if answer is None or answer.unread.nothing:
             return answer
@@ -449,7 +449,10 @@ def _put_down(answer: _Answer, within: Window, known: Known, view: View) -> Use:
 
 
 def _running(sessions: Iterable[tuple[Running, Iterator[Added]]], within: Window) -> Use:
-    """Returns the unposted usage of open sessions in a window; in old hours, too, where no leader settled since."""
+    """Returns the usage of open sessions, within a window, that is not posted to hours yet.
+
+    Its hours may be old: no usage is posted while no leader settles.
+    """
     first, end = within.start // HOUR, within.end // HOUR
     found = Use()
     for (_, session, _), added_since in sessions:

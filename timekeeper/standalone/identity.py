@@ -148,7 +148,10 @@ class FolderVault:
         return True
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces a file that still has that content. Of two replicas that do so at once, the later one's stays."""
+        """Replaces a file whose content is still of this version; returns whether it did.
+
+        Where two replicas replace it at once, the content of the later one stays.
+        """
         kept = self.read(name)
         if kept is None or kept.version != version:
             return False

@@ -65,9 +65,13 @@ class Reconciler:
     ) -> None:
         """Makes a reconciler of one term that has read nothing yet.
 
-        `client` returns bytes; `epoch` is the term's fencing token. A bare number as `epoch` is the token of the term
-        of that number. Without `clocks`, this process's clock stands still during a reconciliation, and the witness is
-        the store's clock.
+        Args:
+            client: the store; its answers are bytes.
+            source: the cluster.
+            rules: the settings of the controller.
+            epoch: the term with its fencing token. A bare number is both the token and the term's number.
+            clocks: the clocks that correct the `now` of a reconciliation. Without them `now` is taken as given, and the
+                witness is the store's clock.
         """
         self.books = Books(rules)
         led = epoch if isinstance(epoch, LedEpoch) else LedEpoch(epoch, HeldTerm(epoch))
@@ -189,7 +193,7 @@ class Reconciler:
             _log.error("not settled", account=name, step=what, error=why, exc_info=error if unforeseen else None)
 
     def _check_store(self) -> None:
-        """Makes this reconciliation read the store again where a Redis server was restarted or replaced.
+        """Makes this reconciliation read the whole store where a Redis server was restarted or replaced.
 
         What the store has lost is then written again, and so is a shared key that holds another type. Under appendfsync
         everysec, a killed Redis loses up to two seconds of acknowledged writes if its disk was slow (its documentation

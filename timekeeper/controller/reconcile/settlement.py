@@ -60,7 +60,7 @@ def settle_accounts(context: ReconcileContext, now: int, touched: set[str]) -> N
     books = context.books
     unsettled = [metered for metered in books.sessions_under(touched) if _unsettled(metered)]
     if books.failed:
-        unsettled = [metered for metered in unsettled if not _waits_for_a_payer(books, metered)]
+        unsettled = [metered for metered in unsettled if not _has_failed_payer(books, metered)]
     concerned = _with_room(context, unsettled)
     namespaces = {metered.session.namespace for metered in concerned}
     open_due_periods(context, now, {account for namespace in namespaces for _, account in books.assignments[namespace]})
@@ -71,7 +71,10 @@ def settle_accounts(context: ReconcileContext, now: int, touched: set[str]) -> N
 
 
 def _write(context: ReconcileContext, work: Work, now: int) -> list[Prepared]:
-    """Writes settlements; adopts and returns those that the store acknowledged whole."""
+    """Sends settlements to the store; adopts and returns those of which the store took every item.
+
+    Settlements that end a session are left out where replicas do not hold these ends in time.
+    """
     refused = _send(context, work, now)
     done = [each for each in work.prepared if not _is_refused(each, refused)]
     ends = [account for each in done if _ended(each) for account, _ in each.settlement.items]
@@ -84,7 +87,7 @@ def _write(context: ReconcileContext, work: Work, now: int) -> list[Prepared]:
 
 
 def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> list[MeteredSession]:
-    """Leaves out running sessions that the store does not hold yet, while it has no memory for them.
+    """Returns the sessions that may be settled now; running sessions new to a store without free memory wait.
 
     Amounts are cumulative, so a session that is opened later is still charged from its start.
     """
@@ -98,7 +101,7 @@ def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> lis
 
 
 def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession]) -> Work:
-    """Computes the sessions' settlements; reads the reports of those that get a ledger entry."""
+    """Computes the settlements of sessions; reads the reports of the sessions that get a ledger entry."""
     books = context.books
     bill = books.rules.bill
 
@@ -215,7 +218,7 @@ def _send(context: ReconcileContext, work: Work, now: int) -> set[Refused]:
 def _add_items(
     batches: dict[Key, list[Item]], prepared: Iterable[Prepared], actions: AbstractSet[LedgerAction]
 ) -> None:
-    """Adds the items with these actions to the batches of their accounts and periods."""
+    """Adds each item with one of these actions to the batch of its account and period."""
     for _, found in prepared:
         for key, item in found.items.items():
             if item.action in actions:
@@ -269,9 +272,9 @@ def _send_batches(
 
 
 def _note_unanswered(work: Work, actions: AbstractSet[LedgerAction]) -> None:
-    """Notes under which further accounts sessions may be open, since the store may have taken items and not answered.
+    """Adds to `also_open` the accounts under which unanswered items open sessions: the store may have taken the items.
 
-    A session that turns out not to have reached such an account is taken out of it.
+    A later settlement removes a session from an account that the session turns out not to have reached.
     """
     for metered, settlement in work.prepared:
         known = metered.acknowledged
@@ -341,7 +344,7 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
 
 
 def _adopt(context: ReconcileContext, done: list[Prepared], now: int) -> None:
-    """Takes each settlement that the store acknowledged as the session's state; drops sessions that are finalized."""
+    """Makes each acknowledged settlement the base of its session's next one; drops sessions that are finalized."""
     books = context.books
     for metered, settlement in done:
         metered.acknowledged = settlement.following
@@ -373,7 +376,7 @@ def _unsettled(metered: MeteredSession) -> bool:
     return not metered.acknowledged.closed or metered.pod_gone
 
 
-def _waits_for_a_payer(books: Books, metered: MeteredSession) -> bool:
-    """Whether the session cannot be settled now, because a step failed for an account that pays for it."""
+def _has_failed_payer(books: Books, metered: MeteredSession) -> bool:
+    """Whether a step failed for an account that has paid for the session since its start."""
     payers = books.payers_since(metered.session.namespace, metered.session.start)
     return not books.failed.keys().isdisjoint(payers)

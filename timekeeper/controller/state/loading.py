@@ -25,9 +25,9 @@ from timekeeper.controller.state.sessions import (
     Meters,
     Posted,
     first_known,
-    forgotten,
     loaded,
     posting,
+    recorded_use_alone,
     use_of,
     without_use,
 )
@@ -222,7 +222,7 @@ def bring_back(books: Books, behind: set[str]) -> None:
         started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
         checkpoints = [account.checkpoint for account in started]
         if checkpoints and all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
-            metered.acknowledged = forgotten(metered.acknowledged)
+            metered.acknowledged = recorded_use_alone(metered.acknowledged)
             _replace(books.pods.sessions, metered)
     books.finalized = []
 
@@ -281,7 +281,7 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount
     """Reads the sessions of which the store has records; their amounts are read separately."""
     sessions = books.pods.sessions
     for metered in sessions.all():
-        metered.acknowledged = forgotten(metered.acknowledged)
+        metered.acknowledged = recorded_use_alone(metered.acknowledged)
     for account in stored:
         for record in account.ended:
             metered = sessions.keep(loaded(record))
@@ -298,10 +298,11 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount
 
 
 def _with_record(metered: MeteredSession, record: Session, account: str, *, paying: bool) -> Acknowledged:
-    """Adds an account's record of an open session to the session's acknowledged value.
+    """Returns the session's acknowledged value with one account's record of the open session added.
 
-    An earlier leader may have written only part of an end or of a move. The record of an end counts more than that of
-    an open session, and the record of the account that pays now more than another's.
+    Several accounts may have a record of one session, since an earlier leader may have written only part of an end or
+    of a move. One record is the base of the value: that of the session's end, else that of the account that pays now,
+    else the first one added. The accounts of the other records are in `also_open`.
 
     Args:
         metered: the session.
@@ -350,8 +351,8 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]
 def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) -> list[tuple[str, int, list[str]]]:
     """Returns the amounts that may still change, as an account, a period's start and the uids of sessions.
 
-    These are the latest periods of each account, those that ended within MENDED_WITHIN with the sessions that were in
-    them, and the last one of each ended session.
+    Amounts may still change in three kinds of periods: the latest ones of each account, those that ended within
+    MENDED_WITHIN, and the last period of each ended session.
     """
     payers: dict[str, set[str]] = {}
     for namespace, known in books.assignments.items():

@@ -69,16 +69,17 @@ class Acknowledged(NamedTuple):
 
     Attributes:
         periods: the amount in each period that may still change.
-        settled_until: periods that end by then are final: their amounts are computed again only if the session turns
-            out to have ended earlier.
-        session: the session as its record states it; None where there is no record.
-        use: the recorded use of its reports.
+        settled_until: the instant up to which periods are final. The amount of a period that ends by then is computed
+            again only if the session turns out to have ended earlier.
+        session: the session as the store's record states it; None where there is no record.
+        use: the recorded use of the session's reports.
         open_under: the account under which the session is open; empty for none.
-        also_open: further accounts under which it may be open, since only part of a move was written.
+        also_open: further accounts under which the session may be open, since only part of a move was written.
         ended_under: the account that holds the record of the session's end; empty for none.
-        posted_at: the instant up to which the ledger has entries of it, in nanoseconds since 1970 (see `posting`).
-        posted_rate: its rate at that instant, in microGPU-seconds a second.
-        closed: whether the store, and a replica where there is one, holds its end.
+        posted_at: the instant up to which the ledger has entries of the session (see `posting`), in nanoseconds since
+            1970.
+        posted_rate: the session's rate at that instant, in microGPU-seconds a second.
+        closed: whether the store, and a replica where there is one, holds the session's end.
     """
 
     periods: Mapping[Key, Posted] = MappingProxyType({})
@@ -105,8 +106,8 @@ NOTHING = Acknowledged()
 def posting(session: Session, payers: Assignments, periods: Mapping[Key, Posted], open_under: str) -> tuple[int, int]:
     """Returns the instant up to which the ledger has entries of an open session, and its rate at that instant.
 
-    That is the last hourly point in the latest period of the account under which it is open; without one, the start of
-    the session's segment there.
+    The instant is that of the last hourly point in the latest period of the account under which the session is open.
+    Without an hourly point there, it is the start of the session's segment in that period.
     """
     starts = [start for account, start in periods if account == open_under]
     if not starts:
@@ -117,14 +118,17 @@ def posting(session: Session, payers: Assignments, periods: Mapping[Key, Posted]
     return at, rate_now(session.tariff, at)
 
 
-def forgotten(acknowledged: Acknowledged) -> Acknowledged:
-    """Returns a session's acknowledged value in an emptied store: only the totals at segments' starts remain."""
+def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
+    """Returns what remains of an acknowledged value once the store's records no longer count: the recorded use.
+
+    Periods from before the recorded use stay final, since they cannot be computed again.
+    """
     use = acknowledged.use
     return Acknowledged(settled_until=first_known(use), use=use)
 
 
 def first_known(use: RecordedUse) -> int:
-    """Returns the instant before which periods cannot be computed again: the use at their start is not recorded."""
+    """Returns the start of the first period whose use is recorded; 0 where none is. Earlier periods are final."""
     return min((period for _, period, _ in use.billed), default=0)
 
 
@@ -155,8 +159,8 @@ class MeteredSession:
 
     Attributes:
         session: the session, as its pod shows it.
-        reservation: the reservation, needed when prices change; None where its pod is deleted.
-        pod_gone: whether its pod is deleted from the API server.
+        reservation: the pod's reservation, needed when prices change; None where the pod is deleted.
+        pod_gone: whether the pod is deleted from the API server.
         acknowledged: the session as the store holds it.
     """
 
@@ -229,7 +233,7 @@ class MeterRules:
 
 
 def loaded(record: Session) -> MeteredSession:
-    """Returns the session of a record; what its pod holds by another stack is what the record says."""
+    """Returns the session of a record. The record, not the pod, states the holdings by another stack."""
     session = without_use(record)
     return MeteredSession(session, Reservation((), holdings=session.holdings) if session.holdings else None)
 

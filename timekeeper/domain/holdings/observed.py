@@ -13,7 +13,7 @@ from fairgpu.quantity import QuantityError, parse_quantity
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container's extended resources by name, and whether it keeps running beside the later ones."""
+    """A container's extended resources by name, and whether it is a native sidecar, which runs until the pod ends."""
 
     resources: Mapping[str, int]
     keeps_running: bool = False
