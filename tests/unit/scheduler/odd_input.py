@@ -186,7 +186,7 @@ ODD_INPUT: dict[str, Callable[[], Outcome]] = {
     "an allocation that is no JSON": lambda: counted(bound_elsewhere("a", "{")),
     "an allocation of another node": lambda: counted(bound_elsewhere("a", held("n0-0", 100, on="n9"))),
     "an allocation of a GPU that the node does not have": lambda: counted(bound_elsewhere("a", held("n9-3", 100))),
-    "an allocation that somebody with the scheduler's account wrote": lambda: counted(
+    "an allocation that a process with the scheduler's account wrote": lambda: counted(
         bound_elsewhere("a", held("n0-0", 100))
     ),
     "allocations that overlap": overlapping,
