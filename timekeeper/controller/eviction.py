@@ -24,7 +24,10 @@ from timekeeper.sources.base import MAX_TERMINATION_SECONDS, ObjectEvent
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A pod, the step that is due, and the instant of its eviction (nanoseconds since 1970; 0 if it is called off)."""
+    """A pod and the step that it is due.
+
+    `at` is the instant of the pod's eviction, in nanoseconds since 1970; 0 where the eviction is called off.
+    """
 
     pod: PodFacts
     step: Step
@@ -32,7 +35,10 @@ class Due:
 
 
 def must_go(budget: Budget, found: Figures) -> bool:
-    """Whether the budget's running pods are to be evicted: it enforces by eviction, is spent, and its grace is over."""
+    """Whether the budget's running pods are to be evicted.
+
+    That is so for a budget that enforces by eviction, is spent, and has no grace left.
+    """
     return budget.enforcement is Enforcement.EVICT and found.state in {BudgetState.OVER, BudgetState.HELD}
 
 
@@ -125,10 +131,10 @@ def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
 
 
 def _write(step: Due, books: Books, name: str, without_notice_seconds: float) -> PodWrite:
-    """Returns the write of a step with its events; for a notice that fails, it names the eviction to do instead.
+    """Returns the write of a step, with the step's events. The write of a notice names an eviction to do if it fails.
 
-    That eviction is no sooner than the notice would have allowed: somebody other than the pod's owner may keep the
-    notice off.
+    That eviction comes no sooner than the notice would have allowed, since another person than the pod's owner may
+    prevent the notice.
     """
     budget, found, pod = books.accounts[name].budget, books.figures[name], step.pod
     written = partial(PodWrite, pod.uid, pod.namespace, pod.name, name)

@@ -346,7 +346,7 @@ def _with_room(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[Pac
 
 
 def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
-    """Packs rows into one value under its name; returns nothing without rows."""
+    """Returns rows packed into one value, by the name of that value; empty without rows."""
     if not rows:
         return {}
     part = PackedPart(hourly, min(row.hour for row in rows), max(row.hour + row.hours for row in rows))

@@ -220,7 +220,7 @@ class Reconciler:
         return True
 
     def _observe(self, now: int, *, full: bool) -> set[str]:
-        """Adopts the cluster's changes into memory; returns the accounts that they concern and those that are due."""
+        """Adopts the cluster's changes into memory; returns the accounts to settle: concerned by a change, or due."""
         context, books, mirrors = self._context, self.books, self._context.source.mirrors
         books.budgets.refresh(mirrors)
         for name in mirrors.__slots__:

@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The writes of all sessions: those of which only the amount grew, and those with a whole settlement."""
+    """The writes of all sessions: new amounts where only the amount grew, and whole settlements for the others."""
 
     grown: list[Grown]
     prepared: list[Prepared]
