@@ -19,6 +19,9 @@ class Standing(Enum):
     """The pod is not placed."""
 
 
+_STANDINGS = {BudgetState.OVER: Standing.OVER, BudgetState.HELD: Standing.HELD}
+
+
 class Budgets:
     """The last known states of budgets. Thread-safe.
 
@@ -53,13 +56,13 @@ class Budgets:
 
     def standing(self, namespace: str) -> Standing:
         """Returns the effect of a namespace's budget on its pods."""
-        known = self._by_namespace.get(namespace)
-        state = known.state if known is not None else self._default
-        if known is not None and not known.enforced:
-            return Standing.IN_BUDGET
-        return {BudgetState.OVER: Standing.OVER, BudgetState.HELD: Standing.HELD}.get(state, Standing.IN_BUDGET)
+        return self.standing_and_name(namespace)[0]
 
-    def name(self, namespace: str) -> str:
-        """Returns the budget that pays for a namespace; empty where it has none."""
-        known = self._by_namespace.get(namespace)
-        return known.budget if known is not None else ""
+    def standing_and_name(self, namespace: str) -> tuple[Standing, str]:
+        """Returns the effect of a namespace's budget on its pods, and its name as of the same state; empty for none."""
+        with self._lock:
+            known, state = self._by_namespace.get(namespace), self._default
+        if known is None:
+            return _STANDINGS.get(state, Standing.IN_BUDGET), ""
+        standing = _STANDINGS.get(known.state, Standing.IN_BUDGET) if known.enforced else Standing.IN_BUDGET
+        return standing, known.budget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
@@ -79,9 +80,9 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
         gang = state.gangs.wait(pod)
         if gang is None or gang.hold is None:
             state.forget(pod.uid)
-        closed = kept_out(state, pod)
-        if closed:
-            return _closed(state, pod, asked.names, closed)
+        block = budget_block(state, pod)
+        if block is not None:
+            return _blocked(state, pod, asked.names, block)
         with state.without(state.lifted_for(pod)):
             chosen, text = _place(state, pod, asked, now)
         if chosen:
@@ -90,27 +91,42 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
         rows, unknown = asked.known
         if text:
             state.waiting.refuse(pod)
-            return FilterResult([], dict.fromkeys(_names(state, rows), text), dict.fromkeys(unknown, UNKNOWN_NODE))
+            return FilterResult(
+                [],
+                failed_nodes=dict.fromkeys(_names(state, rows), text),
+                failed_and_unresolvable_nodes=dict.fromkeys(unknown, UNKNOWN_NODE),
+            )
         refusal = state.refusals.of(pod.request, rows)
         state.waiting.refuse(pod, fragmented=refusal.fragmented)
         return _refusal(refusal, unknown)
 
 
-def kept_out(state: State, pod: WaitingPod) -> str:
-    """Returns why the pod's budget keeps it from every node; empty where it does not."""
-    standing, budget = state.budgets.standing(pod.namespace), state.budgets.name(pod.namespace)
+@dataclass(frozen=True)
+class BudgetBlock:
+    """The reason for which a budget keeps a pod from every node, and the standing from which it follows."""
+
+    standing: Standing
+    message: str
+
+
+def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
+    """Returns what keeps the pod from every node for its budget; None where nothing does.
+
+    The states of budgets change at any time, so one answer follows from one call.
+    """
+    standing, budget = state.budgets.standing_and_name(pod.namespace)
     if standing is Standing.HELD:
-        return f"budget: the GPU budget {budget} is spent and holds its pods until it has money again"
+        message = f"budget: the GPU budget {budget} is spent and holds its pods until it has money again"
+        return BudgetBlock(standing, message)
     if standing is Standing.OVER and state.others_wait(pod.uid):
-        return f"budget: the GPU budget {budget} is spent, and pods within theirs wait for GPUs"
-    return ""
+        return BudgetBlock(standing, f"budget: the GPU budget {budget} is spent, and pods within theirs wait for GPUs")
+    return None
 
 
-def explain_pod(state: State, pod: WaitingPod) -> str:
+def explain_pod(state: State, pod: WaitingPod, block: BudgetBlock | None) -> str:
     """Returns why the pod waits now, over all nodes; FITS where no cause of FairGPU's is left."""
-    closed = kept_out(state, pod)
-    if closed:
-        return closed
+    if block is not None:
+        return block.message
     missing = explain_member(state, pod) if pod.gang is not None else ""
     if missing:
         return missing
@@ -133,13 +149,14 @@ def _bound_before(state: State, pod: WaitingPod, asked: _Asked) -> FilterResult 
     return None
 
 
-def _closed(state: State, pod: WaitingPod, names: list[str], text: str) -> FilterResult:
+def _blocked(state: State, pod: WaitingPod, names: list[str], block: BudgetBlock) -> FilterResult:
     """Returns the answer for a pod that its budget keeps from every node."""
     state.forget(pod.uid)
     state.waiting.refuse(pod)
-    failed = dict.fromkeys(names, text)
-    held = state.budgets.standing(pod.namespace) is Standing.HELD
-    return FilterResult([], {}, failed) if held else FilterResult([], failed)
+    failed = dict.fromkeys(names, block.message)
+    if block.standing is Standing.HELD:
+        return FilterResult([], failed_and_unresolvable_nodes=failed)
+    return FilterResult([], failed_nodes=failed)
 
 
 def _place(state: State, pod: WaitingPod, asked: _Asked, now: float) -> tuple[list[str] | msgspec.Raw, str]:
@@ -199,7 +216,7 @@ def _refusal(refusal: Refusal, unknown: list[str]) -> FilterResult:
     final: dict[str, str] | msgspec.Raw = refusal.final
     if unknown:
         final = msgspec.json.decode(refusal.final, type=dict[str, str]) | dict.fromkeys(unknown, UNKNOWN_NODE)
-    return FilterResult([], refusal.passing, final)
+    return FilterResult([], failed_nodes=refusal.passing, failed_and_unresolvable_nodes=final)
 
 
 def _names(state: State, rows: Ints) -> list[str]:

@@ -13,7 +13,7 @@ from fairgpu.cluster.api import ApiError
 from scheduler.cluster.objects import PLACEABLE, WaitingPod
 from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS
-from scheduler.extender.filtering import explain_pod, kept_out
+from scheduler.extender.filtering import budget_block, explain_pod
 from scheduler.measures import Measures
 
 _log = structlog.get_logger(__name__)
@@ -92,9 +92,10 @@ def wake(
         waiting = [one for one in state.waiting.in_order() if uids is None or one.pod.uid in uids]
     for one in waiting:
         with state.lock:
-            text = explain_pod(state, one.pod)
+            block = budget_block(state, one.pod)
+            text = explain_pod(state, one.pod, block)
             # A pod that still fits nowhere, and knows so from kube-scheduler alone, needs no condition.
-            changed = text != one.text and (bool(one.text) or text == FITS or text == kept_out(state, one.pod))
+            changed = text != one.text and (bool(one.text) or text == FITS or block is not None)
         if changed:
             outcome = _patch(api, one.pod, text, stamp())
             measures.condition(outcome)

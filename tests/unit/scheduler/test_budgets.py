@@ -62,6 +62,17 @@ class WakingApi:
         return self.messages
 
 
+def test_an_answer_follows_from_one_state_of_the_budget_though_it_changes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = state_of("n0")
+    learn(state, BudgetState.HELD)
+    monkeypatch.setattr(state.waiting, "refuse", lambda _: learn(state, BudgetState.OPEN))
+    answer = ask(state, pod("a"))
+    assert answer.failed_nodes == {}
+    assert "n0" in answer.failed_and_unresolvable_nodes
+
+
 @pytest.mark.parametrize("stands", [BudgetState.UNLIMITED, BudgetState.OPEN, BudgetState.GRACE, None])
 def test_a_budget_with_money_and_one_that_was_never_known_keep_no_pod(stands: BudgetState | None) -> None:
     state = state_of("n0")

@@ -184,7 +184,7 @@ def test_a_gang_that_was_released_is_held_again_once_those_that_did_not_come_are
     state.remove_pod("uid-alone")
     state.forget("uid-alone")
     assert answer(state, pods[1], now=GANG_SECONDS) == "n0"
-    assert explain_pod(state, read_waiting(pods[0])) == FITS
+    assert explain_pod(state, read_waiting(pods[0]), None) == FITS
 
 
 def test_a_bind_of_a_pod_whose_gang_was_released_is_refused() -> None:
