@@ -71,8 +71,8 @@ class Container:
 class State(NamedTuple):
     """The state that the writer keeps between writes. Times are ns of CLOCK_MONOTONIC."""
 
-    epoch_ns: int
-    round_number: int = 0
+    period_start_ns: int
+    period_number: int = 0
     opening: Mapping[int, int] = NOTHING
     """The balances at the beginning of the period."""
     plan: turns.Plan | None = None
@@ -80,7 +80,8 @@ class State(NamedTuple):
     overruns: Mapping[int, int] = NOTHING
     """The GPU time outside their turns that the slots had in this period, as far as observed."""
     used: Mapping[int, int] = NOTHING
-    """All GPU time that the slots had in this period."""
+    """The ns of GPU time that count against the slots in this period: those observed since it began, and the surplus
+    that was reported too late for the period before."""
     wanting: frozenset[int] = frozenset()
     """The slots that would have used more."""
     lacked: Mapping[int, int] = NOTHING
@@ -94,7 +95,7 @@ def begun(now_ns: int) -> State:
     Its periods begin at multiples of the period, as those of all GPUs of the node do: kernels that wait for one another
     on several GPUs meet only while all of them have their turn.
     """
-    return State(epoch_ns=now_ns // turns.PERIOD_NS * turns.PERIOD_NS)
+    return State(period_start_ns=now_ns // turns.PERIOD_NS * turns.PERIOD_NS)
 
 
 def step(
@@ -110,7 +111,7 @@ def step(
     """
     active = frozenset(slot for slot, activity in activities.items() if is_active(activity, now_ns))
     state = _observe(state, activities, now_ns)
-    passed = (now_ns - state.epoch_ns) // turns.PERIOD_NS
+    passed = (now_ns - state.period_start_ns) // turns.PERIOD_NS
     if passed > 0:
         state = _begin_period(state, passed)
     made = state.plan
@@ -126,7 +127,7 @@ def step(
             )
             for each in containers
         ]
-        made = turns.plan(tenants, turns.PERIOD_NS, state.round_number)
+        made = turns.plan(tenants, turns.PERIOD_NS, state.period_number)
     return state._replace(plan=made, active=active), made
 
 
@@ -155,7 +156,7 @@ def _begin_period(state: State, passed: int) -> State:
     """
     balances: Mapping[int, int] = state.opening
     lacked: dict[int, int] = {}
-    told_late: dict[int, int] = {}
+    late_surplus_ns: dict[int, int] = {}
     if state.plan is not None:
         used = {slot: had for slot, had in state.used.items() if slot in state.wanting}
         made = state.plan
@@ -165,14 +166,14 @@ def _begin_period(state: State, passed: int) -> State:
         balances = turns.settle(made, beyond, used)
         for slot, had in used.items():
             lacked[slot] = max(0, made.owned_ns(slot) - had)
-            told_late[slot] = min(max(0, had - made.owned_ns(slot)), state.lacked.get(slot, 0))
+            late_surplus_ns[slot] = min(max(0, had - made.owned_ns(slot)), state.lacked.get(slot, 0))
     return state._replace(
-        epoch_ns=state.epoch_ns + passed * turns.PERIOD_NS,
-        round_number=state.round_number + passed,
+        period_start_ns=state.period_start_ns + passed * turns.PERIOD_NS,
+        period_number=state.period_number + passed,
         opening=balances,
         plan=None,
         overruns={},
-        used=told_late,
+        used=late_surplus_ns,
         wanting=frozenset(),
         lacked=lacked,
     )
@@ -189,7 +190,7 @@ def describe(
     """Returns the page with these turns, and with the driver's figures by slot."""
     slots = tuple(_slot(each, state, made, figures.get(each.slot, NO_FIGURE)) for each in containers)
     listed = tuple((turn.slot, turn.start_ns, turn.length_ns) for turn in made.turns)
-    return Page(uuid, now_ns, state.epoch_ns, made.period_ns, slots, listed)
+    return Page(uuid, now_ns, state.period_start_ns, made.period_ns, slots, listed)
 
 
 def _slot(container: Container, state: State, made: turns.Plan, figure: Figure) -> PageSlot:

@@ -106,7 +106,7 @@ class Plan:
         return granted
 
 
-def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: int = 0) -> Plan:
+def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, period_number: int = 0) -> Plan:
     """Plans the turns of the coming period. The round number rotates the order of borrowers.
 
     Raises:
@@ -118,8 +118,8 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: in
     ordered = sorted(tenants, key=lambda tenant: tenant.slot)
     shares = {tenant.slot: period_ns * tenant.core_percent // 100 for tenant in ordered if tenant.core_percent > 0}
     idle_ns = period_ns - sum(shares[tenant.slot] for tenant in ordered if tenant.active and tenant.slot in shares)
-    loans = _loans(ordered, idle_ns, round_number)
-    paid, received = _payments(ordered, shares, loans, round_number)
+    loans = _loans(ordered, idle_ns, period_number)
+    paid, received = _payments(ordered, shares, loans, period_number)
     lengths = {slot: share + received.get(slot, 0) for slot, share in shares.items()}
     for slot, amount in paid.items():
         from_loan = min(amount, loans.get(slot, 0))
@@ -186,7 +186,7 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
     return balances
 
 
-def _loans(ordered: Sequence[Tenant], idle_ns: int, round_number: int) -> dict[int, int]:
+def _loans(ordered: Sequence[Tenant], idle_ns: int, period_number: int) -> dict[int, int]:
     """Returns the loan of each slot: the idle time, divided by weight among the active borrowers.
 
     In each period one half of the best-effort containers shares the part of all, so that a loan is long enough for a
@@ -202,14 +202,14 @@ def _loans(ordered: Sequence[Tenant], idle_ns: int, round_number: int) -> dict[i
     if best_effort:
         left = idle_ns - sum(loans.values())
         places = max(1, min((len(best_effort) + 1) // 2, left // SHORTEST_LOAN_NS))
-        first = round_number * places % len(best_effort)
+        first = period_number * places % len(best_effort)
         for tenant in (best_effort + best_effort)[first : first + places]:
             loans[tenant.slot] = left // places
     return {slot: loan for slot, loan in loans.items() if loan}
 
 
 def _payments(
-    ordered: Sequence[Tenant], shares: Mapping[int, int], loans: Mapping[int, int], round_number: int
+    ordered: Sequence[Tenant], shares: Mapping[int, int], loans: Mapping[int, int], period_number: int
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Returns what each debtor gives in this period and each creditor gets; the two sums are equal.
 
@@ -221,7 +221,7 @@ def _payments(
     for tenant in ordered:
         share = shares.get(tenant.slot, 0)
         if tenant.active and tenant.balance_ns < 0:
-            skips = -tenant.balance_ns >= share and (round_number + tenant.slot) % 2 == 0
+            skips = -tenant.balance_ns >= share and (period_number + tenant.slot) % 2 == 0
             debts[tenant.slot] = min(-tenant.balance_ns, (share if skips else share // 2) + loans.get(tenant.slot, 0))
         elif tenant.active and tenant.balance_ns > 0:
             claims[tenant.slot] = min(tenant.balance_ns, share)

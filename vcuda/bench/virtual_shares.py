@@ -55,7 +55,7 @@ class Writer:
             for one in containers
             for share in one.shares
         )
-        self.state = State(epoch_ns=time.monotonic_ns())
+        self.state = State(period_start_ns=time.monotonic_ns())
 
     def look(self) -> None:
         """Reads what the containers do and publishes the turns that follow."""

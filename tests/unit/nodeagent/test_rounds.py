@@ -47,14 +47,14 @@ def test_turns_stay_within_a_period_in_which_nothing_changes() -> None:
 @pytest.mark.parametrize("late_ns", [0, 1, 7_000_000, PERIOD_NS - 1])
 def test_writers_that_begin_at_different_moments_begin_their_periods_at_the_same(late_ns: int) -> None:
     first, second = begun(NOW), begun(NOW + 3 * PERIOD_NS + late_ns)
-    assert (second.epoch_ns - first.epoch_ns) % PERIOD_NS == 0
-    assert 0 <= NOW - first.epoch_ns < PERIOD_NS
+    assert (second.period_start_ns - first.period_start_ns) % PERIOD_NS == 0
+    assert 0 <= NOW - first.period_start_ns < PERIOD_NS
 
 
 def test_the_epoch_moves_by_whole_periods() -> None:
     state, _ = step(State(NOW), (THIRTY,), {}, NOW + 3 * PERIOD_NS + 7)
-    assert state.epoch_ns == NOW + 3 * PERIOD_NS
-    assert state.round_number == 3
+    assert state.period_start_ns == NOW + 3 * PERIOD_NS
+    assert state.period_number == 3
 
 
 def test_overruns_of_a_period_are_paid_back_in_the_next() -> None:

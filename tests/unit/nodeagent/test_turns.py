@@ -99,8 +99,8 @@ def test_an_idle_elastic_container_may_start_anywhere_in_idle_time() -> None:
 def test_many_who_borrow_get_useful_pieces_round_by_round() -> None:
     tenants = [hard(0, 90), *(best_effort(slot) for slot in range(1, 9))]
     totals: dict[int, int] = defaultdict(int)
-    for round_number in range(40):
-        for turn in plan(tenants, round_number=round_number).turns:
+    for period_number in range(40):
+        for turn in plan(tenants, period_number=period_number).turns:
             assert turn.length_ns >= 2 * MS
             totals[turn.slot] += turn.length_ns
     assert {totals[slot] for slot in range(1, 9)} == {40 * 5 * MS // 8}
@@ -152,7 +152,7 @@ def test_a_debt_below_a_whole_turn_takes_at_most_half_of_one() -> None:
 
 def test_who_owes_a_whole_turn_gives_it_every_other_period() -> None:
     tenants = [hard(0, 50, balance_ms=-90), hard(1, 50, balance_ms=90)]
-    assert [plan(tenants, round_number=number).granted_ns(0) for number in range(4)] == [0, 12_500_000] * 2
+    assert [plan(tenants, period_number=number).granted_ns(0) for number in range(4)] == [0, 12_500_000] * 2
 
 
 def test_nobody_pays_while_nobody_active_is_owed() -> None:
@@ -161,15 +161,15 @@ def test_nobody_pays_while_nobody_active_is_owed() -> None:
 
 
 @given(gpus(), st.integers(0, 1000))
-def test_every_share_is_met_where_nobody_owes_anything(tenants: list[Tenant], round_number: int) -> None:
-    made = plan(without_history(tenants), round_number=round_number)
+def test_every_share_is_met_where_nobody_owes_anything(tenants: list[Tenant], period_number: int) -> None:
+    made = plan(without_history(tenants), period_number=period_number)
     for tenant in tenants:
         assert made.granted_ns(tenant.slot) >= PERIOD_NS * tenant.core_percent // 100
 
 
 @given(gpus(), st.integers(0, 1000))
-def test_active_containers_never_have_the_same_time(tenants: list[Tenant], round_number: int) -> None:
-    made = plan(tenants, round_number=round_number)
+def test_active_containers_never_have_the_same_time(tenants: list[Tenant], period_number: int) -> None:
+    made = plan(tenants, period_number=period_number)
     active = {tenant.slot for tenant in tenants if tenant.active}
     at = 0
     for turn in made.turns:
@@ -180,12 +180,12 @@ def test_active_containers_never_have_the_same_time(tenants: list[Tenant], round
 
 
 @given(st.lists(st.tuples(st.sampled_from(Policy), st.booleans()), max_size=64), st.integers(0, 1000))
-def test_a_full_page_has_room_for_every_turn(kinds: list[tuple[Policy, bool]], round_number: int) -> None:
+def test_a_full_page_has_room_for_every_turn(kinds: list[tuple[Policy, bool]], period_number: int) -> None:
     tenants = [
         Tenant(slot, 0 if policy is Policy.BEST_EFFORT else 1, policy, active)
         for slot, (policy, active) in enumerate(kinds)
     ]
-    assert len(plan(tenants, round_number=round_number).turns) <= MOST_TURNS
+    assert len(plan(tenants, period_number=period_number).turns) <= MOST_TURNS
 
 
 def test_a_full_page_has_room_also_where_many_may_start_between_many_who_work() -> None:
@@ -194,16 +194,16 @@ def test_a_full_page_has_room_also_where_many_may_start_between_many_who_work() 
 
 
 @given(gpus(), st.integers(0, 1000))
-def test_every_turn_lies_within_the_period_and_has_a_length(tenants: list[Tenant], round_number: int) -> None:
-    for turn in plan(tenants, round_number=round_number).turns:
+def test_every_turn_lies_within_the_period_and_has_a_length(tenants: list[Tenant], period_number: int) -> None:
+    for turn in plan(tenants, period_number=period_number).turns:
         assert 0 <= turn.start_ns < turn.end_ns <= PERIOD_NS
 
 
 @given(gpus(), st.integers(0, 1000))
 def test_a_hard_container_never_gets_more_than_its_share_and_what_it_is_owed(
-    tenants: list[Tenant], round_number: int
+    tenants: list[Tenant], period_number: int
 ) -> None:
-    made = plan(tenants, round_number=round_number)
+    made = plan(tenants, period_number=period_number)
     for tenant in tenants:
         if tenant.policy is Policy.HARD:
             bound = PERIOD_NS * tenant.core_percent // 100 + max(0, tenant.balance_ns)
@@ -211,8 +211,8 @@ def test_a_hard_container_never_gets_more_than_its_share_and_what_it_is_owed(
 
 
 @given(gpus(), st.integers(0, 1000))
-def test_all_idle_time_is_lent_as_long_as_somebody_borrows(tenants: list[Tenant], round_number: int) -> None:
-    made = plan(without_history(tenants), round_number=round_number)
+def test_all_idle_time_is_lent_as_long_as_somebody_borrows(tenants: list[Tenant], period_number: int) -> None:
+    made = plan(without_history(tenants), period_number=period_number)
     active = [tenant for tenant in tenants if tenant.active]
     if any(tenant.borrows for tenant in active):
         granted = sum(made.granted_ns(tenant.slot) for tenant in active)
@@ -220,8 +220,8 @@ def test_all_idle_time_is_lent_as_long_as_somebody_borrows(tenants: list[Tenant]
 
 
 @given(gpus(), st.integers(0, 1000))
-def test_best_effort_never_has_time_that_an_active_container_owns(tenants: list[Tenant], round_number: int) -> None:
-    made = plan(tenants, round_number=round_number)
+def test_best_effort_never_has_time_that_an_active_container_owns(tenants: list[Tenant], period_number: int) -> None:
+    made = plan(tenants, period_number=period_number)
     for tenant in tenants:
         if tenant.policy is Policy.BEST_EFFORT:
             for turn in made.turns:
@@ -236,11 +236,11 @@ def test_best_effort_never_has_time_that_an_active_container_owns(tenants: list[
     st.dictionaries(st.integers(0, 63), st.integers(0, PERIOD_NS)),
 )
 def test_what_is_owed_on_one_side_is_due_on_the_other(
-    tenants: list[Tenant], round_number: int, overruns: dict[int, int], used: dict[int, int]
+    tenants: list[Tenant], period_number: int, overruns: dict[int, int], used: dict[int, int]
 ) -> None:
-    made = plan(without_history(tenants), round_number=round_number)
+    made = plan(without_history(tenants), period_number=period_number)
     assert sum(settle(made, overruns, used).values()) == 0
-    paying = plan(tenants, round_number=round_number)
+    paying = plan(tenants, period_number=period_number)
     assert sum(paying.balances.values()) == sum(tenant.balance_ns for tenant in tenants)
 
 
@@ -251,7 +251,7 @@ def test_busy_containers_end_at_their_shares_whatever_ran_over(cores: list[int],
     had = dict.fromkeys(range(len(cores)), 0)
     periods = len(overruns) + 60
     for number in range(periods):
-        made = plan(tenants, round_number=number)
+        made = plan(tenants, period_number=number)
         granted = {tenant.slot: made.granted_ns(tenant.slot) for tenant in tenants}
         over = min(overruns[number], granted[1]) if number < len(overruns) else 0
         used = granted | {0: granted[0] + over, 1: granted[1] - over}

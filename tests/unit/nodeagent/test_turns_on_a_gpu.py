@@ -63,7 +63,7 @@ def shares(seconds: float, *containers: tuple[int, Policy, float]) -> list[float
         if made is None or (now - START) % LOOK == 0:
             activity = {each.slot: each.activity._replace(activity_ns=now, waiting_ns=now) for each in programs}
             state, made = step(state, listed, activity, now)
-        phase = (now - state.epoch_ns) % PERIOD_NS
+        phase = (now - state.period_start_ns) % PERIOD_NS
         for program in programs:
             program.launch(made, phase)
         ready = [each.slot for each in programs if each.queue]
