@@ -603,6 +603,25 @@ def test_what_is_reported_before_a_move_is_the_first_payers_also_where_the_leade
     assert (harness.spent("a"), harness.spent("namespace:team-a")) == (2 * GPU_SECOND, 9 * GPU_SECOND)
 
 
+def test_a_report_that_is_read_after_a_move_changes_the_hours_of_the_period_that_was_left_with_its_amount(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"])
+    harness.budget("b", ["team-b"])
+    harness.lead(ControllerRules(bill=Bill.USED))
+    harness.round()
+    harness.pass_time(0.5)
+    harness.budget("a", ["team-c"])
+    harness.budget("b", ["team-b", "team-a"])
+    harness.pod("p1", "team-a")
+    harness.round()
+    assert harness.spent("a") == GPU_SECOND // 2
+    submission = Submission("p1", "b", 1, harness.now - SECOND, (Counter("GPU-p1", 0, SECOND, 0),))
+    ReportIntake(harness.client).take([submission])
+    harness.round(1)
+    assert harness.spent("a") == 0
+
+
 @pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
 def test_a_payer_that_paid_for_no_time_leaves_what_was_used_to_those_before_and_after_it(
     harness: LedgerHarness, bill: Bill

@@ -385,9 +385,10 @@ def _items(
     used = _used(inputs, use, session_segments)
     items = {}
     for key, amount in totals.items():
-        action, kind = _action(inputs, key, last, stale=stale)
         known = acknowledged.periods.get(key)
-        if action is LedgerAction.HOLD and known is not None and known.amount == amount:
+        changed = known is not None and known.amount != amount
+        action, kind = _action(inputs, key, last, stale=stale, changed=changed)
+        if action is LedgerAction.HOLD and known is not None and not changed:
             continue
         found: Sequence[HourlyPoint] = ()
         if action not in {LedgerAction.HOLD, LedgerAction.OPEN}:
@@ -455,7 +456,7 @@ def _present(payers: Assignments, accounts: Mapping[str, Account], until: int) -
     return ((payer, period.start), period.end) if period is not None else None
 
 
-def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool) -> tuple[LedgerAction, Kind]:
+def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool, changed: bool) -> tuple[LedgerAction, Kind]:
     acknowledged, session, until = inputs.acknowledged, inputs.facts.session, inputs.until
     kind = Kind.PERIOD if inputs.ends[key] <= until else Kind.MOVE
     if session.end is not None:
@@ -464,7 +465,8 @@ def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool) -> tupl
     if key != last:
         # No later settlement posts this period, so the ledger gets its entry now.
         under = key[0] == acknowledged.open_under or key[0] in acknowledged.also_open
-        left = LedgerAction.MOVE if under or key not in acknowledged.periods else LedgerAction.HOLD
+        # A late report may change the amount of a period that was left: its hours are posted anew.
+        left = LedgerAction.MOVE if under or changed or key not in acknowledged.periods else LedgerAction.HOLD
         goes_on = not under or last is None or last[0] == key[0]
         return (LedgerAction.POST if kind is Kind.PERIOD and goes_on else left), kind
     if key[0] != acknowledged.open_under:
