@@ -8,7 +8,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distributions
 from pathlib import Path
 
 from sidecar.archive import build
@@ -85,8 +85,10 @@ def _locked(lock: Path, target: Path) -> dict[str, Path]:
 
 
 def _installed(name: str, target: Path, wanted: Callable[[str], bool]) -> dict[str, Path]:
-    """The wanted files of an installed distribution."""
-    here = distribution(name)
+    """The wanted files of an installed distribution; a build's metadata in the checkout is not one."""
+    here = next(iter(distributions(name=name, path=[sysconfig.get_path("purelib")])), None)
+    if here is None:
+        raise PackageNotFoundError(name)
     listed = [str(path) for path in here.files or () if wanted(str(path))]
     found = {str(target / path): Path(str(here.locate_file(path))) for path in listed}
     return {path: source for path, source in found.items() if source.exists()}
