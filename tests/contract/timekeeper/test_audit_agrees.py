@@ -127,6 +127,8 @@ class Play:
 
     def settle(self) -> None:
         self.harness.round(1)
+        # Where use is billed, a balance is closed by the last settlement: the next one brings it up to date.
+        self.harness.round()
         self.write()
 
 
