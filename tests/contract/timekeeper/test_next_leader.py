@@ -11,7 +11,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.pricing import Bill, PricePoint
 from timekeeper.domain.timestamps import HOUR
-from timekeeper.ledger import reading, shared
+from timekeeper.ledger import keys, reading, shared
 from timekeeper.ledger.keys import AccountKeys
 
 
@@ -296,6 +296,7 @@ def test_an_account_that_a_leader_named_as_payer_and_did_not_list_is_listed_by_t
     harness.budget("a", ["team-a"])
     harness.round(10)
     shared.write_assignments(harness.client, {"team-a": ((0, "a"), (harness.now, "namespace:team-a"))})
+    harness.client.srem(keys.ACCOUNTS, "namespace:team-a")  # it ended before it listed the account
     harness.budget("a", ["team-b"])
     harness.lead()
     harness.pod("p1", "team-a")
