@@ -27,7 +27,7 @@ MEMORY = (4 * GIB, 8 * GIB)
 WARM_UP_SECONDS = 0.5
 SECONDS = 2.0
 NEAR_POINTS = 8.0
-"""How far from its share of what both got a program may be in two seconds; without the shim it is 20."""
+"""The most by which a program may miss its share of what both got in two seconds; without the shim it is 20."""
 
 
 def say(text: str) -> None:
@@ -48,7 +48,7 @@ def check(happened: bool, what: str) -> None:  # noqa: FBT001 - reads as a sente
 
 
 def memory(container: Container, name: str) -> tuple[int, int, bool]:
-    """What a program sees of the GPU, by CUDA and by NVML in bytes, and whether it was refused 6 GiB."""
+    """Returns the GPU as a program sees it, by CUDA and by NVML in bytes, and whether the program was refused 6 GiB."""
     with container.session() as ask:
         ask("init")
         ask("ctx")

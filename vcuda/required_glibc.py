@@ -11,7 +11,7 @@ import sys
 
 
 def faults(library: str, ceiling: tuple[int, ...]) -> list[str]:
-    """What keeps the library from running there, one line each."""
+    """Returns the reasons for which the library cannot run there, one line each."""
     command = ["readelf", "-dV", "-W", library]
     report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = [

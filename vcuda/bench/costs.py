@@ -1,8 +1,10 @@
-"""What the shim costs: nanoseconds added to calls, with and without it in one run. Prints JSON rows."""
+"""The shim's costs: nanoseconds added to calls, with and without it in one run. Prints JSON rows."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -14,9 +16,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from agent import Agent, Tenant
-from node import BUILD, MIB, Container, Node, Share
+from node import BUILD, LEDGER_SIZE, MIB, Container, Node, Share
 
 CALLS = str(BUILD / "bench" / "calls")
+LOCKED_AT_D52F78F = 381
+"""Instructions under the ledger's lock at that commit, with gcc 12 and glibc 2.36."""
 ROUNDS = 5
 
 
@@ -48,7 +52,7 @@ def timed(container: Container, *arguments: str, shim: bool, processes: int = 1)
 
 
 def added(container: Container, *arguments: str, processes: int = 1) -> tuple[float, float, float]:
-    """What the shim adds to the mean, the mean without it, and the 99.9th percentile with it; medians of rounds."""
+    """Returns medians of rounds: what the shim adds to the mean, the mean without it, the 99.9th percentile with it."""
     with_shim, without = [], []
     for _ in range(ROUNDS):
         without.append(timed(container, *arguments, shim=False, processes=processes))
@@ -72,6 +76,8 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
     mean, plain, _ = added(paced, "alloc", "200", processes=16)
     context = f"empty driver, {plain:,.1f} ns without"
     yield row("vcuda: alloc + free of 1 MiB, 16 processes", mean, "ns added", 600, context)
+    if platform.machine() == "x86_64":
+        yield locked(folder)
     for threads, most in (("1", 400), ("16", 1500)):
         mean, plain, _ = added(paced, "async", "200", threads)
         context = f"empty driver, {plain:,.1f} ns without"
@@ -81,6 +87,17 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
     yield row("vcuda: launch without config", mean, "ns added", 5, f"empty driver, {plain:,.1f} ns without")
     allocating = Node(folder / "cheap").container("a")
     yield starting(allocating)
+
+
+def locked(folder: Path) -> dict[str, Any]:
+    """Returns the time for which an allocation and its release lock the ledger; the same on a busy machine."""
+    ledger = folder / "ledger"
+    ledger.touch()
+    os.truncate(ledger, LEDGER_SIZE)
+    command = [str(BUILD / "bench" / "locked_instructions"), str(ledger)]
+    found = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    context = f"{LOCKED_AT_D52F78F} at d52f78f"
+    return row("vcuda: alloc + free, ledger locked", found, "instructions", LOCKED_AT_D52F78F, context)
 
 
 def many_gpus(null: Node, page: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What crowds and kills do to the limit of memory, by the simulator's truth. Prints JSON rows."""
+"""The limit of memory under crowds and kills, by the simulator's truth. Prints JSON rows."""
 
 from __future__ import annotations
 

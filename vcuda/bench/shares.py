@@ -1,4 +1,4 @@
-"""How exactly containers get their shares on the simulated GPU, at real time. Prints JSON rows.
+"""The exactness of containers' shares on the simulated GPU, at real time. Prints JSON rows.
 
 Truth is the simulator's own record of completed work, in time that the work would take alone on the GPU, cut into
 windows of a second (ten for kernels as long as a period); the error is the mean absolute difference from the share, in
@@ -131,7 +131,7 @@ class Window:
 
 
 def shares(folder: Path, tenants: list[Tenant], windows: int, window_s: float, *, shim: bool = True) -> list[Window]:
-    """What each tenant got in each window, by the simulator's truth."""
+    """Returns each tenant's share in each window, by the simulator's truth."""
     node = Node(folder, settings={"SIMGPU_CALL_COSTS": "1"})
     with started(node, tenants, windows * window_s + 3, shim=shim), lateness(folder) as late:
         time.sleep(1)
@@ -147,7 +147,7 @@ def shares(folder: Path, tenants: list[Tenant], windows: int, window_s: float, *
 
 
 def described(measured: list[Window]) -> str:
-    """What was got, and on how late a machine."""
+    """Describes the shares, and how late the machine was."""
     count = len(measured)
     got = "/".join(f"{sum(w.parts[i] for w in measured) / count:.1f}" for i in range(len(measured[0].parts)))
     late = 100 * sum(window.late for window in measured) / count

@@ -3,7 +3,8 @@
  *
  * THE SCHEDULE PAGE, one file per GPU, exactly VCUDA_SCHEDULE_SIZE bytes, little endian. The node
  * agent maps it writable, every container on that GPU has it bind-mounted read-only (config.h names
- * the path) and maps it read-only. Written at least every 20 ms, never truncated or replaced.
+ * the path) and maps it read-only. Written about every 20 ms where two or more containers have work,
+ * about every 40 ms elsewhere, never truncated or replaced.
  *
  * Times are CLOCK_MONOTONIC in nanoseconds, which all containers of a node share.
  *
@@ -57,7 +58,10 @@ struct vcuda_slot {
     uint32_t policy;             /* enum vcuda_policy */
     uint32_t flags;              /* enum vcuda_slot_flags */
     uint64_t trim_permille;      /* NVML's slow correction: part of each turn to use, 1..1000; 0 means 1000 */
-    uint64_t reserved[2];        /* zero */
+    uint64_t dead_gone_ns;       /* CLOCK_MONOTONIC right before the driver was last asked and named no process of this
+                                  * container that is dead by its ledger; 0: never. What a process had to itself that
+                                  * died seconds before is released by then, whatever driver_bytes says */
+    uint64_t reserved[1];        /* zero */
 };
 
 struct vcuda_turn {
@@ -114,7 +118,9 @@ struct vcuda_activity {
                            * the node agent takes it from later turns and gives it to those who lost it */
     uint64_t launches;      /* cumulative */
     uint64_t charged_bytes; /* device memory charged now, the dead and not yet released included */
-    uint64_t reserved[2];   /* zero */
+    uint64_t sample_wanted_ns; /* CLOCK_MONOTONIC when a program last asked what is free, or took what only the driver
+                           * counts: a sample from after it is wanted soon. The node agent bounds how often it asks */
+    uint64_t reserved[1];   /* zero */
 };
 
 struct vcuda_ledger_public {
@@ -140,6 +146,7 @@ static_assert(sizeof(struct vcuda_slot) == 80, "slot is 80 bytes");
 static_assert(offsetof(struct vcuda_slot, driver_bytes) == 16, "layout");
 static_assert(offsetof(struct vcuda_slot, core_percent) == 40, "layout");
 static_assert(offsetof(struct vcuda_slot, trim_permille) == 56, "layout");
+static_assert(offsetof(struct vcuda_slot, dead_gone_ns) == 64, "layout");
 static_assert(sizeof(struct vcuda_turn) == 16, "turn is 16 bytes");
 static_assert(offsetof(struct vcuda_schedule, generation) == 16, "layout");
 static_assert(offsetof(struct vcuda_schedule, heartbeat_ns) == VCUDA_SCHEDULE_CHECKED_FROM, "layout");
@@ -152,6 +159,7 @@ static_assert(offsetof(struct vcuda_schedule, turns) == 5240, "layout");
 static_assert(offsetof(struct vcuda_schedule, checksum) == VCUDA_SCHEDULE_SIZE - 4, "checksum comes last");
 static_assert(sizeof(struct vcuda_schedule) == VCUDA_SCHEDULE_SIZE, "the file's fixed size");
 static_assert(sizeof(struct vcuda_activity) == 64, "activity is 64 bytes");
+static_assert(offsetof(struct vcuda_activity, sample_wanted_ns) == 48, "layout");
 static_assert(offsetof(struct vcuda_ledger_public, devices) == 64, "layout");
 static_assert(sizeof(struct vcuda_ledger_public) <= 4096, "fits the first page");
 

@@ -53,6 +53,7 @@ static CUresult refer(CUmemGenericAllocationHandle handle, int change, uint64_t 
 CUresult sim_reference(CUmemGenericAllocationHandle handle, int change, uint64_t *bytes)
 {
     return sim_is_multicast(handle) ? refer(handle, change, bytes)
+           : sim_is_on_host(handle) ? sim_host_refer(handle, change, bytes)
                                     : sim_physical_ref(sim_physical_unpack(handle), change, bytes);
 }
 

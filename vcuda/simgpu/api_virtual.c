@@ -8,8 +8,61 @@
 #include "handle.h"
 #include "memory.h"
 
+/* Physical memory of the host: its references count in this process, and it takes nothing of a device. */
+#define HOST_ALLOCATIONS 64
+#define HOST_HANDLE 0x484f000000000000ULL /* apart from the handles of other memory and of multicast objects */
+
+static struct {
+    int references; /* handles and mappings; 0: free */
+    uint64_t bytes;
+} on_host[HOST_ALLOCATIONS]; /* guarded by sim_process_lock */
+
+int sim_is_on_host(CUmemGenericAllocationHandle handle)
+{
+    return handle >= HOST_HANDLE && handle - HOST_HANDLE < HOST_ALLOCATIONS;
+}
+
+CUresult sim_host_refer(CUmemGenericAllocationHandle handle, int change, uint64_t *bytes)
+{
+    uint64_t number = handle - HOST_HANDLE;
+    pthread_mutex_lock(&sim_process_lock);
+    int there = on_host[number].references != 0;
+    on_host[number].references += there ? change : 0;
+    if (there && bytes != NULL) {
+        *bytes = on_host[number].bytes;
+    }
+    pthread_mutex_unlock(&sim_process_lock);
+    return there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult make_on_host(CUmemGenericAllocationHandle *handle, uint64_t bytes)
+{
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&sim_process_lock);
+    for (unsigned int i = 0; i < HOST_ALLOCATIONS && result != CUDA_SUCCESS; i++) {
+        if (on_host[i].references == 0) {
+            on_host[i].references = 1;
+            on_host[i].bytes = bytes;
+            *handle = HOST_HANDLE + i;
+            result = CUDA_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&sim_process_lock);
+    return result;
+}
+
+/* Of CUDA 12.2 on, and of a node that is named: for HOST and HOST_NUMA_CURRENT cuMemCreate answers 1 (cuda.h). */
+static int asks_for_host(const CUmemAllocationProp *properties)
+{
+    return SIM_DRIVER_VERSION >= 12020 && properties != NULL && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+           properties->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA && properties->location.id == 0;
+}
+
 static int valid(const CUmemAllocationProp *properties)
 {
+    if (asks_for_host(properties)) {
+        return 1;
+    }
     return properties != NULL && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
            properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id >= 0 &&
            (uint32_t)properties->location.id < sim_seat.node->settings.devices;
@@ -53,6 +106,9 @@ SIM_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, si
     SIM_ENTER(COST_VIRTUAL);
     if (handle == NULL || !valid(properties) || bytes == 0 || bytes % SIM_GRANULE != 0 || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (asks_for_host(properties)) {
+        return make_on_host(handle, bytes);
     }
     struct sim_physical made;
     CUresult result = sim_physical_make((uint32_t)properties->location.id, bytes, &made);
@@ -171,7 +227,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *exported, CUmemGe
     if (exported == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0) {
         return type == CU_MEM_HANDLE_TYPE_FABRIC ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     }
-    if (sim_is_multicast(handle)) {
+    if (sim_is_multicast(handle) || sim_is_on_host(handle)) {
         return export_object(exported, handle);
     }
     if (sim_physical_ref(physical, 0, NULL) != CUDA_SUCCESS) {
@@ -208,13 +264,13 @@ SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocati
 {
     SIM_ENTER(COST_QUERY);
     struct sim_physical physical = sim_physical_unpack(handle);
-    if (properties == NULL || sim_physical_ref(physical, 0, NULL) != CUDA_SUCCESS) {
+    if (properties == NULL || sim_reference(handle, 0, NULL) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     memset(properties, 0, sizeof *properties);
     properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties->location.id = (int)physical.device;
+    properties->location.type = sim_is_on_host(handle) ? CU_MEM_LOCATION_TYPE_HOST_NUMA : CU_MEM_LOCATION_TYPE_DEVICE;
+    properties->location.id = sim_is_on_host(handle) ? 0 : (int)physical.device;
     return CUDA_SUCCESS;
 }

@@ -91,6 +91,13 @@ static void apply_rules(const char *name, struct sim_call *call)
     }
 }
 
+void sim_trace_name(const char *name, int version, unsigned long long flags)
+{
+    if (trace >= 0 && name != NULL) {
+        dprintf(trace, "  %s %d %llu\n", name, version, flags);
+    }
+}
+
 struct sim_call sim_call_begin(const char *name, uint64_t cost_ns, int needs_init)
 {
     struct sim_call call = {0};

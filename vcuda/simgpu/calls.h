@@ -28,6 +28,8 @@ struct sim_call {
     int open;        /* the call goes ahead */
 };
 
+/* In the trace: what cuGetProcAddress was asked. */
+void sim_trace_name(const char *name, int version, unsigned long long flags);
 struct sim_call sim_call_begin(const char *name, uint64_t cost_ns, int needs_init);
 void sim_call_end(struct sim_call *call);
 /* For calls whose cost depends on what they find. */

@@ -60,6 +60,7 @@ struct sim_context {
     uint32_t copying;  /* bit per channel whose head is at work in a copy engine */
     uint32_t waiting;  /* processes' threads that wait for room or completion, for diagnosis only */
     uint64_t bytes;    /* device memory charged to this context: itself, its modules, its allocations */
+    uint64_t managed;  /* of these, pages of managed memory: NVML names no process that has them */
     uint64_t busy_ns;  /* time in which it occupied the GPU */
     struct sim_channel channels[SIM_CHANNELS];
 };

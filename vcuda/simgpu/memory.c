@@ -51,6 +51,16 @@ void sim_discharge(CUcontext context, uint64_t bytes)
     sim_unlock(&view);
 }
 
+/* Says how much of what is charged to a context is managed memory. */
+static void count_managed(CUcontext context, int64_t change)
+{
+    if (change != 0 && context->alive) {
+        struct sim_view view = sim_lock(&sim_seat, context->device);
+        view.device->contexts[context->index].managed += (uint64_t)change;
+        sim_unlock(&view);
+    }
+}
+
 uint64_t sim_addresses(uint64_t bytes, uint64_t alignment)
 {
     uint64_t begin = (next_address + alignment - 1) / alignment * alignment;
@@ -167,6 +177,13 @@ static CUresult place(CUcontext context, struct sim_allocation *made)
         return cut(context, made);
     }
     if (made->kind == SIM_MANAGED) {
+        uint64_t resident = sim_seat.node->settings.managed_resident ? sim_granules(made->bytes) : 0;
+        CUresult result = sim_charge(context, resident);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        made->charged = resident;
+        count_managed(context, (int64_t)resident);
         void *memory = mmap(NULL, sim_granules(made->bytes), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         made->address = (uint64_t)(uintptr_t)memory;
@@ -224,6 +241,7 @@ static void give_back(struct sim_allocation *gone)
         sim_physical_ref(sim_physical_unpack(gone->handle), -1, NULL);
     }
     if (gone->kind == SIM_MANAGED) {
+        count_managed(gone->context, -(int64_t)gone->charged);
         munmap((void *)(uintptr_t)gone->address, sim_granules(gone->bytes));
     }
     sim_discharge(gone->context, gone->charged);

@@ -32,9 +32,11 @@ CUresult sim_release(uint64_t address, enum sim_memory kind);
  * is 0 for what has no memory of its own. The caller holds sim_process_lock. */
 CUresult sim_allocation_own(struct sim_allocation *found, CUmemGenericAllocationHandle *handle);
 
-/* One reference more or less to physical memory or to a multicast object. */
+/* One reference more or less to physical memory, of a device or of the host, or to a multicast object. */
 CUresult sim_reference(CUmemGenericAllocationHandle handle, int change, uint64_t *bytes);
 int sim_is_multicast(CUmemGenericAllocationHandle handle);
+int sim_is_on_host(CUmemGenericAllocationHandle handle);
+CUresult sim_host_refer(CUmemGenericAllocationHandle handle, int change, uint64_t *bytes);
 
 /* A pool's allocation has gone, and `taken_along` of the pool's memory with it; the caller holds sim_process_lock. */
 void sim_pool_returned(CUmemoryPool pool, uint64_t bytes, uint64_t taken_along);

@@ -44,7 +44,7 @@ static unsigned int collect(uint32_t device, uint64_t bytes[SIM_CLIENTS])
         const struct sim_context *context = &view.device->contexts[i];
         if (context->used) {
             processes += bytes[context->client] == 0;
-            bytes[context->client] += context->bytes;
+            bytes[context->client] += context->bytes - context->managed;
         }
     }
     for (uint32_t i = 0; i < view.device->handle_top; i++) {

@@ -102,6 +102,11 @@ static CUresult allocate(CUdeviceptr *address, uint64_t bytes, CUmemoryPool pool
     if (sim_capturing(stream)) {
         return capture(address, bytes, stream);
     }
+    static const struct sim_op in_order = {.kind = OP_FLAG, .started = 1}; /* it takes a place in the queue, and no time */
+    result = sim_submit(stream, &in_order, NULL);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
     struct sim_allocation *made = calloc(1, sizeof *made);
     if (made == NULL || bytes > sim_seat.node->settings.memory_bytes) {
         free(made);

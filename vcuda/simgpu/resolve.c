@@ -43,6 +43,7 @@ static CUresult resolve(const char *name, void **address, int version, cuuint64_
     const struct function *best = NULL;
     int known = 0;
     int limit = driver_version();
+    sim_trace_name(name, version, flags);
     if (name == NULL || address == NULL || (flags & ~3ULL) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -74,6 +74,7 @@ struct sim_settings sim_settings_from_environment(void)
         .call_costs = (uint32_t)number("SIMGPU_CALL_COSTS", 1, 0, 1),
         .driver_version = (uint32_t)number("SIMGPU_DRIVER_VERSION", SIM_DRIVER_VERSION, 11000, 13999),
         .host_pid_offset = (uint32_t)number("SIMGPU_HOST_PID_OFFSET", 0, 0, 1U << 30),
+        .managed_resident = (uint32_t)number("SIMGPU_MANAGED_RESIDENT", 0, 0, 1),
         .clock_ppm = (uint32_t)number("SIMGPU_CLOCK_PPM", 1000000, 900000, 1100000),
         .memory_bytes = number("SIMGPU_MEMORY_MIB", 81920, 64, 1U << 20) << 20,
         .context_bytes = number("SIMGPU_CONTEXT_MIB", 256, 0, 4096) << 20,

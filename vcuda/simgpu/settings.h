@@ -10,6 +10,7 @@ struct sim_settings {
     uint32_t call_costs;       /* calls take as long as a real driver's */
     uint32_t driver_version;   /* as cuDriverGetVersion gives it: 11080, 12090, 13000 */
     uint32_t host_pid_offset;  /* host pid - pid: shows code that confuses the two */
+    uint32_t managed_resident; /* managed memory lies on the device from the first; otherwise on the host alone */
     uint32_t clock_ppm;        /* millionths of a second that the GPU's clock counts in one */
     uint64_t memory_bytes;     /* of each device */
     uint64_t context_bytes;    /* what a context costs before anything is allocated in it */

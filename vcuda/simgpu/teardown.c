@@ -73,6 +73,7 @@ void sim_context_release(const struct sim_view *view, uint32_t context)
     uint64_t bytes = owner->bytes;
     view->device->used_bytes -= bytes;
     owner->bytes = 0;
+    owner->managed = 0;
     sim_truth_memory(view->truth, view->index, owner->truth, -(int64_t)bytes);
     view->truth->contexts[owner->truth].end_ns = view->device->clock_ns;
     owner->used = 0;

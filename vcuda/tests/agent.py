@@ -76,7 +76,7 @@ class Agent:
 
     @contextmanager
     def driven(self) -> Iterator[Callable[[], object]]:
-        """What lets time pass on the simulated GPU."""
+        """Yields a function that lets time pass on the simulated GPU."""
         if not self.drives:
             yield lambda: None
             return

@@ -9,7 +9,7 @@ from node import MIB, Container, Node, begin_at_once, ended, give_line, until
 
 @dataclass(frozen=True)
 class Race:
-    """What came of one: allocations made and refused, and the most that the GPU held, in bytes."""
+    """The outcome of a race: allocations made and refused, and the most that the GPU held, in bytes."""
 
     allocations: int
     refusals: int
@@ -43,7 +43,7 @@ def raced(node: Node, container: Container, processes: int, threads: int, second
 
 
 def race(container: Container, processes: int, threads: int, seconds: float) -> tuple[int, int]:
-    """How many allocations were made and refused in it."""
+    """Runs a race; returns the number of allocations made and refused in it."""
     arguments = (str(seconds), str(threads), str(20 * MIB))
     crowd = [container.start("churn", *arguments, str(i)) for i in range(processes)]
     begin_at_once(crowd)

@@ -31,7 +31,8 @@ def uuid(ordinal: int = 0) -> str:
 
 
 def machines_own() -> dict[str, str]:
-    """What decides which of the machine's own drivers and GPUs a program finds, and where the driver has its cache."""
+    """Variables that decide which of the machine's own drivers and GPUs a program finds, and where the driver has its
+    cache."""
     names = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HOME")
     return {name: os.environ[name] for name in names if name in os.environ}
 
@@ -48,7 +49,7 @@ def seeded(number: int) -> random.Random:
 
 @dataclass(frozen=True)
 class Share:
-    """What a container was given of one GPU."""
+    """A container's part of one GPU."""
 
     memory: int = 1024 * MIB
     core: int = 100
@@ -161,7 +162,7 @@ class Container:
         return sum(int.from_bytes(data[at:][:8], "little") == 1 for at in range(0, len(data), SLOT_SIZE))
 
     def slots_used(self) -> int:
-        """How many slots of the ledger were ever taken."""
+        """Returns the number of slots of the ledger that were ever taken."""
         return int.from_bytes(self.ledger.read_bytes()[SLOTS_USED_AT:][:8], "little")
 
     def shared(self, device: int = 0) -> tuple[int, int]:
@@ -198,7 +199,7 @@ class Node:
 
 
 def asked(actor: subprocess.Popen[str], line: str) -> list[int]:
-    """What an actor answers to one line."""
+    """Returns an actor's answer to one line."""
     assert actor.stdin is not None
     assert actor.stdout is not None
     actor.stdin.write(line + "\n")

@@ -26,7 +26,7 @@ NEARLY_A_HOLD_SECONDS = 0.09
 
 
 def answers_of(container: Container) -> tuple[list[str], str]:
-    """What a short program gets, and what it reads on standard error."""
+    """Returns what a short program gets, and what it reads on standard error."""
     actor = container.start("actor")
     out, errors = actor.communicate("init\nctx\nalloc a 1000\nlaunch spin_us_10\n", timeout=240)
     assert actor.returncode == 0
@@ -242,7 +242,7 @@ def test_a_page_on_which_the_slot_is_anothers_leaves_the_share_alone(node: Node)
 
 
 def held_seconds(ask: Ask) -> float:
-    """How long a launch takes."""
+    """Returns the length of a launch."""
     began = time.monotonic()
     assert ask("launch spin_us_10")[0] == 0
     return time.monotonic() - began

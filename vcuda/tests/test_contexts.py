@@ -1,7 +1,10 @@
 """A context is charged from before it is there until the driver has ended it, whatever was called to end it."""
 
+import subprocess
+import sys
+
 import pytest
-from node import MIB, OUT_OF_MEMORY, Container, Node, Share, until
+from node import MIB, OUT_OF_MEMORY, Container, Node, Share, ended, until
 
 CONTEXT = 256 * MIB
 HELD = 64 * MIB
@@ -129,6 +132,69 @@ def test_stacks_of_all_threads_that_can_run_at_one_time_are_charged_and_may_not_
         assert ask("reset")[0] == container.charged() == node.truth("a")[0] == 0
 
 
+RETAIN_AND_RELEASE = """
+import ctypes, sys, threading
+driver = ctypes.CDLL("libcuda.so.1")
+answers = {driver.cuInit(0)}
+def retain_and_release():
+    context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+    for _ in range(200):
+        answers.add(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+        answers.add(driver.cuDevicePrimaryCtxRelease_v2(0))
+threads = [threading.Thread(target=retain_and_release) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(answers, flush=True)
+sys.stdin.readline()
+"""
+"""There is room for one context: none may be charged twice."""
+
+ENDS_SLOWLY = """
+import ctypes, sys, threading, time
+driver = ctypes.CDLL("libcuda.so.1")
+contexts = [ctypes.c_void_p() for _ in range(3)]
+answers = [driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(contexts[0]), 0)]
+ended = threading.Event()
+def ends():
+    answers.append(driver.cuDevicePrimaryCtxRelease_v2(0))
+    ended.set()
+threading.Thread(target=ends).start()
+while "cuDevicePrimaryCtxRelease_v2" not in open(sys.argv[1]).read():
+    time.sleep(0.01)
+for device, context in ((1, contexts[1]), (0, contexts[2])):
+    answers.append(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    print(int(ended.is_set()), flush=True)
+ended.wait()
+print(*answers, flush=True)
+sys.stdin.readline()
+"""
+"""A primary context of one device is retained while the driver ends that of another, and its own."""
+
+
+def test_no_primary_context_waits_for_one_that_the_driver_is_long_about_to_end(node: Node) -> None:
+    """To end one, the driver may wait for its work, and that for what another thread does."""
+    calls = node.folder / "calls"
+    node.settings |= {"SIMGPU_DEVICES": "2", "SIMGPU_FAULTS": "cuDevicePrimaryCtxRelease_v2:1:slow_us=5000000"}
+    container = node.container("a", Share(), Share(ordinal=1), SIMGPU_TRACE=str(calls))
+    command, pipe = [sys.executable, "-c", ENDS_SLOWLY, str(calls)], subprocess.PIPE
+    program = subprocess.Popen(command, env=container.environment(), stdin=pipe, stdout=pipe, text=True)
+    with ended(program):
+        assert program.stdout is not None
+        assert [program.stdout.readline() for _ in range(3)] == ["0\n", "0\n", "0 0 0 0 0\n"]
+        assert [container.charged(device) for device in range(2)] == [CONTEXT, CONTEXT]
+        assert [node.truth("a", device)[0] for device in range(2)] == [CONTEXT, CONTEXT]
+
+
+def test_primary_contexts_that_threads_retain_and_release_at_once_are_charged_while_they_live(node: Node) -> None:
+    container = node.container("a", Share(memory=CONTEXT + HELD))
+    command, pipe = [sys.executable, "-c", RETAIN_AND_RELEASE], subprocess.PIPE
+    program = subprocess.Popen(command, env=container.environment(), stdin=pipe, stdout=pipe, text=True)
+    with ended(program):
+        assert program.stdout is not None
+        assert program.stdout.readline() == "{0}\n"
+        assert (container.charged(), container.unsettled()) == (0, 0)
+
+
 def test_contexts_that_were_made_past_the_shim_are_let_go_of_when_they_end(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:
@@ -140,6 +206,6 @@ def test_contexts_that_were_made_past_the_shim_are_let_go_of_when_they_end(node:
 
 
 def launches(container: Container) -> int:
-    """How many of the container's launches are accounted for."""
+    """Returns the number of the container's launches that are accounted for."""
     with container.ledger.open("rb") as ledger:
         return int.from_bytes(ledger.read(4096)[64 + 32 :][:8], "little")

@@ -8,7 +8,7 @@ from deck_programs import DECK, SHARE, WAITING, Program, neighbour, part_of_a_gp
 from node import Node, Share
 
 SLOWER = 1.05
-"""How much longer than without the shim a program may take that has the GPU to itself."""
+"""The most by which a program that has the GPU to itself may take longer than without the shim, as a factor."""
 BESIDE_SLOWER = 1.15
 """The same beside a neighbour, divided by its share."""
 COLLECTIVES_SLOWER = 1.2

@@ -5,27 +5,36 @@ import subprocess
 
 import pytest
 from agent import Agent, Tenant
-from deck_programs import DECK, neighbour, run, two_halves
+from deck_programs import DECK, WAITING, Program, neighbour, part_of_a_gpu, run, two_halves
 from node import BUILD, MIB, Node, Share, ended, until
 
-UNDER_TSAN = ["data_frames", "captures", "serving", "pipeline"]
-"""As tests.mk builds them with the shim in one program."""
-IN_REAL_TIME = {kind: DECK[kind] for kind in DECK if os.environ.get("CI") or DECK[kind][0] in UNDER_TSAN}
+RACING = ["data_frames", "captures", "serving", "pipeline"]
+"""Those whose threads, streams and captures come and go; the others are tried in continuous integration."""
+IN_CI = os.environ.get("CI") == "true"
+IN_REAL_TIME: list[Program] = [program for program in [*DECK.values(), *WAITING] if IN_CI or program[0] in RACING]
+UNDER_TSAN: list[Program] = [
+    *IN_REAL_TIME,
+    *(
+        [("waiting", "first"), ("waiting", "green", "20"), ("waiting", "exit"), ("waiting", "fills", "20")]
+        if IN_CI
+        else []
+    ),
+]
 
 
-@pytest.mark.parametrize("kind", IN_REAL_TIME)
-def test_a_program_ends_as_without_the_shim(node: Node, kind: str) -> None:
+@pytest.mark.parametrize("program", IN_REAL_TIME, ids=" ".join)
+def test_a_program_ends_as_without_the_shim(node: Node, program: Program) -> None:
     ours, other = two_halves(node)
     with neighbour(other, virtual=False):
-        assert run(ours, DECK[kind], virtual=False)[0] == 0
+        assert run(ours, program, virtual=False)[0] == 0
 
 
-@pytest.mark.parametrize("name", UNDER_TSAN)
-def test_a_program_that_is_built_for_the_thread_sanitizer_races_for_nothing(node: Node, name: str) -> None:
+@pytest.mark.parametrize("program", UNDER_TSAN, ids=" ".join)
+def test_a_program_that_is_built_for_the_thread_sanitizer_races_for_nothing(node: Node, program: Program) -> None:
     ours, _ = two_halves(node)
-    (program,) = {program for program in DECK.values() if program[0] == name}
+    name, *arguments = program
     given = {key: value for key, value in ours.environment().items() if key != "LD_PRELOAD"}
-    command = ["setarch", "-R", str(BUILD / "tests" / "programs" / f"{name}-tsan"), *program[1:]]
+    command = ["setarch", "-R", str(BUILD / "tests" / "programs" / f"{name}-tsan"), *arguments]
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr, done.stdout.split()[0]) == (0, "", "0")
     assert ours.slots_used() == 1, "its calls went to the shim"
@@ -72,3 +81,37 @@ def test_a_thread_that_ends_after_launching_spoils_no_capture_of_another(node: N
     with Agent(node, page, Tenant("a", 0)):
         result, _ = run(container, ("waiting", "exit"), virtual=False)
     assert result == 0
+
+
+@pytest.mark.parametrize("what", ["pool", "graph"])
+def test_no_allocation_waits_for_another_threads_that_waits_for_room_in_its_queue(node: Node, what: str) -> None:
+    node.settings["SIMGPU_POOL_STEP_MIB"] = "2"  # each allocation makes the pool grow
+    result, _ = run(node.container("a"), ("waiting", "full", what), virtual=False)
+    assert result == 0
+
+
+def test_a_stream_takes_as_many_launches_ahead_as_programs_put_into_it_without_the_shim(node: Node) -> None:
+    result, _ = run(node.container("a"), ("waiting", "deep", "700"), virtual=False)
+    assert result == 0
+
+
+@pytest.mark.parametrize("what", ["deep", "midway"])
+def test_what_a_stream_waits_for_is_let_go_although_that_is_launched_behind_much_else(node: Node, what: str) -> None:
+    """A function of the host waits for launches behind it: each of them was held for a tenth of a second."""
+    container = part_of_a_gpu(node, 50)
+    result, longest_us = run(container, ("waiting", what, "100"), virtual=False)
+    assert (result, longest_us < 2_000_000) == (0, True), f"{longest_us} us"
+
+
+def test_a_stream_that_waits_for_its_programs_own_kernel_is_not_taken_for_one_that_waits_for_the_host(
+    node: Node,
+) -> None:
+    """It gets two kernels of 1 ms ahead, and those that have waited for as long as any launch may."""
+    result, launched = run(part_of_a_gpu(node, 50), ("waiting", "after", "spin_ms_300"), virtual=False)
+    assert (result, launched <= 10) == (0, True), launched
+
+
+def test_nor_does_a_stream_that_waits_for_the_host_wait_long_beside_a_kernel_that_goes_on(node: Node) -> None:
+    program = ("waiting", "deep", "100", "spin_ms_3600000_w25")
+    result, longest_us = run(part_of_a_gpu(node, 50), program, virtual=False)
+    assert (result, longest_us < 3_000_000) == (0, True), f"{longest_us} us"

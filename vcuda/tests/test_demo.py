@@ -1,4 +1,4 @@
-"""What programs under the shim use reaches the timekeeper by their sidecars; what they hold is billed exactly."""
+"""Use under the shim reaches the timekeeper by the sidecars of programs; what they hold is billed exactly."""
 
 import sys
 import tempfile

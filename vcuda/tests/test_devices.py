@@ -16,7 +16,7 @@ from nodeagent.schedule_page import LEDGER_PAGE_SIZE, unpack_activity
 
 MILLISECONDS = 1_000
 NEAR_POINTS = 3
-"""What is looked at cuts a period, and the first launches ask one by one."""
+"""The most by which a share may differ: each look cuts a period, and the first launches ask one by one."""
 
 ELSEWHERE = """
 import ctypes, sys

@@ -1,4 +1,4 @@
-"""What a program launches before anybody knows how long its kernels take."""
+"""Launches of a program before the length of its kernels is known."""
 
 import sys
 

@@ -172,7 +172,7 @@ NOT_SIMULATED = {
         for name in ("BeginRecaptureToGraph", "BeginCaptureToCig", "EndCaptureToCig")
     ),
 }
-"""Of CUDA 13; the simulated driver has the forms before, and of captures the older ways to begin one."""
+"""Forms of CUDA 13; the simulated driver has the forms before, and of captures the older ways to begin one."""
 
 
 def test_every_hook_is_called_in_some_test() -> None:

@@ -1,4 +1,4 @@
-"""What the node agent reads of GPUs through nvidia-ml-py from a driver whose GPUs a test links, breaks and mends."""
+"""The node agent's readings of GPUs through nvidia-ml-py from a driver whose GPUs a test links, breaks and mends."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from node import BUILD, uuid
 AGENT = """
 import json, sys, threading
 from pathlib import Path
+from nodeagent.faults import Faults
 from nodeagent.vendors.nvidia import Nvidia
 
-gpus = Nvidia([Path(sys.argv[1])], recover_seconds=float(sys.argv[2]), pci_devices=Path(sys.argv[1]))
+folder = Path(sys.argv[1])
+gpus = Nvidia(Faults(folder / "faults.json"), [folder], float(sys.argv[2]), folder)
 watching, fault = threading.Event(), threading.Event()
 threading.Thread(target=gpus.watch, args=(lambda: watching.set() is None, fault.set), daemon=True).start()
 assert watching.wait(60)  # a driver reports no event that came before the registration
@@ -56,7 +58,7 @@ class Gpus:
         beside.replace(self._control)
 
     def read(self) -> dict[str, Any]:
-        """What the agent would offer now."""
+        """Returns what the agent would offer now."""
         answer: dict[str, Any] = self._ask("offer")
         return answer
 

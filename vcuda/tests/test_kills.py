@@ -39,6 +39,9 @@ def test_a_kill_after_any_instruction_leaves_a_whole_ledger(tmp_path: Path) -> N
         "open_when_given_up",
         "freed_while_open",
         "orphans_without_a_free_slot",
+        "gone_a_moment_ago",
+        "gone_and_open_elsewhere",
+        "named_after_its_death",
     ],
 )
 def test_no_sample_frees_what_the_driver_still_holds(tmp_path: Path, case: str) -> None:
@@ -55,6 +58,7 @@ def test_no_sample_frees_what_the_driver_still_holds(tmp_path: Path, case: str) 
         "torn_down_while_others_came_and_went",
         "grown_old",
         "a_slot_taken_anew",
+        "gone_while_others_keep_pages_in_no_figure",
     ],
 )
 def test_what_nobody_holds_is_freed(tmp_path: Path, case: str) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 from agent import Agent, Tenant
-from node import MIB, OUT_OF_MEMORY, Node, Share, seeded, until
+from node import BUILD, MIB, OUT_OF_MEMORY, Node, Share, seeded, until
 
 CONTEXT = 256 * MIB
+INVALID_VALUE = 1
 INVALID_DEVICE = 101
 INVALID_HANDLE = 400
 Ask = Callable[[str], list[int]]
@@ -47,6 +48,22 @@ def test_memory_under_a_sparse_array_is_charged_after_its_handle_is_gone(node: N
         assert [ask(f"create a {64 * MIB}")[0], ask("tile a")[0], ask("drop a")[0]] == [0, 0, 0]
         assert node.truth("a")[0] == container.charged() == CONTEXT + 64 * MIB
         assert ask(f"alloc b {760 * MIB}")[0] == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("release", ["11.8", "12", "13"])
+def test_physical_memory_of_the_host_is_the_drivers_own_affair(node: Node, release: str) -> None:
+    """NCCL and ggml ask for it; drivers before CUDA 12.2 refuse it."""
+    node.driver = BUILD / "simgpu" / release
+    container = node.container("a")
+    lines = [f"createhost a {4096 * MIB}", f"map a {4096 * MIB}", "retain a 1", "export a", "drop a", "drop a"]
+    with container.session() as ask:
+        begun(ask)
+        assert [ask(line)[0] for line in lines] == [INVALID_VALUE if release == "11.8" else 0] * len(lines)
+        assert ask(f"alloc b {768 * MIB}")[0] == 0, "it takes nothing of the container's memory"
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 768 * MIB
+        assert container.shared() == (0, 0)
+        assert ask(f"unmap a {4096 * MIB}")[0] == (INVALID_VALUE if release == "11.8" else 0)
+        assert container.unsettled() == 0
 
 
 def test_each_of_many_references_to_physical_memory_counts(node: Node) -> None:

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+import pytest
 from node import BUILD, MIB, OUT_OF_MEMORY, Container, Node, Share, asked, ended, until, uuid
 
 SLOT_AT, SLOT_SIZE = 120, 80
@@ -21,12 +23,12 @@ def listed(node: Node, *containers: dict[str, object]) -> None:
     following.rename(node.folder / "containers.json")
 
 
-def entry(container: Container, *pids: int) -> dict[str, object]:
-    """What is listed of a container, with these processes in its cgroup."""
+def entry(container: Container, *pids: int, slot: int = 0, core: int = 100) -> dict[str, object]:
+    """Returns the entry of a container, with these processes in its cgroup."""
     cgroup = container.folder / "cgroup"
     cgroup.mkdir()
     (cgroup / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
-    one = {"slot": 0, "key": 1000, "corePercent": 100, "policy": "hard", "ledger": str(container.ledger)}
+    one = {"slot": slot, "key": 1000 + slot, "corePercent": core, "policy": "hard", "ledger": str(container.ledger)}
     return {**one, "cgroup": str(cgroup)}
 
 
@@ -45,7 +47,7 @@ def written(node: Node, *containers: dict[str, object], errors: TextIO | None = 
 
 
 def driver_bytes(page: Path) -> int:
-    """What the page says that the driver holds for the first slot."""
+    """Returns the bytes that the driver holds for the first slot, as the page says."""
     return int.from_bytes(page.read_bytes()[SLOT_AT:][16:24], "little")
 
 
@@ -112,3 +114,44 @@ def test_memory_of_a_killed_process_is_free_once_nvml_says_so(node: Node) -> Non
             until(lambda: ask("ctx")[0] == 0)
             until(lambda: ask(f"alloc a {700 * MIB}")[0] == 0)
             assert node.truth("a")[1] <= 1024 * MIB
+
+
+def test_managed_memory_of_one_container_keeps_no_memory_of_anothers_dead(node: Node) -> None:
+    page = node.folder / "page"
+    node.settings["SIMGPU_MANAGED_RESIDENT"] = "1"
+    container = node.container("a", Share(core=50, schedule=str(page)))
+    other = node.container("b", Share(core=50, slot=1, schedule=str(page)))
+    page.touch()
+    os.truncate(page, 7296)
+    started = [each.start("actor") for each in (container, container, other)]
+    with ended(started[0]) as victim, ended(started[1]) as successor, ended(started[2]) as neighbour:
+        ours = entry(container, victim.pid, successor.pid, core=50)
+        with written(node, ours, entry(other, neighbour.pid, slot=1, core=50)):
+            for program in (victim, neighbour):
+                assert [asked(program, line)[0] for line in ("init", "ctx")] == [0, 0]
+            until(lambda: driver_bytes(page) == 256 * MIB)  # what comes now is not taken for the driver's own
+            for program, kind in ((victim, "alloc"), (neighbour, "managed")):
+                assert asked(program, f"{kind} a {700 * MIB}")[0] == 0
+            until(lambda: driver_bytes(page) == 956 * MIB)
+            victim.kill()
+            victim.wait()
+            assert asked(successor, "init")[0] == 0
+            until(lambda: asked(successor, "ctx")[0] == 0)
+            until(lambda: asked(successor, f"alloc a {700 * MIB}")[0] == 0)
+            assert node.truth("a")[1] <= 1024 * MIB
+
+
+@pytest.mark.parametrize("line", ["info", f"module m {4 * MIB}", f"library l {4 * MIB}", "executables 1", "newctx"])
+def test_what_asks_or_takes_memory_of_the_drivers_own_wants_a_sample(node: Node, line: str) -> None:
+    container = node.container("a", Share(memory=8192 * MIB))
+
+    def wanted_ns() -> int:
+        with container.ledger.open("rb") as ledger:
+            return int.from_bytes(ledger.read(4096)[64 + 48 :][:8], "little")
+
+    with container.session() as ask:
+        assert [ask(each)[0] for each in ("init", "ctx")] == [0, 0]
+        before_ns = wanted_ns()
+        assert before_ns > 0, "the context"
+        assert [ask("sleep 101")[0], ask(line)[0]] == [0, 0]
+        assert before_ns + 101_000_000 <= wanted_ns() <= time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""What its maker freed and others may have open stays charged for a while, and takes little of the ledger.
+"""Memory that its maker freed and others may have open stays charged for a while, and takes little of the ledger.
 
 On a clock that only the program moves, which a sanitizer's allocator would read under its own locks: not under those.
 """

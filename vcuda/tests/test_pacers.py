@@ -15,7 +15,7 @@ PROMISED = {"thirty": 30, "seventy": 70}
 
 
 def percent_by(pacer: str, node: Node) -> dict[str, float]:
-    """What two processes get that pace themselves, without the shim, on a clock that only they move."""
+    """Returns the shares of two processes that pace themselves, without the shim, on a clock that only they move."""
     clock = node.folder / "clock"
     node.driver, node.settings = BUILD / "simgpu" / "12", {"SIMGPU_CALL_COSTS": "1"}
     started: list[subprocess.Popen[str]] = []

@@ -17,7 +17,7 @@ NEWER_NAMES = {
     "contextlib": {"chdir", "aclosing"},
     "tomllib": {"", "load", "loads"},
 }
-"""What 3.10 and later added to modules of the standard library."""
+"""Names that 3.10 and later added to modules of the standard library."""
 NEWER_KEYWORDS = {"zip": {"strict"}, "dataclass": {"slots", "kw_only"}}
 """Arguments that 3.10 added."""
 

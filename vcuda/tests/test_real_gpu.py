@@ -20,7 +20,7 @@ UNCHARGED = (
     "stacks of 16384 bytes",
     "100 executable graphs of 20 kernels",
 )
-"""What the driver takes that no call allocates; each of these launches code of a new module, too."""
+"""Memory that the driver takes and no call allocates; each of these launches code of a new module, too."""
 
 
 def test_without_a_gpu_nothing_is_claimed(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_part_that_cannot_be_measured_says_why_and_the_others_go_on(
 
 
 def test_each_part_of_the_suite_runs_where_the_simulated_driver_stands_in(tmp_path: Path) -> None:
-    """What a GPU's machine is given must not fail there for its own mistakes."""
+    """The suite for a GPU's machine must not fail there for its own mistakes."""
     parts = ["checks", "addresses", "nvml", "unasked", "waiting"]
     environment = os.environ | {
         "SIMGPU_DIR": str(tmp_path / "gpu"),

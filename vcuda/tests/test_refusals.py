@@ -1,4 +1,4 @@
-"""What the driver refuses changes nothing: what was charged for it is given back, and nothing else."""
+"""A refusal by the driver changes nothing: its charge is given back, and nothing else."""
 
 import pytest
 from node import MIB, Node, until

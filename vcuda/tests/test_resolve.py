@@ -146,7 +146,7 @@ def test_every_form_of_what_nvml_tells_in_every_release_has_its_hook(release: st
 
 
 def dynamic(library: Path, *what: str) -> str:
-    """What readelf says of a library, whichever processor it is for."""
+    """Returns what readelf says of a library, whichever processor it is for."""
     command = ["readelf", "-W", *what, str(library)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

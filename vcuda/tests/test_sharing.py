@@ -1,4 +1,5 @@
-"""What a process opens of another's is charged once: to its maker, then to the container that the maker left it to."""
+"""Memory that a process opens of another's is charged once: to its maker, then to the container that the maker left it
+to."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

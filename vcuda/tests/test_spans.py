@@ -1,4 +1,4 @@
-"""What a container tells of its GPU time is what the GPU did."""
+"""The GPU time in a container's figures is what the GPU did."""
 
 import sys
 from contextlib import ExitStack
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from agent import PERIOD_NS, Agent, Tenant
+from deck_programs import run
 from node import BUILD, Container, Node, Share, ended, give_line, until
 
 sys.path.append(str(BUILD.parent / "bench"))
@@ -22,8 +23,8 @@ NEIGHBOURS = 6
 """Each has the GPU for 0.5 to 2 ms before the next; without them it goes to whoever launches at once."""
 
 
-def told(container: Container) -> Activity:
-    """What its ledger says of its first GPU."""
+def reported(container: Container) -> Activity:
+    """Returns the figures of the container's first GPU in its ledger."""
     with container.ledger.open("rb") as ledger:
         return unpack_activity(ledger.read(LEDGER_PAGE_SIZE))[0]
 
@@ -52,7 +53,7 @@ def test_work_in_its_turn_is_no_overrun_though_others_had_the_gpu_when_the_conta
         give_line(program)
         assert program.communicate(timeout=240)[1] == ""
     done_ns = work_done(node)["a"]
-    activity = told(container)
+    activity = reported(container)
     assert abs(activity.busy_ns - done_ns) < done_ns / 20
     assert activity.overrun_ns < done_ns / 50, "what it began before its turn ended, it ended soon after"
 
@@ -74,7 +75,7 @@ def test_nor_is_it_where_the_gpus_clock_goes_slower_or_faster_than_the_nodes(nod
     container = node.container("a", Share(core=20, schedule=str(page)))
     run_alone(container, "1", "1", "0", "spin_us_100", "1")
     done_ns = work_done(node)["a"]
-    activity = told(container)
+    activity = reported(container)
     assert abs(activity.busy_ns - done_ns) < done_ns / 20
     assert activity.overrun_ns < done_ns / 50
 
@@ -105,7 +106,7 @@ def test_a_container_tells_the_gpu_time_that_its_kernels_took_however_it_launche
     container = node.container("a", Share(core=percent, schedule=str(page)))
     run_alone(container, "0.5", str(streams), str(pause_us), *program)
     done_ns = work_done(node)["a"]
-    assert abs(told(container).busy_ns - done_ns) < done_ns / 20
+    assert abs(reported(container).busy_ns - done_ns) < done_ns / 20
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_work_that_is_longer_than_what_was_before_it_is_not_taken_for_disturbed(
     Agent(node, page, Tenant("a", 0, turns=((0, own),)), Tenant("quiet", 1, turns=((own, PERIOD_NS - own),)))
     container = node.container("a", Share(core=90, schedule=str(page)))
     run_alone(container, "1", "1", "0", *program)
-    assert told(container).busy_ns > work_done(node)["a"] * 0.9
+    assert reported(container).busy_ns > work_done(node)["a"] * 0.9
 
 
 def test_a_kernel_that_goes_on_is_charged_before_it_ends(node: Node) -> None:
@@ -134,5 +135,42 @@ def test_a_kernel_that_goes_on_is_charged_before_it_ends(node: Node) -> None:
         program.stdin.write("init\nctx\nlaunch spin_ms_3600000\n")
         program.stdin.flush()
         until(lambda: container.living() == 1)
-        until(lambda: told(container).busy_ns > 300_000_000)
+        until(lambda: reported(container).busy_ns > 300_000_000)
         assert program.poll() is None
+
+
+def test_so_is_one_beside_a_stream_that_waits_for_the_host(node: Node) -> None:
+    container = node.container("a")
+    with ended(container.start("programs/waiting", "beside", "spin_ms_3600000")) as program:
+        until(lambda: container.living() == 1)
+        until(lambda: reported(container).busy_ns > 300_000_000)
+        assert program.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("program", "most_ns"),
+    [
+        pytest.param(("held", "1000", "spin_us_10"), 100_000_000, id="before a short kernel"),
+        pytest.param(("held", "1000", "spin_ms_500"), 700_000_000, id="before a long one"),
+        pytest.param(("late", "1000"), 100_000_000, id="while another stream has a short one"),
+        pytest.param(("chain", "1000"), 100_000_000, id="while another stream waits for its kernel"),
+    ],
+)
+def test_what_a_stream_waits_for_the_host_is_no_gpu_time(node: Node, program: tuple[str, ...], most_ns: int) -> None:
+    container = node.container("a")
+    result, took_us = run(container, ("waiting", *program), virtual=False)
+    assert (result, took_us >= 1_000_000) == (0, True)
+    assert reported(container).busy_ns < most_ns
+
+
+def test_work_of_contexts_that_end_right_after_it_is_reported(node: Node) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0))
+    container = node.container("a", Share(schedule=str(page)))
+    container.put_on_a_virtual_clock()
+    answers = container.run("init", *["newctx", "launch spin_ms_20", "endctx"] * 20)
+    assert {answer[0] for answer in answers} == {0}
+    done_ns = work_done(node)["a"]
+    assert done_ns >= 400_000_000
+    assert reported(container).launches == 20
+    assert abs(reported(container).busy_ns - done_ns) < done_ns / 20

@@ -1,4 +1,4 @@
-"""What holding launches costs a program, how long it can last, and what it must not disturb."""
+"""Holding launches: its cost to a program, the longest hold, and what it must not disturb."""
 
 import os
 import platform
@@ -22,7 +22,8 @@ IN_CI = os.environ.get("CI") == "true"
 HOLD_LIMIT_US = 100_000
 IN_FLIGHT_US = 2_000
 SLEEP_US = 200
-"""How much longer a wait on the virtual clock can last than it was asked for: looks at the clock cost time on it."""
+"""The most by which a wait on the virtual clock can last longer than it was asked for: looks at the clock cost time on
+it."""
 NEAR_POINTS = 3
 """The second that is looked at cuts a period, and the first launches ask one by one."""
 CALLS_OF_A_THOUSAND = 300
@@ -32,7 +33,7 @@ INTERNAL = {32, 33}
 
 
 def on_a_virtual_clock(node: Node, container: Container, *command: str, shim: bool = True) -> list[int]:
-    """What a program prints last, run alone on a clock that only it moves."""
+    """Returns what a program prints last, run alone on a clock that only it moves."""
     clock = str(BUILD / "bench" / "virtual_time.so")
     container.settings["VIRTUAL_TIME"] = str(node.folder / "clock")
     container.settings["LD_PRELOAD"] = f"{clock}:{container.library}" if shim else clock
@@ -118,7 +119,7 @@ def test_what_is_told_as_held_back_is_the_wait_for_turns_and_not_behind_its_own_
 
 
 def percent_of_a_second(node: Node, container: Container, *, shim: bool = True) -> float:
-    """How much of the GPU's time a program completes that launches all it can for a second."""
+    """Returns the part of the GPU's time that a program completes that launches all it can for a second, in percent."""
     on_a_virtual_clock(node, container, "spin", "1", "100", shim=shim)
     return work_done(node)["a"] / 1e7
 

@@ -4,6 +4,7 @@ ACTOR := $(wildcard tests/actor/*.c)
 PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c tests/programs/*.c)) $(TESTS)/actor
 UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead $(TESTS)/unit/refused_ledger $(TESTS)/unit/scan_without_the_lock \
   $(TESTS)/unit/full_disk.so $(TESTS)/unit/no_wipe.so $(TESTS)/unit/finds_itself.so $(TESTS)/unit/constructor.so \
+  $(TESTS)/unit/asks_next.so $(TESTS)/unit/answers_itself.so \
   $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions $(TESTS)/unit/stub_driver.so)
 PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
 
@@ -23,6 +24,10 @@ $(TESTS)/unit/stub_driver.so: src/hooks/hooks.def
 $(TESTS)/unit/%.so: tests/unit/%.c
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -fPIC -shared $< -o $@ -ldl
+
+$(TESTS)/unit/asks_next.so: tests/unit/asks_next.c $(HEADERS)/.fetched | simgpu
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) -fPIC -shared $< -o $@ -Wl,--no-as-needed -L$(B)/simgpu/12 -l:libcuda.so.1 -l:libnvidia-ml.so.1 -ldl
 
 # As old programs are, linked with the driver and the shim before it only at run time.
 $(TESTS)/resolve $(TESTS)/binds: $(TESTS)/%: tests/%.c $(HEADERS)/.fetched | simgpu
@@ -63,7 +68,10 @@ $(B)/real/.fetched: tests/tests.mk
 	@touch $@
 
 # NVIDIA's runtime, found by its path and linked in as nvcc does by default.
-RUNTIMES := $(TESTS)/cudart $(TESTS)/cudart-12 $(TESTS)/cudart-13
+RUNTIMES := $(TESTS)/cudart $(TESTS)/cudart-12 $(TESTS)/cudart-13 $(TESTS)/runtime_calls
+$(TESTS)/runtime_calls: tests/real/runtime_calls.c tests/kernels.h $(HEADERS)/.fetched
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
 $(TESTS)/cudart: tests/real/cudart.c
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
@@ -82,6 +90,9 @@ test: all shipped programs $(RUNTIMES) sanitizers $(B)/real/.fetched
 $(BENCH)/calls: bench/calls.c tests/kernels.h $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -O2 $< -o $@ -ldl
+$(BENCH)/locked_instructions: bench/locked_instructions.c $(B)/testing/libvcuda.a
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) -O2 $^ -o $@ -ldl
 $(BENCH)/lateness: bench/lateness.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 $< -o $@
@@ -99,7 +110,8 @@ demo: $(B)/testing/libvcuda.so.1 $(DRIVER)/libcuda.so.1 $(DRIVER)/libnvidia-ml.s
 	@$(PYTHON) demo.py
 
 .PHONY: bench bench-programs
-bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/lateness $(BENCH)/null/libcuda.so.1
+bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/lateness $(BENCH)/null/libcuda.so.1 \
+  $(if $(filter x86_64,$(shell uname -m)),$(BENCH)/locked_instructions)
 bench: bench-programs
 	@$(PYTHON) bench/costs.py
 	@$(PYTHON) bench/memory.py
@@ -111,8 +123,7 @@ bench: bench-programs
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 $(eval $(call LIBRARY,$(B)/asan,-DVCUDA_TESTING $(ASAN)))
 ALONE := $(filter-out src/loading/loader.c src/loading/real_dlsym.c,$(filter %.c,$(SOURCES)))
-# Of the deck: those whose threads race most. Their streams and captures come and go.
-UNDER_TSAN := $(patsubst %,$(TESTS)/programs/%-tsan,data_frames captures serving pipeline)
+UNDER_TSAN := $(patsubst tests/%.c,$(TESTS)/%-tsan,$(filter-out %/neighbour.c,$(wildcard tests/programs/*.c)))
 SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/launching-tsan $(UNDER_TSAN) $(TESTS)/threads-asan $(TESTS)/parsers-asan \
   $(TESTS)/ledger_contents-asan
 $(TESTS)/ledger_contents-asan: ALL_CFLAGS += $(SOON)

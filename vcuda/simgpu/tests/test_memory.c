@@ -52,6 +52,26 @@ static void a_pool_grows_in_steps_and_shrinks_at_synchronisation(void)
     CHECK(used() == before);
 }
 
+static void physical_memory_of_the_host_takes_nothing_of_the_device(void)
+{
+    size_t before = used();
+    CUdeviceptr address = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    CUmemAllocationProp there = pinned, found = pinned;
+    there.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    OK(cuMemAddressReserve(&address, 8 * MIB, 0, 0, 0));
+    OK(cuMemCreate(&handle, 8 * MIB, &there, 0));
+    OK(cuMemGetAllocationPropertiesFromHandle(&found, handle));
+    CHECK(found.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA);
+    OK(cuMemMap(address, 8 * MIB, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    CHECK(used() == before);
+    OK(cuMemUnmap(address, 8 * MIB));
+    CHECK(cuMemRelease(handle) == CUDA_ERROR_INVALID_VALUE);
+    there.location.type = CU_MEM_LOCATION_TYPE_HOST;
+    CHECK(cuMemCreate(&handle, 8 * MIB, &there, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
 static void physical_memory_lives_until_handle_and_mappings_are_gone(void)
 {
     size_t before = used();
@@ -240,6 +260,7 @@ int main(void)
     setenv("SIMGPU_DIR", directory, 1);
     setenv("SIMGPU_TEARDOWN_MS", "1", 1);
     APART(a_pool_grows_in_steps_and_shrinks_at_synchronisation);
+    APART(physical_memory_of_the_host_takes_nothing_of_the_device);
     APART(physical_memory_lives_until_handle_and_mappings_are_gone);
     APART(a_descriptor_holds_memory_until_it_is_closed);
     APART(arrays_take_granules);

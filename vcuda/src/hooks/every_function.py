@@ -22,7 +22,7 @@ def functions(header: str) -> set[str]:
 
 
 def faults(headers: set[str], tables: list[str]) -> list[str]:
-    """What is in one of the two alone, or twice in the tables, as lines to print."""
+    """Returns the names that are in one of the two alone, or twice in the tables, as lines to print."""
     listed = [name for table in tables for name in LISTED.findall(table)]
     twice = sorted({name for name in listed if listed.count(name) > 1})
     return [

@@ -1,4 +1,7 @@
 /* hook_context.c: a context takes hundreds of MiB that no allocation shows; it is charged before it exists. */
+#include <time.h>
+
+#include "clock.h"
 #include "hooks/hook.h"
 #include "memory/context_memory.h"
 #include "memory/granule.h"
@@ -39,6 +42,7 @@ static CUresult settle(CUresult result, int index, const CUcontext *context)
         return result;
     }
     remember(KIND_CONTEXT, (uint64_t)(uintptr_t)*context, index, context_bytes(index), NULL, 0);
+    want_sample(index);
     pacer_context_made(index);
     return result;
 }
@@ -81,7 +85,7 @@ static CUresult end(CUcontext context, bool for_all_users, __typeof__(cuCtxDestr
     struct allocation row;
     struct context_memory memory;
     if (uses == 1 || (uses != 0 && for_all_users)) {
-        context_memory_take(&memory, context, 0);
+        context_memory_take(&memory, context, 0, true);
         CUresult result = driver_does(context);
         context_memory_settle(&memory, result == CUDA_SUCCESS);
         return result;
@@ -123,24 +127,90 @@ static bool primary_is_alive(CUdevice device)
     return alive != 0;
 }
 
+#define OTHERS_WAIT_NS 1000000000u
+#define MOMENT_NS 20000u
+
+/* Calls by which a primary context may begin or end go one by one for each device, so that none is charged twice and what goes
+ * with one is known. No lock is held meanwhile, and no call waits longer than this for another: a driver that ends a context may
+ * wait for its work, and that for what this thread does. */
+static void begin_change(int index)
+{
+    struct process *us = process();
+    uint64_t until = clock_ns() + OTHERS_WAIT_NS;
+    pthread_mutex_lock(&us->contexts);
+    while (us->changing[index] != 0 && clock_ns() < until) {
+        pthread_mutex_unlock(&us->contexts);
+        nanosleep(&(struct timespec){0, MOMENT_NS}, NULL);
+        pthread_mutex_lock(&us->contexts);
+    }
+    us->changing[index]++;
+    pthread_mutex_unlock(&us->contexts);
+}
+
+static void end_change(int index)
+{
+    struct process *us = process();
+    pthread_mutex_lock(&us->contexts);
+    us->changing[index]--;
+    pthread_mutex_unlock(&us->contexts);
+}
+
+/* The primary context that the shim knows of, and how often it is retained. */
+static CUcontext primary_of(int index, uint32_t *retains)
+{
+    struct process *us = process();
+    pthread_mutex_lock(&us->contexts);
+    CUcontext primary = us->primary[index];
+    *retains = us->retains[index];
+    pthread_mutex_unlock(&us->contexts);
+    return primary;
+}
+
+static void note_retained(int index, CUcontext primary)
+{
+    struct process *us = process();
+    pthread_mutex_lock(&us->contexts);
+    us->primary[index] = primary;
+    us->retains[index]++;
+    pthread_mutex_unlock(&us->contexts);
+}
+
+static void note_released(int index, bool by_one, bool gone)
+{
+    struct process *us = process();
+    pthread_mutex_lock(&us->contexts);
+    if (gone)
+        us->primary[index] = NULL;
+    if (by_one && us->retains[index] != 0)
+        us->retains[index]--;
+    pthread_mutex_unlock(&us->contexts);
+}
+
+/* Between begin_change and end_change. */
+static CUresult retain_in_turn(CUcontext *context, CUdevice device, int index)
+{
+    uint32_t retains;
+    CUcontext primary = primary_of(index, &retains);
+    bool first = primary == NULL || !primary_is_alive(device);
+    CUresult result = first ? reserve(device, &index) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    if (first)
+        result = settle(result, index, context);
+    if (result == CUDA_SUCCESS)
+        note_retained(index, first ? *context : primary);
+    return result;
+}
+
 static CUresult retain_primary(CUcontext *context, CUdevice device)
 {
     int index = device_index(device);
     if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    struct process *us = process();
-    pthread_mutex_lock(&us->contexts);
-    bool first = us->primary[index] == NULL || !primary_is_alive(device);
-    CUresult result = first ? reserve(device, &index) : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS) {
-        result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-        if (first)
-            result = settle(result, index, context);
-        if (first && result == CUDA_SUCCESS)
-            us->primary[index] = *context;
-        us->retains[index] += result == CUDA_SUCCESS;
-    }
-    pthread_mutex_unlock(&us->contexts);
+    begin_change(index);
+    CUresult result = retain_in_turn(context, device, index);
+    end_change(index);
     return result;
 }
 
@@ -168,25 +238,22 @@ static CUresult release_primary(CUdevice device, bool for_all_users, __typeof__(
     int index = device_index(device);
     if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    struct process *us = process();
-    pthread_mutex_lock(&us->contexts);
-    CUcontext primary = us->primary[index];
-    bool taken = primary != NULL && (for_all_users || us->retains[index] == 1);
+    uint32_t retains;
+    begin_change(index);
+    CUcontext primary = primary_of(index, &retains);
+    bool taken = primary != NULL && (for_all_users || retains == 1);
     if (taken)
-        context_memory_take(&memory, primary, index);
+        context_memory_take(&memory, primary, index, primary_is_alive(device));
     if (primary == NULL)
         unknown_contexts_end(index);
     CUresult result = driver_does(device);
     bool gone = primary != NULL && !primary_is_alive(device);
     if (gone && !taken)
-        context_memory_take(&memory, primary, index);
+        context_memory_take(&memory, primary, index, false);
     if (gone || taken)
         context_memory_settle(&memory, gone);
-    if (result == CUDA_SUCCESS && !for_all_users && us->retains[index] != 0)
-        us->retains[index]--;
-    if (gone)
-        us->primary[index] = NULL;
-    pthread_mutex_unlock(&us->contexts);
+    note_released(index, result == CUDA_SUCCESS && !for_all_users, gone);
+    end_change(index);
     return result;
 }
 
@@ -227,6 +294,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
     allocations_put(&process()->allocations, &row);
     if (context != NULL)
         allocations_put(&process()->allocations, &part);
+    want_sample(device_index(device));
     pacer_context_made(device_index(device));
     return CUDA_SUCCESS;
 }
@@ -240,7 +308,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
         return REAL(cuGreenCtxDestroy)(green);
     CUdevice device = (CUdevice)row.extent;
     if (row.owner != 0)
-        context_memory_take(&memory, (CUcontext)(uintptr_t)row.owner, device_index(device));
+        context_memory_take(&memory, (CUcontext)(uintptr_t)row.owner, device_index(device), true);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (row.owner != 0)
         context_memory_settle(&memory, result == CUDA_SUCCESS);

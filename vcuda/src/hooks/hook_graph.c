@@ -88,11 +88,22 @@ GRAPH_LAUNCHES(cuGraphLaunch_ptsz, stream == NULL ? CU_STREAM_PER_THREAD : strea
 UPLOADS(cuGraphUpload)
 UPLOADS(cuGraphUpload_ptsz)
 
+/* An executable takes memory of its own, of which the driver says nothing. */
+static CUresult instantiate(CUgraph graph, CUgraphExec *made, bool uploads, graph_action *action, struct call *call)
+{
+    CUcontext context;
+    int index;
+    CUresult result = graph_memory_instantiate(graph, made, uploads, action, call);
+    if (result == CUDA_SUCCESS && current_device(&context, &index))
+        want_sample(index);
+    return result;
+}
+
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, unsigned long long flags)
 {
     PASS_UNLESS_ACTIVE(cuGraphInstantiateWithFlags, made, graph, flags);
     struct call call = {.made = made, .graph = graph, .flags = flags};
-    return graph_memory_instantiate(graph, made, (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0, with_flags, &call);
+    return instantiate(graph, made, (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0, with_flags, &call);
 }
 
 #define WITH_PARAMETERS(name)                                                                                       \
@@ -101,7 +112,7 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, un
         PASS_UNLESS_ACTIVE(name, made, graph, parameters);                                                          \
         struct call call = {.made = made, .graph = graph, .parameters = parameters, .with_parameters = REAL(name)}; \
         bool uploads = parameters != NULL && (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;         \
-        return graph_memory_instantiate(graph, made, uploads, with_parameters, &call);                              \
+        return instantiate(graph, made, uploads, with_parameters, &call);                                           \
     }
 
 WITH_PARAMETERS(cuGraphInstantiateWithParams)
@@ -114,7 +125,7 @@ WITH_PARAMETERS(cuGraphInstantiateWithParams_ptsz)
         PASS_UNLESS_ACTIVE(name, made, graph, failed, log, size);                                                  \
         struct call call = {                                                                                       \
             .made = made, .graph = graph, .failed = failed, .log = log, .log_size = size, .with_log = REAL(name)}; \
-        return graph_memory_instantiate(graph, made, false, with_log, &call);                                      \
+        return instantiate(graph, made, false, with_log, &call);                                                   \
     }
 
 WITH_LOG(cuGraphInstantiate)

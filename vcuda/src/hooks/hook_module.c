@@ -51,8 +51,19 @@ static bool charge_for(enum kind kind, const void *handle, uint64_t bytes)
     return true;
 }
 
+/* Beside its variables the driver takes what code needs, and says of none how much it is. */
+static void ask_for_code(void)
+{
+    CUcontext context;
+    int index;
+    if (current_device(&context, &index))
+        want_sample(index);
+}
+
 static CUresult module_loaded(CUresult result, CUmodule *module, uint64_t bytes)
 {
+    if (result == CUDA_SUCCESS)
+        ask_for_code();
     if (result != CUDA_SUCCESS || charge_for(KIND_MODULE, *module, bytes))
         return result;
     REAL(cuModuleUnload)(*module);
@@ -62,6 +73,8 @@ static CUresult module_loaded(CUresult result, CUmodule *module, uint64_t bytes)
 
 static CUresult library_loaded(CUresult result, CUlibrary *library, uint64_t bytes)
 {
+    if (result == CUDA_SUCCESS)
+        ask_for_code();
     if (result != CUDA_SUCCESS || charge_for(KIND_LIBRARY, *library, bytes))
         return result;
     REAL(cuLibraryUnload)(*library);

@@ -15,6 +15,7 @@ static void to_slice(size_t *free, size_t *total)
     if (!current_device(&context, &index))
         return;
     deferred_frees_settle();
+    want_sample(index);
     uint64_t limit = memory_limit(index), held = memory_held(index);
     *free = least(*free, held < limit ? limit - held : 0);
     *total = least(*total, limit);

@@ -107,6 +107,14 @@ static uint64_t unsettled_bytes(const struct ledger *ledger, int device, uint64_
     return sum;
 }
 
+/* Of the dead of so long ago the driver holds what others may have open, and no more: it named none of them. By its totals that
+ * does not show while it holds memory of others that is in no process's figure, as managed memory may be. */
+static void release_gone(struct ledger *ledger, int device, uint64_t gone_ns)
+{
+    if (gone_ns > TEARDOWN_NS)
+        release_dead(ledger, device, UINT64_MAX, gone_ns - TEARDOWN_NS, true);
+}
+
 static uint64_t above(uint64_t bytes, uint64_t others)
 {
     return bytes > others ? bytes - others : 0;
@@ -144,6 +152,7 @@ void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *
         uint64_t overhead = above(held, shared->high);
         /* Also when the driver released nothing: slots of the dead with nothing left in them become free. */
         release_dead(ledger, device, released(ledger, device, held, page->driver_sampled_ns), page->driver_sampled_ns, false);
+        release_gone(ledger, device, least_of(page->dead_gone_ns, page->driver_sampled_ns));
         __atomic_store_n(&shared->overhead, overhead, __ATOMIC_RELAXED); /* ledger_held reads it unlocked */
         ledger_begin_window(ledger, device);
         if (shared->total + overhead > shared->peak)

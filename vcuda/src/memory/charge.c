@@ -74,6 +74,14 @@ void charge_anyway(int index, uint64_t bytes)
         ledger_charge(ledger, slot, index, bytes, 0, true);
 }
 
+void want_sample(int index)
+{
+    uint64_t *wanted = &ledger->public.devices[index].sample_wanted_ns, now = clock_ns();
+    uint64_t before = __atomic_load_n(wanted, __ATOMIC_RELAXED);
+    if (before > now || now - before >= SAMPLE_EVERY_NS)
+        __atomic_store_n(wanted, now, __ATOMIC_RELAXED);
+}
+
 void confirm(int index, uint64_t bytes)
 {
     int slot = process()->slot;

@@ -19,6 +19,10 @@ bool charge(int index, uint64_t bytes);
 uint64_t memory_held(int index);
 /* Charges what the driver did already; to be confirmed like any other. */
 void charge_anyway(int index, uint64_t bytes);
+/* Asks the node for the driver's figures from now on: the driver has taken what no call says, or a program wants to know. Does
+ * not wait for them: the node may be silent. A program that asks often asks the node once in SAMPLE_EVERY_NS. */
+#define SAMPLE_EVERY_NS 100000000u
+void want_sample(int index);
 void confirm(int index, uint64_t bytes);
 void unsettle(int index, uint64_t bytes);
 void discharge(int index, uint64_t bytes);

@@ -38,12 +38,12 @@ static void take(struct context_memory *memory, const struct allocation *row)
     memory->exported += allocation_exported(row) ? row->bytes : 0;
 }
 
-void context_memory_take(struct context_memory *memory, CUcontext context, int index)
+void context_memory_take(struct context_memory *memory, CUcontext context, int index, bool is_alive)
 {
     struct allocations *all = &process()->allocations;
     struct allocation row;
     *memory = (struct context_memory){.context = context, .index = index};
-    pacer_context_ends(context);
+    pacer_context_ends(context, is_alive);
     device_context_ends();
     deferred_frees_context_ends(context);
     while (allocations_take_of_context(all, (uint64_t)(uintptr_t)context, &row))
@@ -59,7 +59,7 @@ void context_memory_take(struct context_memory *memory, CUcontext context, int i
 
 void context_memory_unknown_ends(CUcontext context)
 {
-    pacer_context_ends(context);
+    pacer_context_ends(context, false);
     device_context_ends();
     deferred_frees_context_ends(context);
     deferred_frees_context_ended(context, true);

@@ -15,8 +15,8 @@ struct context_memory {
 };
 
 /* Before the driver ends the context: what it frees, another thread may be given at once. `index` counts where the context
- * has no row of its own. */
-void context_memory_take(struct context_memory *memory, CUcontext context, int index);
+ * has no row of its own. The driver is asked about it only while it `is_alive`. */
+void context_memory_take(struct context_memory *memory, CUcontext context, int index, bool is_alive);
 /* After it did (`gone`), or refused: then everything is as it was. */
 void context_memory_settle(struct context_memory *memory, bool gone);
 

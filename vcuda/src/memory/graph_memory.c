@@ -1,6 +1,7 @@
 #include "memory/graph_memory.h"
 
 #include "hooks/hook.h"
+#include "least.h"
 #include "memory/graph_needs.h"
 
 static uint64_t attribute(CUdevice ordinal, CUgraphMem_attribute which, uint64_t fallback)
@@ -9,36 +10,60 @@ static uint64_t attribute(CUdevice ordinal, CUgraphMem_attribute which, uint64_t
     return REAL(cuDeviceGetGraphMemAttribute)(ordinal, which, &value) == CUDA_SUCCESS ? value : fallback;
 }
 
-/* Under the lock: makes the charge what the driver has reserved, of which `set_aside` is charged already. What has been
- * launched cannot be taken back: growth beyond what was set aside is charged in any case. */
+/* Under the lock: makes the charge what the driver has reserved, of which the caller's `set_aside` is charged already; other
+ * calls under way have set more aside, and settle their part of the growth themselves. What has been launched cannot be taken
+ * back: growth beyond what was set aside is charged in any case. */
 static void settle(int index, struct graph_device *device, uint64_t set_aside)
 {
-    uint64_t have = device->charged + set_aside;
+    uint64_t have = device->charged + device->aside;
     uint64_t reserved = attribute(device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, have);
-    if (reserved > have)
-        charge_anyway(index, reserved - have);
-    if (reserved >= device->charged) {
-        confirm(index, reserved - device->charged);
-        if (have > reserved)
-            discharge(index, have - reserved);
-    } else {
-        discharge(index, set_aside);
+    uint64_t more = reserved > have ? reserved - have : 0, ours = set_aside + more;
+    device->aside -= least_of(set_aside, device->aside);
+    if (more != 0)
+        charge_anyway(index, more);
+    uint64_t grown = reserved > device->charged ? least_of(reserved - device->charged, ours) : 0;
+    confirm(index, grown);
+    discharge(index, ours - grown);
+    if (reserved < device->charged) {
         unsettle(index, device->charged - reserved);
         discharge(index, device->charged - reserved);
     }
-    device->charged = reserved;
+    device->charged = least_of(device->charged, reserved) + grown;
 }
 
-/* Under the lock. Reserved memory that no graph uses serves first. */
-static CUresult grow(int index, struct graph_device *device, uint64_t most, graph_action *action, void *call)
+/* Under the lock: how much of what an action may take the driver has reserved and no graph uses, which serves first. */
+static uint64_t promise(struct graph_device *device, uint64_t most)
 {
     uint64_t reserved = attribute(device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, 0);
     uint64_t used = attribute(device->ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, reserved);
-    uint64_t spare = reserved > used ? reserved - used : 0, growth = most > spare ? most - spare : 0;
-    if (growth != 0 && !charge(index, growth))
+    uint64_t spare = reserved > used ? reserved - used : 0;
+    uint64_t part = spare > device->promised ? least_of(spare - device->promised, most) : 0;
+    device->promised += part;
+    return part;
+}
+
+/* No lock is held during the action: a launch waits for room where its stream's queue is full, and that may come with what
+ * another thread launches. */
+static CUresult grow(int index, struct graph_device *device, uint64_t most, graph_action *action, void *call)
+{
+    struct graph_memory *ours = &process()->graphs;
+    pthread_mutex_lock(&ours->lock);
+    uint64_t promised = promise(device, most), growth = most - promised;
+    pthread_mutex_unlock(&ours->lock);
+    bool charged = growth == 0 || charge(index, growth);
+    pthread_mutex_lock(&ours->lock);
+    if (charged)
+        device->aside += growth;
+    else
+        device->promised -= promised;
+    pthread_mutex_unlock(&ours->lock);
+    if (!charged)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = action(call);
+    pthread_mutex_lock(&ours->lock);
+    device->promised -= promised;
     settle(index, device, growth);
+    pthread_mutex_unlock(&ours->lock);
     return result;
 }
 
@@ -64,10 +89,12 @@ CUresult graph_memory_instantiate(CUgraph graph, CUgraphExec *made, bool uploads
         return action(call);
     pthread_mutex_lock(&ours->lock);
     struct graph_device *device = device_of(index, ordinal);
+    uint64_t trims = device->trims;
+    pthread_mutex_unlock(&ours->lock);
     CUresult result = uploads ? grow(index, device, most, action, call) : action(call);
     if (result == CUDA_SUCCESS) {
         struct allocation row = {.key = (uint64_t)(uintptr_t)*made,
-                                 .owner = uploads ? device->trims + 1 : 0,
+                                 .owner = uploads ? trims + 1 : 0,
                                  .extent = most,
                                  .device = (int16_t)index,
                                  .kind = KIND_GRAPH,
@@ -75,7 +102,6 @@ CUresult graph_memory_instantiate(CUgraph graph, CUgraphExec *made, bool uploads
         __atomic_add_fetch(&ours->executables, 1, __ATOMIC_RELEASE);
         allocations_put(&process()->allocations, &row);
     }
-    pthread_mutex_unlock(&ours->lock);
     return result;
 }
 
@@ -87,15 +113,14 @@ CUresult graph_memory_bring(CUgraphExec executable, graph_action *action, void *
         !allocations_find(&process()->allocations, KIND_GRAPH, (uint64_t)(uintptr_t)executable, &row))
         return action(call);
     struct graph_device *device = &ours->devices[row.device];
-    if (row.owner == __atomic_load_n(&device->trims, __ATOMIC_ACQUIRE) + 1)
+    uint64_t trims = __atomic_load_n(&device->trims, __ATOMIC_ACQUIRE);
+    if (row.owner == trims + 1)
         return action(call); /* its memory is there since an earlier launch */
-    pthread_mutex_lock(&ours->lock);
     CUresult result = grow(row.device, device, row.extent, action, call);
     if (result == CUDA_SUCCESS) {
-        row.owner = device->trims + 1;
+        row.owner = trims + 1;
         allocations_put(&process()->allocations, &row);
     }
-    pthread_mutex_unlock(&ours->lock);
     return result;
 }
 
@@ -116,9 +141,9 @@ CUresult graph_memory_trim(CUdevice ordinal)
     int index = device_index(ordinal);
     if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = REAL(cuDeviceGraphMemTrim)(ordinal);
     pthread_mutex_lock(&ours->lock);
     struct graph_device *device = &ours->devices[index];
-    CUresult result = REAL(cuDeviceGraphMemTrim)(ordinal);
     if (result == CUDA_SUCCESS && device->context != NULL) {
         __atomic_add_fetch(&device->trims, 1, __ATOMIC_RELEASE);
         settle(index, device, 0);

@@ -4,6 +4,7 @@
 
 #include "clock.h"
 #include "device.h"
+#include "least.h"
 #include "memory/charge.h"
 #include "memory/granule.h"
 #include "memory/orphans.h"
@@ -49,7 +50,7 @@ static struct pool *new_row(CUmemoryPool pool, int index)
     }
     row->index = index;
     row->exported = row->over = false;
-    row->charged = row->ending = row->taken = row->pending = 0;
+    row->charged = row->aside = row->ending = row->taken = row->pending = 0;
     __atomic_store_n(&row->context, NULL, __ATOMIC_RELAXED);
     __atomic_store_n(&row->pool, pool, __ATOMIC_RELEASE);
     return row;
@@ -140,33 +141,33 @@ static void settle_use(struct pool *row)
     __atomic_compare_exchange_n(&row->taken, &taken, used + pending, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
-/* Under the lock: makes the charge what the pool has reserved, of which `set_aside` is charged already and not
- * confirmed. False when that would pass the limit; then nothing has changed but `set_aside`, which is given back. With
- * `anyway` it is charged all the same. */
+/* Under the lock: makes the charge what the pool has reserved, of which the caller's `set_aside` is charged already and not
+ * confirmed. Other calls under way have set more aside, and settle their part of the growth themselves. False when it would
+ * pass the limit; then nothing has changed but `set_aside`, which is given back. With `anyway` it is charged all the same. */
 static bool settle(struct pool *row, uint64_t set_aside, bool anyway)
 {
     if (row->index == POOL_UNCHARGED)
         return true;
     uint64_t reserved = attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, row->charged);
-    uint64_t have = row->charged + set_aside;
-    if (reserved > have && anyway) {
-        charge_anyway(row->index, reserved - have);
-    } else if (reserved > have && !charge(row->index, reserved - have)) {
+    uint64_t have = row->charged + row->aside, more = reserved > have ? reserved - have : 0;
+    row->aside -= least_of(set_aside, row->aside);
+    if (more != 0 && anyway) {
+        charge_anyway(row->index, more);
+    } else if (more != 0 && !charge(row->index, more)) {
         discharge(row->index, set_aside);
         return false;
     }
-    if (reserved >= row->charged) {
-        confirm(row->index, reserved - row->charged);
-        if (have > reserved)
-            discharge(row->index, have - reserved);
-    } else {
-        discharge(row->index, set_aside);
+    uint64_t ours = set_aside + more;
+    uint64_t grown = reserved > row->charged ? least_of(reserved - row->charged, ours) : 0;
+    confirm(row->index, grown);
+    discharge(row->index, ours - grown);
+    if (reserved < row->charged) {
         unsettle(row->index, row->charged - reserved);
         given_back(row, row->charged - reserved);
     }
-    if (row->exported && reserved > row->charged)
-        others_may_hold(row->index, reserved - row->charged);
-    __atomic_store_n(&row->charged, reserved, __ATOMIC_SEQ_CST);
+    if (row->exported && grown != 0)
+        others_may_hold(row->index, grown);
+    __atomic_store_n(&row->charged, least_of(row->charged, reserved) + grown, __ATOMIC_SEQ_CST);
     settle_use(row);
     return true;
 }
@@ -233,65 +234,68 @@ bool pools_taken(struct pool *row, uint64_t bytes)
     return fits;
 }
 
-/* Under the lock. */
-static void is_over(struct pool *row)
-{
-    row->keep = row->over ? row->keep : row->charged;
-    row->over = true;
-    settle_or_shrink(row);
-    if (row->over)
-        pools_will_shrink();
-}
-
 void pools_over(struct pool *row)
 {
     struct pools *all = &process()->pools;
     pthread_mutex_lock(&all->lock);
-    is_over(row);
+    row->keep = row->over ? row->keep : row->charged;
+    row->over = true;
+    settle_or_shrink(row);
+    bool over = row->over;
     pthread_mutex_unlock(&all->lock);
+    if (over)
+        pools_will_shrink();
 }
 
-/* Under the lock. What the pool has free is used though nothing more may be charged. */
+/* What the pool has free is used though nothing more may be charged. No lock is held while the driver allocates: where the
+ * stream's queue is full it waits for room, and that may come with what another thread does after it has allocated. */
 static CUresult grow(struct pool *row, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call)
 {
+    struct pools *all = &process()->pools;
     uint64_t most = granule_up(bytes, STEP);
     bool charged = most >= bytes && charge(row->index, most);
     if (!charged) {
+        pthread_mutex_lock(&all->lock);
         settle_all(); /* another pool may have shrunk since */
+        pthread_mutex_unlock(&all->lock);
         charged = most >= bytes && charge(row->index, most);
     }
     uint64_t inside = attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0) -
                       attribute(row->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
     if (!charged && inside < bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t set_aside = charged ? most : 0;
+    pthread_mutex_lock(&all->lock);
+    row->aside += set_aside;
+    pthread_mutex_unlock(&all->lock);
     CUresult result = allocate(call);
-    if (settle(row, charged ? most : 0, false))
+    pthread_mutex_lock(&all->lock);
+    bool fits = settle(row, set_aside, false);
+    pthread_mutex_unlock(&all->lock);
+    if (fits)
         return result;
     if (result == CUDA_SUCCESS)
         release(call);
-    is_over(row);
+    pools_over(row);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call)
 {
     struct pools *all = &process()->pools;
-    CUresult result;
     pthread_mutex_lock(&all->lock);
     struct pool *row = row_to_use(pool);
-    if (row == NULL || row->index == POOL_UNCHARGED) {
-        pthread_mutex_unlock(&all->lock);
-        return row == NULL ? CUDA_ERROR_OUT_OF_MEMORY : allocate(call);
-    }
-    settle_use(row); /* streams have released some since it was last settled */
-    bool fits = take(row, bytes);
-    if (!fits) {
-        result = grow(row, bytes, allocate, release, call);
-        pthread_mutex_unlock(&all->lock);
-        return result;
+    bool charges = row != NULL && row->index != POOL_UNCHARGED, fits = false;
+    if (charges) {
+        settle_use(row); /* streams have released some since it was last settled */
+        fits = take(row, bytes);
     }
     pthread_mutex_unlock(&all->lock);
-    result = allocate(call);
+    if (!charges)
+        return row == NULL ? CUDA_ERROR_OUT_OF_MEMORY : allocate(call);
+    if (!fits)
+        return grow(row, bytes, allocate, release, call);
+    CUresult result = allocate(call);
     if (pools_taken(row, bytes) || result != CUDA_SUCCESS)
         return result;
     release(call);
@@ -303,7 +307,7 @@ void pools_settle(CUmemoryPool pool)
 {
     struct pools *all = &process()->pools;
     if (pool == NULL && pthread_mutex_trylock(&all->lock) != 0)
-        return; /* a thread that grows a pool may be in the driver for long */
+        return;
     if (pool != NULL)
         pthread_mutex_lock(&all->lock);
     for (struct pool *row = first_row(); row != NULL; row = row->next)

@@ -18,6 +18,7 @@ struct pool {
     bool over;         /* it grew past the limit, and is to shrink to `keep` as soon as the driver can */
     uint64_t keep;
     uint64_t charged; /* written under the lock. Atomic */
+    uint64_t aside;   /* charged, too, for calls under way that may make it grow */
     uint64_t ending;  /* charged, too, and loose: the context is about to end */
     uint64_t
         taken; /* at most so much of it is in use: what was when it was last settled, and what was asked for since. Atomic */
@@ -26,7 +27,7 @@ struct pool {
 
 /* Pools that this process has made, imported or allocated from. */
 struct pools {
-    pthread_mutex_t lock;  /* guards the rows but their atomics, and growth: the thread that grows a pool knows by how much */
+    pthread_mutex_t lock;  /* guards the rows but their atomics; no allocation of the driver's is made under it */
     uint64_t shrinking_ns; /* CLOCK_MONOTONIC when something last happened after which pools give memory back; atomic */
     struct pool *rows;     /* atomic; rows are added at the front */
     CUmemoryPool current[VCUDA_MAX_DEVICES]; /* by index, which pool the device allocates from; NULL: to be asked. Atomic */
@@ -55,7 +56,7 @@ CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(
 /* Frees an allocation, since the pool grew past the limit: it stays charged until the driver has released it. */
 void pools_over(struct pool *pool);
 
-/* Settles a pool that may have shrunk; NULL: all of the process, unless another thread is at it. */
+/* Settles a pool that may have shrunk; NULL: all of the process, unless another thread has the lock. */
 void pools_settle(CUmemoryPool pool);
 /* Something was freed or is to be kept no longer: pools shrink when next waited for, and are looked at soon. */
 void pools_will_shrink(void);

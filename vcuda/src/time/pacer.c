@@ -18,6 +18,8 @@
 
 #define IN_FLIGHT_NS 2000000u /* of work that a stream may have queued in a turn, or one kernel that is longer */
 #define WAITER_NS 2000000u    /* after which what is in flight may be waiting for a launch that is held */
+#define STANDS_NS 25000000u   /* after which a stream that has not come to its work stands still: others have the GPU for less */
+#define FOLLOWS_NS 1000000000u /* the same while it may wait for the process's own work in another stream */
 #define QUIET_NS 2000000u     /* a batch that is open for longer is ended by the helper */
 #define BATCH_NS 500000u      /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
@@ -242,6 +244,7 @@ struct wait {
     uint64_t waited_ns[REASONS];
     uint64_t suspect;     /* what may have waited for this launch when the wait began (suspect_of) */
     uint64_t patience_ns; /* for how long that may go on before it counts as waiting for this launch */
+    bool stands;          /* its own stream has not come to its work */
 };
 
 static bool has_room(const struct queue *queue, struct wait *wait, uint64_t now_ns, uint64_t bound, uint64_t queued)
@@ -267,7 +270,26 @@ static uint64_t queued_in_all(const struct queue *queue)
     return queue->in_flight_ns + queue->granted_ns + (queue->count != 0);
 }
 
-/* What a process may launch now: work for so long, but at least one kernel. 0: wait for `pause_ns` and ask again. */
+#define UNBOUNDED UINT64_MAX
+#define STANDING (UNBOUNDED - 1)
+
+/* What may be launched into a stream that stands still: the host function that it waits for may wait for this launch. What fits into
+ * the turn goes at once; what does not, after a wait of WAITER_NS. 0: the stream moves, has stood for too short a time, or may
+ * wait for a kernel of the process's own. */
+static uint64_t allowed_behind(const struct queue *queue, uint64_t now_ns, struct wait *wait, uint64_t until_end)
+{
+    uint64_t since = spans_stands_since(queue, wait->flow), mean = queue->estimate.mean_ns;
+    wait->stands = since != 0;
+    if (since == 0 || now_ns < since + STANDS_NS)
+        return 0;
+    if (now_ns < since + FOLLOWS_NS && spans_goes_on_since(queue, wait->flow, since))
+        return 0;
+    bool fits = queued_in_all(queue) + mean / 4 <= until_end;
+    return fits || wait->waited_ns[ROOM] + wait->waited_ns[SUM] + wait->waited_ns[TURN] >= WAITER_NS ? STANDING : 0;
+}
+
+/* What a process may launch now: work for so long, but at least one kernel; UNBOUNDED where no other process is at work, and the
+ * driver's own queue is the bound. 0: wait for `pause_ns` and ask again. */
 static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
 {
     struct turn turn;
@@ -275,7 +297,10 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
     bool turns = pacer_look(queue->index, now_ns, &turn);
     uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
     if (!turns || left >= turn.period_ns)
-        return BATCH_NS; /* no other process is at work: the driver's own queue is the bound */
+        return UNBOUNDED;
+    uint64_t behind = allowed_behind(queue, now_ns, wait, left / others);
+    if (behind != 0)
+        return behind;
     uint64_t part = part_of_turn(left, others), queued = queued_in_all(queue);
     /* Two of kernels up to 2 ms: what is launched behind the second may be what another GPU waits for. */
     uint64_t two = queue->estimate.mean_ns < IN_FLIGHT_NS ? 2 * queue->estimate.mean_ns + queue->estimate.mean_ns / 4 : 0;
@@ -337,6 +362,8 @@ static bool pause_in(struct queue *queue, struct wait *wait, uint64_t *now, stru
     bool granted = wait->reason != TURN && queue->granted_ns != 0;
     uint64_t waited = wait->waited_ns[wait->reason], most = longest[wait->reason],
              pause = least_of(wait->pause_ns, most - waited);
+    if (wait->stands)
+        pause = least_of(pause, WAITER_NS);
     if (wait->reason == TURN && wait->suspect != 0)
         pause = most_of(least_of(pause, wait->patience_ns > waited ? wait->patience_ns - waited : pause), LEAST_PAUSE_NS);
     pthread_mutex_unlock(&queue->lock);
@@ -378,12 +405,17 @@ static uint64_t hold(struct queue *queue, struct flow *flow, struct before *befo
     return work;
 }
 
-static uint32_t grant(const struct queue *queue, uint64_t work_ns)
+/* An event takes a place in the stream's queue as a launch does, and a program may fill the queue before it lets the GPU begin:
+ * with an event for each launch the queue would hold half as many. So where much is in flight batches are longer. */
+#define GRANTED_WHEN_DEEP 32u
+
+static uint32_t grant(const struct queue *queue, uint64_t work_ns, bool by_itself)
 {
-    if (queue->estimate.mean_ns == 0)
-        return 1;
-    uint64_t number = work_ns / queue->estimate.mean_ns;
-    return number < 1 ? 1 : number > MOST_GRANTED ? MOST_GRANTED : (uint32_t)number;
+    uint32_t least = work_ns >= STANDING && queue->count >= DEEP ? GRANTED_WHEN_DEEP : 1;
+    if (queue->estimate.mean_ns == 0 || by_itself)
+        return least;
+    uint64_t number = least_of(work_ns, BATCH_NS) / queue->estimate.mean_ns;
+    return number < least ? least : number > MOST_GRANTED ? MOST_GRANTED : (uint32_t)number;
 }
 
 /* Of a stream whose name means another one in each thread or context, the device is not known by the stream. */
@@ -444,12 +476,12 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
     uint64_t work = hold(queue, flow, &before, &entered);
     bool there = entered && queue->serial == serial;
     pthread_mutex_unlock(&queue->lock);
-    bool sample = there && spans_begin(queue, stream);
+    bool sample = there && spans_begin(queue, stream, flow, work != UNBOUNDED);
     pthread_mutex_lock(&queue->lock);
     if (there && queue->serial == serial) {
         /* No other thread can ask whether a thread's own default stream is done: each launch is measured by itself. */
-        bool alone = sample || captures_any() || stream == CU_STREAM_PER_THREAD;
-        single = open_batch(queue, stream, batch, flow, alone ? 1 : grant(queue, work)) == 1;
+        bool own = stream == CU_STREAM_PER_THREAD, alone = sample || captures_any();
+        single = open_batch(queue, stream, batch, flow, alone ? 1 : grant(queue, work, own)) == 1;
     }
     pthread_mutex_unlock(&queue->lock);
     if (entered)
@@ -525,10 +557,22 @@ bool pacer_context_at(uint32_t i, int index, CUcontext *context)
     return queue != NULL;
 }
 
-void pacer_context_ends(CUcontext context)
+void pacer_context_ends(CUcontext context, bool is_alive)
 {
-    if (context != NULL)
-        spans_forget(context);
+    struct queue *queue;
+    struct before before;
+    if (context == NULL)
+        return;
+    for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
+        if (__atomic_load_n(&queue->context, __ATOMIC_ACQUIRE) != context)
+            continue;
+        close_batches_of(queue);
+        if (is_alive && spans_enter(queue, &before)) {
+            spans_reap(queue);
+            spans_leave(queue, &before);
+        }
+    }
+    spans_forget(context);
 }
 
 void pacer_stream_ends(CUstream stream)

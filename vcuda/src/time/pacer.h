@@ -70,8 +70,9 @@ void pacer_launched(CUstream stream);
 void pacer_context_made(int index);
 /* The context of the i-th queue, where that is of this device; otherwise NULL. False: there are not so many. */
 bool pacer_context_at(uint32_t i, int index, CUcontext *context);
-/* The context is about to end: nothing of it may be touched any more. NULL: nothing. */
-void pacer_context_ends(CUcontext context);
+/* The context is about to end: nothing of it may be touched any more. What it did is accounted for, and its driver asked about
+ * that where it still lives for certain (`is_alive`). NULL: nothing. */
+void pacer_context_ends(CUcontext context, bool is_alive);
 /* The stream is about to be destroyed. */
 void pacer_stream_ends(CUstream stream);
 

@@ -77,25 +77,6 @@ static void wait_for_others(struct queue *queue, bool only_reaping)
     }
 }
 
-void spans_forget(CUcontext context)
-{
-    struct queue *queue;
-    for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
-        if (__atomic_load_n(&queue->context, __ATOMIC_ACQUIRE) != context)
-            continue;
-        pthread_mutex_lock(&queue->lock);
-        if (queue->context == context) {
-            queue->serial++;
-            __atomic_store_n(&queue->oldest_since_ns, 0, __ATOMIC_RELAXED);
-            uint64_t serial = queue->serial;
-            wait_for_others(queue, false);
-            if (queue->serial == serial)
-                __atomic_store_n(&queue->context, NULL, __ATOMIC_RELEASE);
-        }
-        pthread_mutex_unlock(&queue->lock);
-    }
-}
-
 void spans_leave_alone(CUstream stream)
 {
     struct queue *queue;
@@ -124,6 +105,13 @@ static uint64_t key_of(CUstream stream)
     return (uint64_t)(uintptr_t)(stream != NULL ? stream : CU_STREAM_LEGACY);
 }
 
+/* Under the lock. One for which there is no room is left to the context. */
+static void event_back(struct queue *queue, CUevent event)
+{
+    if (event != NULL && queue->spares < 2 * SPANS)
+        queue->spare[queue->spares++] = event;
+}
+
 struct flow *spans_flow(struct queue *queue, CUstream stream)
 {
     uint64_t key = key_of(stream);
@@ -136,10 +124,12 @@ struct flow *spans_flow(struct queue *queue, CUstream stream)
         if (free == NULL && flow->uses == 0)
             free = flow;
     }
-    if (free == NULL)
+    if (free == NULL) {
         free = &queue->flows[0];
-    else
+    } else {
+        event_back(queue, free->begin);
         *free = (struct flow){.key = key};
+    }
     free->uses++;
     return free;
 }
@@ -170,6 +160,27 @@ uint64_t spans_on_other_devices(const struct queue *queue, uint64_t *estimate_ns
         *estimate_ns = __atomic_load_n(&other->all_in_flight_ns, __ATOMIC_RELAXED);
     }
     return oldest;
+}
+
+uint64_t spans_stands_since(const struct queue *queue, const struct flow *flow)
+{
+    for (uint32_t i = 0; i < queue->count; i++) {
+        const struct span *span = &queue->spans[i];
+        if (span->flow == flow)
+            return span->unfinished_ns != 0 && !span->begun ? span->begin_ns : 0;
+    }
+    return 0;
+}
+
+bool spans_goes_on_since(const struct queue *queue, const struct flow *flow, uint64_t since_ns)
+{
+    for (uint32_t i = 0; i < queue->count; i++) {
+        const struct span *span = &queue->spans[i];
+        bool stands = !span->begun && span->stood_ns != 0;
+        if (span->flow != flow && span->begin_ns <= since_ns && !stands)
+            return true;
+    }
+    return false;
 }
 
 bool spans_enter(struct queue *queue, struct before *before)
@@ -216,13 +227,6 @@ static CUevent event_from(struct queue *queue)
     return event != NULL || REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS ? event : NULL;
 }
 
-/* Under the lock. One for which there is no room is left to the context. */
-static void event_back(struct queue *queue, CUevent event)
-{
-    if (event != NULL && queue->spares < 2 * SPANS)
-        queue->spare[queue->spares++] = event;
-}
-
 static CUevent recorded(struct queue *queue, CUstream stream)
 {
     CUevent event = event_from(queue);
@@ -251,13 +255,42 @@ static void rebase(struct queue *queue, CUstream stream, uint64_t now)
     pthread_mutex_unlock(&queue->lock);
 }
 
-bool spans_begin(struct queue *queue, CUstream stream)
+/* Under the lock. Whether something was launched into other streams to which the GPU may not have come yet: what is launched
+ * into this one may wait for that. */
+static bool others_may_stand(const struct queue *queue, const struct flow *flow)
+{
+    for (uint32_t i = 0; i < queue->count; i++)
+        if (queue->spans[i].flow != flow && !queue->spans[i].begun)
+            return true;
+    return queue->begin != NULL;
+}
+
+/* Behind what is in flight: its time is what the stream waited for other things than the GPU, which is no work. */
+static void begin_behind(struct queue *queue, CUstream stream, struct flow *flow)
+{
+    uint64_t now = clock_ns();
+    CUevent begin = recorded(queue, stream);
+    pthread_mutex_lock(&queue->lock);
+    if (flow->begin == NULL) {
+        flow->begin = begin;
+        flow->begin_ns = now;
+    } else {
+        event_back(queue, begin); /* another thread has recorded one meanwhile */
+    }
+    pthread_mutex_unlock(&queue->lock);
+}
+
+bool spans_begin(struct queue *queue, CUstream stream, struct flow *flow, bool bounded)
 {
     pthread_mutex_lock(&queue->lock);
     bool idle = (queue->count == 0 || queue->idled) && queue->begin == NULL && !queue->beginning;
     bool old = queue->base == NULL || (queue->count == 0 && clock_ns() - queue->base_ns > REBASE_NS);
+    bool known = bounded || others_may_stand(queue, flow);
+    bool behind = known && queue->base != NULL && flow->begin == NULL && flow != &queue->flows[0] && queue->count < DEEP;
     queue->beginning = queue->beginning || idle;
     pthread_mutex_unlock(&queue->lock);
+    if (!idle && behind)
+        begin_behind(queue, stream, flow);
     if (!idle)
         return false; /* something is in flight: its end is this one's beginning */
     uint64_t now = clock_ns();
@@ -275,15 +308,25 @@ bool spans_begin(struct queue *queue, CUstream stream)
     return sample;
 }
 
-/* Under the lock: since when something is in flight that is not accounted for. */
+/* When it can have begun at the earliest. */
+static uint64_t earliest_of(const struct span *span)
+{
+    return most_of(span->begin_ns, span->stood_ns);
+}
+
+/* Under the lock: since when something is in flight that is not accounted for. To other queues that is since when something
+ * waits, whatever it waits for; what is charged leaves out the time in which nothing can have run. */
 static void publish_oldest(struct queue *queue)
 {
+    uint64_t at_work = queue->count != 0 ? UINT64_MAX : 0;
+    for (uint32_t i = 0; i < queue->count; i++)
+        at_work = least_of(at_work, earliest_of(&queue->spans[i]));
+    account_in_flight_since(queue->index, at_work != 0 ? most_of(at_work, queue->cursor_ns) : 0);
     uint64_t since = queue->count != 0 ? queue->spans[0].begin_ns : 0;
     if (since != 0 && since < queue->cursor_ns)
         since = queue->cursor_ns;
     __atomic_store_n(&queue->all_in_flight_ns, queue->in_flight_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&queue->oldest_since_ns, since, __ATOMIC_RELEASE);
-    account_in_flight_since(queue->index, since);
 }
 
 static void take_out(struct queue *queue, uint32_t i)
@@ -323,16 +366,20 @@ static void put(struct queue *queue, const struct part *part, CUevent end, bool 
         prolong(queue, part, end, now);
         return;
     }
-    struct span span = {queue->begin,
+    CUevent begin = queue->begin != NULL ? queue->begin : part->flow->begin;
+    uint64_t begin_ns = queue->begin != NULL ? queue->begin_ns : part->flow->begin_ns;
+    struct span span = {begin,
                         end,
                         part->stream,
                         part->flow,
                         ++queue->next_id,
                         part->launches,
                         idled,
+                        begin == NULL,
                         part->estimate_ns,
-                        queue->begin != NULL ? queue->begin_ns : part->opened_ns,
+                        begin != NULL ? begin_ns : part->opened_ns,
                         now,
+                        0,
                         0,
                         0};
     for (uint32_t i = 0; i < queue->count; i++) {
@@ -344,13 +391,18 @@ static void put(struct queue *queue, const struct part *part, CUevent end, bool 
         part->flow->in_flight_ns += unseen->estimate_ns;
         queue->in_flight_ns += unseen->estimate_ns;
         span.begin_ns = unseen->begin_ns;
+        span.stood_ns = most_of(span.stood_ns, unseen->stood_ns);
         event_back(queue, span.begin);
         span.begin = unseen->begin;
+        span.begun = unseen->begun;
         unseen->begin = NULL;
         take_out(queue, i--);
     }
     queue->spans[queue->count++] = span;
-    queue->begin = NULL;
+    if (queue->begin != NULL)
+        queue->begin = NULL;
+    else
+        part->flow->begin = NULL;
     queue->idled = idled;
     publish_oldest(queue);
 }
@@ -432,8 +484,10 @@ static void charge_unseen(struct queue *queue, const struct span *span, uint64_t
         end = span->unfinished_ns;
     if (end > seen_ns)
         end = seen_ns;
-    if (end <= begin)
+    if (end <= begin) {
+        account_launches(queue->index, span->launches);
         return;
+    }
     struct span_cost cost = account_span(queue->index, begin, end, span->launches, 0);
     uint64_t held = held_beside(queue, span, begin, end);
     cost.work_ns -= least_of(held, cost.work_ns);
@@ -444,12 +498,42 @@ static void charge_unseen(struct queue *queue, const struct span *span, uint64_t
     queue->cursor_ns = end;
 }
 
+/* Under the lock: what is in flight when its context ends is charged by what was seen of it, or is usual. */
+static void charge_the_rest(struct queue *queue)
+{
+    uint64_t now = clock_ns();
+    for (uint32_t i = 0; i < queue->count; i++)
+        charge_unseen(queue, &queue->spans[i], most_of(earliest_of(&queue->spans[i]), queue->cursor_ns), now);
+    queue->count = 0;
+}
+
+void spans_forget(CUcontext context)
+{
+    struct queue *queue;
+    for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
+        if (__atomic_load_n(&queue->context, __ATOMIC_ACQUIRE) != context)
+            continue;
+        pthread_mutex_lock(&queue->lock);
+        if (queue->context == context) {
+            charge_the_rest(queue);
+            queue->serial++;
+            __atomic_store_n(&queue->oldest_since_ns, 0, __ATOMIC_RELAXED);
+            uint64_t serial = queue->serial;
+            wait_for_others(queue, false);
+            if (queue->serial == serial)
+                __atomic_store_n(&queue->context, NULL, __ATOMIC_RELEASE);
+        }
+        pthread_mutex_unlock(&queue->lock);
+    }
+}
+
 /* Of one span, what the driver said. */
 struct look {
     uint64_t id;
     CUevent begin, end;
     CUstream stream;
     CUresult done;
+    bool begun;
     uint64_t asked_ns, seen_ns; /* CLOCK_MONOTONIC before and after */
     float begin_ms, end_ms;     /* since the base; below 0: not known */
 };
@@ -475,6 +559,8 @@ static void look_at(struct look *look, CUevent base)
     look->begin_ms = look->end_ms = -1;
     look->asked_ns = clock_ns();
     look->done = look->end != NULL ? REAL(cuEventQuery)(look->end) : ask(look->stream);
+    if (look->done == CUDA_ERROR_NOT_READY && !look->begun)
+        look->begun = REAL(cuEventQuery)(look->begin) == CUDA_SUCCESS;
     look->seen_ns = clock_ns();
     if (look->done != CUDA_SUCCESS || look->end == NULL)
         return;
@@ -492,7 +578,8 @@ static uint32_t to_look_at(const struct queue *queue, struct look *looks)
         for (uint32_t j = 0; j < i && first; j++)
             first = queue->spans[j].flow != span->flow;
         if (first)
-            looks[count++] = (struct look){.id = span->id, .begin = span->begin, .end = span->end, .stream = span->stream};
+            looks[count++] = (struct look){
+                .id = span->id, .begin = span->begin, .end = span->end, .stream = span->stream, .begun = span->begun};
     }
     return count;
 }
@@ -502,6 +589,17 @@ static uint64_t on_our_clock(const struct queue *queue, float ms)
     return ms < 0 ? 0 : queue->base_ns + (uint64_t)((double)ms * 1e6);
 }
 
+/* Under the lock: the oldest span of a stream was seen not to have begun, and so has none behind it. */
+static void stands(struct queue *queue, struct span *span, uint64_t seen_ns)
+{
+    for (uint32_t i = 0; i < queue->count; i++) {
+        struct span *behind = &queue->spans[i];
+        if (behind == span || (behind->flow == span->flow && span->flow != &queue->flows[0]))
+            behind->stood_ns = seen_ns;
+    }
+    publish_oldest(queue);
+}
+
 /* Under the lock: accounts for what the driver said. True where the span is done. */
 static bool finish(struct queue *queue, uint32_t i, const struct look *look)
 {
@@ -509,6 +607,9 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
     uint64_t begin = on_our_clock(queue, look->begin_ms), end = on_our_clock(queue, look->end_ms);
     if (look->done == CUDA_ERROR_NOT_READY) {
         span->unfinished_ns = look->asked_ns;
+        span->begun = look->begun;
+        if (!look->begun)
+            stands(queue, span, look->asked_ns);
         return false;
     }
     bool nobody_knows = span->end == NULL && look->done != CUDA_SUCCESS;
@@ -517,7 +618,7 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
     if (end != 0)
         correct_base(queue, span, &begin, &end, look->seen_ns);
     if (begin == 0)
-        begin = span->begin_ns;
+        begin = earliest_of(span);
     if (begin < queue->cursor_ns)
         begin = queue->cursor_ns;
     if (look->done == CUDA_SUCCESS && end > begin)
@@ -574,12 +675,22 @@ void spans_reap(struct queue *queue)
     pthread_mutex_unlock(&queue->lock);
 }
 
+/* The oldest span that was seen to go on after its beginning; NULL: there is none. The others wait for something else than the
+ * GPU, or for what is in flight before them. */
+static struct span *running(struct queue *queue)
+{
+    for (uint32_t i = 0; i < queue->count; i++)
+        if (queue->spans[i].begun && queue->spans[i].unfinished_ns != 0)
+            return &queue->spans[i];
+    return NULL;
+}
+
 void spans_charge_unfinished(struct queue *queue, uint64_t now_ns)
 {
-    if (queue->count == 0)
+    struct span *span = running(queue);
+    if (span == NULL)
         return;
-    struct span *span = &queue->spans[0];
-    uint64_t begin = most_of(span->begin_ns, queue->cursor_ns), end = least_of(now_ns, span->unfinished_ns);
+    uint64_t begin = most_of(earliest_of(span), queue->cursor_ns), end = least_of(now_ns, span->unfinished_ns);
     if (end < begin + UNFINISHED_NS)
         return;
     span->charged_ns += end - begin;

@@ -8,6 +8,7 @@
 #include "time/estimate.h"
 
 #define SPANS 64 /* batches in flight at one time in a context */
+#define DEEP 16  /* of them: a program that puts so much ahead may fill the streams' queues, and events take places in them */
 #define FLOWS 64 /* streams of a context that have something in flight at one time; more share the first entry */
 
 /* One stream's part of what is in flight. */
@@ -16,6 +17,8 @@ struct flow {
     uint32_t uses;         /* spans and open batches of it; 0: free */
     uint64_t in_flight_ns; /* estimates of its spans */
     uint64_t granted_ns;   /* the same of its open batches, as if each were used up */
+    CUevent begin;         /* recorded before the oldest open batch while something was in flight; NULL: none */
+    uint64_t begin_ns;     /* CLOCK_MONOTONIC just before */
 };
 
 /* Launches of a batch that has ended. */
@@ -29,17 +32,19 @@ struct part {
 };
 
 struct span {
-    CUevent begin;   /* NULL when something was in flight before it */
+    CUevent begin;   /* NULL: none was recorded, and it begins where what was in flight before it ends */
     CUevent end;     /* NULL when none was recorded: the stream is asked whether it is done */
     CUstream stream; /* to be asked; NULL: no thread may ask it, and its estimate serves instead */
     struct flow *flow;
     uint64_t id;
     uint32_t launches;
     bool idled; /* the GPU was through with all of it before its end was recorded */
+    bool begun; /* its beginning has happened, or none was recorded */
     uint64_t estimate_ns;
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC right before begin and end were recorded: they happened later */
     uint64_t unfinished_ns;    /* CLOCK_MONOTONIC when it was last seen to go on */
     uint64_t charged_ns;       /* of it, while it went on */
+    uint64_t stood_ns;         /* CLOCK_MONOTONIC when it was last seen not to have begun; 0: never */
 };
 
 /* One context's work. `lock` guards all of it; no driver call is made under it. */
@@ -95,8 +100,10 @@ bool spans_enter(struct queue *queue, struct before *before);
 void spans_leave(struct queue *queue, const struct before *before);
 
 /* Between spans_enter and spans_leave, without the lock: these call the driver. */
-/* True where the GPU had nothing of the process to do, and the launch that follows is to be measured by itself. */
-bool spans_begin(struct queue *queue, CUstream stream);
+/* True where the GPU had nothing of the process to do, and the launch that follows is to be measured by itself. Where the process
+ * is held to turns (`bounded`), and where another stream's work may not have begun, a beginning is recorded also behind what is
+ * in flight. */
+bool spans_begin(struct queue *queue, CUstream stream, struct flow *flow, bool bounded);
 /* Records the end of a part. By the thread that launches into the stream, right before or behind a launch: on the legacy
  * stream an event is a barrier, which the launch is as well. */
 void spans_end(struct queue *queue, const struct part *part);
@@ -106,7 +113,7 @@ void spans_reap(struct queue *queue);
 /* Under the lock. */
 /* A part whose end no event records. */
 void spans_end_unseen(struct queue *queue, const struct part *part);
-/* Charges what the oldest span took up to now, where that is much. */
+/* Charges what the oldest span that runs took up to now, where that is much. */
 void spans_charge_unfinished(struct queue *queue, uint64_t now_ns);
 /* The flow of a stream as this thread means it; in use until it is given back. */
 struct flow *spans_flow(struct queue *queue, CUstream stream);
@@ -114,6 +121,11 @@ void spans_flow_back(struct flow *flow);
 /* Since when work of this process has gone on for the longest on another device; 0: none does. `estimate_ns` is of all that is
  * in flight with it. */
 uint64_t spans_on_other_devices(const struct queue *queue, uint64_t *estimate_ns);
+/* Since when the stream's oldest span has been there and has not begun, although nothing of the shim's is before it: the stream
+ * waits for a function of the host, for another stream, or for the GPU. 0: it has begun, or there is none. */
+uint64_t spans_stands_since(const struct queue *queue, const struct flow *flow);
+/* Whether work of another stream that was there at that time goes on: what has stood since then may wait for it. */
+bool spans_goes_on_since(const struct queue *queue, const struct flow *flow, uint64_t since_ns);
 /* The oldest span of another flow; 0: there is none. */
 uint64_t spans_oldest_of_others(const struct queue *queue, const struct flow *flow);
 

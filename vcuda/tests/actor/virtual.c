@@ -15,12 +15,21 @@ static CUdeviceptr *address_of(const char *name)
     return place(address);
 }
 
+static CUresult created(struct line *line, CUmemLocationType where)
+{
+    CUmemAllocationProp how = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location.type = where, .requestedHandleTypes = SHAREABLE};
+    return CU(cuMemCreate)((CUmemGenericAllocationHandle *)place(line->name), line->one, &how, 0);
+}
+
 static CUresult create(struct line *line)
 {
-    CUmemAllocationProp how = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                               .location.type = CU_MEM_LOCATION_TYPE_DEVICE,
-                               .requestedHandleTypes = SHAREABLE};
-    return CU(cuMemCreate)((CUmemGenericAllocationHandle *)place(line->name), line->one, &how, 0);
+    return created(line, CU_MEM_LOCATION_TYPE_DEVICE);
+}
+
+static CUresult createhost(struct line *line)
+{
+    return created(line, CU_MEM_LOCATION_TYPE_HOST_NUMA);
 }
 
 static CUresult drop(struct line *line)
@@ -116,7 +125,7 @@ static CUresult granularity(struct line *line)
 }
 
 const struct verb virtual_verbs[] = {
-    {"create", create}, {"drop", drop},     {"map", map},   {"unmap", unmap},   {"export", exported},         {"import", import},
+    {"createhost", createhost}, {"create", create}, {"drop", drop},     {"map", map},   {"unmap", unmap},   {"export", exported},         {"import", import},
     {"close", closed},  {"tile", tile},     {"object", object}, {"bind", bind}, {"unbind", unbind},
     {"granularity", granularity}, {"bindat", bindat}, {"retain", retain}, {"mapagain", mapagain}, {NULL, NULL},
 };

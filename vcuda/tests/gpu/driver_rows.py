@@ -62,7 +62,7 @@ def sampled(uuid: str) -> Nvml:
 
 
 def told_by_nvml(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """What the node agent reads of each process: once for each allocation, whoever has it open?"""
+    """Yields rows of the node agent's readings: a process counts once for each allocation, whichever has it open."""
     uuid = os.environ["VCUDA_TEST_UUID"]
     nvml = sampled(uuid)
     node = Node(folder / "node", settings, driver=None)
@@ -108,7 +108,7 @@ def told_by_nvml(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, A
 
 
 def taken_unasked(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """What the driver takes beyond the charge for contexts, code, stacks and executable graphs."""
+    """Yields rows of the driver's memory beyond the charge for contexts, code, stacks and executable graphs."""
     uuid = os.environ["VCUDA_TEST_UUID"]
     node = Node(folder / "node", settings, driver=None)
     container = node.container("a", Share(1 << 40))

@@ -66,7 +66,7 @@ def killing(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def charged_with_a_context(container: Container, seconds: float, wanted: int = 0) -> int:
-    """What is charged to a container for one program with a context; waits so long for it to come to what is wanted."""
+    """Returns the charge of a container for one program with a context; waits until it comes to what is wanted."""
     with container.session() as ask:
         begun(ask("init"), ask("ctx"))
         limit = time.monotonic() + seconds

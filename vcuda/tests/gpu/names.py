@@ -45,7 +45,7 @@ class Driver:
             return None
 
     def resolved(self, name: str, version: int, flags: int) -> int | None:
-        """What the resolver gives; None where it says that there is none."""
+        """Returns the resolver's answer; None where it says that there is none."""
         address, status = ctypes.c_void_p(), ctypes.c_int(-1)
         error = self.resolve(
             name.encode(), ctypes.byref(address), ctypes.c_int(version), ctypes.c_uint64(flags), ctypes.byref(status)

@@ -23,10 +23,10 @@ FRAMEWORKS = ("torch", "cupy", "numba", "jax")
 LONGEST_SECONDS = 90
 """A program that has not ended by then hangs."""
 WAITING = [("legacy",), ("ahead", "3"), ("pairs", "10"), ("warm", "10"), ("first",), ("exit",), ("overlap", "20")]
-"""Of waiting.c, with the number of their rounds."""
+"""Programs of waiting.c, with the number of their rounds."""
 GREEN = ("green", "200")
 SLACK_US = 2000
-"""What a start or a wake-up may differ by."""
+"""The most by which a start or a wake-up may differ."""
 MATMUL_SECONDS = 8
 
 
@@ -69,7 +69,7 @@ def waiting(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def framework(container: Container, name: str) -> dict[str, Any]:
-    """How far one gets with the shim, against without."""
+    """Compares how far a framework's program gets with the shim and without."""
     lines = {}
     for shim in (False, True):
         try:

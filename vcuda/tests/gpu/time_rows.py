@@ -1,4 +1,4 @@
-"""What does the shim cost on the machine's own GPU, and how exact are shares there?
+"""The shim's costs on the machine's own GPU, and the exactness of shares there.
 
 A share is what a container's programs complete in each window, in percent of what one of them completes alone and
 without the shim. The first second is no window: kernels come to the device in it, and clocks go up.
@@ -23,7 +23,7 @@ CROWD = [shares.hard(70, shares.SHORT), *[Tenant(0, (shares.SHORT,), BEST_EFFORT
 
 
 def calls(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """What the shim adds to calls."""
+    """Measures the time that the shim adds to calls."""
     # Nobody says when the driver has let go of what the ended held: they stay charged for seconds, and must find room.
     node = Node(folder / "node", settings, driver=None)
     container = node.container("a", Share(1 << 40, schedule=str(node.folder / "page")))
@@ -84,7 +84,7 @@ def counted(tenants: Sequence[Tenant]) -> list[Tenant]:
 
 
 def each_second(outputs: Sequence[str]) -> list[float]:
-    """What programs completed together in each second but the first, from their counts since they began."""
+    """Returns what programs completed together in each second but the first, from their counts since they began."""
     counts = [[float(word) for word in output.split()] for output in outputs]
     sums = [sum(column) for column in zip(*counts)]
     return [after - before for before, after in zip(sums, sums[1:])]
@@ -96,7 +96,8 @@ def mean_of(windows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def shares_of_time(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """How far from its share each container was in each window; who may borrow, and who must not be disturbed by it."""
+    """Measures how far from its share each container was in each window; some may borrow, and others must not be
+    disturbed."""
     measured = Measured(folder, settings)
     for name, tenants, most, window_seconds in shares.CASES:
         number = min(most, WINDOWS)

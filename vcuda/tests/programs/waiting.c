@@ -9,6 +9,19 @@
  *     waiting exit             a thread that has launched ends while this one captures in the strictest mode
  *     waiting free             plain memory is freed in the order of a stream that waits for the host
  *     waiting grow             memory that would pass the limit is asked for in such a stream; prints the answer
+ *     waiting full pool        a thread allocates in the order of a stream whose queue is full and waits for the host, which comes
+ *                              when this one has allocated, too
+ *     waiting full graph       the same with graphs that allocate
+ *     waiting deep COUNT       so many kernels behind a host function that goes on once they are all launched, by this thread; then
+ *                              the same with kernels of known length, and on the thread's own default stream
+ *     waiting deep COUNT KERNEL  the same while this kernel runs in another stream
+ *     waiting held MS KERNEL   this kernel behind a host function that takes so long
+ *     waiting late MS          the same of a kernel whose length is known, and of another stream's short one half way through
+ *     waiting chain MS         the same of a short kernel, and of another stream's that comes after it
+ *     waiting beside KERNEL    this kernel while another stream waits for the host, which never comes
+ *     waiting after KERNEL     this kernel, and in a stream that waits for its end as many of 1 ms as another thread may put there
+ *                              meanwhile; prints how many instead of the microseconds
+ *     waiting midway COUNT     the same as deep behind a kernel of 5 ms that was launched before the host function
  *     waiting green ROUNDS     a green context is made current for each launch, and is current to no other thread
  *     waiting fills ROUNDS     600 MiB are filled, and copied on the device
  *     waiting overlap ROUNDS   on two streams a kernel of 5 ms each, on a quarter of the GPU
@@ -172,6 +185,206 @@ static uint64_t grown_past_the_limit(void)
     return 0;
 }
 
+/* A GPU's queues hold about a thousand operations, and a call into a full one comes back when there is room. */
+#define NEARLY_FULL 900
+#define ALLOCATIONS 130
+#define ALLOCATED ((size_t)2 << 20)
+
+static CUgraphExec allocating(CUfunction work)
+{
+    CUgraph graph;
+    CUgraphExec made;
+    CUdeviceptr pooled;
+    CUstream captured = stream(CU_STREAM_NON_BLOCKING);
+    must(CU(cuStreamBeginCapture_v2)(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    must(CU(cuMemAllocAsync)(&pooled, ALLOCATED, captured));
+    launch(work, captured, NULL);
+    must(CU(cuMemFreeAsync)(pooled, captured));
+    must(CU(cuStreamEndCapture)(captured, &graph));
+    must(CU(cuGraphInstantiateWithFlags)(&made, graph, 0));
+    must(CU(cuStreamDestroy_v2)(captured));
+    return made;
+}
+
+struct full {
+    CUfunction work;
+    CUstream stream;
+    CUgraphExec graphs[ALLOCATIONS]; /* NULL: a pool's memory is allocated */
+    int calls;                       /* that have come back; atomic */
+};
+
+static void allocate_in_order(CUgraphExec graph, CUstream in)
+{
+    CUdeviceptr pooled;
+    must(graph != NULL ? CU(cuGraphLaunch)(graph, in) : CU(cuMemAllocAsync)(&pooled, ALLOCATED, in));
+}
+
+static void *allocates_until_the_stream_is_full(void *argument)
+{
+    struct full *full = argument;
+    must(CU(cuCtxPushCurrent_v2)(context));
+    must(CU(cuLaunchHostFunc)(full->stream, waits_for_go, NULL));
+    for (int i = 0; i < NEARLY_FULL; i++)
+        launch(full->work, full->stream, NULL);
+    for (int i = 0; i < ALLOCATIONS; i++) {
+        allocate_in_order(full->graphs[i], full->stream);
+        __atomic_add_fetch(&full->calls, 1, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+static uint64_t allocated_beside_a_full_stream(bool graphs)
+{
+    struct full full = {.work = kernel("spin_us_1"), .stream = stream(CU_STREAM_NON_BLOCKING)};
+    CUstream other = stream(CU_STREAM_NON_BLOCKING);
+    CUgraphExec graph = graphs ? allocating(full.work) : NULL;
+    pthread_t thread;
+    for (int i = 0; i < ALLOCATIONS; i++)
+        full.graphs[i] = graphs ? allocating(full.work) : NULL;
+    pthread_create(&thread, NULL, allocates_until_the_stream_is_full, &full);
+    for (int before = -1, calls = 0; calls == 0 || calls != before;) { /* until it stands still, in a call */
+        before = calls;
+        pause_ms(20);
+        calls = __atomic_load_n(&full.calls, __ATOMIC_ACQUIRE);
+    }
+    uint64_t before = now_us();
+    allocate_in_order(graph, other);
+    uint64_t took = now_us() - before;
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    must(CU(cuStreamSynchronize)(full.stream));
+    return took;
+}
+
+static uint64_t launched_before_the_host_goes_on(int count, bool midway)
+{
+    CUfunction work = kernel("spin_us_1");
+    CUstream streams[] = {stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING), CU_STREAM_PER_THREAD};
+    uint64_t longest = 0;
+    for (int i = 0; i < 3; i++) {
+        uint64_t before = now_us();
+        __atomic_store_n(&go, 0, __ATOMIC_RELEASE);
+        if (midway)
+            launch(kernel("spin_ms_5"), streams[i], NULL);
+        must(CU(cuLaunchHostFunc)(streams[i], waits_for_go, NULL));
+        for (int j = 0; j < count; j++)
+            launch(work, streams[i], NULL);
+        __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+        must(CU(cuStreamSynchronize)(streams[i]));
+        uint64_t took = now_us() - before;
+        longest = took > longest ? took : longest;
+        work = kernel("spin_us_600");
+        launch(work, streams[i], NULL);
+        must(CU(cuStreamSynchronize)(streams[i]));
+    }
+    return longest;
+}
+
+static uint64_t deep(int count, const char *beside)
+{
+    if (beside != NULL)
+        launch(kernel(beside), stream(CU_STREAM_NON_BLOCKING), NULL);
+    pause_ms(beside != NULL ? 20 : 0);
+    return launched_before_the_host_goes_on(count, false);
+}
+
+static void CUDA_CB takes_its_time(void *ms)
+{
+    pause_ms((long)(intptr_t)ms);
+}
+
+static uint64_t held_by_the_host(int ms, const char *name)
+{
+    CUstream waits = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction work = kernel(name);
+    uint64_t before = now_us();
+    must(CU(cuLaunchHostFunc)(waits, takes_its_time, (void *)(intptr_t)ms));
+    launch(work, waits, NULL);
+    must(CU(cuStreamSynchronize)(waits));
+    return now_us() - before;
+}
+
+static uint64_t late(int ms)
+{
+    CUstream waits = stream(CU_STREAM_NON_BLOCKING), works = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction work = kernel("spin_us_10");
+    for (int i = 0; i < 100; i++)
+        launch(work, waits, NULL);
+    must(CU(cuStreamSynchronize)(waits));
+    pause_ms(20); /* what comes now is measured by itself */
+    uint64_t before = now_us();
+    must(CU(cuLaunchHostFunc)(waits, takes_its_time, (void *)(intptr_t)ms));
+    launch(work, waits, NULL);
+    pause_ms(ms / 2);
+    launch(work, works, NULL);
+    must(CU(cuStreamSynchronize)(works));
+    must(CU(cuStreamSynchronize)(waits));
+    return now_us() - before;
+}
+
+static uint64_t chain(int ms)
+{
+    CUstream waits = stream(CU_STREAM_NON_BLOCKING), follows = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction work = kernel("spin_us_10");
+    uint64_t before = now_us();
+    must(CU(cuLaunchHostFunc)(waits, takes_its_time, (void *)(intptr_t)ms));
+    launch(work, waits, NULL);
+    order(waits, follows, event());
+    launch(work, follows, NULL);
+    must(CU(cuStreamSynchronize)(follows));
+    return now_us() - before;
+}
+
+static uint64_t beside_a_held_stream(const char *name)
+{
+    CUstream waits = stream(CU_STREAM_NON_BLOCKING), works = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction work = kernel(name);
+    uint64_t before = now_us();
+    must(CU(cuLaunchHostFunc)(waits, waits_for_go, NULL));
+    launch(kernel("spin_us_10"), waits, NULL);
+    pause_ms(20);
+    launch(work, works, NULL);
+    must(CU(cuStreamSynchronize)(works));
+    return now_us() - before;
+}
+
+struct follower {
+    CUfunction work;
+    CUstream stream;
+    int launched; /* atomic */
+};
+
+static void *launches_until_told(void *argument)
+{
+    struct follower *follower = argument;
+    must(CU(cuCtxPushCurrent_v2)(context));
+    while (__atomic_load_n(&go, __ATOMIC_ACQUIRE) == 0) {
+        launch(follower->work, follower->stream, NULL);
+        __atomic_add_fetch(&follower->launched, 1, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+static uint64_t launched_after(const char *name)
+{
+    CUstream first = stream(CU_STREAM_NON_BLOCKING);
+    struct follower follower = {.work = kernel("spin_ms_1"), .stream = stream(CU_STREAM_NON_BLOCKING)};
+    CUfunction work = kernel(name);
+    pthread_t thread;
+    for (int i = 0; i < 20; i++)
+        launch(follower.work, follower.stream, NULL);
+    must(CU(cuStreamSynchronize)(follower.stream));
+    launch(work, first, NULL);
+    order(first, follower.stream, event());
+    pthread_create(&thread, NULL, launches_until_told, &follower);
+    must(CU(cuStreamSynchronize)(first));
+    int launched = __atomic_load_n(&follower.launched, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    must(CU(cuStreamSynchronize)(follower.stream));
+    return (uint64_t)launched;
+}
+
 static void *launches_and_ends(void *function)
 {
     must(CU(cuCtxPushCurrent_v2)(context));
@@ -324,6 +537,22 @@ int main(int count, char **arguments)
         took = freed_in_order();
     else if (strcmp(what, "grow") == 0)
         took = grown_past_the_limit();
+    else if (strcmp(what, "full") == 0)
+        took = allocated_beside_a_full_stream(count > 2 && strcmp(arguments[2], "graph") == 0);
+    else if (strcmp(what, "deep") == 0)
+        took = deep(number, count > 3 ? arguments[3] : NULL);
+    else if (strcmp(what, "held") == 0)
+        took = held_by_the_host(number, count > 3 ? arguments[3] : "spin_us_10");
+    else if (strcmp(what, "late") == 0)
+        took = late(number);
+    else if (strcmp(what, "chain") == 0)
+        took = chain(number);
+    else if (strcmp(what, "beside") == 0 && count > 2)
+        took = beside_a_held_stream(arguments[2]);
+    else if (strcmp(what, "after") == 0 && count > 2)
+        took = launched_after(arguments[2]);
+    else if (strcmp(what, "midway") == 0)
+        took = launched_before_the_host_goes_on(number, true);
     else if (strcmp(what, "green") == 0)
         took = green(number);
     else if (strcmp(what, "fills") == 0)

@@ -9,7 +9,7 @@ PTX = b".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry spin_us_1
 
 
 def done(answer: tuple[Any, ...]) -> Any:
-    """What a call that must work gave."""
+    """Returns what a call that must work gave."""
     if int(answer[0]) != 0:
         raise SystemExit(str(answer[0]))
     return answer[1] if len(answer) > 1 else None

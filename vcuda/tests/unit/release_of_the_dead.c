@@ -61,6 +61,22 @@ static void use(struct vcuda_slot page)
     ledger_true_up(ledger, 0, &page, clock_ns());
 }
 
+/* The driver holds so much, and names no dead process of the container. */
+static struct vcuda_slot sample_without_the_dead(uint64_t mib)
+{
+    struct vcuda_slot page = sample(mib);
+    page.dead_gone_ns = page.driver_sampled_ns;
+    return page;
+}
+
+static int dead_for_long(uint64_t mib)
+{
+    int slot = holding(mib);
+    ledger_detach(ledger, slot);
+    ledger->slots[slot].died_ns -= 10 * SECOND;
+    return slot;
+}
+
 static uint64_t let_go(void)
 {
     holding(40);
@@ -223,6 +239,38 @@ static uint64_t torn_down_while_others_came_and_went(void)
     return 0;
 }
 
+static uint64_t gone_while_others_keep_pages_in_no_figure(void)
+{
+    holding(40);
+    dead_for_long(64);
+    use(sample_without_the_dead(104)); /* 64 are pages of another container's managed memory */
+    return 40;
+}
+
+static uint64_t gone_a_moment_ago(void)
+{
+    holding(40);
+    dead(64);
+    use(sample_without_the_dead(104));
+    return 104;
+}
+
+static uint64_t gone_and_open_elsewhere(void)
+{
+    ledger_export(ledger, dead_for_long(64), 0, 64 * MIB);
+    use(sample_without_the_dead(64));
+    return 64;
+}
+
+static uint64_t named_after_its_death(void)
+{
+    dead_for_long(64);
+    struct vcuda_slot page = sample(64);
+    page.dead_gone_ns = page.driver_sampled_ns - 20 * SECOND; /* before it died */
+    use(page);
+    return 64;
+}
+
 static uint64_t grown_old(void)
 {
     dead(64);
@@ -345,6 +393,10 @@ static const struct {
     {"left_before_the_window", left_before_the_window},
     {"torn_down_while_others_came_and_went", torn_down_while_others_came_and_went},
     {"grown_old", grown_old},
+    {"gone_while_others_keep_pages_in_no_figure", gone_while_others_keep_pages_in_no_figure},
+    {"gone_a_moment_ago", gone_a_moment_ago},
+    {"gone_and_open_elsewhere", gone_and_open_elsewhere},
+    {"named_after_its_death", named_after_its_death},
     {"alive_elsewhere", alive_elsewhere},
     {"a_slot_taken_anew", a_slot_taken_anew},
     {"opened_by_the_newly_dead", opened_by_the_newly_dead},
