@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Protocol
 
 import numpy as np
 import structlog
@@ -23,10 +25,10 @@ from fairgpu.states_client import authority_config_map, authority_file, follow_a
 from scheduler.cluster.acting import Acting, follow_lease
 from scheduler.cluster.state import State
 from scheduler.cluster.watches import NODES, PODS, NodesView, NodeWarnings, PodsView
-from scheduler.extender.binding import BindError, Clock, bind, keep_settling
+from scheduler.extender.binding import ATTEMPT_SECONDS, BindError, Clock, bind, keep_settling
 from scheduler.extender.filtering import filter_nodes, prioritize_nodes
 from scheduler.extender.preempting import preempt
-from scheduler.extender.waking import keep_waking
+from scheduler.extender.waking import Conditions, keep_waking
 from scheduler.extender.wire import (
     ArgumentsError,
     BindArguments,
@@ -53,6 +55,13 @@ LEARN_LOOK_SECONDS = 1.0
 GANG_LOOK_SECONDS = 1.0
 """The interval at which a bind that waits for its gang checks the gang's deadline."""
 SHOW_SECONDS = 2.0
+SWITCH_SECONDS = 0.001
+"""The time after which a thread lets the event loop run: learning and planning take 40 to 100 ms of processor time.
+
+Python's own is 5 ms, which each of several threads may take before a pod is answered.
+"""
+ANSWER_SECONDS = ATTEMPT_SECONDS + 2.0
+"""The longest wait for the API server's answer in a bind."""
 NOT_ACTING = "this replica does not lead"
 
 
@@ -60,15 +69,16 @@ def build_application(
     lifecycle: Lifecycle, api: KubernetesAPI, settings: SchedulerSettings, measures: Measures
 ) -> Application:
     """Builds the application of the only worker."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     state, wait = State(settings.extender.gang_seconds), lifecycle.ending.wait
     lease = settings.lease
     acting = Acting(lease.pod_name)
 
-    def acts() -> bool:
-        return not lease.pod_name or acting.acts(time.monotonic())
+    def acts(seconds: float = 0.0) -> bool:
+        return not lease.pod_name or acting.acts(time.monotonic(), seconds)
 
-    def informed() -> bool:
-        return acts() and not state.missing()
+    def informed(seconds: float = 0.0) -> bool:
+        return acts(seconds) and not state.missing()
 
     states = settings.states
     authority = (
@@ -79,9 +89,11 @@ def build_application(
     lifecycle.run_thread("authority", lambda: follow_authority(authority, state.budgets, wait))
     lifecycle.run_thread("states", lambda: follow_states(states, state.budgets, wait, time.monotonic, random.random))
     lifecycle.run_thread("settling", lambda: keep_settling(state, api, Clock(time.monotonic, wait)))
-    lifecycle.run_thread("waking", lambda: keep_waking(state, api, informed, wait, _stamp, measures))
-    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show)
-    nodes = NodesView(state, NodeWarnings(api, _stamp).warn)
+    conditions = Conditions(api, informed, _stamp, measures)
+    lifecycle.run_thread("waking", lambda: keep_waking(state, conditions, Clock(time.monotonic, wait)))
+    warnings = NodeWarnings(api, _stamp)
+    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, warnings.warn_of_pod)
+    nodes = NodesView(state, warnings.warn)
     if lease.pod_name:
         lifecycle.run_thread(
             "lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, time.monotonic, wait)
@@ -90,10 +102,9 @@ def build_application(
     lifecycle.run_thread("nodes", lambda: reflect(api, NODES, nodes, wait, random.random))
     lifecycle.run_thread("learning", lambda: keep_learning(state, wait))
     lifecycle.run_thread("measures", lambda: keep_showing(state, measures, informed, wait))
-    if settings.reclaim.enabled:
-        reclaimer = Reclaimer(state, api, settings.reclaim, Clocks(time.monotonic, time.time), measures)
-        lifecycle.run_thread("reclaim", lambda: keep_reclaiming(reclaimer, informed, wait))
-    routes = Routes(state, api, Clock(time.monotonic, wait), informed, measures)
+    reclaimer = Reclaimer(state, api, settings.reclaim, Clocks(time.monotonic, time.time), measures, informed)
+    lifecycle.run_thread("reclaim", lambda: keep_reclaiming(reclaimer, wait))
+    routes = Routes(state, api.within(ANSWER_SECONDS), Clock(time.monotonic, wait), informed, measures)
     immediate = {
         ("POST", "/filter"): routes.filter,
         ("POST", "/prioritize"): routes.prioritize,
@@ -106,12 +117,17 @@ def build_application(
     )
 
 
+class Acts(Protocol):
+    """The function that decides whether this replica may act."""
+
+    def __call__(self, seconds: float = 0.0) -> bool:
+        """Whether this replica may act now, and its Lease lasts for some seconds more."""
+
+
 class Routes:
     """The extender's routes, from request bodies to responses."""
 
-    def __init__(
-        self, state: State, api: KubernetesAPI, clock: Clock, acts: Callable[[], bool], measures: Measures
-    ) -> None:
+    def __init__(self, state: State, api: KubernetesAPI, clock: Clock, acts: Acts, measures: Measures) -> None:
         self._state = state
         self._api = api
         self._clock = clock
@@ -137,11 +153,12 @@ class Routes:
         if not self._acts():
             return self._not_acting("prioritize", started)
         try:
-            scores = prioritize_nodes(self._state, decode_filter(body))
+            arguments = decode_filter(body)
+            scores = prioritize_nodes(self._state, arguments)
         except ArgumentsError as error:
             return self._unreadable("prioritize", error, started)
         self._answered("prioritize", "placed", started)
-        return Response(200, encode_scores(scores))
+        return Response(200, encode_scores(arguments.names_text, scores))
 
     def preempt(self, body: bytes) -> Response:
         """Answers with the pods that have to go for a pod."""
@@ -183,7 +200,7 @@ class Routes:
 
     def _bind(self, arguments: BindArguments) -> str:
         try:
-            bind(self._state, self._api, arguments, self._clock)
+            bind(self._state, self._api, arguments, self._clock, lambda: self._acts(ATTEMPT_SECONDS))
         except BindError as error:
             pod = f"{arguments.pod_namespace}/{arguments.pod_name}"
             _log.warning("not bound", pod=pod, uid=arguments.pod_uid, node=arguments.node, error=str(error))

@@ -41,6 +41,7 @@ class Figures:
         fragmented: those among them for which only fragmentation was in the way on some node.
         gangs: gangs by state, one of GANG_STATES.
         gang_outcomes: how many holds for gangs have ended since the start, by outcome, one of HOLDS.
+        searches_cut: how often a node was left out since the start, as its search for devices was cut.
     """
 
     nodes: int = 0
@@ -52,6 +53,7 @@ class Figures:
     fragmented: int = 0
     gangs: Mapping[str, int] = field(default_factory=dict)
     gang_outcomes: Mapping[str, int] = field(default_factory=dict)
+    searches_cut: int = 0
 
 
 class Measures:
@@ -117,6 +119,12 @@ class Measures:
         self._held_before = dict.fromkeys(HOLDS, 0)
         for outcome in HOLDS:
             self._holds.labels(outcome)
+        self._searches_cut = Counter(
+            "fairgpu_scheduler_searches_cut",
+            "Nodes left out for a pod of several GPU containers, since the search for devices had no tries left.",
+            registry=registry,
+        )
+        self._cut_before = 0
         self._conditions = Counter(
             "fairgpu_scheduler_conditions",
             "Conditions written for waiting pods whose answer has changed.",
@@ -179,6 +187,8 @@ class Measures:
         for outcome, before in self._held_before.items():
             self._holds.labels(outcome).inc(figures.gang_outcomes.get(outcome, 0) - before)
         self._held_before |= figures.gang_outcomes
+        self._searches_cut.inc(figures.searches_cut - self._cut_before)
+        self._cut_before = figures.searches_cut
 
     def set_states_confirmed(self, moment: float) -> None:
         """Sets the time of the states' last confirmation, in seconds since 1970."""

@@ -24,7 +24,10 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Acting:
-    """The last reading of the Lease, and the mark on this replica's pod.
+    """This replica's right to answer, by the Lease as last read and by a mark on its own pod.
+
+    A replica that begins to lead writes a random mark into a condition of its pod. Once its watch of pods shows the
+    mark, the watch has shown every earlier change, and the replica may answer.
 
     Attributes:
         pod_name: this replica's pod.
@@ -39,7 +42,7 @@ class Acting:
         self._shown = ""
 
     def see(self, spec: dict[str, Any], now: float) -> None:
-        """Notes the Lease's spec as read at `now`, in monotonic seconds."""
+        """Takes the Lease's spec as it was read at `now`, in seconds of a monotonic clock."""
         self.acts(now)
         holder = str(spec.get("holderIdentity") or "")
         renewal = (holder, str(spec.get("renewTime")))
@@ -52,7 +55,7 @@ class Acting:
         self._renewal, self._looked = renewal, now
 
     def wanted_mark(self, now: float) -> str:
-        """Returns the mark to write on this replica's pod now; empty for none."""
+        """Returns the mark to write on this replica's pod; empty where none is to be written now."""
         if self.acts(now) or now >= self._until:
             return ""
         self._mark = self._mark or secrets.token_hex(8)
@@ -62,11 +65,14 @@ class Acting:
         """Remembers the mark that the watch has shown on this replica's own pod."""
         self._shown = mark
 
-    def acts(self, now: float) -> bool:
-        """Whether this replica may answer at an instant; after losing that right, it needs a new mark."""
+    def acts(self, now: float, seconds: float = 0.0) -> bool:
+        """Whether this replica may answer at an instant, and its Lease lasts for some seconds more.
+
+        After losing that right, it needs a new mark.
+        """
         if now >= self._until:
             self._mark = ""
-        return bool(self._mark) and self._mark == self._shown
+        return bool(self._mark) and self._mark == self._shown and now + seconds < self._until
 
 
 def follow_lease(
@@ -93,6 +99,6 @@ def follow_lease(
 
 
 def mark_of(pod: dict[str, Any]) -> str:
-    """Returns the mark on a pod; empty where it has none."""
+    """Returns the mark in a pod's condition `fairgpu.io/Leads`; empty where it has none."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((str(one.get("message")) for one in conditions if one.get("type") == CONDITION), "")

@@ -26,13 +26,15 @@ class Budgets:
     """The last known states of budgets. Thread-safe.
 
     Attributes:
-        version: grows with each change of a state.
+        version: grows with each change of a budget's effect or name.
+        any_over: whether a budget is spent whose pods are placed only where no pod within budget waits.
         confirmed_at: when the timekeeper last confirmed the states, in monotonic seconds; None for never.
         timekeeper_ca: the CA that signed the timekeeper's certificate; empty until it is known.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.any_over = False
         self.confirmed_at: float | None = None
         self.timekeeper_ca = ""
         self._by_namespace: dict[str, NamespaceState] = {}
@@ -49,9 +51,12 @@ class Budgets:
             self.confirmed_at = now
             known = {} if document.full else dict(self._by_namespace)
             known.update((state.namespace, state) for state in document.states)
-            before = {name: state.state for name, state in self._by_namespace.items()}
-            if before != {name: state.state for name, state in known.items()} or document.default != self._default:
+            effects = {name: _effect(state) for name, state in known.items()}
+            before = {name: _effect(state) for name, state in self._by_namespace.items()}
+            if before != effects or document.default != self._default:
                 self.version += 1
+            standings = {_STANDINGS.get(document.default), *(standing for standing, _ in effects.values())}
+            self.any_over = Standing.OVER in standings
             self._by_namespace, self._default = known, document.default
 
     def standing(self, namespace: str) -> Standing:
@@ -62,7 +67,10 @@ class Budgets:
         """Returns the effect of a namespace's budget on its pods, and its name as of the same state; empty for none."""
         with self._lock:
             known, state = self._by_namespace.get(namespace), self._default
-        if known is None:
-            return _STANDINGS.get(state, Standing.IN_BUDGET), ""
-        standing = _STANDINGS.get(known.state, Standing.IN_BUDGET) if known.enforced else Standing.IN_BUDGET
-        return standing, known.budget
+        return (_STANDINGS.get(state, Standing.IN_BUDGET), "") if known is None else _effect(known)
+
+
+def _effect(known: NamespaceState) -> tuple[Standing, str]:
+    """Returns the effect of a known budget on its pods, and its name."""
+    standing = _STANDINGS.get(known.state, Standing.IN_BUDGET) if known.enforced else Standing.IN_BUDGET
+    return standing, known.budget

@@ -1,7 +1,8 @@
 """Reads and writes `fairgpu.io/earmark`: the devices that are freed and kept for a waiting pod.
 
 The annotation is on that pod, so that a replica that takes over knows for which pod the devices are once the victims
-are gone.
+are gone. It also names the nodes on which what was freed did not help the pod: no pod is evicted there for it again.
+Once an earmark has fallen, the annotation has these alone, with an empty node.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from scheduler.placement.request import Request
 
 VERSION = 1
 MAX_BYTES = 64 << 10
+MAX_LEFT_OUT = 64
+"""The most nodes that are named as left out; the oldest is forgotten first."""
 
 
 class EarmarkError(ValueError):
@@ -27,16 +30,18 @@ class Earmark:
     """The devices that are kept for a pod, and the pods that are evicted for it.
 
     Attributes:
-        node: the node of the devices.
+        node: the node of the devices; empty where nothing is kept.
         pieces: the pieces of devices.
         victims: the uids of the pods that are evicted for it.
         until: the instant at which it is withdrawn at the latest, in seconds since the epoch.
+        left_out: the nodes on which no pod is evicted for this one again, the latest last.
     """
 
     node: str
     pieces: tuple[Piece, ...]
     victims: tuple[str, ...]
     until: int
+    left_out: tuple[str, ...] = ()
 
     def holding(self, request: Request) -> Holding:
         """Returns what the pod would hold of the node."""
@@ -50,23 +55,32 @@ class _Device(msgspec.Struct, rename={"core": "core", "memory_mib": "memoryMiB"}
     slots: int = 1
 
 
-class _Document(msgspec.Struct, frozen=True):
+class _Document(msgspec.Struct, frozen=True, omit_defaults=True, rename={"left_out": "leftOut"}):
     v: int
     node: str
     devices: list[_Device]
     victims: list[str]
     until: int
+    left_out: list[str] = []
 
 
-def earmark_of(placed: Placed, request: Request, victims: tuple[str, ...], until: float) -> Earmark:
-    """Returns the earmark for a place in a plan."""
-    return Earmark(placed.node, placed.pieces(request), victims, int(until))
+def earmark_of(
+    placed: Placed, request: Request, victims: tuple[str, ...], until: float, left_out: tuple[str, ...] = ()
+) -> Earmark:
+    """Returns the earmark that keeps the devices of a planned place for its pod."""
+    return Earmark(placed.node, placed.pieces(request), victims, int(until), left_out)
+
+
+def fallen(left_out: tuple[str, ...]) -> str | None:
+    """Returns the annotation's value where nothing is kept; None where it need not stand."""
+    return encode(Earmark("", (), (), 0, left_out)) if left_out else None
 
 
 def encode(earmark: Earmark) -> str:
     """Encodes an earmark as the annotation's value."""
     devices = [_Device(*piece) for piece in earmark.pieces]
-    document = _Document(VERSION, earmark.node, devices, list(earmark.victims), earmark.until)
+    left_out = list(earmark.left_out[-MAX_LEFT_OUT:])
+    document = _Document(VERSION, earmark.node, devices, list(earmark.victims), earmark.until, left_out)
     return msgspec.json.encode(document).decode()
 
 
@@ -87,4 +101,4 @@ def decode(text: str) -> Earmark:
     pieces = tuple(Piece(one.uuid, one.core, one.memory_mib, one.slots) for one in found.devices)
     if any(min(piece[1:]) < 0 for piece in pieces):
         raise EarmarkError("an amount is below 0")
-    return Earmark(found.node, pieces, tuple(found.victims), found.until)
+    return Earmark(found.node, pieces, tuple(found.victims), found.until, tuple(found.left_out[-MAX_LEFT_OUT:]))

@@ -68,6 +68,7 @@ class Gang:
         awaited: the pods that kube-scheduler did not ask about during the last hold; the next hold waits for them.
         rows: the nodes that kube-scheduler last named for each of its pods.
         refusal: the reason why the last attempt to place it failed.
+        forecast: the reason why an attempt would have failed when it was last computed; its text is empty for none.
     """
 
     waiting: dict[str, WaitingPod] = field(default_factory=dict)
@@ -76,6 +77,7 @@ class Gang:
     awaited: set[str] = field(default_factory=set)
     rows: dict[str, Ints] = field(default_factory=dict)
     refusal: GangRefusal | None = None
+    forecast: GangRefusal | None = None
 
 
 class GangPods:
@@ -83,11 +85,13 @@ class GangPods:
 
     Attributes:
         version: grows when devices are held for a gang, whose pods kube-scheduler must then ask about.
+        membership: grows when a pod joins a gang or leaves it.
         outcomes: how many holds ended, by outcome: `placed` with the whole gang, `released` without.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.membership = 0
         self.outcomes = dict.fromkeys(HOLDS, 0)
         self._gangs: dict[GangKey, Gang] = {}
         self._of_pod: dict[str, GangKey] = {}
@@ -151,6 +155,7 @@ class GangPods:
         key = self._of_pod.pop(uid, None)
         if key is None:
             return
+        self.membership += 1
         gang = self._gangs[key]
         gang.waiting.pop(uid, None)
         gang.placed.discard(uid)
@@ -162,6 +167,14 @@ class GangPods:
         if not gang.waiting and not gang.placed and gang.hold is None:
             del self._gangs[key]
 
+    def is_complete(self, pod: WaitingPod) -> bool:
+        """Whether all pods of a pod's gang are there; true of a pod without a gang."""
+        if pod.gang is None:
+            return True
+        gang = self._gangs.get(GangKey(pod.namespace, *pod.gang), Gang())
+        return len(gang.placed) + len(gang.waiting) >= pod.gang.pods
+
     def _join(self, uid: str, key: GangKey) -> Gang:
+        self.membership += self._of_pod.get(uid) != key
         self._of_pod[uid] = key
         return self.of(key)

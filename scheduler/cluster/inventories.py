@@ -41,10 +41,6 @@ class Inventories:
         """Returns the number of nodes with an invalid inventory, and of those that offer a device of another node."""
         return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
-    def names(self) -> set[str]:
-        """Returns all nodes that offer devices."""
-        return set(self._nodes)
-
     def shared(self, name: str) -> str | None:
         """Returns a device of a node that another node offers, too; None where there is none."""
         node = self._nodes.get(name)

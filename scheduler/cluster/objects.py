@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from fairgpu import allocation, inventory, names
 from fairgpu.choices import parse_gang, read_choices
@@ -23,7 +25,7 @@ from fairgpu.request import HIGH_PRIORITY, Gang, Placement
 from scheduler.cluster.eligible import ANYWHERE, Rules, Site, rules_of
 from scheduler.placement.choosing import Placed
 from scheduler.placement.fleet import Node
-from scheduler.placement.holding import Holding, Share, pieces_of
+from scheduler.placement.holding import Holding, Piece, Share, pieces_of
 from scheduler.placement.request import MAX_GPUS_OF_A_CONTAINER, Request, Wanted, need_of
 
 Json = Mapping[str, Any]
@@ -36,6 +38,32 @@ CANONICAL = DialectSettings(max_gpus_per_node=MAX_GPUS_OF_A_CONTAINER)
 
 class PodError(ValueError):
     """A pod that the extender cannot place; the message says why and what to write instead."""
+
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+
+
+class _Device(msgspec.Struct, rename={"total_mib": "totalMiB", "memory_mib": "memoryMiB"}, gc=False):
+    uuid: _Text
+    model: _Text
+    total_mib: Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
+    core: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    memory_mib: _Whole
+
+
+class _Container(msgspec.Struct):
+    name: _Text
+    devices: list[_Device]
+
+
+class _Allocation(msgspec.Struct):
+    v: Literal[1]
+    node: _Text
+    containers: list[_Container]
+
+
+_ALLOCATION = msgspec.json.Decoder(_Allocation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +213,7 @@ def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, str]:
     if not isinstance(text, str):
         return Holding(node, (), cpu_milli, host_mib), ""
     try:
-        return Holding(node, _pieces(allocation.decode(text), node, spec), cpu_milli, host_mib), ""
+        return Holding(node, _pieces(text, node, spec), cpu_milli, host_mib), ""
     except allocation.AllocationError as error:
         return Holding(node, (), cpu_milli, host_mib), str(error)
 
@@ -233,6 +261,8 @@ def read_site(item: Json) -> Site:
 def host_demand(spec: Json) -> tuple[int, int]:
     """Returns the processor time (milli) and memory (MiB) of a pod's requests, as kube-scheduler counts them."""
     main = [_requests(container) for container in mappings(spec.get("containers"))]
+    if not spec.get("initContainers") and not spec.get("overhead"):
+        return sum(cpu for cpu, _ in main), sum(memory for _, memory in main)
     init = [(_requests(item), is_native_sidecar(item)) for item in mappings(spec.get("initContainers"))]
     overhead = mapping(spec.get("overhead"))
     cpu = peak([amount for amount, _ in main], [(amount, keeps) for (amount, _), keeps in init])
@@ -299,21 +329,45 @@ def _asking(reading: PodReading) -> tuple[list[tuple[str, Any]], list[tuple[str,
     return main, init
 
 
-def _pieces(found: allocation.Allocation, node: str, spec: Json) -> tuple[Any, ...]:
+def _shares_of(text: str) -> tuple[str, dict[str, list[Share]]]:
+    """Returns an allocation's node, and the shares of each container by its name.
+
+    A sound allocation is decoded in a tenth of the time that `allocation.decode` takes, which names faults.
+
+    Raises:
+        AllocationError: it is not an allocation.
+    """
+    try:
+        sound = _ALLOCATION.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        sound = None
+    if sound is not None and len(text) <= allocation.MAX_ENCODED_BYTES:
+        shares = {
+            one.name: [Share(device.uuid, device.core, device.memory_mib) for device in one.devices]
+            for one in sound.containers
+        }
+        fits = all(device.memory_mib <= device.total_mib for one in sound.containers for device in one.devices)
+        if fits and len(shares) == len(sound.containers):
+            return sound.node, shares
+    found = allocation.decode(text)
+    return found.node, {
+        one.name: [Share(device.uuid, device.core_percent, device.memory_mib) for device in one.devices]
+        for one in found.containers
+    }
+
+
+def _pieces(text: str, node: str, spec: Json) -> tuple[Piece, ...]:
     """Returns the pieces of an allocation.
 
     Raises:
-        AllocationError: it is of another node, or of containers that the pod does not have.
+        AllocationError: it is none, of another node, or of containers that the pod does not have.
     """
-    if found.node != node:
-        raise allocation.AllocationError(f"the allocation is of node {found.node}, and the pod is bound to {node}")
-    shares = {
-        container.name: [Share(device.uuid, device.core_percent, device.memory_mib) for device in container.devices]
-        for container in found.containers
-    }
+    of_node, shares = _shares_of(text)
+    if of_node != node:
+        raise allocation.AllocationError(f"the allocation is of node {of_node}, and the pod is bound to {node}")
     main = [str(item.get("name")) for item in mappings(spec.get("containers"))]
     init = [(str(item.get("name")), is_native_sidecar(item)) for item in mappings(spec.get("initContainers"))]
-    unknown = shares.keys() - {*main, *(name for name, _ in init)}
+    unknown = shares.keys() - main - {name for name, _ in init}
     if unknown:
         raise allocation.AllocationError(
             f"the allocation is of the container {min(unknown)}, which the pod does not have"

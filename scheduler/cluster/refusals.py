@@ -6,6 +6,7 @@ Pods of one kind wait together, and are asked about again and again.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +21,8 @@ from scheduler.placement.request import Request
 
 MAX_KEPT = 256
 """The most kinds of requests whose refusals are kept."""
+MAX_TEXTS = 16
+"""The most answers with one text for all nodes that are kept."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,12 @@ class Refusal:
 
     @cached_property
     def passing(self) -> msgspec.Raw:
-        """The text of each node that another pod's end may free for the request, in JSON."""
+        """A JSON object of texts by node, of the nodes on which the request may fit once another pod has ended."""
         return self._encoded(lasting=False)
 
     @cached_property
     def final(self) -> msgspec.Raw:
-        """The text of each node that no other pod's end can free for the request, in JSON."""
+        """A JSON object of texts by node, of the nodes on which no pod's end makes room for the request."""
         return self._encoded(lasting=True)
 
     def _encoded(self, *, lasting: bool) -> msgspec.Raw:
@@ -65,12 +68,35 @@ class Refusals:
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
-        self._kept: OrderedDict[tuple[Request, bytes], Refusal] = OrderedDict()
+        self._refusals: OrderedDict[tuple[Request, bytes], Refusal] = OrderedDict()
+        self._texts: OrderedDict[tuple[str, Hashable], msgspec.Raw] = OrderedDict()
 
     def of(self, request: Request, rows: Ints) -> Refusal:
         """Returns why a request fits on none of these rows at present."""
         key = self._key(request, rows)
         return self._present(key) or self._explain(key, request, rows)
+
+    def is_refused(self, request: Request, rows: Ints) -> bool:
+        """Whether a kept refusal says that the request fits on none of these rows at present."""
+        return self._present(self._key(request, rows)) is not None
+
+    def with_one_text(self, text: str, key: Hashable | None, names: Callable[[], list[str]]) -> msgspec.Raw:
+        """Returns a JSON object that gives each of some nodes the same text.
+
+        Args:
+            text: the text.
+            key: identifies the set of nodes, for the cache; None for an answer that is not cached.
+            names: returns the names of the nodes; called where the answer is not in the cache.
+        """
+        kept = self._texts.get((text, key)) if key is not None else None
+        if kept is None:
+            kept = msgspec.Raw(msgspec.json.encode(dict.fromkeys(names(), text)))
+        if key is not None:
+            self._texts[text, key] = kept
+            self._texts.move_to_end((text, key))
+            if len(self._texts) > MAX_TEXTS:
+                self._texts.popitem(last=False)
+        return kept
 
     def _key(self, request: Request, rows: Ints) -> tuple[Request, bytes]:
         asked = np.zeros(self._chooser.fleet.size, np.bool_)
@@ -78,10 +104,10 @@ class Refusals:
         return request, asked.tobytes()
 
     def _present(self, key: tuple[Request, bytes]) -> Refusal | None:
-        kept = self._kept.get(key)
+        kept = self._refusals.get(key)
         if kept is None or kept.version != self._chooser.fleet.version:
             return None
-        self._kept.move_to_end(key)
+        self._refusals.move_to_end(key)
         return kept
 
     def _explain(self, key: tuple[Request, bytes], request: Request, rows: Ints) -> Refusal:
@@ -94,8 +120,8 @@ class Refusals:
         lasting = tuple(shortage.cause in LASTING for shortage, _ in shortages)
         fragmented = any(shortage.in_sum for shortage, _ in shortages)
         refusal = Refusal(fleet.version, texts, lasting, cause, fleet.names[: fleet.size].copy(), fragmented)
-        self._kept[key] = refusal
-        self._kept.move_to_end(key)
-        if len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
+        self._refusals[key] = refusal
+        self._refusals.move_to_end(key)
+        if len(self._refusals) > MAX_KEPT:
+            self._refusals.popitem(last=False)
         return refusal

@@ -9,17 +9,18 @@ shows it, or the pod, read SETTLE_SECONDS later, is not bound.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 
+import msgspec
 import numpy as np
 
 from scheduler.cluster.budgets import Budgets, Standing
 from scheduler.cluster.earmarks import Earmark, EarmarkError
 from scheduler.cluster.earmarks import decode as decode_earmark
-from scheduler.cluster.eligible import Site, may_run
+from scheduler.cluster.eligible import Rules, Site, may_run
 from scheduler.cluster.gang_pods import GangPods
 from scheduler.cluster.inventories import Inventories
 from scheduler.cluster.objects import PodNote, WaitingPod
@@ -40,6 +41,10 @@ SETTLE_SECONDS = 65.0
 """Longer than the API server works on a request (its flag --request-timeout, 60 s by default)."""
 MAX_ASKED = 20_000
 """The most pods whose requests are remembered."""
+MAX_RULES = 256
+"""The most sets of rules whose nodes are kept."""
+MAX_QUESTIONS = 16
+"""The most sets of nodes whose rows are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,23 @@ class Reservation:
     sent: bool = False
 
 
+@dataclass(slots=True)
+class Asked:
+    """The nodes that kube-scheduler asks about.
+
+    Attributes:
+        offers: `State.offers` when they were looked up; the rows are stale once it has grown.
+        rows: the rows of those that offer devices.
+        unknown: the names of those that offer none.
+        names_json: the names of the rows in JSON, once an answer has named all of them.
+    """
+
+    offers: int
+    rows: Ints
+    unknown: list[str]
+    names_json: msgspec.Raw | None = None
+
+
 EARMARKED = "earmark/"
 """Before the uid of a pod, under which the fleet holds what is kept for it."""
 
@@ -76,6 +98,8 @@ class State:
         gang_seconds: how long devices are held for all pods of a gang.
         offers: grows when a node offers something else.
         frees: grows when a pod that held devices is shown to have ended.
+        keeps: grows when what is kept for pods changes: an earmark comes or falls, or a reservation lapses.
+        yields: grows when pods of spent budgets wait for fewer pods within theirs: see `lowest_in_budget`.
         sites: grows when a node's labels or taints change.
         earmarks: what is freed and kept for pods that wait, by their uid.
     """
@@ -88,6 +112,8 @@ class State:
         self.gang_seconds = gang_seconds
         self.offers = 0
         self.frees = 0
+        self.keeps = 0
+        self.yields = 0
         self.fleet = Fleet()
         self.chooser = Chooser(self.fleet)
         self.refusals = Refusals(self.chooser)
@@ -97,12 +123,15 @@ class State:
         self._pods: dict[str, PodNote] = {}
         self._mix = MixCounter()
         self._asked: dict[str, WaitingPod] = {}
-        self._first: tuple[tuple[int, int, int], list[str]] = ((-1, -1, -1), [])
+        self._lowest: tuple[tuple[int, int, int, int], int | None] = ((-1, -1, -1, -1), None)
         self._hopes: dict[tuple[int, Request], bool] = {}
         self._listed: set[str] = set()
         self.sites = 0
         self._sites: dict[str, Site] = {}
+        self._allowed: tuple[tuple[int, int], dict[str, Ints]] = ((-1, -1), {})
         self._named: dict[str, frozenset[str]] = {}
+        self._left_out: dict[str, tuple[str, ...]] = {}
+        self._questions: dict[Hashable, Asked] = {}
         self._scored: tuple[int, bytes, Ints] = (-1, b"", np.zeros(0, np.int64))
         self._noticed: set[str] = set()
         self._leaving: set[str] = set()
@@ -146,7 +175,7 @@ class State:
     def remove_site(self, name: str) -> None:
         """Forgets a node."""
         with self.lock:
-            self._sites.pop(name, None)
+            self.sites += self._sites.pop(name, None) is not None
 
     def put_pod(self, note: PodNote) -> None:
         """Stores a pod's facts; its allocation takes precedence over its reservation."""
@@ -177,6 +206,7 @@ class State:
             self.gangs.remove(uid)
             self.drop_earmark(uid)
             self._named.pop(uid, None)
+            self._left_out.pop(uid, None)
             self._noticed.discard(uid)
             self._leaving.discard(uid)
             self._reservations.pop(uid, None)
@@ -201,12 +231,14 @@ class State:
         with self.lock:
             self.drop_earmark(pod.uid)
             self.earmarks[pod.uid] = pod, earmark
+            self.keeps += 1
             self._hold_earmark(pod.uid)
 
     def drop_earmark(self, uid: str) -> None:
         """Frees the devices that are kept for a waiting pod."""
         with self.lock:
             if self.earmarks.pop(uid, None) is not None:
+                self.keeps += 1
                 self.fleet.release(f"{EARMARKED}{uid}")
 
     def lifted_for(self, pod: WaitingPod) -> list[str]:
@@ -234,13 +266,15 @@ class State:
 
     def _take_earmark(self, note: PodNote) -> None:
         """Adopts the earmark in a pod's annotation; that of a pod which does not wait yet counts once it waits."""
-        pod = note.waits or note.member or self._asked.get(note.uid)
-        if not note.earmark or pod is None:
-            self.drop_earmark(note.uid)
-            return
+        pod, found = note.waits or note.member or self._asked.get(note.uid), None
         try:
-            found = decode_earmark(note.earmark)
+            found = decode_earmark(note.earmark) if note.earmark else None
         except EarmarkError:
+            found = None
+        self._left_out.pop(note.uid, None)
+        if found is not None and found.left_out:
+            self._left_out[note.uid] = found.left_out
+        if found is None or not found.node or pod is None:
             self.drop_earmark(note.uid)
             return
         if self.earmarks.get(note.uid, (None, None))[1] != found:
@@ -250,6 +284,10 @@ class State:
         found = self.earmarks.get(uid)
         if found is not None and uid not in self._reservations:
             self.fleet.hold(f"{EARMARKED}{uid}", found[1].holding(found[0].request))
+
+    def left_out(self, uid: str) -> tuple[str, ...]:
+        """Returns the nodes on which what was freed did not help a pod, as its annotation names them."""
+        return self._left_out.get(uid, ())
 
     def name_nodes(self, pod: WaitingPod, names: list[str]) -> None:
         """Remembers the nodes that kube-scheduler named for a pod whose node depends on other pods or on volumes."""
@@ -261,13 +299,23 @@ class State:
 
     def eligible(self, pod: WaitingPod) -> Ints:
         """Returns the rows of the nodes on which a pod may run once there is room."""
-        named = self.named(pod.uid) if pod.rules.only_where_named else None
-        found = [
-            row
-            for name, row in self.fleet.rows.items()
-            if (named is None or name in named) and may_run(pod.rules, self._sites.get(name) or Site(name))
-        ]
-        return np.array(sorted(found), np.int64)
+        rows = self.allowed(pod.rules)
+        if not pod.rules.only_where_named:
+            return rows
+        named = self.named(pod.uid)
+        return rows[np.array([name in named for name in self.fleet.names[rows]], np.bool_)]
+
+    def allowed(self, rules: Rules) -> Ints:
+        """Returns the rows of the nodes that a pod's own rules allow, whatever other pods and volumes decide."""
+        versions = self.offers, self.sites
+        if self._allowed[0] != versions or len(self._allowed[1]) >= MAX_RULES:
+            self._allowed = versions, {}
+        kept, key = self._allowed[1], repr(rules)
+        if key not in kept:
+            sites = self._sites
+            found = [row for name, row in self.fleet.rows.items() if may_run(rules, sites.get(name) or Site(name))]
+            kept[key] = np.array(sorted(found), np.int64)
+        return kept[key]
 
     def spare_pods(self) -> Ints:
         """Returns how many more pods each node takes, by its row."""
@@ -276,6 +324,15 @@ class State:
             site = self._sites.get(name)
             spare[row] = (site.pods if site is not None else 0) - self.fleet.count(name)
         return spare
+
+    def not_offered(self, note: PodNote) -> str:
+        """Returns which GPU of a bound pod's allocation its node does not offer; empty where its node is not known."""
+        with self.lock:
+            row = None if note.holding is None else self.fleet.rows.get(note.holding.node)
+            if row is None or note.holding is None:
+                return ""
+            gone = [piece.uuid for piece in note.holding.pieces if self.fleet.places.get(piece.uuid, (-1, 0))[0] != row]
+            return f"node {note.holding.node} does not offer the GPU {gone[0]}" if gone else ""
 
     def noticed(self) -> set[str]:
         """Returns the uids of pods that have the scheduler's notice."""
@@ -298,29 +355,50 @@ class State:
 
     # What is decided.
 
+    def rows_asked(self, key: Hashable | None, names: Callable[[], list[str]]) -> Asked:
+        """Returns the nodes that kube-scheduler asks about, in any order.
+
+        Args:
+            key: of the set of names, by which it is recognised; None where it has none.
+            names: returns the names; called for a set that is not recognised.
+        """
+        kept = self._questions.get(key) if key is not None else None
+        if kept is not None and kept.offers == self.offers:
+            return kept
+        found = Asked(self.offers, *self.rows_of(names()))
+        if key is not None:
+            self._questions[key] = found
+            if len(self._questions) > MAX_QUESTIONS:
+                del self._questions[next(iter(self._questions))]
+        return found
+
     def rows_of(self, names: list[str]) -> tuple[Ints, list[str]]:
         """Returns the rows of nodes, and the names of nodes that offer no devices."""
-        found = np.fromiter(map(self.fleet.rows.get, names, repeat(-1)), np.int64, len(names))
+        found = self.rows_in_order(names)
         known = found >= 0
         if known.all():
             return found, []
         return found[known], [names[at] for at in np.flatnonzero(~known).tolist()]
+
+    def rows_in_order(self, names: list[str]) -> Ints:
+        """Returns the row of each node; -1 for one that offers no devices."""
+        return np.fromiter(map(self.fleet.rows.get, names, repeat(-1)), np.int64, len(names))
 
     def fitting(self, pod: WaitingPod, rows: Ints) -> Ints:
         """Returns the rows on which a pod fits."""
         return np.asarray(rows[self.chooser.gains(pod.request)[rows] != NONE])
 
     def first(self, pod: WaitingPod, named: Callable[[str], bool], looks: int) -> int | None:
-        """Returns the best row for a pod among the nodes that are named; None where the best `looks` rows are not."""
+        """Returns the best row for a pod whose node is named; None where none of the best `looks` rows is."""
         names = self.fleet.names
         return next((row for row in islice(self.chooser.in_order(pod.request), looks) if named(names[row])), None)
 
     def note_scored(self, names: bytes, rows: Ints) -> None:
-        """Remembers the rows of the nodes whose scores kube-scheduler asks for next, by the JSON of their names."""
+        """Remembers the rows of the nodes that filter has just answered, by the JSON of their names, for prioritize."""
         self._scored = self.offers, names, rows
 
     def scored(self, names: bytes) -> Ints | None:
-        """Returns the rows of nodes by the JSON of their names; None where others were remembered last."""
+        """Returns the rows that `note_scored` remembered last, if they are of these names in JSON; else None."""
         offers, known, rows = self._scored
         return rows if (offers, known) == (self.offers, names) else None
 
@@ -381,28 +459,39 @@ class State:
         """Frees overdue reservations of pods whose Binding was never sent."""
         for uid, kept in self._late(now):
             if not kept.sent:
-                self.forget(uid)
+                self.lapse(uid)
 
-    def doubtful(self, now: float) -> list[WaitingPod]:
-        """Returns the pods whose Binding was sent long ago and has not been observed."""
+    def lapse(self, uid: str) -> None:
+        """Frees the reservation of a pod that is bound no more, so that the conditions of waiting pods follow."""
+        self.keeps += uid in self._reservations
+        self.forget(uid)
+
+    def doubtful(self, now: float) -> list[Reservation]:
+        """Returns the reservations of pods whose Binding was sent long ago and has not been observed."""
         with self.lock:
-            return [kept.pod for _, kept in self._late(now) if kept.sent]
+            return [kept for _, kept in self._late(now) if kept.sent]
 
     def _late(self, now: float) -> list[tuple[str, Reservation]]:
         return [(uid, kept) for uid, kept in self._reservations.items() if kept.until is not None and kept.until <= now]
 
-    def others_wait(self, uid: str) -> bool:
-        """Whether another pod within its budget waits for devices that may become free."""
-        known = (self.budgets.version, self.waiting.version, self.offers)
-        if self._first[0] != known:
-            found: list[str] = []
-            for pod in self.waiting.all():
-                if self.budgets.standing(pod.namespace) is Standing.IN_BUDGET and not self._hopeless(pod):
-                    found.append(pod.uid)
-                if len(found) == 2:
-                    break
-            self._first = known, found
-        return any(other != uid for other in self._first[1])
+    def lowest_in_budget(self) -> int | None:
+        """Returns the lowest priority of the pods within their budgets that wait for devices; None where none waits.
+
+        A pod that would fit nowhere even if other pods ended does not wait for devices. Neither does a pod of a gang of
+        which pods are still to be created.
+        """
+        known = (self.budgets.version, self.waiting.version, self.offers, self.gangs.membership)
+        if self._lowest[0] != known:
+            by_priority = sorted(self.waiting.all(), key=lambda pod: pod.priority)
+            lowest = next((pod.priority for pod in by_priority if self._waits_for_devices(pod)), None)
+            before = self._lowest[1]
+            self.yields += before is not None and (lowest is None or lowest > before)
+            self._lowest = known, lowest
+        return self._lowest[1]
+
+    def _waits_for_devices(self, pod: WaitingPod) -> bool:
+        in_budget = self.budgets.standing(pod.namespace) is Standing.IN_BUDGET
+        return in_budget and self.gangs.is_complete(pod) and not self._hopeless(pod)
 
     def _hopeless(self, pod: WaitingPod) -> bool:
         """Whether a pod would fit nowhere even if other pods ended."""
@@ -423,7 +512,7 @@ class State:
                 del self._asked[next(iter(self._asked))]
         self._asked[pod.uid] = pod
 
-    def asked(self, uid: str) -> WaitingPod | None:
+    def pod_asked_about(self, uid: str) -> WaitingPod | None:
         """Returns a pod that kube-scheduler has asked about."""
         return self._asked.get(uid)
 
@@ -451,6 +540,7 @@ class State:
                 fragmented=self.waiting.fragmented,
                 gangs=self.gangs.count(),
                 gang_outcomes=dict(self.gangs.outcomes),
+                searches_cut=self.chooser.cut,
             )
 
     def mix(self) -> Mix:

@@ -19,14 +19,18 @@ class Waiting:
     """A waiting pod, and the text of its condition.
 
     Attributes:
-        pod: which.
+        pod: the pod as it waits.
         text: what its condition says; empty where it has none of ours.
+        answer: the text of its last refusal; empty where this replica has not refused it.
         fragmented: whether only fragmentation was in the way on some node when it was refused last.
+        kept_from: the nodes that had room for it when it was refused last, and about which kube-scheduler did not ask.
     """
 
     pod: WaitingPod
     text: str = ""
+    answer: str = ""
     fragmented: bool = False
+    kept_from: frozenset[str] = frozenset()
 
 
 class WaitingPods:
@@ -48,10 +52,12 @@ class WaitingPods:
             self.version += 1
         self._pods[pod.uid] = Waiting(pod, text) if known is None else replace(known, pod=pod)
 
-    def refuse(self, pod: WaitingPod, *, fragmented: bool = False) -> None:
+    def refuse(
+        self, pod: WaitingPod, answer: str, *, fragmented: bool = False, kept_from: frozenset[str] = frozenset()
+    ) -> None:
         """Notes a pod that was refused; when it fits again, its condition is written again."""
         self.add(pod)
-        self._pods[pod.uid] = replace(self._pods[pod.uid], fragmented=fragmented)
+        self._pods[pod.uid] = replace(self._pods[pod.uid], answer=answer, fragmented=fragmented, kept_from=kept_from)
         self._refused.add(pod.uid)
         if self._pods[pod.uid].text == FITS:
             self.set_text(pod.uid, "")

@@ -11,7 +11,7 @@ from fairgpu.cluster.api import ApiError, Json
 from fairgpu.cluster.reflector import Collection
 from fairgpu.cluster.warning_events import About, Creating, post, warning_event
 from fairgpu.inventory import InventoryError
-from fairgpu.names import INVENTORY
+from fairgpu.names import ALLOCATION, INVENTORY
 from scheduler.cluster.acting import mark_of
 from scheduler.cluster.excerpts import NodeEvent, NodeList, PodEvent, PodList, excerpt
 from scheduler.cluster.objects import PodNote, read_node, read_note, read_site
@@ -23,7 +23,13 @@ NOTE, MARK = "note", "mark"
 REFUSED = "InventoryRefused"
 """The reason of events about a Node whose inventory is not used."""
 
+IGNORED = "AllocationIgnored"
+"""The reason of events about a Pod whose allocation is not counted, or names a GPU that its node does not offer."""
+MAX_WARNED = 100
+"""The most pods with such an allocation that have an event; the log names the others."""
+
 Warn = Callable[[str, str, str, str], None]
+WarnOfPod = Callable[[PodNote, str, str], None]
 SOURCE = {"component": "fairgpu-scheduler"}
 """The EventSource of the scheduler's events."""
 
@@ -48,10 +54,17 @@ NODES = Collection("/api/v1/nodes", {}, _slim, excerpt(NodeList), excerpt(NodeEv
 
 
 class PodsView:
-    """Stores pods in the state, and passes on the mark on this replica's own pod."""
+    """Stores pods in the state, and reports the mark on this replica's own pod to `show` (scheduler.cluster.acting)."""
 
-    def __init__(self, state: State, own: str = "", show: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        state: State,
+        own: str = "",
+        show: Callable[[str], None] = lambda _: None,
+        warn: WarnOfPod = lambda *_: None,
+    ) -> None:
         self._state = state
+        self._warn = warn
         self._own = own
         self._show = show
         self._faulty: set[str] = set()
@@ -59,9 +72,10 @@ class PodsView:
     def replaced(self, items: list[Json]) -> None:
         """Takes all pods."""
         notes = [item[NOTE] for item in items]
-        for note in notes:
-            self._log_fault(note)
+        self._faulty &= {note.uid for note in notes}
         self._state.replace_pods(notes)
+        for note in notes:
+            self._look_for_fault(note)
         self._state.listed("pods")
         for item in items:
             self._look_for_mark(item)
@@ -73,8 +87,8 @@ class PodsView:
             self._faulty.discard(note.uid)
             self._state.remove_pod(note.uid)
         else:
-            self._log_fault(note)
             self._state.put_pod(note)
+            self._look_for_fault(note)
             self._look_for_mark(item)
 
     def confirmed(self) -> None:
@@ -89,14 +103,17 @@ class PodsView:
         if self._own and f"{note.namespace}/{note.name}" == self._own and item[MARK]:
             self._show(item[MARK])
 
-    def _log_fault(self, note: PodNote) -> None:
-        if note.fault and note.uid not in self._faulty:
+    def _look_for_fault(self, note: PodNote) -> None:
+        fault = note.fault or self._state.not_offered(note)
+        if fault and note.uid not in self._faulty:
             self._faulty.add(note.uid)
-            _log.warning("allocation ignored", pod=f"{note.namespace}/{note.name}", uid=note.uid, error=note.fault)
+            _log.warning("allocation ignored", pod=f"{note.namespace}/{note.name}", uid=note.uid, error=fault)
+            if len(self._faulty) <= MAX_WARNED:
+                self._warn(note, IGNORED, f"the scheduler does not count what {ALLOCATION} names: {fault}")
 
 
 class NodeWarnings:
-    """Writes warnings about Nodes as events."""
+    """Writes warnings about Nodes and Pods as events."""
 
     def __init__(self, api: Creating, stamp: Callable[[], str]) -> None:
         """Makes a writer; `stamp` returns the present time in the API's format."""
@@ -113,6 +130,14 @@ class NodeWarnings:
         except ApiError as error:
             _log.warning("warning of a node not written", node=node, reason=reason, error=str(error))
 
+    def warn_of_pod(self, note: PodNote, reason: str, message: str) -> None:
+        """Writes a warning about a Pod, on the same terms."""
+        about = About("Pod", note.name, note.uid, note.namespace)
+        try:
+            post(self._api, warning_event(about, reason, message, self._stamp(), SOURCE))
+        except ApiError as error:
+            _log.warning("event of a pod not written", pod=f"{note.namespace}/{note.name}", error=str(error))
+
 
 class NodesView:
     """Stores nodes in the state."""
@@ -121,13 +146,14 @@ class NodesView:
         """Names the state, and what writes a warning about a Node: its name, its uid, a reason, a message."""
         self._state = state
         self._warn = warn
+        # All nodes that were shown, also those without an inventory, or with a refused one.
         self._written: dict[str, Any] = {}
         self._uids: dict[str, str] = {}
 
     def replaced(self, items: list[Json]) -> None:
         """Takes all nodes."""
         names = {item["metadata"]["name"] for item in items}
-        for name in self._state.inventories.names() - names:
+        for name in self._written.keys() - names:
             self._drop(name)
         for item in items:
             self._put(item)

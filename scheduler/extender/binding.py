@@ -1,26 +1,31 @@
 """Binds a pod: sends one Binding with the pod's uid and its allocation, and finds out its outcome.
 
 A Binding that the API server refuses was not made, and its devices are free. After a time-out or a 5xx it may have been
-made: the same one is posted again until the answer is definite, and the devices are held meanwhile. The uid in it is a
-precondition, so that it never meets another pod of that name
+made, or may still be made: the same one is posted again until the answer is definite, and the devices are held
+meanwhile. A refusal after such an answer is about the last attempt alone, so the devices stay held until the earlier
+attempts are over. The uid in a Binding is a precondition, so that it never meets another pod of that name
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/registry/core/pod/storage/storage.go).
+
+Each attempt is sent only while this replica leads for longer than the API server may work on the attempt. So no Binding
+of a replica is made after another one has begun to lead, unless the API server exceeds the time that it was given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from enum import Enum
+from typing import Protocol
 
 import structlog
 
 from fairgpu import names
 from fairgpu.allocation import encode
-from fairgpu.cluster.api import ApiError
-from scheduler.cluster.budgets import Standing
+from fairgpu.cluster.api import ApiError, Json
 from scheduler.cluster.gang_pods import GangKey
 from scheduler.cluster.objects import PodError, WaitingPod, allocation_of, read_note, read_waiting
 from scheduler.cluster.state import Reservation, State
+from scheduler.extender.filtering import budget_block
 from scheduler.extender.wire import BindArguments
 from scheduler.gangs.holding import FREED
 
@@ -28,18 +33,25 @@ _log = structlog.get_logger(__name__)
 
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 2.0
+TOO_MANY = 429
+"""The status of a request that the API server did not begin, and that is to be sent later."""
+NOT_LEADING = "this replica of the scheduler does not lead any more"
 SETTLE_LOOK_SECONDS = 1.0
 GIVE_UP_SECONDS = 20.0
-"""The longest time of a bind; kube-scheduler waits longer for an extender (httpTimeout in its configuration)."""
+"""The time after which a bind tries no more; kube-scheduler waits longer for an extender (its httpTimeout)."""
+ATTEMPT_SECONDS = 5
+"""The longest time that the API server works on one attempt: the parameter `timeout` of a request
+(https://github.com/kubernetes/kubernetes/blob/v1.34.2/staging/src/k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go).
+"""
 
 
 class Pods(Protocol):
     """The two kinds of requests to the API server that binding sends."""
 
-    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def create(self, path: str, body: Json, query: Mapping[str, str | int] | None = None, /) -> Json:
         """Posts an object."""
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get(self, path: str) -> Json:
         """Reads an object."""
 
 
@@ -55,28 +67,62 @@ class BindError(RuntimeError):
     """The pod is not bound; the message becomes its event."""
 
 
-def bind(state: State, pods: Pods, arguments: BindArguments, clock: Clock) -> None:
+class Fate(Enum):
+    """The outcome of a pod's Binding."""
+
+    BOUND = "bound"
+    """The pod is bound as intended."""
+    NOT_BOUND = "not bound"
+    """The pod is not bound, and none of the attempts can bind it any more."""
+    UNKNOWN = "unknown"
+    """An attempt may have bound it, or may still do so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The attempts to post one Binding, the last of which failed.
+
+    Attributes:
+        error: the API server's last answer; None where none was sent for want of the lead.
+        open: whether an attempt, of this bind or an earlier one, has no definite answer.
+    """
+
+    error: ApiError | None
+    open: bool
+
+    @property
+    def message(self) -> str:
+        """Why the pod is not bound."""
+        return NOT_LEADING if self.error is None else self.error.message
+
+
+def bind(state: State, pods: Pods, arguments: BindArguments, clock: Clock, leads: Callable[[], bool]) -> None:
     """Binds a pod to a node with devices there.
+
+    Args:
+        state: the cluster.
+        pods: the API server.
+        arguments: kube-scheduler's request.
+        clock: the clock of the attempts.
+        leads: whether this replica leads for the next ATTEMPT_SECONDS.
 
     Raises:
         BindError: the pod is not bound, or it is unknown whether it is.
     """
     uid, path = arguments.pod_uid, f"/api/v1/namespaces/{arguments.pod_namespace}/pods/{arguments.pod_name}"
-    reservation = _reserved(state, pods, arguments, path, clock)
+    reservation, doubted = _reserved(state, pods, arguments, path, clock)
     text = _allocation(state, reservation)
-    try:
-        _post(pods, path, _binding(arguments, text), clock)
-    except ApiError as error:
-        if not _definite(error):
-            with state.lock:
-                state.bind_ended(uid, clock.now())
-            raise BindError(f"the API server has not answered whether the pod is bound: {error.message}") from error
-        if not _is_bound(pods, path, arguments, text):
-            with state.lock:
-                state.forget(uid)
-            raise BindError(f"the API server refused the Binding: {error.message}") from error
+    failed = _post(pods, path, _binding(arguments, text), clock, leads, doubted=doubted)
+    fate = Fate.BOUND if failed is None else _fate(pods, path, arguments, text, failed)
     with state.lock:
-        state.bind_ended(uid, clock.now())
+        if fate is Fate.NOT_BOUND:
+            state.forget(uid)
+        else:
+            state.bind_ended(uid, clock.now())
+    if failed is not None and fate is Fate.UNKNOWN:
+        raise BindError(f"it is not known whether the pod is bound: {failed.message}") from failed.error
+    if failed is not None and fate is Fate.NOT_BOUND:
+        raise BindError(f"the Binding was not made: {failed.message}") from failed.error
     _log.info("bound", pod=f"{arguments.pod_namespace}/{arguments.pod_name}", uid=uid, node=arguments.node)
 
 
@@ -89,40 +135,54 @@ def keep_settling(state: State, pods: Pods, clock: Clock) -> None:
 def settle(state: State, pods: Pods, now: float) -> None:
     """Settles Bindings of unknown outcome that are old: frees the devices of unbound pods, adopts the bound ones'.
 
-    No such Binding is under way any more, so the API server's present answer is final.
+    No attempt at such a Binding is under way any more, so the API server's present answer is final. It counts for
+    nothing where the pod was bound anew, or the watch has shown it, since it was asked for.
     """
-    for pod in state.doubtful(now):
+    for kept in state.doubtful(now):
+        pod = kept.pod
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         try:
-            found: dict[str, Any] | None = pods.get(path)
+            found: Json | None = pods.get(path)
         except ApiError as error:
             if not error.not_found:
                 _log.warning("binding in doubt", pod=f"{pod.namespace}/{pod.name}", uid=pod.uid, error=str(error))
                 continue
             found = None
         with state.lock:
+            if state.reservation(pod.uid) is not kept:
+                continue
             if found is None or found["metadata"].get("uid") != pod.uid:
                 state.remove_pod(pod.uid)
             elif (found.get("spec") or {}).get("nodeName"):
                 state.put_pod(read_note(found))
             else:
-                state.forget(pod.uid)
+                state.lapse(pod.uid)
 
 
-def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> Reservation:
-    """Returns the pod's reservation on this node; makes one where filter made none."""
+def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> tuple[Reservation, bool]:
+    """Returns the pod's reservation on this node, and whether a Binding of it may be under way.
+
+    Makes a reservation where filter made none.
+    """
     uid = arguments.pod_uid
     with state.lock:
-        held = state.budgets.standing(arguments.pod_namespace) is Standing.HELD
         kept = state.reservation(uid)
-        if held and not (kept is not None and kept.sent):
+        if kept is not None and kept.sent:
+            # It may be bound already, and must not hold other devices.
+            if kept.placed.node != arguments.node:
+                raise BindError(f"it is not known whether the pod is bound to {kept.placed.node}")
+            state.binding(uid)
+            return kept, True
+    pod = (kept.pod if kept is not None else state.pod_asked_about(uid)) or _read(pods, arguments, path)
+    with state.lock:
+        block = budget_block(state, pod)
+        if block is not None:
             state.forget(uid)
-            raise BindError("the namespace's GPU budget was spent since the node was chosen, and holds its pods")
+            raise BindError(f"since the node was chosen: {block.message}")
+        kept = state.reservation(uid)
         if kept is not None and kept.placed.node == arguments.node:
             state.binding(uid)
-            return kept
-    pod = state.asked(uid) or _read(pods, arguments, path)
-    with state.lock:
+            return kept, kept.sent
         if pod.gang is not None and len(state.gangs.of(GangKey(pod.namespace, *pod.gang)).placed) < pod.gang.pods:
             raise BindError(FREED)
         state.expire(clock.now())
@@ -132,7 +192,7 @@ def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clo
         if kept is None:
             raise BindError(f"the devices on {arguments.node} were taken since they were chosen")
         state.binding(uid)
-        return kept
+        return kept, False
 
 
 def _read(pods: Pods, arguments: BindArguments, path: str) -> WaitingPod:
@@ -159,7 +219,7 @@ def _allocation(state: State, reservation: Reservation) -> str:
         return encode(allocation_of(reservation.pod, placed, node))
 
 
-def _binding(arguments: BindArguments, text: str) -> dict[str, Any]:
+def _binding(arguments: BindArguments, text: str) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -173,35 +233,52 @@ def _binding(arguments: BindArguments, text: str) -> dict[str, Any]:
     }
 
 
-def _post(pods: Pods, path: str, binding: dict[str, Any], clock: Clock) -> None:
-    """Posts a Binding until the answer is definite.
+def _post(
+    pods: Pods, path: str, binding: Json, clock: Clock, leads: Callable[[], bool], *, doubted: bool
+) -> Attempts | None:
+    """Posts a Binding until the answer is definite, for GIVE_UP_SECONDS at most; returns the failure, if any.
 
-    Raises:
-        ApiError: it was refused; or, after GIVE_UP_SECONDS, the last answer that leaves it open.
+    Args:
+        pods: the API server.
+        path: the pod's.
+        binding: what to post.
+        clock: the clock of the attempts.
+        leads: whether this replica leads for long enough to send an attempt.
+        doubted: whether an earlier bind's attempt has no definite answer.
     """
     deadline, pause = clock.now() + GIVE_UP_SECONDS, FIRST_RETRY_SECONDS
-    while True:
+    failed = Attempts(None, doubted)
+    while leads():
         try:
-            pods.create(f"{path}/binding", binding)
+            pods.create(f"{path}/binding", binding, {"timeout": f"{ATTEMPT_SECONDS}s"})
         except ApiError as error:
+            failed = Attempts(error, failed.open or not (_definite(error) or error.status == TOO_MANY))
             if _definite(error) or clock.now() + pause > deadline or clock.wait(pause):
-                raise
+                return failed
             pause = min(2 * pause, LAST_RETRY_SECONDS)
         else:
-            return
+            return None
+    return Attempts(None, failed.open)
 
 
 def _definite(error: ApiError) -> bool:
-    """Whether the API server's refusal is final; 429 asks to try later."""
-    return 400 <= error.status < 500 and error.status != 429
+    """Whether the API server's refusal is final."""
+    return 400 <= error.status < 500 and error.status != TOO_MANY
 
 
-def _is_bound(pods: Pods, path: str, arguments: BindArguments, text: str) -> bool:
-    """Whether the pod is bound as intended; an earlier attempt may have done it."""
+def _fate(pods: Pods, path: str, arguments: BindArguments, text: str, failed: Attempts) -> Fate:
+    """Returns the outcome of a Binding whose last attempt failed; only the pod as it is now can say more."""
+    if failed.error is None or not _definite(failed.error):
+        return Fate.UNKNOWN if failed.open else Fate.NOT_BOUND
     try:
         pod = pods.get(path)
-    except ApiError:
-        return False
+    except ApiError as error:
+        return Fate.NOT_BOUND if error.not_found else Fate.UNKNOWN
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    if metadata.get("uid") != arguments.pod_uid:
+        return Fate.NOT_BOUND
+    if not spec.get("nodeName"):
+        return Fate.UNKNOWN if failed.open else Fate.NOT_BOUND
     written = (metadata.get("annotations") or {}).get(names.ALLOCATION)
-    return bool(metadata.get("uid") == arguments.pod_uid and spec.get("nodeName") == arguments.node and written == text)
+    # A pod that is bound in another way refuses every Binding from then on.
+    return Fate.BOUND if spec["nodeName"] == arguments.node and written == text else Fate.NOT_BOUND

@@ -8,19 +8,22 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from fairgpu.json_values import mapping
 from scheduler.cluster.budgets import Standing
 from scheduler.cluster.objects import PodError, WaitingPod, read_waiting
 from scheduler.cluster.refusals import Refusal
-from scheduler.cluster.state import State
+from scheduler.cluster.state import Asked, State
 from scheduler.cluster.waiting import FITS
-from scheduler.extender.wire import MAX_SCORE, FilterArguments, FilterResult, encode_names
+from scheduler.extender.wire import MAX_SCORE, FilterArguments, FilterResult, encode_names, joined
 from scheduler.gangs.holding import explain_member, place_member, release_overdue
 from scheduler.placement.fleet import Ints
 
 LOOKS = 4
 """The number of best nodes that are looked up by name before all names that kube-scheduler sent are read."""
 BOUND = "gpu: the pod is bound already"
+UNDECIDED = "gpu: it is not known yet whether an earlier Binding was made"
 UNKNOWN_NODE = "gpu: the node publishes no inventory of GPUs that can be used"
+KEPT_AWAY = "gpu: kube-scheduler's rules keep the pod from each node with room for it"
 
 
 class _Asked:
@@ -39,15 +42,30 @@ class _Asked:
         """The names of the nodes."""
         return self._arguments.node_names
 
-    @property
-    def names_json(self) -> msgspec.Raw:
-        """The names as kube-scheduler sent them, in JSON."""
-        return self._arguments.names_json
-
     @cached_property
-    def known(self) -> tuple[Ints, list[str]]:
-        """The rows of the nodes, and the names of those that offer no devices."""
-        return self._state.rows_of(self.names)
+    def _rows_asked(self) -> Asked:
+        return self._state.rows_asked(self._arguments.names_key, lambda: self.names)
+
+    @property
+    def rows(self) -> Ints:
+        """The indexes in the Fleet's arrays of the named nodes that offer devices, in any order."""
+        return self._rows_asked.rows
+
+    @property
+    def rows_json(self) -> msgspec.Raw:
+        """The names of these rows, in JSON."""
+        if self._rows_asked.names_json is None:
+            self._rows_asked.names_json = encode_names(_names(self._state, self.rows))
+        return self._rows_asked.names_json
+
+    @property
+    def unknown(self) -> list[str]:
+        """The names of the nodes that offer none."""
+        return self._rows_asked.unknown
+
+    def with_text(self, text: str) -> msgspec.Raw:
+        """Returns one text for each of the nodes, in JSON."""
+        return self._state.refusals.with_one_text(text, self._arguments.names_key, lambda: self.names)
 
 
 def filter_nodes(state: State, arguments: FilterArguments, now: float) -> FilterResult:
@@ -67,7 +85,7 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
     try:
         pod = read_waiting(arguments.pod)
     except PodError as error:
-        return FilterResult([], failed_and_unresolvable_nodes=dict.fromkeys(asked.names, str(error)))
+        return FilterResult([], failed_and_unresolvable_nodes=asked.with_text(str(error)))
     with state.lock:
         state.expire(now)
         release_overdue(state, now)
@@ -82,28 +100,25 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
             state.forget(pod.uid)
         block = budget_block(state, pod)
         if block is not None:
-            return _blocked(state, pod, asked.names, block)
+            return _blocked(state, pod, asked, block)
         with state.without(state.lifted_for(pod)):
             chosen, text = _place(state, pod, asked, now)
+            kept_from = frozenset() if chosen or text else _room_elsewhere(state, pod, asked.rows)
         if chosen:
             state.waiting.remove(pod.uid)
             return FilterResult(chosen)
-        rows, unknown = asked.known
         if text:
-            state.waiting.refuse(pod)
-            return FilterResult(
-                [],
-                failed_nodes=dict.fromkeys(_names(state, rows), text),
-                failed_and_unresolvable_nodes=dict.fromkeys(unknown, UNKNOWN_NODE),
-            )
-        refusal = state.refusals.of(pod.request, rows)
-        state.waiting.refuse(pod, fragmented=refusal.fragmented)
-        return _refusal(refusal, unknown)
+            state.waiting.refuse(pod, text)
+            return _waits_for_gang(state, asked, text)
+        refusal = state.refusals.of(pod.request, asked.rows)
+        answer = "; ".join(refusal.texts) or UNKNOWN_NODE
+        state.waiting.refuse(pod, answer, fragmented=refusal.fragmented, kept_from=kept_from)
+        return _refusal(refusal, asked.unknown)
 
 
 @dataclass(frozen=True)
 class BudgetBlock:
-    """The reason for which a budget keeps a pod from every node, and the standing from which it follows."""
+    """The reason for which a budget keeps a pod from every node, with the budget's effect on the namespace's pods."""
 
     standing: Standing
     message: str
@@ -118,104 +133,142 @@ def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
     if standing is Standing.HELD:
         message = f"budget: the GPU budget {budget} is spent and holds its pods until it has money again"
         return BudgetBlock(standing, message)
-    if standing is Standing.OVER and state.others_wait(pod.uid):
+    lowest = state.lowest_in_budget() if standing is Standing.OVER else None
+    # kube-scheduler asks about pods of higher priority first. A pod that was admitted within its budget has the
+    # priority of those that still are, so its place behind them is decided here.
+    if lowest is not None and pod.priority >= lowest:
         return BudgetBlock(standing, f"budget: the GPU budget {budget} is spent, and pods within theirs wait for GPUs")
     return None
 
 
-def explain_pod(state: State, pod: WaitingPod, block: BudgetBlock | None) -> str:
-    """Returns why the pod waits now, over all nodes; FITS where no cause of FairGPU's is left."""
+def explain_pod(
+    state: State, pod: WaitingPod, block: BudgetBlock | None, kept_from: frozenset[str] = frozenset()
+) -> str:
+    """Returns why the pod waits now, over the nodes where it may run; FITS where no cause of FairGPU's is left.
+
+    Nodes in `kept_from` do not count: they had room, and kube-scheduler did not take them.
+    """
     if block is not None:
         return block.message
-    missing = explain_member(state, pod) if pod.gang is not None else ""
-    if missing:
-        return missing
-    rows = np.array(sorted(state.fleet.rows.values()), np.int64)
+    rows = state.allowed(pod.rules)
+    if kept_from:
+        rows = rows[np.array([name not in kept_from for name in state.fleet.names[rows]], np.bool_)]
     with state.without(state.lifted_for(pod)):
+        missing = explain_member(state, pod, rows) if pod.gang is not None else ""
+        if missing:
+            return missing
         if state.reservation(pod.uid) is not None or len(state.fitting(pod, rows)):
             return FITS
-    return "; ".join(state.refusals.of(pod.request, rows).texts) or UNKNOWN_NODE
+        texts = state.refusals.of(pod.request, rows).texts
+    return "; ".join(texts) or (KEPT_AWAY if state.fleet.rows else UNKNOWN_NODE)
 
 
-def _bound_before(state: State, pod: WaitingPod, asked: _Asked) -> FilterResult | None:
+def _room_elsewhere(state: State, pod: WaitingPod, asked: Ints) -> frozenset[str]:
+    """Returns the nodes with room for a pod that its rules allow, and about which kube-scheduler does not ask."""
+    if len(asked) == len(state.fleet.rows):
+        return frozenset()
+    other = np.zeros(state.fleet.size, np.bool_)
+    other[state.allowed(pod.rules)] = True
+    other[asked] = False
+    return frozenset(_names(state, state.fitting(pod, np.flatnonzero(other))))
+
+
+def _bound_before(state: State, pod: WaitingPod, question: _Asked) -> FilterResult | None:
     """Returns the answer for a pod that is bound, or may be; None for one that is not."""
     kept = state.reservation(pod.uid)
     if kept is not None and kept.sent:
         # It is not known yet whether the pod was bound: it may hold these devices, and must not hold others.
-        return FilterResult([kept.placed.node]) if asked.has(kept.placed.node) else _undecided(asked.names)
+        if question.has(kept.placed.node):
+            return FilterResult([kept.placed.node])
+        return FilterResult([], failed_nodes=question.with_text(UNDECIDED))
     if state.bound(pod.uid):
         # kube-scheduler has not seen it yet. What the pod holds stays as the API server has it.
-        return FilterResult([], failed_nodes=dict.fromkeys(asked.names, BOUND))
+        return FilterResult([], failed_nodes=question.with_text(BOUND))
     return None
 
 
-def _blocked(state: State, pod: WaitingPod, names: list[str], block: BudgetBlock) -> FilterResult:
+def _waits_for_gang(state: State, question: _Asked, text: str) -> FilterResult:
+    """Returns the answer for a pod that waits because of its gang."""
+    if not question.unknown:
+        return FilterResult([], failed_nodes=question.with_text(text))
+    return FilterResult(
+        [],
+        failed_nodes=dict.fromkeys(_names(state, question.rows), text),
+        failed_and_unresolvable_nodes=dict.fromkeys(question.unknown, UNKNOWN_NODE),
+    )
+
+
+def _blocked(state: State, pod: WaitingPod, question: _Asked, block: BudgetBlock) -> FilterResult:
     """Returns the answer for a pod that its budget keeps from every node."""
     state.forget(pod.uid)
-    state.waiting.refuse(pod)
-    failed = dict.fromkeys(names, block.message)
+    state.waiting.refuse(pod, block.message)
+    failed = question.with_text(block.message)
     if block.standing is Standing.HELD:
         return FilterResult([], failed_and_unresolvable_nodes=failed)
     return FilterResult([], failed_nodes=failed)
 
 
-def _place(state: State, pod: WaitingPod, asked: _Asked, now: float) -> tuple[list[str] | msgspec.Raw, str]:
+def _place(state: State, pod: WaitingPod, question: _Asked, now: float) -> tuple[list[str] | msgspec.Raw, str]:
     """Returns the nodes to answer, the best alone or all that fit where the pod prefers some, and what a gang lacks."""
     if pod.gang is not None:
-        return place_member(state, pod, asked.known[0], now)
+        return place_member(state, pod, question.rows, now)
     if pod.prefers:
-        fitting = state.fitting(pod, asked.known[0])
-        # Where all of them fit the answer is the question.
-        text = asked.names_json if len(fitting) == len(asked.names) else encode_names(_names(state, fitting))
+        fitting = state.fitting(pod, question.rows)
+        everywhere = len(fitting) == len(question.rows)
+        text = question.rows_json if everywhere else encode_names(_names(state, fitting))
         state.note_scored(bytes(text), fitting)
         return (text if len(fitting) else []), ""
     freed = state.earmarks.get(pod.uid)
     reservation = None
-    if freed is not None and asked.has(freed[1].node):
+    if freed is not None and question.has(freed[1].node):
         # What was freed for it is taken by it, where it suffices.
         row = state.fleet.rows.get(freed[1].node)
         reservation = None if row is None else state.choose(pod, np.array([row]), now)
     if reservation is None:
-        row = state.first(pod, asked.has, LOOKS)
-        rows = asked.known[0] if row is None else np.array([row])
+        row = state.first(pod, question.has, LOOKS)
+        if row is None and state.refusals.is_refused(pod.request, question.rows):
+            return [], ""
+        rows = question.rows if row is None else np.array([row])
         reservation = state.choose(pod, rows, now)
     return ([] if reservation is None else [reservation.placed.node]), ""
 
 
-def prioritize_nodes(state: State, arguments: FilterArguments) -> dict[int, list[str]]:
-    """Returns the nodes by their score, which is their rank: the best node has MAX_SCORE, the worst 0.
+def prioritize_nodes(state: State, arguments: FilterArguments) -> Ints:
+    """Returns the score of each node in the question's order: the best node has MAX_SCORE, the worst 0.
 
     Raises:
         ArgumentsError: the question's list of nodes cannot be read.
     """
-    try:
-        pod = read_waiting(arguments.pod)
-    except PodError:
-        return {0: arguments.node_names}
     with state.lock:
+        pod = _asked_before(state, arguments)
         # kube-scheduler sends back the names that filter has answered, in the same order.
         rows = state.scored(arguments.names_text)
-        unknown: list[str] = []
         if rows is None:
-            rows, unknown = state.rows_of(arguments.node_names)
-        gains = state.chooser.gains(pod.request)[rows]
-        levels = np.unique(gains)
-        scores = np.searchsorted(levels, gains) * MAX_SCORE // max(len(levels) - 1, 1)
-        found = {int(score): _names(state, rows[scores == score]) for score in np.unique(scores)}
-    return found | {0: found.get(0, []) + unknown}
+            rows = state.rows_in_order(arguments.node_names)
+        scores, known = np.zeros(len(rows), np.int64), rows >= 0
+        if pod is not None:
+            gains = state.chooser.gains(pod.request)[rows[known]]
+            levels = np.unique(gains)
+            scores[known] = np.searchsorted(levels, gains) * MAX_SCORE // max(len(levels) - 1, 1)
+    return scores
 
 
-def _undecided(names: list[str]) -> FilterResult:
-    return FilterResult(
-        [], failed_nodes=dict.fromkeys(names, "gpu: it is not known yet whether an earlier Binding was made")
-    )
+def _asked_before(state: State, arguments: FilterArguments) -> WaitingPod | None:
+    """Returns the pod as filter has read it a moment ago, else as it is in the question; None where it has a fault."""
+    known = state.pod_asked_about(str(mapping(arguments.pod.get("metadata")).get("uid", "")))
+    if known is not None:
+        return known
+    try:
+        return read_waiting(arguments.pod)
+    except PodError:
+        return None
 
 
 def _refusal(refusal: Refusal, unknown: list[str]) -> FilterResult:
     """Returns one text for each cause; causes that no end of another pod removes are kept apart."""
-    final: dict[str, str] | msgspec.Raw = refusal.final
+    final = refusal.final
     if unknown:
-        final = msgspec.json.decode(refusal.final, type=dict[str, str]) | dict.fromkeys(unknown, UNKNOWN_NODE)
+        final = joined(final, msgspec.Raw(msgspec.json.encode(dict.fromkeys(unknown, UNKNOWN_NODE))))
     return FilterResult([], failed_nodes=refusal.passing, failed_and_unresolvable_nodes=final)
 
 

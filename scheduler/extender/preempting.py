@@ -12,7 +12,7 @@ import numpy as np
 from scheduler.cluster.objects import PodError, PodNote, WaitingPod, read_waiting
 from scheduler.cluster.state import State
 from scheduler.extender.wire import MetaPod, MetaVictims, PreemptArguments, PreemptResult
-from scheduler.reclaim.plan import Claim, Victims, victims_on
+from scheduler.reclaim.plan import PodToPlace, Victims, victims_on
 from scheduler.reclaim.roster import Roster, Running
 
 
@@ -41,8 +41,8 @@ def preempt(state: State, roster: Roster, arguments: PreemptArguments, wall: flo
         spent = np.maximum(wall - holders.since, 0.0) * holders.core_percent.astype(np.float64)
         victims = Victims(holders, may_go, np.zeros(len(may_go), np.bool_), spent)
         fleet = state.fleet.copy()
-        claim = Claim(pod.uid, pod.request, rows, pod.high_priority)
-        found = victims_on(fleet, victims, claim, state.spare_pods())
+        to_place = PodToPlace(pod.uid, pod.request, rows, pod.high_priority)
+        found = victims_on(fleet, victims, to_place, state.spare_pods())
         names = {row: str(state.fleet.names[row]) for row in found}
     return PreemptResult(
         {

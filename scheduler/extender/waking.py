@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -12,8 +13,10 @@ import structlog
 from fairgpu.cluster.api import ApiError
 from scheduler.cluster.objects import PLACEABLE, WaitingPod
 from scheduler.cluster.state import State
-from scheduler.cluster.waiting import FITS
-from scheduler.extender.filtering import budget_block, explain_pod
+from scheduler.cluster.waiting import FITS, Waiting
+from scheduler.extender.binding import Clock
+from scheduler.extender.filtering import BudgetBlock, budget_block, explain_pod
+from scheduler.gangs.holding import release_overdue
 from scheduler.measures import Measures
 
 _log = structlog.get_logger(__name__)
@@ -34,78 +37,116 @@ class Patching(Protocol):
         """Patches the object at a path of the API server, by a patch of that content type; returns the new object."""
 
 
-def keep_waking(
-    state: State,
-    api: Patching,
-    acts: Callable[[], bool],
-    wait: Callable[[float], bool],
-    stamp: Callable[[], str],
-    measures: Measures,
-) -> None:
-    """Looks for changes of budgets, inventories and gangs until `wait` returns true.
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Writes the conditions of waiting pods.
+
+    Attributes:
+        api: the API server.
+        acts: whether this replica may act; asked before each write, since thousands take minutes.
+        stamp: the present time as the API writes it.
+        measures: counts the conditions.
+    """
+
+    api: Patching
+    acts: Callable[[], bool]
+    stamp: Callable[[], str]
+    measures: Measures
+
+    def write(self, pod: WaitingPod, text: str) -> bool:
+        """Writes a pod's condition; returns False where that must be tried later, or by the replica that acts."""
+        if not self.acts():
+            return False
+        outcome = _patch(self.api, pod, text, self.stamp())
+        self.measures.condition(outcome)
+        return outcome != "failed"
+
+
+def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
+    """Looks for changes of budgets, inventories, gangs, earmarks and reservations until the clock's wait returns true.
+
+    It frees overdue reservations, as filter does: kube-scheduler may not call filter for a long time.
 
     An end of another pod brings waiting pods back to kube-scheduler's queue without a condition. Where kube-scheduler
     saw it first, it asked too early, and asks no more: pods that were refused just before get a condition.
 
     Args:
         state: the cluster.
-        api: the API server.
-        acts: whether this replica may act.
-        wait: waits that many seconds, and says whether everything is to end.
-        stamp: the present time as the API writes it.
-        measures: counts the conditions.
+        conditions: writes them.
+        clock: monotonic seconds, and a wait that says whether everything is to end.
     """
-    seen = (state.budgets.version, state.offers, state.gangs.version)
+    seen = _versions(state)
     frees, refused = state.frees, deque[set[str]](maxlen=MISSED_LOOKS)
     pause = LOOK_SECONDS
-    while not wait(pause):
+    while not clock.wait(pause):
         with state.lock:
+            state.expire(clock.now())
+            release_overdue(state, clock.now())
             refused.append(state.waiting.take_refused())
             ended, frees = state.frees != frees, state.frees
-        if ended and acts():
-            wake(state, api, wait, stamp, measures, set().union(*refused))
-        present, pause = (state.budgets.version, state.offers, state.gangs.version), LOOK_SECONDS
-        if present == seen or not acts():
+        if ended and conditions.acts():
+            wake(state, conditions, clock.wait, set().union(*refused))
+        present, pause = _versions(state), LOOK_SECONDS
+        if present == seen or not conditions.acts():
             continue
-        if wake(state, api, wait, stamp, measures):
+        if wake(state, conditions, clock.wait):
             seen = present
         else:
             pause = RETRY_SECONDS
 
 
+def _versions(state: State) -> tuple[int, ...]:
+    """Returns numbers that change together with the answers of waiting pods, beyond the end of other pods."""
+    with state.lock:
+        if state.budgets.any_over:
+            state.lowest_in_budget()
+        return state.budgets.version, state.offers, state.gangs.version, state.keeps, state.yields
+
+
 def wake(
-    state: State,
-    api: Patching,
-    wait: Callable[[float], bool],
-    stamp: Callable[[], str],
-    measures: Measures,
-    uids: AbstractSet[str] | None = None,
+    state: State, conditions: Conditions, wait: Callable[[float], bool], uids: AbstractSet[str] | None = None
 ) -> bool:
     """Writes the condition of each waiting pod whose answer has changed, the highest class and the oldest first.
 
     With `uids`, it writes the conditions of these pods alone.
 
     Returns:
-        False where the API server cannot be asked: the rest is for the next time.
+        False where the API server cannot be asked, or this replica acts no longer: the rest is for the next time.
     """
     with state.lock:
         waiting = [one for one in state.waiting.in_order() if uids is None or one.pod.uid in uids]
     for one in waiting:
         with state.lock:
             block = budget_block(state, one.pod)
-            text = explain_pod(state, one.pod, block)
-            # A pod that still fits nowhere, and knows so from kube-scheduler alone, needs no condition.
-            changed = text != one.text and (bool(one.text) or text == FITS or block is not None)
-        if changed:
-            outcome = _patch(api, one.pod, text, stamp())
-            measures.condition(outcome)
-            if outcome == "failed":
-                return False
+            text = explain_pod(state, one.pod, block, one.kept_from)
+        if not _must_be_written(one, text, block):
+            continue
+        if not conditions.write(one.pod, text):
+            return False
         with state.lock:
             state.waiting.set_text(one.pod.uid, text)
-        if changed and wait(BETWEEN_SECONDS):
+        if wait(BETWEEN_SECONDS):
             break
     return True
+
+
+def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool:
+    """Whether a pod's condition must be written.
+
+    A pod without our condition shows kube-scheduler's, which has the answer to its last call. A figure in it grows old
+    with each pod that is placed, and alone is no reason to write: each time, thousands of waiting pods would be written
+    and asked about again. A cause that it does not name is one. Our own condition is kept current to the figure.
+    """
+    if one.text:
+        return text != one.text
+    if block is not None:
+        return text != one.answer
+    return text == FITS or (bool(one.answer) and not _causes(text) <= _causes(one.answer))
+
+
+def _causes(text: str) -> set[str]:
+    """Returns the causes that a text names, such as `gpu-memory`."""
+    return {part.partition(":")[0] for part in text.split("; ")}
 
 
 def _patch(api: Patching, pod: WaitingPod, text: str, at: str) -> str:

@@ -10,13 +10,75 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 MAX_SCORE = 10
 """The highest score; kube-scheduler multiplies it by the extender's weight."""
+MAX_RECOGNISED_BYTES = 1 << 20
+"""The longest list of names that is recognised: 20,000 names of 50 bytes."""
 
 
 class ArgumentsError(ValueError):
     """A body that is not of the protocol; the message states the fault."""
+
+
+NamesKey = tuple[int, int, int]
+"""Bytes of a list of names, number of names, and the sum of their hashes."""
+
+_FACTOR = 0x9E3779B97F4A7C15
+_MIX = np.uint64(0xBF58476D1CE4E5B9)
+_QUOTE = ord('"')
+
+
+class _Powers:
+    """The powers of an odd number and of its inverse, modulo 2^64, up to the longest list so far."""
+
+    def __init__(self) -> None:
+        self._up, self._down = self._made(1 << 10)
+
+    def of(self, length: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Returns at least so many powers."""
+        if length > len(self._up):
+            self._up, self._down = self._made(1 << length.bit_length())
+        return self._up, self._down
+
+    @staticmethod
+    def _made(count: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        made = []
+        for factor in (_FACTOR, pow(_FACTOR, -1, 1 << 64)):
+            powers = np.full(count, factor, np.uint64)
+            powers[0] = 1
+            made.append(np.multiply.accumulate(powers))
+        return made[0], made[1]
+
+
+_POWERS = _Powers()
+
+
+def key_of_names(text: bytes) -> NamesKey | None:
+    """Returns the key of a JSON list of names; None for one with an escape, or longer than MAX_RECOGNISED_BYTES.
+
+    Each name has a polynomial hash of 64 bits, which is mixed before all are added. A set of names is found by its key
+    in half the time of decoding the names, and in a fifth of that of looking each of them up. The hash guards against
+    chance alone: an admin names the nodes.
+    """
+    if len(text) > MAX_RECOGNISED_BYTES or b"\\" in text:
+        return None
+    # Without the brackets and with a comma at the end, each name stands between the same characters.
+    characters = np.frombuffer(text[1:-1] + b",", np.uint8)
+    starts = np.flatnonzero(characters == _QUOTE)[::2]
+    if not len(starts):
+        return None
+    up, down = _POWERS.of(len(characters))
+    terms = characters.astype(np.uint64)
+    terms *= up[: len(terms)]
+    hashes = np.add.reduceat(terms, starts)
+    hashes *= down[starts]
+    hashes ^= hashes >> np.uint64(29)
+    hashes *= _MIX
+    hashes ^= hashes >> np.uint64(32)
+    return len(text), len(starts), int(hashes.sum())
 
 
 class FilterArguments(msgspec.Struct, frozen=True, dict=True):
@@ -32,6 +94,11 @@ class FilterArguments(msgspec.Struct, frozen=True, dict=True):
     def names_text(self) -> bytes:
         """The names of the nodes, as JSON."""
         return bytes(self.names_json)
+
+    @cached_property
+    def names_key(self) -> NamesKey | None:
+        """A key of the set of names, the same for each order of them; None for a list that has none."""
+        return key_of_names(self.names_text)
 
     @cached_property
     def node_names(self) -> list[str]:
@@ -103,6 +170,9 @@ class BindResult(msgspec.Struct, rename="pascal", frozen=True):
     error: str = ""
 
 
+_NEXT = b',{"Host":"'
+_BETWEEN = np.array([b'","Score":%d}%b' % (score, _NEXT) for score in range(MAX_SCORE + 1)], np.object_)
+
 _FILTER = msgspec.json.Decoder(FilterArguments)
 _NAMES = msgspec.json.Decoder(list[str])
 _PREEMPT = msgspec.json.Decoder(PreemptArguments)
@@ -162,14 +232,22 @@ def encode_names(names: list[str]) -> msgspec.Raw:
     return msgspec.Raw(_ENCODER.encode(names))
 
 
-def encode_scores(names_by_score: dict[int, list[str]]) -> bytes:
-    """Encodes the answer of prioritize: nodes by their score, 0 to MAX_SCORE.
+def joined(first: msgspec.Raw, second: msgspec.Raw) -> msgspec.Raw:
+    """Returns the fields of two JSON objects that share none as one object; each has no whitespace around it."""
+    fields = [part for part in (bytes(first)[1:-1], bytes(second)[1:-1]) if part]
+    return msgspec.Raw(b"{%b}" % b",".join(fields))
 
-    All nodes of a score are joined at once, since an object for each of thousands takes longer than to score them.
+
+def encode_scores(names_text: bytes, scores: npt.NDArray[np.integer[Any]]) -> bytes:
+    """Encodes the answer of prioritize: each name of a JSON list of names, with its score.
+
+    Names stay as they are in the text: an object for each of thousands of nodes takes longer than to score them.
     """
-    hosts = []
-    for score, names in names_by_score.items():
-        # A quote within a name is escaped, so that this sequence stands between two names alone.
-        quoted = _ENCODER.encode(names)[1:-1].replace(b'","', b'","Score":%d},{"Host":"' % score)
-        hosts += [b'{"Host":%b,"Score":%d}' % (quoted, score)] if names else []
-    return b"[%b]" % b",".join(hosts)
+    names = [] if b"\\" in names_text else names_text[2:-2].split(b'","')
+    if len(names) != len(scores):
+        names = [_ENCODER.encode(name)[1:-1] for name in _NAMES.decode(names_text)]
+    parts: list[bytes] = [b""] * (2 * len(names))
+    parts[::2] = names
+    parts[1::2] = _BETWEEN[scores].tolist()
+    # What stands between two names begins a further host after the last one.
+    return b'[{"Host":"%b]' % b"".join(parts).removesuffix(_NEXT) if names else b"[]"

@@ -52,7 +52,7 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
 
 
 def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
-    """Notes that kube-scheduler is about to bind a pod; returns the hold that its bind must wait for, or None."""
+    """Notes that kube-scheduler is about to bind a pod; returns the gang's hold that the bind waits for, or None."""
     with state.lock:
         key = state.gangs.key_of(uid)
         gang = state.gangs.of(key) if key is not None else None
@@ -96,6 +96,7 @@ def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
     if not hold.uids:
         return
     state.gangs.outcomes["released"] += 1
+    state.keeps += 1
     _log.info("gang released", gang=str(key), cause=text)
 
 
@@ -104,13 +105,30 @@ def cause(key: GangKey, fitting: int) -> str:
     return f"gang: {fitting} of {key.pods} fit"
 
 
-def explain_member(state: State, pod: WaitingPod) -> str:
-    """Returns why a gang's pod waits, without trying to place it; empty where only an attempt can tell."""
+def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
+    """Returns why a gang's pod waits, without holding anything for it; empty where its gang fits now.
+
+    Args:
+        state: the cluster, whose lock is held.
+        pod: a pod of the gang.
+        rows: the nodes on which it may be placed; other pods of the gang may be placed where their rules allow.
+    """
     key = _key(pod)
     gang = state.gangs.of(key)
     if state.reservation(pod.uid) is not None or len(gang.placed) >= key.pods:
         return ""
-    return _missing(key, gang)
+    missing = _missing(key, gang)
+    if missing or gang.hold is not None:
+        return missing
+    asked = rows.tobytes(), frozenset(gang.waiting)
+    known = gang.forecast
+    if known is None or (known.version, known.rows, known.uids) != (state.fleet.version, *asked):
+        chosen = _first([pod], gang.waiting.values(), key.pods - len(gang.placed))
+        parts = [Part(one.uid, one.request, rows if one is pod else state.allowed(one.rules)) for one in chosen]
+        places, fitting = place_together(state.chooser, parts)
+        text = "" if places else cause(key, len(gang.placed) + fitting)
+        known = gang.forecast = GangRefusal(text, state.fleet.version, *asked)
+    return known.text
 
 
 def _key(pod: WaitingPod) -> GangKey:

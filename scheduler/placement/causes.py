@@ -43,15 +43,16 @@ LASTING = frozenset({Cause.DEVICES, Cause.MODEL, Cause.UUID, Cause.SIZE})
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The shortage on the nodes with one cause.
+    """One cause, and the lack on all nodes that it keeps a request from.
 
     Attributes:
         cause: the cause.
-        gpus: how many GPUs the container needs that is short of them.
+        gpus: the number of GPUs that the container needs.
         asked: what it needs of each: an amount of memory, percent of GPU time, or GPUs, by the cause.
-        most: the most that one of these nodes has of it on as many GPUs.
+        most: the most of it that one of these nodes has free on each of so many GPUs.
         unit: in which memory is asked for, MiB or percent.
         in_sum: how many of these nodes have enough free over all their GPUs: only fragmentation is in the way there.
+        cut: for how many of these nodes the search for devices of several containers ended without an answer.
     """
 
     cause: Cause
@@ -60,6 +61,7 @@ class Shortage:
     most: int
     unit: str = "MiB"
     in_sum: int = 0
+    cut: int = 0
 
 
 def explain(shortage: Shortage, request: Request) -> str:
@@ -79,7 +81,9 @@ def explain(shortage: Shortage, request: Request) -> str:
         Cause.TOGETHER: "gpu: enough is free of each resource, but not on the same GPUs",
     }
     in_sum = {0: "", 1: "; 1 node has it in sum"}.get(shortage.in_sum, f"; {shortage.in_sum} nodes have it in sum")
-    return texts[shortage.cause] + in_sum
+    cut = {0: "", 1: "; 1 node was not searched to the end"}
+    unsearched = cut.get(shortage.cut, f"; {shortage.cut} nodes were not searched to the end")
+    return texts[shortage.cause] + in_sum + unsearched
 
 
 def _gpus(count: int) -> str:

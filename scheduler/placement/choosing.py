@@ -15,18 +15,21 @@ import numpy as np
 
 from fairgpu.request import Placement
 from scheduler.placement.causes import LASTING, Cause, Shortage
+from scheduler.placement.containers import Free, Pick, emptiest, fullest, give_all
 from scheduler.placement.fleet import Flags, Fleet, Ints, Node
 from scheduler.placement.holding import Piece, Share, pieces_of
 from scheduler.placement.learning import Floats
 from scheduler.placement.mix import allowed
 from scheduler.placement.request import Need, Request
-from scheduler.placement.search import Assignment, Room, assign, assignments, fits_alone
+from scheduler.placement.search import MAX_TRIES, Assignment, Room, Tries, assignments
 from scheduler.placement.topology import best_set, spread_of
 from scheduler.placement.worth import Left, Worth, rounded, single_gains, values
 
 MAX_KEPT = 256
 """The most kinds of requests whose gains are kept."""
 NONE = -np.inf
+CALL_TRIES = 400
+"""The most tries of one computation of gains, over all nodes; about 15 ms, in which no other pod is placed."""
 FAR_APART = 1e7
 """The cost of one step of distance where links decide: more than any gain."""
 
@@ -56,23 +59,38 @@ class _Figures:
     Attributes:
         version: the fleet's when they were computed.
         of_row: by row; a gain is NONE where the request does not fit.
+        cut: by row, whether the search for devices ended without an answer, so that the node counts as not fitting.
+        unreached: by row, whether the tries ended before, so that the next refresh searches it.
     """
 
     version: int
     of_row: Floats
+    cut: Flags
+    unreached: Flags
 
-    def refresh(self, fleet: Fleet, compute: Callable[[Ints], Floats]) -> None:
-        """Computes the figures of rows that have changed since."""
+    def refresh(self, fleet: Fleet, compute: Callable[[Ints], tuple[Floats, Flags, Flags]]) -> None:
+        """Computes the figures of rows that have changed since, and of rows that were not reached."""
         if self.version != fleet.version:
-            if len(self.of_row) < fleet.size:
-                self.of_row = np.append(self.of_row, np.full(fleet.size - len(self.of_row), NONE))
-            rows = np.flatnonzero(fleet.changed[: fleet.size] > self.version)
-            self.of_row[rows] = compute(rows)
+            new = fleet.size - len(self.of_row)
+            if new > 0:
+                self.of_row = np.append(self.of_row, np.full(new, NONE))
+                self.cut, self.unreached = (
+                    np.append(flags, np.zeros(new, np.bool_)) for flags in (self.cut, self.unreached)
+                )
+            changed = fleet.changed[: fleet.size] > self.version
+            rows = np.concatenate((np.flatnonzero(self.unreached), np.flatnonzero(changed & ~self.unreached)))
+            self.of_row[rows], self.cut[rows], self.unreached[rows] = compute(rows)
             self.version = fleet.version
 
 
 def _nothing() -> _Figures:
-    return _Figures(-1, np.zeros(0))
+    return _Figures(-1, np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.bool_))
+
+
+def _decided(figures: Floats) -> tuple[Floats, Flags, Flags]:
+    """Returns figures none of which a search was cut for."""
+    none = np.zeros(len(figures), np.bool_)
+    return figures, none, none
 
 
 class Chooser:
@@ -81,12 +99,16 @@ class Chooser:
     Attributes:
         fleet: the nodes.
         worth: the learned worth of free parts; None before that, when the first node that fits is taken.
+        tries: the tries of searches that are left to all calls together; None where each computation has CALL_TRIES.
+        cut: how often a node counted as not fitting since its search was cut.
     """
 
-    def __init__(self, fleet: Fleet, worth: Worth | None = None) -> None:
+    def __init__(self, fleet: Fleet, worth: Worth | None = None, tries: Tries | None = None) -> None:
         self.fleet = fleet
+        self.tries = tries
+        self.cut = 0
         self._worth = worth
-        self._kept: OrderedDict[Request, _Figures] = OrderedDict()
+        self._figures: OrderedDict[Request, _Figures] = OrderedDict()
         self._now = _nothing()
 
     @property
@@ -97,19 +119,22 @@ class Chooser:
     @worth.setter
     def worth(self, worth: Worth | None) -> None:
         self._worth = worth
-        self._kept.clear()
+        self._figures.clear()
         self._now = _nothing()
 
     def gains(self, request: Request) -> Floats:
-        """Returns each row's gain from taking the request; NONE where it does not fit."""
-        kept = self._kept.get(request)
+        """Returns each row's gain from taking the request; NONE where it does not fit, or where the search was cut."""
+        return self._refreshed(request).of_row
+
+    def _refreshed(self, request: Request) -> _Figures:
+        kept = self._figures.get(request)
         if kept is None:
-            kept = self._kept[request] = _nothing()
-            if len(self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
+            kept = self._figures[request] = _nothing()
+            if len(self._figures) > MAX_KEPT:
+                self._figures.popitem(last=False)
         kept.refresh(self.fleet, partial(self._of_rows, request))
-        self._kept.move_to_end(request)
-        return kept.of_row
+        self._figures.move_to_end(request)
+        return kept
 
     def best(self, request: Request, rows: Ints) -> int | None:
         """Returns the given row with the largest gain; None where the request fits on none of them."""
@@ -136,17 +161,17 @@ class Chooser:
         if node is None:
             return None
         if need is None:
-            assignment = assign(self._rooms(request, row), request)
+            assignment = self._together(request, row)
         else:
             devices = self._devices(request, need, row)
             assignment = None if devices is None else (devices,)
         return None if assignment is None else _placed(node, request, assignment)
 
-    def ways(self, request: Request, row: int) -> Iterator[Placed]:
-        """Yields every choice of devices on one node; of choices that leave the same, one."""
+    def ways(self, request: Request, row: int, tries: Tries) -> Iterator[Placed]:
+        """Yields every choice of devices on one node; of choices that leave the same, one. Ends with the tries."""
         node = self.fleet.nodes[row]
         if node is not None:
-            for assignment in assignments(self._rooms(request, row), request):
+            for assignment in assignments(self._rooms(request, row), request, tries):
                 yield _placed(node, request, assignment)
 
     def why(self, request: Request, rows: Ints) -> list[tuple[Shortage, Ints]]:
@@ -160,8 +185,9 @@ class Chooser:
                     causes[new] = shortage.cause
                     shortages.setdefault(shortage.cause, shortage)
         if (causes < 0).any():
+            cut = int((self._refreshed(request).cut[rows] & (causes < 0)).sum())
             causes[causes < 0] = Cause.TOGETHER
-            shortages.setdefault(Cause.TOGETHER, Shortage(Cause.TOGETHER, 0, 0, 0))
+            shortages.setdefault(Cause.TOGETHER, Shortage(Cause.TOGETHER, 0, 0, 0, cut=cut))
         found = []
         for cause in sorted(shortages):
             short = rows[causes == cause]
@@ -183,46 +209,53 @@ class Chooser:
         slots = np.where(usable, fleet.slots[rows], 0).clip(0).sum(axis=1) >= sum(need.gpus for need in needs)
         return np.asarray(slots & (core >= asked) & (memory >= mib))
 
-    def _of_rows(self, request: Request, rows: Ints) -> Floats:
+    def _of_rows(self, request: Request, rows: Ints) -> tuple[Floats, Flags, Flags]:
         need = request.single
-        fitting = None if need is None else self._fitting(request, need, rows)
-        fits = self._fits(request, rows) if need is None or fitting is None else fitting.sum(axis=1) >= need.gpus
-        able = np.flatnonzero(fits)
+        if need is None:
+            return self._of_several(request, rows)
+        fitting = self._fitting(request, need, rows)
+        able = np.flatnonzero(fitting.sum(axis=1) >= need.gpus)
         gains = np.full(len(rows), NONE)
         if not len(able):
-            return gains
-        rows = rows[able]
-        fitting = np.zeros((0, 0), np.bool_) if fitting is None else fitting[able]
+            return _decided(gains)
+        rows, fitting = rows[able], fitting[able]
         placement = request.wanted.placement
         if placement is Placement.SPREAD:
             found = self._emptiness(rows)
-        elif need is None:
-            found = -self.fleet.idle[rows].sum(axis=1).astype(np.float64)
         elif need.gpus == 1:
             found = self._single(request, need, rows, fitting).max(axis=1)
         else:
             found = self._several(request, need, rows, fitting)
-        if placement is Placement.TOPOLOGY and need is not None and need.gpus > 1:
+        if placement is Placement.TOPOLOGY and need.gpus > 1:
             found = found - FAR_APART * self._apart(need, rows, fitting)
         gains[able] = found
-        return gains
+        return _decided(gains)
 
-    def _fits(self, request: Request, rows: Ints) -> Flags:
-        """Returns, exactly, whether a request of several containers fits on each row."""
-        fits = np.zeros(len(rows), np.bool_)
-        known: dict[bytes, bool] = {}
+    def _of_several(self, request: Request, rows: Ints) -> tuple[Floats, Flags, Flags]:
+        """Returns the gains of a request of several containers, and where a search was cut or not reached."""
+        free = self._free(request, rows)
+        given = give_all(request, free, _pick(request), self.tries or Tries(CALL_TRIES))
+        self.cut += int(given.cut.sum())
+        able = np.flatnonzero(given.fits)
+        gains, rows = np.full(len(rows), NONE), rows[able]
+        placement = request.wanted.placement
+        if placement is Placement.SPREAD:
+            gains[able] = self._emptiness(rows)
+        else:
+            gains[able] = -self.fleet.idle[rows].sum(axis=1).astype(np.float64)
+        return gains, given.cut, ~given.reached
+
+    def _free(self, request: Request, rows: Ints) -> Free:
+        """Returns what is left of the devices of some rows."""
         fleet = self.fleet
-        wanted = self.usable(request, rows)
-        arrays = (fleet.core, fleet.memory, fleet.slots, fleet.total)
-        shapes = np.concatenate([wanted, *(array[rows] for array in arrays)], axis=1)
-        for at, row in enumerate(rows.tolist()):
-            # Nodes alike in what is left of them take a request alike.
-            shape = shapes[at].tobytes()
-            if shape not in known:
-                rooms = self._rooms(request, row)
-                known[shape] = fits_alone(rooms, request) and assign(rooms, request) is not None
-            fits[at] = known[shape]
-        return fits
+        columns = (fleet.core[rows], fleet.memory[rows], fleet.slots[rows], fleet.total[rows])
+        return Free(*columns, self.usable(request, rows), fleet.idle[rows])
+
+    def _together(self, request: Request, row: int) -> Assignment | None:
+        """Returns the devices of a node for each of several containers."""
+        rows = np.array([row])
+        given = give_all(request, self._free(request, rows), _pick(request), self.tries or Tries(MAX_TRIES))
+        return _assignment(given.taken[:, 0]) if given.fits[0] else None
 
     def usable(self, request: Request, rows: Ints) -> Flags:
         """Returns the devices that are offered and that the request allows."""
@@ -285,7 +318,7 @@ class Chooser:
 
     def _values(self, worth: Worth) -> Floats:
         """Returns the worth of each row's free parts; it is the same for all kinds of requests."""
-        self._now.refresh(self.fleet, lambda rows: values(worth, self._left(rows)))
+        self._now.refresh(self.fleet, lambda rows: _decided(values(worth, self._left(rows))))
         return self._now.of_row
 
     def _several(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
@@ -386,6 +419,15 @@ def _placed(node: Node, request: Request, assignment: Assignment) -> Placed:
         for (need, _), devices in zip(request.steps, assignment, strict=True)
     )
     return Placed(node.name, tuple(shares))
+
+
+def _pick(request: Request) -> Pick:
+    return emptiest if request.wanted.placement is Placement.SPREAD else fullest
+
+
+def _assignment(taken: Flags) -> Assignment:
+    """Returns the devices of each container from its row of flags."""
+    return tuple(tuple(np.flatnonzero(devices).tolist()) for devices in taken)
 
 
 def _share(node: Node, at: int, need: Need) -> Share:

@@ -251,11 +251,11 @@ class Fleet:
         ]
         self.idle[row] = idle + pad
 
-    def _class_id(self, found: DeviceClass) -> int:
-        known = self._class_ids.get(found)
+    def _class_id(self, device_class: DeviceClass) -> int:
+        known = self._class_ids.get(device_class)
         if known is None:
-            known = self._class_ids[found] = len(self.classes)
-            self.classes.append(found)
+            known = self._class_ids[device_class] = len(self.classes)
+            self.classes.append(device_class)
         return known
 
     def _link_id(self, inventory: Inventory) -> int:

@@ -3,19 +3,23 @@
 Main containers and native sidecars run together, so their shares of a device add up. An init container runs before
 most of them: it takes devices that those hold anyway, as far as there are enough, since the kubelet hands its slots on
 to them, and it needs room beside the native sidecars before it alone.
+
+Which sets fit together is a packing problem, for which no fast way finds every solution. Equal devices count as one,
+what failed once is not tried again, and sums and counts end a branch early; beyond that the number of tries is limited.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate
 from typing import NamedTuple
 
-from scheduler.placement.request import Need, Request, most_gpus
+from scheduler.placement.request import Need, Request
 
-MAX_TRIES = 20_000
-"""The most sets of devices tried on one node; nodes of 8 GPUs and pods of 4 containers need far fewer."""
+MAX_TRIES = 200
+"""The most tries on one node; a try takes about 30 microseconds."""
 
 
 class Room(NamedTuple):
@@ -26,7 +30,7 @@ class Room(NamedTuple):
         core_percent, memory_mib: what is free.
         slots: containers that it still takes.
         total_mib: what it offers in all.
-        holders: the containers of this pod that have a share of it.
+        holders: the containers of this pod that have a share of it, as far as an init container depends on them.
     """
 
     device: int
@@ -36,6 +40,11 @@ class Room(NamedTuple):
     total_mib: int
     holders: tuple[int, ...] = ()
 
+    @property
+    def idle(self) -> int:
+        """The free percent, the smaller of GPU time and memory."""
+        return min(self.core_percent, self.memory_mib * 100 // max(self.total_mib, 1))
+
     def takes(self, need: Need) -> bool:
         """Whether a container of this need has room on the device."""
         return (
@@ -44,13 +53,13 @@ class Room(NamedTuple):
             and self.slots >= 1
         )
 
-    def less(self, need: Need, holder: int) -> Room:
+    def less(self, need: Need, *holders: int) -> Room:
         """Returns the room after a container of this need got its share."""
         return self._replace(
             core_percent=self.core_percent - need.core_percent,
             memory_mib=self.memory_mib - need.mib_of(self.total_mib),
             slots=self.slots - 1,
-            holders=(*self.holders, holder),
+            holders=(*self.holders, *holders),
         )
 
 
@@ -58,58 +67,169 @@ Assignment = tuple[tuple[int, ...], ...]
 """The devices of each container in the order of `Request.steps`."""
 
 
-@dataclass
-class _Tries:
+@dataclass(slots=True)
+class Tries:
+    """The tries that are left to one or more searches.
+
+    Attributes:
+        left: how many.
+        cut: how many searches ended for lack of them, without an answer.
+    """
+
     left: int
+    cut: int = 0
+
+    def one(self) -> bool:
+        """Takes one; returns whether one was left."""
+        if self.left:
+            self.left -= 1
+            return True
+        self.cut = 1
+        return False
 
 
-def assign(rooms: Sequence[Room], request: Request) -> Assignment | None:
-    """Returns the devices of each container; None where they do not fit together.
+def assign(rooms: Sequence[Room], request: Request, tries: Tries) -> Assignment | None:
+    """Returns the devices of each container; None where they do not fit together, or where the search was cut.
+
+    The emptiest devices are tried first, which finds a way soonest.
+
+    Args:
+        rooms: of the devices that may be chosen.
+        request: what the pod needs.
+        tries: those left to the caller, of which one node takes at most MAX_TRIES.
+    """
+    given = min(tries.left, MAX_TRIES)
+    own = Tries(given)
+    found = next(assignments(emptiest_first(rooms), request, own), None)
+    tries.left -= given - own.left
+    tries.cut += own.cut
+    return found
+
+
+def assignments(rooms: Sequence[Room], request: Request, tries: Tries) -> Iterator[Assignment]:
+    """Yields every way to give devices to the containers; of ways that leave the same, one. Ends with the tries.
 
     Args:
         rooms: of the devices that may be chosen, those to be preferred first.
         request: what the pod needs.
+        tries: those left.
     """
-    return next(assignments(rooms, request), None)
+    return _Search(rooms, request, tries).ways(tuple(rooms), 0, {})
 
 
-def assignments(rooms: Sequence[Room], request: Request) -> Iterator[Assignment]:
-    """Yields every way to give devices to the containers; of ways that leave the same, one."""
+def emptiest_first(rooms: Sequence[Room]) -> list[Room]:
+    """Returns the devices in the order of what is free of them, the most first."""
+    return sorted(rooms, key=lambda room: (-room.idle, room[1:], room.device))
+
+
+def turns(request: Request) -> list[int]:
+    """Returns the containers that run together in the order in which they take devices, the largest first."""
     beside = [at for at, (_, keeps) in enumerate(request.steps) if keeps is not False]
-    # The largest first: what fits nowhere is known soonest.
-    beside.sort(key=lambda at: _size(request.steps[at][0]), reverse=True)
-    for chosen in _together(tuple(rooms), [(at, request.steps[at][0]) for at in beside], _Tries(MAX_TRIES)):
-        whole = _with_init(rooms, request, chosen)
-        if whole is not None:
-            yield whole
+    return sorted(beside, key=lambda at: _size(request.steps[at][0]), reverse=True)
 
 
 def _size(need: Need) -> tuple[int, int, int, int]:
     return need.gpus, need.core_percent, need.memory_percent, need.memory_mib
 
 
-def _together(
-    rooms: tuple[Room, ...], needs: Sequence[tuple[int, Need]], tries: _Tries
-) -> Iterator[dict[int, tuple[int, ...]]]:
-    """Yields every way to give devices to containers that run together; equal devices count as one."""
-    if not needs:
-        yield {}
-        return
-    (at, need), *later = needs
-    able = [place for place, room in enumerate(rooms) if room.takes(need)]
-    seen: set[tuple[tuple[object, ...], ...]] = set()
-    for places in combinations(able, need.gpus):
-        tries.left -= 1
-        if tries.left < 0:
+class _Later:
+    """The containers from one turn on, with the sums and counts that devices must have room for.
+
+    A device takes each container once. So it takes at most as many of them as their smallest shares fit on it.
+    """
+
+    def __init__(self, needs: Sequence[Need], totals: Sequence[int]) -> None:
+        self._needs = sorted(set(needs))
+        self._core = sum(need.gpus * need.core_percent for need in needs)
+        self._memory = sum(need.gpus * min((need.mib_of(total) for total in totals), default=0) for need in needs)
+        self._cores = list(accumulate(sorted(need.core_percent for need in needs)))
+        self._mibs = {total: list(accumulate(sorted(need.mib_of(total) for need in needs))) for total in set(totals)}
+        self._gpus = list(accumulate(sorted((need.gpus for need in needs), reverse=True)))
+
+    def may_fit(self, rooms: Sequence[Room]) -> bool:
+        """Whether neither a sum nor a count rules out that the containers fit."""
+        if sum(room.core_percent for room in rooms if room.core_percent > 0) < self._core:
+            return False
+        if sum(room.memory_mib for room in rooms if room.memory_mib > 0) < self._memory:
+            return False
+        counts = [
+            max(
+                min(
+                    bisect_right(self._cores, room.core_percent),
+                    bisect_right(self._mibs[room.total_mib], room.memory_mib),
+                    room.slots,
+                ),
+                0,
+            )
+            for room in rooms
+        ]
+        # So many containers of the most GPUs each have at most as many shares on a device.
+        for containers, gpus in enumerate(self._gpus, 1):
+            if sum(min(count, containers) for count in counts) < gpus:
+                return False
+        return all(sum(room.takes(need) for room in rooms) >= need.gpus for need in self._needs)
+
+
+class _Search:
+    """The search on one node."""
+
+    def __init__(self, rooms: Sequence[Room], request: Request, tries: Tries) -> None:
+        self._rooms = rooms
+        self._request = request
+        self._tries = tries
+        self._turns = turns(request)
+        needs = [request.steps[at][0] for at in self._turns]
+        totals = [room.total_mib for room in rooms]
+        self._later = [_Later(needs[turn:], totals) for turn in range(len(needs))]
+        self._by_holder = any(keeps is False for _, keeps in request.init)
+        self._failed: set[tuple[object, ...]] = set()
+
+    def ways(self, rooms: tuple[Room, ...], turn: int, chosen: dict[int, tuple[int, ...]]) -> Iterator[Assignment]:
+        """Yields every way to give devices to the containers from this turn on, beside those that have theirs."""
+        if turn == len(self._turns):
+            whole = _with_init(self._rooms, self._request, chosen)
+            if whole is not None:
+                yield whole
             return
-        # Devices alike in what is left and in what stands on them are one: the first of them is as good as any.
-        alike = tuple(sorted(rooms[place][1:] for place in places))
-        if alike in seen:
-            continue
-        seen.add(alike)
-        left = tuple(room.less(need, at) if place in places else room for place, room in enumerate(rooms))
-        for rest in _together(left, later, tries):
-            yield {at: tuple(rooms[place].device for place in places), **rest}
+        alike = (turn, *sorted(room[1:] for room in rooms))
+        if alike in self._failed:
+            return
+        if not self._tries.one():
+            return
+        found = False
+        if self._later[turn].may_fit(rooms):
+            at = self._turns[turn]
+            need, holders = self._request.steps[at][0], (at,) if self._by_holder else ()
+            for places in _sets(rooms, need):
+                taken = set(places)
+                left = tuple(room.less(need, *holders) if place in taken else room for place, room in enumerate(rooms))
+                devices = tuple(rooms[place].device for place in places)
+                for whole in self.ways(left, turn + 1, {**chosen, at: devices}):
+                    found = True
+                    yield whole
+                if self._tries.cut:
+                    return
+        if not found:
+            self._failed.add(alike)
+
+
+def _sets(rooms: Sequence[Room], need: Need) -> Iterator[tuple[int, ...]]:
+    """Yields the sets of places that a container may take; of sets of equal devices, the first."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for place, room in enumerate(rooms):
+        if room.takes(need):
+            alike.setdefault(room[1:], []).append(place)
+    return _of_groups(list(alike.values()), need.gpus)
+
+
+def _of_groups(groups: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
+    if not count:
+        yield ()
+    elif sum(map(len, groups)) >= count:
+        first, later = groups[0], groups[1:]
+        for taken in range(min(len(first), count), -1, -1):
+            for others in _of_groups(later, count - taken):
+                yield (*first[:taken], *others)
 
 
 def _with_init(rooms: Sequence[Room], request: Request, chosen: dict[int, tuple[int, ...]]) -> Assignment | None:
@@ -122,7 +242,7 @@ def _with_init(rooms: Sequence[Room], request: Request, chosen: dict[int, tuple[
             result.append(chosen[at])
         elif keeps:
             result.append(chosen[at])
-            left |= {device: left[device].less(need, at) for device in chosen[at]}
+            left |= {device: left[device].less(need) for device in chosen[at]}
         else:
             inside = [device for device in held if left[device].takes(need)]
             outside = [device for device, room in left.items() if device not in held and room.takes(need)]
@@ -133,10 +253,3 @@ def _with_init(rooms: Sequence[Room], request: Request, chosen: dict[int, tuple[
             held |= dict.fromkeys(taken)
             result.append(taken)
     return tuple(result)
-
-
-def fits_alone(rooms: Sequence[Room], request: Request) -> bool:
-    """Whether each container would fit on its own, without which no search is needed."""
-    return len(rooms) >= most_gpus(request.needs) and all(
-        sum(room.takes(need) for room in rooms) >= need.gpus for need in request.needs
-    )

@@ -138,7 +138,7 @@ def values(worth: Worth, left: Left) -> Floats:
     """Returns the worth of nodes."""
     place = worth.host_level(left.cpu, left.host)
     return np.asarray(
-        (_used_by_one(worth, left.cls, left.idle, place) + _kept(worth, left.cls, left.idle)).sum(axis=1)
+        (_used_by_one(worth, left.cls, left.idle, place) + _own_terms(worth, left.cls, left.idle)).sum(axis=1)
         + _used_by_several(worth, left.cls, left.idle, place)
         - _stranded(worth, left.idle.sum(axis=1), left.cpu)
     )
@@ -155,8 +155,8 @@ def single_gains(worth: Worth, left: Left, now: Floats, after: Left) -> Floats:
     """
     cls, idle, then = left.cls, left.idle, after.idle
     place = worth.host_level(after.cpu, after.host)
-    kept = _used_by_one(worth, cls, idle, place) + _kept(worth, cls, idle)
-    changed = _used_by_one(worth, cls, then, place) + _kept(worth, cls, then)
+    kept = _used_by_one(worth, cls, idle, place) + _own_terms(worth, cls, idle)
+    changed = _used_by_one(worth, cls, then, place) + _own_terms(worth, cls, then)
     gains = kept.sum(axis=1)[:, None] - kept + changed
     gains += _used_by_several_but_one(worth, left, then, place)
     gains -= _stranded(worth, idle.sum(axis=1)[:, None] - idle + then, after.cpu[:, None])
@@ -194,7 +194,7 @@ def _used_by_several_but_one(worth: Worth, left: Left, then: Ints, place: Ints) 
     return used
 
 
-def _kept(worth: Worth, cls: Ints, idle: Ints) -> Floats:
+def _own_terms(worth: Worth, cls: Ints, idle: Ints) -> Floats:
     """Returns each device's own terms: the part that is wasted, and the part of a model that requests name."""
     return np.asarray(NAMED_WEIGHT * worth.named[cls] * idle - WASTE_WEIGHT * worth.waste[idle])
 

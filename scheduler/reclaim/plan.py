@@ -25,21 +25,23 @@ from scheduler.placement.fleet import Flags, Fleet, Ints
 from scheduler.placement.holding import Holding
 from scheduler.placement.learning import Floats
 from scheduler.placement.request import Need, Request
-from scheduler.placement.search import Room, assign
+from scheduler.placement.search import Room, Tries, assign
 from scheduler.placement.together import holding_of
 from scheduler.reclaim.roster import Holders, Pieces, pieces_on
 
 NOTHING = Holding("")
 SEARCHED = 32
 """The number of nodes that are searched exactly: those whose cheapest devices cost least."""
+MAX_TRIES = 2000
+"""The most tries of searches for devices of several containers in one plan; about 60 ms."""
 HIGH_COST, IN_BUDGET_COST = 1e11, 1e13
 """The costs of a pod of high priority and of one within its budget, in the order in which nodes are searched: each is
 more than any lost work, in percent of a GPU times seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A waiting pod within its budget.
+class PodToPlace:
+    """A waiting pod that a plan makes room for.
 
     Attributes:
         uid: the pod's uid.
@@ -76,7 +78,7 @@ class Plan:
     """The placements to make, and the evictions that they need.
 
     Attributes:
-        places: the place of each claim, by its uid.
+        places: the place of each waiting pod, by its uid.
         victims: the uids of the pods to evict first.
     """
 
@@ -102,29 +104,29 @@ class _Node(NamedTuple):
     pods: int
 
 
-def plan_reclaim(fleet: Fleet, victims: Victims, claims: Sequence[Claim], spare_pods: Ints) -> Plan | None:
-    """Returns the fewest evictions after which all claims can be placed; None where no evictions suffice.
+def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spare_pods: Ints) -> Plan | None:
+    """Returns the fewest evictions after which all pods can be placed; None where no evictions suffice.
 
     Args:
         fleet: a copy of what there is, which this changes. Devices of pods that are already ending are free in it.
         victims: the pods that may be evicted.
-        claims: the pods to place, all or none.
+        pods: the pods to place, all or none.
         spare_pods: the number of further pods that each node takes.
     """
     planner = _Planner(fleet, victims, spare_pods.copy())
     places: dict[str, Placed] = {}
-    for claim in claims:
-        placed = planner.place(claim)
+    for pod in pods:
+        placed = planner.place(pod)
         if placed is None:
             return None
-        places[claim.uid] = placed
+        places[pod.uid] = placed
     return Plan(places, tuple(victims.holders.uids[at] for at in planner.spared()))
 
 
-def victims_on(fleet: Fleet, victims: Victims, claim: Claim, spare_pods: Ints) -> dict[int, tuple[str, ...]]:
-    """Returns the pods to evict so that a claim fits, by row; rows where no eviction makes it fit are left out."""
+def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare_pods: Ints) -> dict[int, tuple[str, ...]]:
+    """Returns the pods to evict so that a waiting pod fits, by row; leaves out rows where no eviction makes it fit."""
     planner = _Planner(fleet, victims, spare_pods)
-    found = {row: planner.on_node(claim, row) for row in claim.rows.tolist()}
+    found = {row: planner.on_node(pod, row) for row in pod.rows.tolist()}
     uids = victims.holders.uids
     return {row: tuple(uids[at] for at in chosen) for row, chosen in found.items() if chosen}
 
@@ -141,46 +143,47 @@ def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
 
 
 class _Planner:
-    """Plans claims one after the other: each plan takes the earlier claims as placed and their victims as evicted."""
+    """Plans for waiting pods in turn; a plan takes earlier pods as placed and their victims as evicted."""
 
     def __init__(self, fleet: Fleet, victims: Victims, spare_pods: Ints) -> None:
         self._fleet = fleet
         self._victims = victims
         self._spare_pods = spare_pods
-        self._chooser = Chooser(fleet)
+        self._tries = Tries(MAX_TRIES)
+        self._chooser = Chooser(fleet, tries=self._tries)
         self._holders = holders = victims.holders
         self._here = victims.may_go.copy()
         self._weight = 1.0 + victims.spent + HIGH_COST * holders.high_priority + IN_BUDGET_COST * victims.in_budget
-        self._gone: dict[int, Holding] = {}
+        self._evicted: dict[int, Holding] = {}
 
-    def place(self, claim: Claim) -> Placed | None:
-        """Places one more claim, and adds the victims that it needs; returns its place."""
-        fleet, request = self._fleet, claim.request
-        rows = claim.rows
+    def place(self, pod: PodToPlace) -> Placed | None:
+        """Places one more pod, and adds the victims that it needs; returns its place."""
+        fleet, request = self._fleet, pod.request
+        rows = pod.rows
         roomy = (fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)
         row = self._chooser.best(request, rows[roomy & (self._spare_pods[rows] >= 1)])
         if row is None:
-            found = self._cheapest(claim)
+            found = self._cheapest(pod)
             if found is None:
                 return None
             row, chosen = found
             for at in chosen:
-                self._gone[at] = self._holding(at)
+                self._evicted[at] = self._holding(at)
                 self._here[at] = False
                 self._spare_pods[row] += 1
                 fleet.release(self._holders.uids[at])
         placed = self._chooser.place(request, row)
         if placed is not None:
-            fleet.hold(claim.uid, holding_of(placed, request))
+            fleet.hold(pod.uid, holding_of(placed, request))
             self._spare_pods[row] -= 1
         return placed
 
     def spared(self) -> list[int]:
-        """Returns the victims that the claims still need; one that moved to another node frees its former victims."""
+        """Returns the victims that the placed pods need; a pod that moved to another node frees its former victims."""
         fleet, needed = self._fleet, []
-        for at in sorted(self._gone, key=self._dearness, reverse=True):
+        for at in sorted(self._evicted, key=self._dearness, reverse=True):
             uid, row = self._holders.uids[at], int(self._holders.row[at])
-            fleet.hold(uid, self._gone[at])
+            fleet.hold(uid, self._evicted[at])
             self._spare_pods[row] -= 1
             left = [int(fleet.cpu[row]), int(fleet.host[row]), int(self._spare_pods[row])]
             for place, *_ in self._places(at, row):
@@ -196,13 +199,13 @@ class _Planner:
         spent = float(victims.spent[at])
         return bool(victims.in_budget[at]), bool(holders.high_priority[at]), spent, holders.uids[at]
 
-    def _cheapest(self, claim: Claim) -> tuple[int, list[int]] | None:
+    def _cheapest(self, pod: PodToPlace) -> tuple[int, list[int]] | None:
         """Returns the node with the cheapest victims, and these; None where no victims make room."""
         best: tuple[Cost, int, list[int]] | None = None
-        order = self._in_order(claim)
+        order = self._in_order(pod)
         for start in range(0, len(order), SEARCHED):
             for row in order[start : start + SEARCHED]:
-                chosen = self.on_node(claim, row)
+                chosen = self.on_node(pod, row)
                 if chosen is not None:
                     found = (cost_of(self._victims, chosen), row, chosen)
                     best = found if best is None or found[:2] < best[:2] else best
@@ -210,13 +213,13 @@ class _Planner:
                 return best[1], best[2]
         return None
 
-    def _may_go(self, claim: Claim) -> Flags:
+    def _may_go(self, pod: PodToPlace) -> Flags:
         lower = np.asarray(~self._victims.in_budget)
-        return np.asarray(self._here & (lower | ~self._holders.high_priority if claim.high_priority else lower))
+        return np.asarray(self._here & (lower | ~self._holders.high_priority if pod.high_priority else lower))
 
-    def _in_order(self, claim: Claim) -> list[int]:
+    def _in_order(self, pod: PodToPlace) -> list[int]:
         """Returns the nodes with enough room after all possible evictions, the cheapest first."""
-        fleet, request, may_go = self._fleet, claim.request, self._may_go(claim)
+        fleet, request, may_go = self._fleet, pod.request, self._may_go(pod)
         shape = fleet.core.shape
         lines = may_go[self._holders.pieces.pod]
         pieces = Pieces(*(column[lines] for column in self._holders.pieces))
@@ -225,9 +228,9 @@ class _Planner:
         np.add.at(cpu, self._holders.row[gone], self._holders.cpu_milli[gone])
         np.add.at(host, self._holders.row[gone], self._holders.host_mib[gone])
         asked = np.zeros(shape[0], np.bool_)
-        asked[claim.rows] = True
+        asked[pod.rows] = True
         usable = np.zeros(shape, np.bool_)
-        usable[claim.rows] = self._chooser.usable(request, claim.rows)
+        usable[pod.rows] = self._chooser.usable(request, pod.rows)
         costs = np.zeros(shape[0])
         for need in request.needs:
             costs = np.maximum(costs, self._costs(need, pieces, usable))
@@ -269,34 +272,34 @@ class _Planner:
             return np.full(len(of_node), np.inf)
         return np.asarray(np.sort(of_node, axis=1)[:, : need.gpus].sum(axis=1))
 
-    def on_node(self, claim: Claim, row: int) -> list[int] | None:
+    def on_node(self, pod: PodToPlace, row: int) -> list[int] | None:
         """Returns the cheapest victims on one node that the search finds; None where no victims make room."""
-        may_go = self._may_go(claim) & (self._holders.row == row)
+        may_go = self._may_go(pod) & (self._holders.row == row)
         dearest_first = sorted(np.flatnonzero(may_go).tolist(), key=self._dearness, reverse=True)
-        whole = self._spare(claim, row, dearest_first)
-        need = claim.request.single
+        whole = self._spare(pod, row, dearest_first)
+        need = pod.request.single
         if whole is None or need is None:
             return whole
         # Device by device: one dear pod on one device may cost less than many cheap ones on another.
-        uuids = [room.device for room in self._node(claim, row, ()).rooms]
+        uuids = [room.device for room in self._node(pod, row, ()).rooms]
         sets: list[tuple[Cost, list[int]]] = []
         for device in uuids:
-            chosen = self._on_device(need, row, device, dearest_first, claim)
+            chosen = self._on_device(need, row, device, dearest_first, pod)
             if chosen is not None:
                 sets.append((cost_of(self._victims, chosen), chosen))
         sets.sort()
         union = {at for _, chosen in sets[: need.gpus] for at in chosen}
-        found = self._spare(claim, row, [at for at in dearest_first if at in union])
+        found = self._spare(pod, row, [at for at in dearest_first if at in union])
         if found is None:
             return whole
         return min(found, whole, key=lambda chosen: cost_of(self._victims, chosen))
 
     def _on_device(
-        self, need: Need, row: int, device: int, dearest_first: Sequence[int], claim: Claim
+        self, need: Need, row: int, device: int, dearest_first: Sequence[int], pod: PodToPlace
     ) -> list[int] | None:
         """Returns the pods to evict from one device so that one container fits on it."""
         holds = {at for at in dearest_first if any(place == device for place, *_ in self._places(at, row))}
-        room = next(one for one in self._node(claim, row, holds).rooms if one.device == device)
+        room = next(one for one in self._node(pod, row, holds).rooms if one.device == device)
         if not room.takes(need):
             return None
         pieces = {at: next(piece for piece in self._places(at, row) if piece[0] == device) for at in holds}
@@ -314,24 +317,24 @@ class _Planner:
                 return min(chosen, [at], key=lambda found: cost_of(self._victims, found))
         return chosen
 
-    def _spare(self, claim: Claim, row: int, dearest_first: Sequence[int]) -> list[int] | None:
+    def _spare(self, pod: PodToPlace, row: int, dearest_first: Sequence[int]) -> list[int] | None:
         """Returns those of the given pods that must be evicted; None where evicting all does not suffice."""
-        node = self._node(claim, row, dearest_first)
-        if not _fits(node, claim.request):
+        node = self._node(pod, row, dearest_first)
+        if not _fits(node, pod.request, self._tries):
             return None
         chosen = []
         for at in dearest_first:
             tried = self._with(node, at, row)
-            if _fits(tried, claim.request):
+            if _fits(tried, pod.request, self._tries):
                 node = tried
             else:
                 chosen.append(at)
         return chosen
 
-    def _node(self, claim: Claim, row: int, gone: Iterable[int]) -> _Node:
-        """Returns a copy of a node without some pods, and with only the devices that the claim may use."""
+    def _node(self, pod: PodToPlace, row: int, gone: Iterable[int]) -> _Node:
+        """Returns a copy of a node without some pods, and with only the devices that the waiting pod may use."""
         fleet = self._fleet
-        usable = np.flatnonzero(self._chooser.usable(claim.request, np.array([row]))[0]).tolist()
+        usable = np.flatnonzero(self._chooser.usable(pod.request, np.array([row]))[0]).tolist()
         core, memory, slots = fleet.core[row].tolist(), fleet.memory[row].tolist(), fleet.slots[row].tolist()
         cpu, host, pods = int(fleet.cpu[row]), int(fleet.host[row]), int(self._spare_pods[row])
         for at in gone:
@@ -356,7 +359,7 @@ class _Planner:
         return [piece[1:] for piece in pieces_on(self._fleet, row, self._holding(at))]
 
     def _holding(self, at: int) -> Holding:
-        return self._gone.get(at) or self._fleet.held_by(self._holders.uids[at]) or NOTHING
+        return self._evicted.get(at) or self._fleet.held_by(self._holders.uids[at]) or NOTHING
 
 
 def _without(room: Room, piece: tuple[int, int, int, int]) -> Room:
@@ -366,10 +369,10 @@ def _without(room: Room, piece: tuple[int, int, int, int]) -> Room:
     )
 
 
-def _fits(node: _Node, request: Request) -> bool:
+def _fits(node: _Node, request: Request, tries: Tries) -> bool:
     if node.cpu_milli < request.cpu_milli or node.host_mib < request.host_mib or node.pods < 1:
         return False
     need = request.single
     if need is not None:
         return sum(room.takes(need) for room in node.rooms) >= need.gpus
-    return assign(node.rooms, request) is not None
+    return assign(node.rooms, request, tries) is not None

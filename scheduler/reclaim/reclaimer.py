@@ -8,7 +8,7 @@ over continues where the last one stopped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -19,13 +19,13 @@ from fairgpu import names
 from fairgpu.cluster.api import ApiError
 from fairgpu.cluster.warning_events import About, post, warning_event
 from scheduler.cluster.budgets import Standing
-from scheduler.cluster.earmarks import Earmark, earmark_of, encode
+from scheduler.cluster.earmarks import Earmark, earmark_of, encode, fallen
 from scheduler.cluster.objects import PodNote, WaitingPod
 from scheduler.cluster.state import EARMARKED, State
 from scheduler.cluster.watches import SOURCE
 from scheduler.measures import Measures
 from scheduler.placement.fleet import Fleet, Ints
-from scheduler.reclaim.plan import Claim, Plan, Victims, plan_reclaim
+from scheduler.reclaim.plan import Plan, PodToPlace, Victims, plan_reclaim
 from scheduler.reclaim.roster import Roster, Running
 from scheduler.settings import ReclaimSettings
 
@@ -77,19 +77,30 @@ class _Written:
     until: float
 
 
-def keep_reclaiming(reclaimer: Reclaimer, acts: Callable[[], bool], wait: Callable[[float], bool]) -> None:
+def keep_reclaiming(reclaimer: Reclaimer, wait: Callable[[float], bool]) -> None:
     """Plans and carries out evictions at intervals, until `wait` returns true."""
     while not wait(LOOK_SECONDS):
-        if acts():
+        if reclaimer.acts():
             reclaimer.step()
 
 
 class Reclaimer:
-    """Frees devices for waiting pods within their budget."""
+    """Frees devices for waiting pods within their budget.
+
+    Attributes:
+        acts: whether this replica may act; asked before each write, since a step may outlast the Lease.
+    """
 
     def __init__(
-        self, state: State, api: Writing, settings: ReclaimSettings, clocks: Clocks, measures: Measures
+        self,
+        state: State,
+        api: Writing,
+        settings: ReclaimSettings,
+        clocks: Clocks,
+        measures: Measures,
+        acts: Callable[[], bool],
     ) -> None:
+        self.acts = acts
         self._state = state
         self._api = api
         self._settings = settings
@@ -97,15 +108,18 @@ class Reclaimer:
         self._measures = measures
         self._roster = Roster()
         self._written: dict[str, _Written] = {}
-        self._known: dict[tuple[str, Earmark], str] = {}
+        self._outcomes: dict[tuple[str, Earmark], str] = {}
         self._freed_at: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
         self._rest_until = float("-inf")
-        self._left_out: dict[str, set[str]] = {}
+        self._nodes_left_out: dict[str, tuple[str, ...]] = {}
         self._fruitless: dict[tuple[Any, ...], tuple[int, int, int]] = {}
 
     def step(self) -> None:
-        """Does all that is due now: plans, earmarks, notices and evictions."""
+        """Does all that is due now: plans, earmarks, notices and evictions.
+
+        Where reclaim is not enabled, it withdraws what an earlier replica has begun, and does nothing else.
+        """
         with self._state.lock:
             earmarks = dict(self._state.earmarks)
         now = self._clocks.now()
@@ -117,14 +131,14 @@ class Reclaimer:
         self._count_placed(earmarks)
         confirmed = self._state.budgets.confirmed_at
         known = confirmed is not None and now - confirmed <= STATES_SECONDS
+        falling = self._falling(earmarks)
         for uid, (pod, earmark) in earmarks.items():
-            why = self._why_fall(pod, earmark)
-            if why:
-                self._fall(pod, earmark, why)
-            elif known and self._state.reservation(uid) is None:
+            if uid in falling:
+                self._fall(pod, earmark, falling[uid])
+            elif known and self._settings.enabled and self._state.reservation(uid) is None:
                 self._free(uid, earmark)
         self._call_off(earmarks)
-        if known and now >= self._rest_until:
+        if known and self._settings.enabled and now >= self._rest_until:
             began = self._clocks.now()
             self._plan()
             ended = self._clocks.now()
@@ -134,32 +148,63 @@ class Reclaimer:
 
     def _count_placed(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> None:
         present = {(uid, earmark) for uid, (_, earmark) in earmarks.items()}
-        for uid, earmark in self._known.keys() - present:
-            outcome = "placed" if self._state.bound(uid) else self._known[uid, earmark]
+        for uid, earmark in self._outcomes.keys() - present:
+            outcome = "placed" if self._state.bound(uid) else self._outcomes[uid, earmark]
             self._measures.reclaim(outcome)
             self._freed_at.pop(uid, None)
-        self._known = {key: self._known.get(key, "called_off") for key in present}
-        self._left_out = {uid: left for uid, left in self._left_out.items() if self._state.note(uid) is not None}
+        self._outcomes = {key: self._outcomes.get(key, "called_off") for key in present}
+        self._nodes_left_out = {
+            uid: left for uid, left in self._nodes_left_out.items() if self._state.note(uid) is not None
+        }
 
-    def _why_fall(self, pod: WaitingPod, earmark: Earmark) -> str:
-        """Returns why an earmark must be withdrawn; empty where it stays."""
-        state, settings = self._state, self._settings
+    def _falling(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, str]:
+        """Returns why earmarks must be withdrawn, by the pod's uid; those of a gang stand and fall together."""
+        together: dict[Any, list[tuple[WaitingPod, Earmark]]] = {}
+        for uid, (pod, earmark) in earmarks.items():
+            if self._state.reservation(uid) is None:
+                key = uid if pod.gang is None else (pod.namespace, pod.gang)
+                together.setdefault(key, []).append((pod, earmark))
+        return {pod.uid: why for some in together.values() if (why := self._why_fall(some)) for pod, _ in some}
+
+    def _why_fall(self, some: Sequence[tuple[WaitingPod, Earmark]]) -> str:
+        """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; empty where they stay."""
+        state, settings, pods = self._state, self._settings, [pod for pod, _ in some]
         with state.lock:
-            if state.reservation(pod.uid) is not None:
-                return ""
-            if state.budgets.standing(pod.namespace) is not Standing.IN_BUDGET:
+            if state.budgets.standing(pods[0].namespace) is not Standing.IN_BUDGET:
                 return "its budget is spent"
-            victims = [note for uid in earmark.victims if (note := state.note(uid)) is not None and note.holding]
-            if any(self._in_budget(note) and (note.high_priority or not pod.high_priority) for note in victims):
+            victims = [
+                (pod, note)
+                for pod, earmark in some
+                for uid in earmark.victims
+                if (note := state.note(uid)) is not None and note.holding
+            ]
+            if any(self._in_budget(note) and (note.high_priority or not pod.high_priority) for pod, note in victims):
                 return "a pod that was to go is within its budget again"
-            if victims and pod.gang is None and self._fits_now(pod):
+            if victims and not settings.enabled:
+                return "reclaim is switched off"
+            if victims and (self._fits_now(pods[0]) if pods[0].gang is None else self._fit_together(pods)):
                 return "there is room for the pod without it"
         now = self._clocks.now()
-        if victims:
-            self._freed_at.pop(pod.uid, None)
-        elif now - self._freed_at.setdefault(pod.uid, now) >= settings.placed_seconds:
-            return f"kube-scheduler has not placed the pod within {settings.placed_seconds:g} seconds"
-        return "" if self._clocks.wall() < earmark.until else "the pods that were to go are still there"
+        for pod in pods:
+            if victims:
+                self._freed_at.pop(pod.uid, None)
+            else:
+                self._freed_at.setdefault(pod.uid, now)
+        for pod in pods:
+            if now - self._freed_at.get(pod.uid, now) >= settings.placed_seconds:
+                return f"kube-scheduler has not placed the pod within {settings.placed_seconds:g} seconds"
+        until = min(earmark.until for _, earmark in some)
+        return "" if self._clocks.wall() < until else "the pods that were to go are still there"
+
+    def _fit_together(self, pods: Sequence[WaitingPod]) -> bool:
+        """Whether all pods of a gang fit now, by the devices kept for them or by others, without an eviction."""
+        state, fleet = self._state, self._state.fleet.copy()
+        for uid in {uid for pod in pods for uid in state.lifted_for(pod)}:
+            fleet.release(f"{EARMARKED}{uid}")
+        victims = self._victims()
+        no_victims = replace(victims, may_go=np.zeros_like(victims.may_go))
+        wanted = [PodToPlace(pod.uid, pod.request, state.eligible(pod), pod.high_priority) for pod in pods]
+        return plan_reclaim(fleet, no_victims, wanted, state.spare_pods()) is not None
 
     def _fits_now(self, pod: WaitingPod) -> bool:
         state = self._state
@@ -176,9 +221,10 @@ class Reclaimer:
     def _fall(self, pod: WaitingPod, earmark: Earmark, why: str) -> None:
         """Withdraws an earmark. A node whose freed devices did not help is not planned again for this pod."""
         if pod.uid in self._freed_at or self._clocks.wall() >= earmark.until:
-            self._left_out.setdefault(pod.uid, set()).add(earmark.node)
-            self._known[pod.uid, earmark] = "in_vain"
-        if self._annotate(pod, names.EARMARK, None):
+            left_out = (name for name in self._left_out(pod.uid) if name != earmark.node)
+            self._nodes_left_out[pod.uid] = (*left_out, earmark.node)
+            self._outcomes[pod.uid, earmark] = "in_vain"
+        if self._annotate(pod, names.EARMARK, fallen(self._left_out(pod.uid))):
             _log.warning("earmark fell", pod=_name(pod), uid=pod.uid, node=earmark.node, cause=why)
 
     def _free(self, uid: str, earmark: Earmark) -> None:
@@ -215,6 +261,8 @@ class Reclaimer:
 
         It bears the pod's label and notice, without which the policy fairgpu-eviction refuses it.
         """
+        if not self.acts():
+            return
         metadata = {
             "name": note.name,
             "namespace": note.namespace,
@@ -254,7 +302,7 @@ class Reclaimer:
     def _plan(self) -> None:
         """Plans for the waiting pods, by class and then by age, and writes their earmarks."""
         plans = 0
-        for claims in self._claims():
+        for pods in self._pods_to_place():
             if plans == PLANS_A_ROUND:
                 return
             with self._state.lock:
@@ -263,10 +311,10 @@ class Reclaimer:
                         pod.request,
                         repr(pod.rules),
                         pod.high_priority,
-                        self._avoided(pod.uid),
+                        self._left_out(pod.uid),
                         self._state.named(pod.uid),
                     )
-                    for pod in claims
+                    for pod in pods
                 )
                 versions = (self._state.fleet.version, self._state.budgets.version, self._state.sites)
                 if self._fruitless.get(key) == versions:
@@ -275,19 +323,20 @@ class Reclaimer:
                 if not victims.may_go.any():
                     return
                 plans += 1
-                fleet, wanted, spare_pods = self._copy(claims)
+                fleet, wanted, spare_pods = self._copy(pods)
             # Other decisions go on meanwhile. Nothing is promised twice: only this thread writes earmarks.
             found = plan_reclaim(fleet, victims, wanted, spare_pods)
             if found is None or not found.victims:
                 self._fruitless = {one: seen for one, seen in self._fruitless.items() if seen == versions}
                 self._fruitless[key] = versions
             else:
-                self._write(claims, found)
+                self._write(pods, found)
 
-    def _avoided(self, uid: str) -> frozenset[str]:
-        return frozenset(self._left_out.get(uid, ()))
+    def _left_out(self, uid: str) -> tuple[str, ...]:
+        """Returns the nodes on which no pod is evicted for this one; the watch shows later what was written."""
+        return self._nodes_left_out.get(uid) or self._state.left_out(uid)
 
-    def _claims(self) -> Iterator[list[WaitingPod]]:
+    def _pods_to_place(self) -> Iterator[list[WaitingPod]]:
         """Yields the waiting pods within their budget that have no reservation or earmark; those of a gang together."""
         state = self._state
         with state.lock:
@@ -299,11 +348,11 @@ class Reclaimer:
             if pod.gang is not None:
                 seen.add((pod.namespace, pod.gang))
             with state.lock:
-                claims = _whole(state, pod)
-                if claims and not any(self._kept(one.uid) for one in claims):
-                    yield claims
+                pods = _whole(state, pod)
+                if pods and not any(self._has_place(one.uid) for one in pods):
+                    yield pods
 
-    def _kept(self, uid: str) -> bool:
+    def _has_place(self, uid: str) -> bool:
         state = self._state
         return uid in state.earmarks or uid in self._written or state.reservation(uid) is not None or state.bound(uid)
 
@@ -330,7 +379,7 @@ class Reclaimer:
         shown = [earmark for _, earmark in self._state.earmarks.values()]
         return shown + [one.earmark for one in self._written.values()]
 
-    def _copy(self, claims: Sequence[WaitingPod]) -> tuple[Fleet, list[Claim], Ints]:
+    def _copy(self, pods: Sequence[WaitingPod]) -> tuple[Fleet, list[PodToPlace], Ints]:
         """Returns a copy of the fleet in which devices promised to others are held and those of ending pods free."""
         state = self._state
         fleet = state.fleet.copy()
@@ -339,26 +388,26 @@ class Reclaimer:
         wanted = []
         # The pods of a gang mostly have the same rules, and each look at all nodes takes a while.
         eligible: dict[tuple[str, frozenset[str]], Ints] = {}
-        for pod in claims:
+        for pod in pods:
             rules = repr(pod.rules), state.named(pod.uid)
             if rules not in eligible:
                 eligible[rules] = state.eligible(pod)
-            left_out = [fleet.rows[name] for name in self._avoided(pod.uid) if name in fleet.rows]
-            wanted.append(Claim(pod.uid, pod.request, np.setdiff1d(eligible[rules], left_out), pod.high_priority))
+            left_out = [fleet.rows[name] for name in self._left_out(pod.uid) if name in fleet.rows]
+            wanted.append(PodToPlace(pod.uid, pod.request, np.setdiff1d(eligible[rules], left_out), pod.high_priority))
         return fleet, wanted, state.spare_pods()
 
-    def _write(self, claims: Sequence[WaitingPod], plan: Plan) -> None:
+    def _write(self, pods: Sequence[WaitingPod], plan: Plan) -> None:
         """Writes the earmarks of a plan, all or none."""
         until = self._clocks.wall() + self._settings.notice_seconds + self._settings.give_up_seconds
         node_of = {uid: note.holding.node for uid in plan.victims if (note := self._state.note(uid)) and note.holding}
         done: list[WaitingPod] = []
-        for pod in claims:
+        for pod in pods:
             placed = plan.places[pod.uid]
             gone = tuple(uid for uid, node in node_of.items() if node == placed.node)
-            earmark = earmark_of(placed, pod.request, gone, until)
+            earmark = earmark_of(placed, pod.request, gone, until, self._left_out(pod.uid))
             if not self._annotate(pod, names.EARMARK, encode(earmark)):
                 for other in done:
-                    self._annotate(other, names.EARMARK, None)
+                    self._annotate(other, names.EARMARK, fallen(self._left_out(other.uid)))
                     self._unwrite(other.uid)
                 return
             done.append(pod)
@@ -375,6 +424,8 @@ class Reclaimer:
 
     def _annotate(self, pod: WaitingPod | PodNote, key: str, value: str | None) -> bool:
         """Writes or removes a pod's annotation through its status subresource; returns whether that succeeded."""
+        if not self.acts():
+            return False
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
         try:
             self._api.patch(path, {"metadata": {"uid": pod.uid, "annotations": {key: value}}}, MERGE)

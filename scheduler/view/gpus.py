@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairgpu.inventory import Device, Health
+from scheduler.cluster.state import EARMARKED
 from scheduler.placement.fleet import Node
 from scheduler.placement.holding import Holding, Piece
 from scheduler.view.cluster import Cluster
@@ -72,6 +73,7 @@ def _held(holders: dict[str, Holding], uuid: str) -> Iterator[tuple[str, Piece]]
 
 
 def _pod(cluster: Cluster, uid: str, piece: Piece) -> Row:
-    note = cluster.pods.get(uid)
+    note = cluster.pods.get(uid.removeprefix(EARMARKED))
     name = f"{note.namespace}/{note.name}" if note is not None else uid
+    name += " (kept for it)" if uid.startswith(EARMARKED) else ""
     return {"pod": name, "corePercent": piece.core_percent, "memoryMiB": piece.memory_mib, "containers": piece.slots}

@@ -74,23 +74,24 @@ def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
     Taints, affinity, processor time and memory of nodes are kube-scheduler's, and not among them.
     """
     try:
-        asked = read_waiting(pod).request
+        waiting = read_waiting(pod)
     except PodError as error:
         return [Reason(str(error), "change the pod as it says")]
-    state = cluster.state
+    state, asked = cluster.state, waiting.request
     rows = np.array(sorted(state.fleet.rows.values()), np.int64)
-    gains = state.chooser.gains(asked)[rows]
-    if not len(rows) or np.isfinite(gains).any():
-        return []
-    return [
-        Reason(
-            explain(shortage, asked),
-            REMEDIES[shortage.cause],
-            tuple(state.fleet.names[short].tolist()),
-            tuple(state.fleet.names[short[state.chooser.in_sum(asked, short)]].tolist()) if shortage.in_sum else (),
-        )
-        for shortage, short in state.chooser.why(asked, rows)
-    ]
+    # What is kept for the pod, or for one of a lower class, is free for it.
+    with state.without(state.lifted_for(waiting)):
+        if not len(rows) or len(state.fitting(waiting, rows)):
+            return []
+        return [
+            Reason(
+                explain(shortage, asked),
+                REMEDIES[shortage.cause],
+                tuple(state.fleet.names[short].tolist()),
+                tuple(state.fleet.names[short[state.chooser.in_sum(asked, short)]].tolist()) if shortage.in_sum else (),
+            )
+            for shortage, short in state.chooser.why(asked, rows)
+        ]
 
 
 def fitting_nodes(cluster: Cluster, pod: Json) -> list[str]:
@@ -99,5 +100,7 @@ def fitting_nodes(cluster: Cluster, pod: Json) -> list[str]:
         waiting = read_waiting(pod)
     except PodError:
         return []
-    rows = np.array(sorted(cluster.state.fleet.rows.values()), np.int64)
-    return sorted(cluster.state.fleet.names[cluster.state.fitting(waiting, rows)].tolist())
+    state = cluster.state
+    rows = np.array(sorted(state.fleet.rows.values()), np.int64)
+    with state.without(state.lifted_for(waiting)):
+        return sorted(state.fleet.names[state.fitting(waiting, rows)].tolist())

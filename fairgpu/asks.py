@@ -1,0 +1,150 @@
+"""Reads what a pod asks for of the stacks that share a cluster's GPUs beside FairGPU.
+
+Their schedulers decide what it gets. Before that, its request says what it costs at most: each unit of a resource is
+taken as a whole GPU, unless the request itself says that it is less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from fairgpu.charging import ChargeRules, UnplacedShare, unplaced_rate
+from fairgpu.container_parser import MAX_CONTAINERS
+from fairgpu.demand import is_native_sidecar, peak
+from fairgpu.dialects import aliyun, hami, registry, volcano
+from fairgpu.dialects.reading import DialectSettings
+from fairgpu.json_values import list_of, mapping
+from fairgpu.pod import read_pod
+from fairgpu.quantity import QuantityError, parse_count
+from fairgpu.request import GPURequest
+
+MOST_UNITS: Final = 10**6
+"""The most units of a resource that count; no node has as many."""
+_NUMBERS: Final = frozenset({hami.COUNT, volcano.COUNT, volcano.WHOLE_GPUS, aliyun.COUNT})
+SIZES: Final = registry.FOREIGN.resources - _NUMBERS
+"""The resources that say how much of each GPU a container asks for, and not of how many."""
+
+
+class StackNames:
+    """The names by which pods ask for GPUs of other stacks.
+
+    Attributes:
+        resources: resources of containers.
+        prefixes: the beginnings of further resources.
+        annotations: annotations of pods.
+    """
+
+    def __init__(self, resources: frozenset[str], prefixes: tuple[str, ...], annotations: frozenset[str]) -> None:
+        self.resources: Final = resources
+        self.prefixes: Final = prefixes
+        self.annotations: Final = annotations
+
+    def among(self, amounts: Mapping[str, Any]) -> list[str]:
+        """Returns those of a container's resources that are GPUs of other stacks."""
+        return [name for name in amounts if name in self.resources or name.startswith(self.prefixes)]
+
+
+class Asked:
+    """The GPUs that a pod asks for, as shares of GPUs of unknown model.
+
+    Attributes:
+        containers: the share of each main container; None where it asks for nothing.
+        init: the share of each init container, and whether it is a native sidecar, which runs until the pod ends.
+        claims: the number of claims by which it asks for devices, each of which is taken as one GPU.
+    """
+
+    def __init__(
+        self,
+        containers: tuple[UnplacedShare | None, ...],
+        init: tuple[tuple[UnplacedShare | None, bool], ...],
+        claims: int,
+    ) -> None:
+        self.containers: Final = containers
+        self.init: Final = init
+        self.claims: Final = claims
+
+    def rate(self, price: Fraction, rules: ChargeRules) -> int:
+        """Returns the most that the pod costs, in microGPU-seconds a second, at a price (1 for plain GPU-hours)."""
+
+        def of(share: UnplacedShare | None) -> int:
+            return 0 if share is None else unplaced_rate(share, price, rules)
+
+        by_claims = unplaced_rate(UnplacedShare(self.claims, 100 * self.claims), price, rules) if self.claims else 0
+        steps = [(of(share), keeps_running) for share, keeps_running in self.init]
+        return by_claims + peak([of(share) for share in self.containers], steps)
+
+
+def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSettings, claims: int = 0) -> Asked | None:
+    """Returns what a pod asks for by these names; None where it bears none of them, and has no claim.
+
+    A name with the amount 0 is a name all the same: the policy fairgpu-spec takes it as one. A pod without containers,
+    or with more than that policy admits, counts as one that bears none.
+
+    Args:
+        pod: the pod.
+        names: the names.
+        dialects: the admin's settings of the dialects.
+        claims: the number of its claims for GPUs.
+    """
+    spec, annotations = mapping(pod.get("spec")), mapping(mapping(pod.get("metadata")).get("annotations"))
+    containers, init = list_of(spec.get("containers")), list_of(spec.get("initContainers"))
+    if not containers or max(len(containers), len(init)) > MAX_CONTAINERS:
+        return None
+    named = {
+        (field, index): (mapping(resources), found)
+        for field, items in (("containers", containers), ("initContainers", init))
+        for index, item in enumerate(items)
+        if (found := _named(resources := mapping(mapping(item).get("resources")), names))
+    }
+    annotated = not names.annotations.isdisjoint(annotations)
+    if not named and not annotated and not claims:
+        return None
+    requests: dict[tuple[str, int], GPURequest] = {}
+    if annotated or any(not registry.FOREIGN.resources.isdisjoint(found) for _, found in named.values()):
+        reading = read_pod(pod, dialects, dialects=registry.FOREIGN)
+        for container in (*reading.containers, *reading.init):
+            if container.request is not None:
+                requests[str(container.path[-2]), container.index] = container.request
+
+    def share(field: str, index: int) -> UnplacedShare | None:
+        resources, found = named.get((field, index), ({}, []))
+        return _share(requests.get((field, index)), resources, found)
+
+    return Asked(
+        tuple(share("containers", index) for index in range(len(containers))),
+        tuple((share("initContainers", index), is_native_sidecar(mapping(item))) for index, item in enumerate(init)),
+        claims,
+    )
+
+
+def _named(resources: Mapping[str, Any], names: StackNames) -> list[str]:
+    limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
+    found = names.among(limits)
+    return [*found, *(name for name in names.among(requests) if name not in limits)] if requests else found
+
+
+def _share(request: GPURequest | None, resources: Mapping[str, Any], found: list[str]) -> UnplacedShare | None:
+    """Returns a container's share: what a dialect reads, and a whole GPU for each unit of a resource beside it."""
+    amounts = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
+    read = registry.FOREIGN.resources if request is not None else frozenset[str]()
+    units = [_units(amounts.get(name)) for name in found if name not in read and name not in SIZES]
+    whole = min(sum(units), MOST_UNITS)
+    if request is None and not units and any(_units(amounts.get(name)) for name in found):
+        whole = 1  # it says how much of a GPU, in a form that no dialect reads
+    if request is None:
+        return UnplacedShare(whole, 100 * whole) if whole else None
+    return UnplacedShare(
+        request.gpus + whole,
+        request.core_percent + 100 * whole,
+        request.memory_mib or 0,
+        request.memory_percentage or 0,
+    )
+
+
+def _units(value: Any) -> int:
+    try:
+        return min(parse_count(value), MOST_UNITS)
+    except QuantityError:
+        return 1  # the API server refuses it, or takes it in a form that FairGPU does not read
