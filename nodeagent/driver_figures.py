@@ -2,19 +2,23 @@
 
 A figure that is too low would free memory that is still in use. So memory of a process that ended before its
 container was made, and memory that outlived its process (a descriptor can hold it), stays with each container that is
-charged for more than its processes have. A container keeps its last figure while the driver is silent on one of its
-processes.
+charged for more than its processes have. But managed memory may be in no process's figure, and would then keep the
+memory of every ended process charged. So a figure also gives the time of the last sample in which the driver named no
+process that has ended by the container's ledger. A container keeps its last figure while the driver does not answer
+for one of its processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 TRIM_STEP_PERMILLE = 5
 """The part of its turns that a container loses or regains in a second: slower than any window that people watch."""
 LEAST_TRIM_PERMILLE = 700
 """The least part of its turns that a container keeps, as samples of utilisation are coarse."""
+TRIM_EVERY_NS = 400_000_000
+"""The least time between two trimmings: less than the interval of samples that no process has asked for."""
 TOLERANCE_PERCENT = 2.0
 SMOOTHING = 0.1
 """The weight of a new second against those before it."""
@@ -37,12 +41,19 @@ class DriverSample:
 
 @dataclass(frozen=True)
 class Figure:
-    """A container's figures on the page: the driver's bytes, the time of the sample, and its part of turns."""
+    """A container's figures on the schedule page, from the driver's last sample.
+
+    `trim_permille` is the part of each of its turns that it may use, in thousandths. Times are ns of CLOCK_MONOTONIC.
+    """
 
     driver_bytes: int = 0
     sampled_ns: int = 0
     busy_percent: float = 0.0
     trim_permille: int = 1000
+    dead_gone_ns: int = 0
+    """The time of the last sample that named no process of the container that is dead by its ledger; 0: none did."""
+    trimmed_ns: int = 0
+    """The time of the sample by which its turns were last trimmed."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,7 @@ def figures(
     charged: Mapping[int, int],
     shares: Mapping[int, float],
     before: Mapping[int, Figure],
+    living: Collection[int] = (),
 ) -> dict[int, Figure]:
     """Returns each container's figures, by its slot.
 
@@ -93,9 +105,12 @@ def figures(
         charged: the bytes in each slot's ledger.
         shares: the percent of the GPU that was granted to each slot whose share is a hard limit.
         before: the figures of the last sample.
+        living: the processes in the sample that their container's ledger, read after it, lists as living.
     """
     seen = sum(held for pid, held in sample.bytes_by_pid.items() if pid in placed.slots)
     beyond = sample.used_bytes - seen - (placed.unclaimed_bytes or 0)
+    named = sample.bytes_by_pid.keys() | sample.unmeasured
+    all_placed = named <= placed.slots.keys()
     made = {}
     for slot, charged_bytes in charged.items():
         last = before.get(slot, Figure())
@@ -106,14 +121,26 @@ def figures(
         own = sum(sample.bytes_by_pid[pid] for pid in pids)
         held_on = min(max(0, charged_bytes - own), max(0, beyond))
         busy = sum(sample.percent_by_pid.get(pid, 0.0) for pid in pids)
-        smooth = last.busy_percent + SMOOTHING * (busy - last.busy_percent)
-        trim = trimmed(last.trim_permille, smooth, shares.get(slot))
-        made[slot] = Figure(own + held_on, sample.at_ns, smooth, trim)
+        smooth = last.busy_percent + _weight(last.sampled_ns, sample.at_ns) * (busy - last.busy_percent)
+        gone_ns = sample.at_ns if all_placed and all(pid in living for pid in pids) else last.dead_gone_ns
+        is_due = not last.trimmed_ns or sample.at_ns - last.trimmed_ns >= TRIM_EVERY_NS
+        trim = trimmed(last.trim_permille, smooth, shares.get(slot)) if is_due else last.trim_permille
+        trimmed_ns = sample.at_ns if is_due else last.trimmed_ns
+        made[slot] = Figure(own + held_on, sample.at_ns, smooth, trim, gone_ns, trimmed_ns)
     return made
 
 
+def _weight(last_ns: int, now_ns: int) -> float:
+    """Returns the weight of a sample: programs may ask for samples sooner than the next is due."""
+    seconds = min(1.0, (now_ns - last_ns) / 1_000_000_000) if last_ns else 1.0
+    return SMOOTHING * seconds
+
+
 def trimmed(permille: int, busy_percent: float, share_percent: float | None) -> int:
-    """Returns the part of its turns that a container may use: less while it exceeds its share, back slowly."""
+    """Returns the next part of its turns that a container may use, in thousandths.
+
+    Each sample in which the container exceeds its share takes a step off the part; each other sample adds a step.
+    """
     if share_percent is not None and busy_percent > share_percent + TOLERANCE_PERCENT:
         return max(LEAST_TRIM_PERMILLE, permille - TRIM_STEP_PERMILLE)
     return min(1000, permille + TRIM_STEP_PERMILLE)

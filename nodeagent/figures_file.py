@@ -1,7 +1,8 @@
 """The driver's figures on their way from the agent to the writer of the pages: `ROOT/figures.json`.
 
-`{"gpus":[{"uuid":"GPU-...","containers":[{"slot":0,"key":7,"driverBytes":1,"sampledNs":2,"trimPermille":1000}]}]}`. A
-writer that finds another key on a slot leaves its figures alone: they are of an earlier start.
+`{"gpus":[{"uuid":"GPU-...","containers":[{"slot":0,"key":7,"driverBytes":1,"sampledNs":2,"trimPermille":1000,"deadGoneNs":2}]}]}`.
+
+A writer that finds another key on a slot leaves its figures alone: they are of an earlier start.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Keyed = Mapping[tuple[int, int], Figure]
 
 
 def encode(gpus: Mapping[str, Keyed]) -> bytes:
-    """The file's content for the figures of each GPU, by uuid."""
+    """Encodes the driver's figures of each GPU, by uuid, as the content of the figures file."""
     listed = [
         {"uuid": uuid, "containers": [_entry(slot, key, figure) for (slot, key), figure in sorted(figures.items())]}
         for uuid, figures in sorted(gpus.items())
@@ -40,7 +41,7 @@ def decode(content: bytes) -> dict[str, dict[tuple[int, int], Figure]]:
 
 
 def of_slots(figures: Keyed, keys: Iterable[tuple[int, int]]) -> dict[int, Figure]:
-    """The figures of those that are on the page now (slot and key), by slot."""
+    """Returns the figures by slot, of the containers that are on the page now; `keys` are their slots and keys."""
     return {slot: figures[slot, key] for slot, key in keys if (slot, key) in figures}
 
 
@@ -51,9 +52,15 @@ def _entry(slot: int, key: int, figure: Figure) -> dict[str, Any]:
         "driverBytes": figure.driver_bytes,
         "sampledNs": figure.sampled_ns,
         "trimPermille": figure.trim_permille,
+        "deadGoneNs": figure.dead_gone_ns,
     }
 
 
 def _figure(entry: Mapping[str, Any]) -> tuple[tuple[int, int], Figure]:
-    figure = Figure(int(entry["driverBytes"]), int(entry["sampledNs"]), trim_permille=int(entry["trimPermille"]))
+    figure = Figure(
+        int(entry["driverBytes"]),
+        int(entry["sampledNs"]),
+        trim_permille=int(entry["trimPermille"]),
+        dead_gone_ns=int(entry.get("deadGoneNs", 0)),
+    )
     return (int(entry["slot"]), int(entry["key"])), figure

@@ -1,5 +1,7 @@
 """Asks the driver once a second what each container uses, and finds the processes that no share limits.
 
+A program that asks how much memory is free gets the next look sooner.
+
 It runs in a thread of its own: a driver that hangs delays neither starts of containers nor writes of pages, and the
 figures on the pages show their age.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +32,8 @@ from nodeagent.turns import Policy
 _log = structlog.get_logger(__name__)
 
 SECONDS = 1.0
+LEAST_SECONDS = 0.25
+"""The least time between two looks, however often programs ask for one: NVML's own history has one in a sixth."""
 KILL_AFTER_SECONDS = 10.0
 
 ContainerDevice = tuple[str, str, str]
@@ -81,12 +86,15 @@ class GpuWatch:
         self._ledgers = Ledgers()
         self._placed: dict[str, Placed] = {}
         self._since: dict[tuple[int, int], float] = {}
+        self._records: list[Record] = []
+        self._looked_ns = 0
         self.seen = Observation()
         """The last look; replaced whole, so that it can be read from any thread."""
 
     def look(self, now_seconds: float) -> Observation:
         """Asks the driver about each GPU."""
-        records = self._node.records()
+        self._looked_ns = time.monotonic_ns()
+        records = self._records = self._node.records()
         names = container_names(self._node.pods())
         found: dict[ContainerDevice, Figure] = {}
         strays: list[tuple[str, Owned]] = []
@@ -120,6 +128,14 @@ class GpuWatch:
         self._ledgers.keep(self._ledger(record) for record in records)
         self.seen = Observation(found, tuple(strays), busy, processes, silent)
         return self.seen
+
+    def is_wanted(self) -> bool:
+        """Whether a program has asked for a newer sample since the last look began."""
+        return any(
+            self._activity(record, index).sample_wanted_ns > self._looked_ns
+            for record in self._records
+            for index in range(len(record.devices))
+        )
 
     def overdue(self, now_seconds: float) -> list[Process]:
         """Returns the pods' processes to end: those that no share has limited for KILL_AFTER_SECONDS."""
@@ -178,14 +194,15 @@ class GpuWatch:
             last = self.seen.figures.get((*key, uuid))
             if last is not None:
                 before[slot] = last
-        made = figures(sample, placed, charged, shares, before)
+        alive_by_ledger = frozenset(each.process.pid for each in owned if each.standing is Standing.HELD)
+        made = figures(sample, placed, charged, shares, before, alive_by_ledger)
         return {(*key, uuid): made[slot] for key, slot in slots.items()}
 
     def _activity(self, record: Record, index: int) -> Activity:
         return Activity() if record.whole else self._ledgers.activity(self._ledger(record), index)
 
     def _ledger(self, record: Record) -> Path:
-        return self._folders.start(record) / "ledger"
+        return Path(self._folders.ledger(record))
 
 
 def _pids(sample: DriverSample) -> frozenset[int]:

@@ -4,63 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
-from fairgpu import inventory, names
+from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.inventory import Inventory
-from nodeagent.capacity import capacity, changes
-
-FOREIGN: Final = (
-    "nvidia.com/gpu",
-    "nvidia.com/gpu.shared",
-    "volcano.sh/vgpu-number",
-    "volcano.sh/vgpu-memory",
-    "aliyun.com/gpu-mem",
-    "aliyun.com/gpu-count",
-)
-FOREIGN_PREFIXES: Final = ("nvidia.com/mig-",)
-
-
-def foreign_resources(node: Mapping[str, Any]) -> list[str]:
-    """Returns the resources by which another plugin offers this node's GPUs, which would be given out twice."""
-    said = (node.get("status") or {}).get("capacity") or {}
-    return sorted(
-        name
-        for name, amount in said.items()
-        if (name in FOREIGN or name.startswith(FOREIGN_PREFIXES)) and str(amount) != "0"
-    )
-
-
-def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> Json | None:
-    """Returns a merge patch that writes the inventory to the Node; None where it is there already.
-
-    Raises:
-        InventoryError: the inventory is too large for an annotation.
-    """
-    text = inventory.encode(offered)
-    if (node["metadata"].get("annotations") or {}).get(names.INVENTORY) == text:
-        return None
-    return {"metadata": {"annotations": {names.INVENTORY: text}}}
-
-
-def status_patch(node: Mapping[str, Any], offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> Json | None:
-    """Returns a merge patch that writes the capacity to the Node; None where it is there already."""
-    wrong = changes(capacity(offered.devices, pods), node.get("status") or {})
-    return {"status": {"capacity": wrong}} if wrong else None
-
-
-def taint_patch(node: Mapping[str, Any]) -> Json | None:
-    """Returns a merge patch that removes the startup taint; None where there is none, or the node offers no GPU yet.
-
-    The patch names the Node's version: a list of taints is replaced whole, and others write it as well.
-    """
-    taints = (node.get("spec") or {}).get("taints") or []
-    left = [taint for taint in taints if taint.get("key") != names.STARTUP_TAINT]
-    allocatable = (node.get("status") or {}).get("allocatable") or {}
-    if left == taints or any(str(allocatable.get(name, "0")) == "0" for name in (names.GPU, names.GPU_CORE)):
-        return None
-    return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": left or None}}
+from nodeagent.node_patches import metadata_patch, status_patch, taint_patch
 
 
 class NodeView:
@@ -79,13 +28,13 @@ class NodeView:
             return self._node
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes the whole collection: the one Node, or none."""
+        """Replaces the view by a whole list, of one Node or none, and notifies the agent."""
         with self._lock:
             self._node = items[0] if items else None
         self._changed()
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one event of the Node: ADDED, MODIFIED or DELETED."""
+        """Applies an event of the watch (ADDED, MODIFIED, DELETED) to the view, and notifies the agent."""
         with self._lock:
             self._node = None if kind == "DELETED" else item
         self._changed()

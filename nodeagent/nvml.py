@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.driver_figures import DriverSample, Figure, Placed, figures, place
-from nodeagent.ledger_slots import read_slots
+from nodeagent.ledger_slots import living, read_slots
 from nodeagent.processes import own_pid_of
 from nodeagent.rounds import Container
 from nodeagent.turns import Policy
 
 INTERVAL_SECONDS = 0.5
+LEAST_SECONDS = 0.25
+"""The least time between two samples, however often programs ask for one: NVML's own history has one in a sixth."""
 
 
 class Nvml:
@@ -83,7 +85,9 @@ def members_of(containers: Iterable[Container]) -> dict[int, int]:
 
 
 def registered_pids(containers: Iterable[Container]) -> dict[int, frozenset[int]]:
-    """Returns the own pids in each container's ledger, by the container's slot; without ledgers that cannot be read.
+    """Returns, by slot, the pids in each container's ledger, as the processes themselves know them.
+
+    A ledger that cannot be read is left out.
 
     The processes live, or have just ended.
     """
@@ -92,6 +96,21 @@ def registered_pids(containers: Iterable[Container]) -> dict[int, frozenset[int]
         with contextlib.suppress(OSError):
             pids[container.slot] = frozenset(slot.own_pid for slot in read_slots(container.ledger))
     return pids
+
+
+def living_pids(
+    slots: Mapping[int, int | None], own: Mapping[int, int], living_by_slot: Mapping[int, frozenset[int]]
+) -> frozenset[int]:
+    """Returns the host's pids of the containers' processes on the GPU that their container's ledger lists as living.
+
+    Args:
+        slots: the container of each process on the GPU, by its slot.
+        own: the pids of those that still live in their own namespaces.
+        living_by_slot: the own pids that each container's ledger lists as living.
+    """
+    return frozenset(
+        pid for pid, slot in slots.items() if slot is not None and own.get(pid) in living_by_slot.get(slot, frozenset())
+    )
 
 
 def own_pids(pids: Iterable[int]) -> dict[int, int]:
@@ -138,11 +157,14 @@ class Figures:
         """By slot; replaced whole, so that it can be read from any thread."""
         self.listed: tuple[tuple[Container, ...], Mapping[int, int]] = ((), {})
         """What `watch` looks at, and the bytes charged by slot; replaced whole."""
+        self._wanted = threading.Event()
+        self._looked_ns = 0
         self._unregistered: frozenset[int] = frozenset()
         self._reported: frozenset[int] = frozenset()
 
     def look(self, containers: tuple[Container, ...], charged: Mapping[int, int]) -> None:
         """Asks the driver once."""
+        self._looked_ns = time.monotonic_ns()
         members = members_of(containers)
         sample = self._sample()
         members |= members_of(containers)
@@ -151,12 +173,27 @@ class Figures:
         placed = place(sample, members, alive, self._placed)
         shares = {each.slot: float(each.core_percent) for each in containers if each.policy is Policy.HARD}
         self._placed = placed
-        self.latest = figures(sample, placed, charged, shares, self.latest)
-        self._find_unregistered(containers, sample, placed)
+        own = own_pids(placed.slots)
+        alive_by_ledger = {each.slot: frozenset(pid for pid, _ in living(each.ledger)) for each in containers}
+        alive_here = living_pids(placed.slots, own, alive_by_ledger)
+        self.latest = figures(sample, placed, charged, shares, self.latest, alive_here)
+        self._find_unregistered(containers, sample, placed, own)
 
-    def _find_unregistered(self, containers: tuple[Container, ...], sample: DriverSample, placed: Placed) -> None:
+    def ask(self, wanted_ns: int) -> None:
+        """Ends the wait of `watch` early where no sample was begun since the instant, in ns of CLOCK_MONOTONIC."""
+        if wanted_ns > self._looked_ns:
+            self._wanted.set()
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a sample is asked for that `watch` has not begun."""
+        return self._wanted.is_set()
+
+    def _find_unregistered(
+        self, containers: tuple[Container, ...], sample: DriverSample, placed: Placed, own: Mapping[int, int]
+    ) -> None:
         """Logs once each process without a slot in two samples in a row. One that is just ending may lack it in one."""
-        found = unregistered(placed.slots, own_pids(placed.slots), registered_pids(containers))
+        found = unregistered(placed.slots, own, registered_pids(containers))
         lasting = found & self._unregistered
         for pid in sorted(lasting - self._reported):
             held = sample.bytes_by_pid.get(pid, 0)
@@ -164,12 +201,14 @@ class Figures:
         self._unregistered, self._reported = found, lasting
 
     def watch(self, stop: threading.Event) -> None:
-        """Takes samples repeatedly, once a container's cgroup is named; logs a refusal of NVML once.
+        """Takes samples repeatedly, once a container's cgroup is named; sooner where one was asked for.
 
-        What NVML refuses is reported once, until it answers again.
+        A refusal of NVML is logged once, until NVML answers again.
         """
         silent = False
-        while not stop.wait(INTERVAL_SECONDS):
+        while not stop.wait(LEAST_SECONDS):
+            self._wanted.wait(INTERVAL_SECONDS - LEAST_SECONDS)
+            self._wanted.clear()
             if all(each.cgroup is None for each in self.listed[0]):
                 continue
             try:

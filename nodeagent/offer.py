@@ -23,7 +23,8 @@ class Offer:
     Attributes:
         inventory: the devices that are offered, fenced ones among them.
         edits: the vendor's CDI edits, by uuid.
-        withheld: the reason why each other device is not offered, by uuid; for events.
+        withheld: the reason why each other device is not offered, by uuid, or by its number for one that has not
+            answered since the agent started; for events.
     """
 
     inventory: Inventory
@@ -91,6 +92,10 @@ def fenced(device: Device, faults: Mapping[str, Fault], now_seconds: float, reco
     return replace(device, health=Health.FENCED, why=fault.why)
 
 
+NOT_APPLIED = "CDINotApplied"
+"""The reason of the events of a runtime that ignores CDI."""
+
+
 @dataclass(frozen=True)
 class Withholding:
     """A reason to offer none of the node's GPUs: the reason of the Node's event, and its message."""
@@ -99,13 +104,16 @@ class Withholding:
     message: str
 
 
-def withholdings(foreign: Sequence[str], silent_seconds: float, look_seconds: float) -> list[Withholding]:
+def withholdings(
+    foreign: Sequence[str], silent_seconds: float, look_seconds: float, *, applies_cdi: bool
+) -> list[Withholding]:
     """Returns why all GPUs of the node are withheld; none where they are offered.
 
     Args:
         foreign: the resources by which other plugins offer the same GPUs.
         silent_seconds: the time since the driver last answered.
         look_seconds: the interval at which the driver is asked.
+        applies_cdi: false where the runtime says that it does not apply the containers' CDI specs.
     """
     withheld = []
     if foreign:
@@ -120,4 +128,10 @@ def withholdings(foreign: Sequence[str], silent_seconds: float, look_seconds: fl
             "running containers go on"
         )
         withheld.append(Withholding("DriverSilent", message))
+    if not applies_cdi:
+        message = (
+            "the runtime does not apply the CDI specs of FairGPU's containers: FairGPU offers nothing new here until "
+            "enable_cdi and cdi_spec_dirs say so in containerd's CRI plugin; running containers go on"
+        )
+        withheld.append(Withholding(NOT_APPLIED, message))
     return withheld

@@ -12,7 +12,7 @@ from nodeagent.processes import Process
 
 
 class Standing(StrEnum):
-    """The relation of a process to the GPU that it uses."""
+    """The ways in which a process on a GPU is accounted for, or is not."""
 
     HELD = "held"
     """In a container with a piece of the GPU; the shim has registered it, or the container has the GPU whole."""

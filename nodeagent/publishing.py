@@ -36,13 +36,14 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
     gpus: dict[str, list[dict[str, Any]]] = {}
     for record in sharing:
         start = placed.get(f"{record.uid}/{record.container}")
+        ledger = folders.ledger(record)
         for index, device in enumerate(record.devices):
             entry = {
                 "slot": device.slot,
                 "key": device.key,
                 "corePercent": device.core_percent,
                 "policy": record.policy.name.lower(),
-                "ledger": str(folders.start(record) / "ledger"),
+                "ledger": ledger,
                 "device": index,
                 "noticeNs": notices.get(record.uid, 0),
             }
@@ -62,7 +63,7 @@ def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: 
     found = {}
     for pod in pods:
         annotations = pod["metadata"].get("annotations") or {}
-        times = [at for at in (_time(annotations.get(name)) for name in NOTICES) if at is not None]
+        times = [at for name in NOTICES if name in annotations and (at := _time(annotations[name])) is not None]
         if times:
             left = max(min(times) - wall, dt.timedelta())
             found[str(pod["metadata"]["uid"])] = monotonic_ns + int(left.total_seconds() * 10**9)

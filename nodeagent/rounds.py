@@ -25,14 +25,9 @@ class LastCounters(NamedTuple):
     at_ns: int
 
 
-def is_active(activity: Activity, now_ns: int) -> bool:
-    """Whether the container has or wants work; a time in the future counts as now."""
-    return activity.activity_ns != 0 and now_ns - min(activity.activity_ns, now_ns) < ACTIVE_FOR_NS
-
-
-def wants_more(activity: Activity, now_ns: int) -> bool:
-    """Whether a launch of the container was delayed lately: with more time, it would have used more."""
-    return activity.waiting_ns != 0 and now_ns - min(activity.waiting_ns, now_ns) < ACTIVE_FOR_NS
+def active_since_ns(now_ns: int) -> int:
+    """Returns the time after which a container that had or wanted work counts as active; a time of 0 says never."""
+    return max(now_ns - ACTIVE_FOR_NS, 0)
 
 
 def growth(before: int, now: int, elapsed_ns: int) -> int:
@@ -40,7 +35,7 @@ def growth(before: int, now: int, elapsed_ns: int) -> int:
 
     A counter that runs backwards (of a new ledger) has not grown; none runs faster than the clock.
     """
-    return min(max(now - before, 0), elapsed_ns)
+    return min(now - before, elapsed_ns) if now > before else 0
 
 
 NO_FIGURE = Figure()
@@ -109,7 +104,8 @@ def step(
     Raises:
         OvercommittedError: the containers' shares sum to more than 100 percent.
     """
-    active = frozenset(slot for slot, activity in activities.items() if is_active(activity, now_ns))
+    since_ns = active_since_ns(now_ns)
+    active = frozenset([slot for slot, activity in activities.items() if activity.activity_ns > since_ns])
     state = _observe(state, activities, now_ns)
     passed = (now_ns - state.period_start_ns) // turns.PERIOD_NS
     if passed > 0:
@@ -135,14 +131,16 @@ def _observe(state: State, activities: Mapping[int, Activity], now_ns: int) -> S
     """Adds the growth of the containers' counters since the last look."""
     overruns = dict(state.overruns)
     used = dict(state.used)
+    seen = {}
     for slot, activity in activities.items():
         before = state.seen.get(slot)
         if before is not None:
             elapsed_ns = now_ns - before.at_ns
             overruns[slot] = overruns.get(slot, 0) + growth(before.overrun_ns, activity.overrun_ns, elapsed_ns)
             used[slot] = used.get(slot, 0) + growth(before.busy_ns, activity.busy_ns, elapsed_ns)
-    wanting = state.wanting | {slot for slot, activity in activities.items() if wants_more(activity, now_ns)}
-    seen = {slot: LastCounters(activity.busy_ns, activity.overrun_ns, now_ns) for slot, activity in activities.items()}
+        seen[slot] = LastCounters(activity.busy_ns, activity.overrun_ns, now_ns)
+    since_ns = active_since_ns(now_ns)
+    wanting = state.wanting | {slot for slot, activity in activities.items() if activity.waiting_ns > since_ns}
     return state._replace(overruns=overruns, used=used, wanting=wanting, seen=seen)
 
 
@@ -155,6 +153,7 @@ def _begin_period(state: State, passed: int) -> State:
     that a late report gains nothing.
     """
     balances: Mapping[int, int] = state.opening
+    kept: turns.Plan | None = None
     lacked: dict[int, int] = {}
     late_surplus_ns: dict[int, int] = {}
     if state.plan is not None:
@@ -165,13 +164,16 @@ def _begin_period(state: State, passed: int) -> State:
         }
         balances = turns.settle(made, beyond, used)
         for slot, had in used.items():
-            lacked[slot] = max(0, made.owned_ns(slot) - had)
-            late_surplus_ns[slot] = min(max(0, had - made.owned_ns(slot)), state.lacked.get(slot, 0))
+            owned_ns = made.owned_ns(slot)
+            lacked[slot] = max(0, owned_ns - had)
+            late_surplus_ns[slot] = min(max(0, had - owned_ns), state.lacked.get(slot, 0))
+        if not state.active and balances == state.opening:
+            kept = made  # the turns of containers without work are the same in each period
     return state._replace(
         period_start_ns=state.period_start_ns + passed * turns.PERIOD_NS,
         period_number=state.period_number + passed,
         opening=balances,
-        plan=None,
+        plan=kept,
         overruns={},
         used=late_surplus_ns,
         wanting=frozenset(),
@@ -206,4 +208,5 @@ def _slot(container: Container, state: State, made: turns.Plan, figure: Figure) 
         figure.sampled_ns,
         container.notice_ns,
         figure.trim_permille,
+        figure.dead_gone_ns,
     )

@@ -10,6 +10,8 @@ host's cgroup hierarchy: from when one is named, NVML is asked what the driver h
 GPUs has "startNs" (nodeagent.turns.starts), where its turn begins in the period on each of them.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import mmap
@@ -25,32 +27,46 @@ from typing import Any
 from nodeagent import turns
 from nodeagent.nvml import Figures, asked
 from nodeagent.rounds import Container, begun, describe, step
-from nodeagent.schedule_page import GENERATION_AT, LEDGER_PAGE_SIZE, SIZE, Activity, Page, pack, unpack_activity
+from nodeagent.schedule_page import GENERATION_AT, LEDGER_PAGE_SIZE, SIZE, Activity, Page, pack, renew, unpack_activity
 
 INTERVAL_SECONDS = 0.01
 """The time between two writes, and so the longest until a waking container is noticed; the format allows 20 ms."""
 
 
 class PageFile:
-    """A schedule page's file, mapped for writing; created where it is missing, never truncated or replaced."""
+    """A schedule page's file, mapped for writing; created where it is missing, never truncated or replaced.
+
+    Raises:
+        OSError: the file cannot be opened, or its file system has no room for it.
+    """
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if os.fstat(descriptor).st_size != SIZE:
+                # A store into a hole of a mapped file ends the process where the file system is full.
+                os.posix_fallocate(descriptor, 0, SIZE)
                 os.ftruncate(descriptor, SIZE)
             self._memory = mmap.mmap(descriptor, SIZE)
         finally:
             os.close(descriptor)
         self._generation = int.from_bytes(self._memory[GENERATION_AT : GENERATION_AT + 8], "little") // 2 * 2
+        self._packed = bytearray()
+        self._last: Page | None = None
 
     def write(self, page: Page) -> None:
         """Writes a page in place; a reader gets the old or the new one, or sees that it must read again."""
-        packed = pack(page, self._generation + 2)
+        last = self._last
+        if last is not None and last == page._replace(heartbeat_ns=last.heartbeat_ns, epoch_ns=last.epoch_ns):
+            renew(self._packed, page.heartbeat_ns, page.epoch_ns, self._generation + 2)
+        else:
+            self._packed = bytearray(pack(page, self._generation + 2))
+        self._last = page
         after = GENERATION_AT + 8
+        view = memoryview(self._packed)
         self._memory[GENERATION_AT:after] = (self._generation + 1).to_bytes(8, "little")
-        self._memory[:GENERATION_AT] = packed[:GENERATION_AT]
-        self._memory[after:] = packed[after:]
+        self._memory[:GENERATION_AT] = view[:GENERATION_AT]
+        self._memory[after:] = view[after:]
         self._generation += 2
         self._memory[GENERATION_AT:after] = self._generation.to_bytes(8, "little")
 
@@ -122,6 +138,7 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
         while not stop.is_set():
             activities = {each.slot: read_activity(each) for each in containers}
             driver.listed = (containers, {slot: activity.charged_bytes for slot, activity in activities.items()})
+            driver.ask(max((activity.sample_wanted_ns for activity in activities.values()), default=0))
             now_ns = clock()
             state, made = step(state, containers, activities, now_ns)
             file.write(describe(uuid, containers, state, made, now_ns, driver.latest))

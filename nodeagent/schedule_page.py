@@ -20,7 +20,7 @@ SLOT_NOTICE = 2
 
 HEAD = struct.Struct("<8sIIQQ")
 BODY = struct.Struct(f"<QQQIIII{UUID_SIZE}s")
-SLOT = struct.Struct("<QQQQQIIIIQ16x")
+SLOT = struct.Struct("<QQQQQIIIIQQ8x")
 TURN = struct.Struct("<IIII")
 
 LEDGER_MAGIC = 0x52474C4147465543
@@ -29,7 +29,15 @@ LEDGER_PAGE_SIZE = 4096
 LEDGER_HEAD = struct.Struct("<QQ")
 LEDGER_DEVICES_AT = 64
 LEDGER_DEVICES = 16
-ACTIVITY = struct.Struct("<QQQQQQ16x")
+ACTIVITY = struct.Struct("<QQQQQQQ8x")
+
+_GENERATION = struct.Struct("<Q")
+_TIMES = struct.Struct("<QQQ")
+_CHECKSUM = struct.Struct("<I")
+_ONE_ACTIVITY = tuple(
+    struct.Struct(f"<QQ{48 + device * ACTIVITY.size}x{ACTIVITY.format[1:]}") for device in range(LEDGER_DEVICES)
+)
+"""A ledger's head and the activity on one device, by the device's number."""
 
 
 class PageSlot(NamedTuple):
@@ -46,6 +54,7 @@ class PageSlot(NamedTuple):
     driver_sampled_ns: int = 0
     notice_ns: int = 0
     trim_permille: int = 0
+    dead_gone_ns: int = 0
 
 
 class Page(NamedTuple):
@@ -68,6 +77,7 @@ class Activity(NamedTuple):
     overrun_ns: int = 0
     launches: int = 0
     charged_bytes: int = 0
+    sample_wanted_ns: int = 0
 
 
 def pack(page: Page, generation: int) -> bytes:
@@ -90,8 +100,19 @@ def pack(page: Page, generation: int) -> bytes:
             TURN.pack_into(packed, turns_at + index * TURN.size, number, start_ns, length_ns, 0)
     except struct.error as error:
         raise ValueError(f"a number does not fit the schedule page: {error}") from error
-    struct.pack_into("<I", packed, SIZE - 4, zlib.crc32(memoryview(packed)[CHECKED_FROM:-4]))
+    _CHECKSUM.pack_into(packed, SIZE - 4, zlib.crc32(memoryview(packed)[CHECKED_FROM:-4]))
     return bytes(packed)
+
+
+def renew(packed: bytearray, heartbeat_ns: int, epoch_ns: int, generation: int) -> None:
+    """Gives an encoded page, in place, another heartbeat, epoch and generation; the rest stays as it is.
+
+    Raises:
+        struct.error: a number does not fit its field.
+    """
+    _GENERATION.pack_into(packed, GENERATION_AT, generation)
+    _TIMES.pack_into(packed, HEAD.size, heartbeat_ns, STALE_AFTER_NS, epoch_ns)
+    _CHECKSUM.pack_into(packed, SIZE - 4, zlib.crc32(memoryview(packed)[CHECKED_FROM:-4]))
 
 
 def _body(page: Page) -> tuple[int, ...]:
@@ -105,7 +126,7 @@ def _slot(slot: PageSlot) -> tuple[int, ...]:
     flags = (SLOT_ACTIVE if slot.active else 0) | (SLOT_NOTICE if slot.notice_ns else 0)
     memory = (slot.memory_limit_bytes, slot.driver_bytes, slot.driver_sampled_ns)
     share = (slot.core_percent, slot.effective_permille, slot.policy)
-    return slot.key, *memory, slot.notice_ns, *share, flags, slot.trim_permille
+    return slot.key, *memory, slot.notice_ns, *share, flags, slot.trim_permille, slot.dead_gone_ns
 
 
 def unpack(packed: bytes) -> Page:
@@ -138,11 +159,11 @@ def unpack(packed: bytes) -> Page:
 
 
 def _unpack_slot(packed: bytes, slots_at: int, index: int) -> PageSlot:
-    key, limit, driver, sampled_ns, notice_ns, core, effective, policy, flags, trim = SLOT.unpack_from(
+    key, limit, driver, sampled_ns, notice_ns, core, effective, policy, flags, trim, gone_ns = SLOT.unpack_from(
         packed, slots_at + index * SLOT.size
     )
     active = bool(flags & SLOT_ACTIVE)
-    return PageSlot(index, key, core, policy, active, effective, limit, driver, sampled_ns, notice_ns, trim)
+    return PageSlot(index, key, core, policy, active, effective, limit, driver, sampled_ns, notice_ns, trim, gone_ns)
 
 
 def unpack_activity(page: bytes) -> Sequence[Activity]:
@@ -155,7 +176,7 @@ def unpack_activity(page: bytes) -> Sequence[Activity]:
 
 def activity_bytes(device: int) -> int:
     """Returns the bytes from a ledger's start that contain the activity on its devices up to this one."""
-    return LEDGER_DEVICES_AT + (device + 1) * ACTIVITY.size
+    return _ONE_ACTIVITY[device].size
 
 
 def unpack_one(beginning: bytes, device: int) -> Activity:
@@ -163,6 +184,8 @@ def unpack_one(beginning: bytes, device: int) -> Activity:
 
     It is that of `unpack_activity` without the fifteen others: a node's writer reads every ledger fifty times a second.
     """
-    if len(beginning) < activity_bytes(device) or LEDGER_HEAD.unpack_from(beginning) != (LEDGER_MAGIC, LEDGER_VERSION):
+    layout = _ONE_ACTIVITY[device]
+    if len(beginning) < layout.size:
         return Activity()
-    return Activity._make(ACTIVITY.unpack_from(beginning, LEDGER_DEVICES_AT + device * ACTIVITY.size))
+    magic, version, *counters = layout.unpack_from(beginning)
+    return Activity._make(counters) if (magic, version) == (LEDGER_MAGIC, LEDGER_VERSION) else Activity()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import random
 import subprocess
 import sys
@@ -15,27 +16,29 @@ import structlog
 from prometheus_client import CollectorRegistry, start_http_server
 
 from fairgpu import names
-from fairgpu.cluster.api import ApiError, KubernetesAPI
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.cluster.warning_events import About, RepeatedWarnings
 from fairgpu.inventory import Health, InventoryError
-from nodeagent import figures_file, handover
-from nodeagent.bundles import Bundles
+from nodeagent import faults, figures_file, handover
 from nodeagent.containers import folders as files
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
 from nodeagent.containers.refusal import PlacementRefusedError
 from nodeagent.driver_figures import Figure
-from nodeagent.gpu_watch import SECONDS, GpuWatch, Node, end
+from nodeagent.faults import Faults
+from nodeagent.foreign import ForeignSlices, foreign_resources, slices_of
+from nodeagent.gpu_watch import LEAST_SECONDS, SECONDS, GpuWatch, Node, end
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.measures import Measures, NodeCollector
-from nodeagent.node_object import NodeView, foreign_resources, read_node, write_node
-from nodeagent.offer import Offer, Vendor, slot_ids, withholdings
+from nodeagent.node_object import NodeView, read_node, write_node
+from nodeagent.offer import NOT_APPLIED, Offer, Vendor, slot_ids, withholdings
 from nodeagent.owners import Owned, Standing
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods, read
 from nodeagent.publishing import notices, schedule
+from nodeagent.runtime.devices import Bundles, RuntimeConfiguration, RuntimeSilentError, RuntimeStatus
 from nodeagent.settings import Nodeagent
 from nodeagent.starting import Starter, World
 from nodeagent.whole_gpus import WholeGpus
@@ -46,10 +49,12 @@ ENDPOINT = "fairgpu.sock"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """The kernel's name of this boot (proc(5))."""
 ROUND_SECONDS = 1.0
+ASKED_SECONDS = 0.05
+"""The time between two looks at whether a program asks for the driver's figures."""
 HANDOVER_SECONDS = 0.05
 """The time between two looks at whether the last agent has ended."""
 REFUSED_REASON = "PlacementRefused"
-NOT_APPLIED_REASON = "CDINotApplied"
+INJECTING_REASON = "DefaultRuntimeInjects"
 UNSLOTTED_REASON = "GPUProcessWithoutSlot"
 WHY_UNSLOTTED = {
     Standing.WITHOUT_SLOT: "which the shim has not taken up: a program that is linked statically or with musl reads no "
@@ -70,11 +75,12 @@ class Agent:
         self._events = RepeatedWarnings(api, "fairgpu-nodeagent", settings.node)
         self._pods = NodePods(self._woken.set, lambda error: self._unreachable("pods", error))
         self._node = NodeView(self._woken.set, lambda error: self._unreachable("node", error))
+        self._slices = ForeignSlices(self._woken.set, lambda error: self._unreachable("resourceslices", error))
         self._folders = Folders(settings.run_folder, settings.shim_folder, settings.cdi_folder)
         self._slots = Slots(Offered())
         self._resources = PodResources(settings.kubelet.pod_resources)
         self._offer: Offer | None = None
-        self._answered_at = float("-inf")
+        self._answered_at = time.monotonic()
         self._look_now = threading.Event()
         self._published = b""
         self._publishing = threading.Lock()
@@ -84,13 +90,15 @@ class Agent:
             lambda: self._resources.listing(names.GPU),
             self._pods,
             lambda namespace, name: api.get(f"/api/v1/namespaces/{namespace}/pods/{name}"),
-            self._offered,
+            lambda: self._offer,
             self._publish,
         )
         self._starter = Starter(world, self._folders, files.install_shim(self._folders, settings.shim))
         node = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)
         self._gpu_watch = GpuWatch(node, self._folders)
         self._bundles = Bundles(settings.bundles)
+        self._runtime = RuntimeConfiguration()
+        self._runtime_asked = threading.Event()
         self._whole_gpus = WholeGpus(settings.kubelet.pods)
         self._registry = CollectorRegistry()
         self._measures = Measures(self._registry)
@@ -109,25 +117,40 @@ class Agent:
         start_http_server(self._settings.metrics_port, self._settings.metrics_host, self._registry)
         self._keep_writer()
         try:
-            if self._takes_over():
+            lock = self._take_over()
+            if lock is not None:
                 self._act()
+                os.close(lock)
         finally:
             self._end_writer()
 
-    def _takes_over(self) -> bool:
-        """Returns whether this agent is to act, once no other does; the lock is dropped when the process ends."""
+    def _take_over(self) -> int | None:
+        """Returns the lock of the agent that acts, once no other does; None where this one is stopped before."""
         path = self._folders.root / handover.AGENT
-        if handover.lock(path) is not None:
-            return True
+        lock = handover.lock(path)
+        if lock is not None:
+            return lock
         _log.info("another agent runs", node=self._settings.node)
-        return handover.wait_for(path, lambda: self._stop.wait(HANDOVER_SECONDS)) is not None
+        return handover.wait_for(path, lambda: self._stop.wait(HANDOVER_SECONDS))
 
     def _act(self) -> None:
         # A watch waits for the API server's next event, for minutes: the agent's end does not wait for it.
-        watched = (self._watch_pods, self._watch_node, self._watch_gpus, self._watch_faults, self._watch_processes)
+        watched = (
+            self._watch_pods,
+            self._watch_node,
+            self._watch_slices,
+            self._watch_runtime,
+            self._watch_gpus,
+            self._watch_faults,
+            self._watch_processes,
+        )
         watches = [threading.Thread(target=watch, daemon=True) for watch in watched]
         plugin = threading.Thread(target=self._serve, name="device-plugin")
-        self._starter.recover()
+        self._answered_at = time.monotonic()
+        try:
+            self._starter.recover()
+        except OSError as error:
+            self._not_published(error)
         for thread in (*watches, plugin):
             thread.start()
         try:
@@ -146,27 +169,46 @@ class Agent:
         self._woken.set()
 
     def _round(self) -> None:
-        """Runs one round: reads GPUs, writes the Node, removes files of ended containers."""
+        """Runs one round: writes the Node, removes files of ended containers, passes on notices.
+
+        Only what the Node offers waits for the driver: containers' files and notices do not need it.
+        """
         self._keep_writer()
-        node = self._node.node
-        if self._offer is None or node is None or not self._pods.known.is_set():
+        if not self._pods.known.is_set():
             return
-        silent_seconds = time.monotonic() - self._answered_at
-        withheld = withholdings(foreign_resources(node), silent_seconds, self._settings.look_seconds)
-        for reason in withheld:
-            self._warn_node(reason.event, reason.message)
         for record in self._bundles.look(self._starter.records(), self._pods.all()):
             self._warn_of_runtime(record)
-        is_open = not withheld and not self._bundles.failed
-        self._measures.offering.set(is_open)
-        self._slots.replace(Offered(slot_ids(len(self._offer.inventory.devices)), open=is_open))
+        node = self._node.node
+        if node is not None:
+            self._open_or_withhold(node)
         try:
-            for what in write_node(self._api, node, self._offer.inventory, self._pods.all()):
+            self._starter.collect()
+            self._publish(self._starter.records())
+        except OSError as error:
+            self._not_published(error)
+
+    def _open_or_withhold(self, node: Json) -> None:
+        """Offers the GPUs that were read, and warns of what withholds them."""
+        silent_seconds = time.monotonic() - self._answered_at
+        foreign = [*foreign_resources(node), *self._slices.offers]
+        applies_cdi = self._runtime.applies_cdi is not False
+        withheld = withholdings(foreign, silent_seconds, self._settings.look_seconds, applies_cdi=applies_cdi)
+        for reason in withheld:
+            self._warn_node(reason.event, reason.message)
+        if self._runtime.injects:
+            self._warn_of_injection(self._runtime.injects)
+        offer = self._offer
+        is_known = offer is not None and self._slices.known.is_set() and self._runtime_asked.is_set()
+        is_open = is_known and not withheld and not self._bundles.failed
+        self._measures.offering.set(is_open)
+        if offer is None:
+            return
+        self._slots.replace(Offered(slot_ids(len(offer.inventory.devices)), open=is_open))
+        try:
+            for what in write_node(self._api, node, offer.inventory, self._pods.all()):
                 _log.info("node written", node=self._settings.node, what=what)
         except (ApiError, InventoryError) as error:
             _log.warning("node not written", node=self._settings.node, error=str(error))
-        self._starter.collect()
-        self._publish(self._starter.records())
 
     def _look(self) -> None:
         """Reads the GPUs; where the driver does not answer, the known ones stay as they are."""
@@ -192,11 +234,6 @@ class Agent:
     def _uuids(self) -> list[str]:
         return [device.uuid for device in self._offer.inventory.devices] if self._offer is not None else []
 
-    def _offered(self) -> Offer:
-        if self._offer is None:
-            raise KubeletError("the agent has not read the GPUs yet")
-        return self._offer
-
     def _prepare(self, slots: frozenset[str]) -> None:
         """Prepares a container's start; the device plugin calls it before each start."""
         began = time.monotonic()
@@ -206,9 +243,8 @@ class Agent:
             self._measures.started("prepared", time.monotonic() - began)
         except PlacementRefusedError as error:
             self._measures.started("refused", time.monotonic() - began)
-            _log.warning("placement refused", cause=error.cause, pod=error.pod, error=str(error))
-            if error.pod is not None:
-                namespace, name, uid = error.pod
+            _log.warning("placement refused", cause=error.cause, pods=error.pods, error=str(error))
+            for namespace, name, uid in error.pods:
                 self._events.warn(
                     About("Pod", name, uid, namespace), REFUSED_REASON, str(error), dt.datetime.now(dt.UTC)
                 )
@@ -219,7 +255,11 @@ class Agent:
             raise
 
     def _publish(self, records: Iterable[Record]) -> None:
-        """Writes the page writer's input where it has changed."""
+        """Writes the page writer's input where it has changed.
+
+        Raises:
+            OSError: the host has no room.
+        """
         notified = notices(self._pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
         content = schedule(records, notified, self._folders)
         with self._publishing:
@@ -227,6 +267,10 @@ class Agent:
                 self._folders.root.mkdir(parents=True, exist_ok=True)
                 files.put(self._folders.root / SCHEDULE, content, 0o600)
                 self._published = content
+
+    def _not_published(self, error: OSError) -> None:
+        """Logs that the pages go on by the input of before; the next round tries again."""
+        _log.warning("schedule not written", error=str(error))
 
     def _serve(self) -> None:
         settings = self._settings.kubelet
@@ -250,17 +294,57 @@ class Agent:
             self._api, Collection("/api/v1/nodes", selectors, read_node), self._node, self._stop.wait, random.random
         )
 
-    def _watch_faults(self) -> None:
-        """Reads the GPUs as soon as the driver reports a fault; without reports, at the next interval."""
+    def _watch_slices(self) -> None:
+        """Follows what NVIDIA's driver for Dynamic Resource Allocation offers; a cluster without that API has nothing.
+
+        An API server that gets the API later is looked at when the agent starts again.
+        """
+        while not self._stop.is_set():
+            try:
+                collection = slices_of(self._api, self._settings.node)
+            except ApiError as error:
+                self._unreachable("resourceslices", error)
+                self._stop.wait(ROUND_SECONDS)
+                continue
+            if collection is None:
+                self._slices.replaced([])
+            else:
+                reflect(self._api, collection, self._slices, self._stop.wait, random.random)
+            return
+
+    def _watch_runtime(self) -> None:
+        """Asks the runtime at an interval how it is configured; one that does not answer stays as it was known."""
+        status = RuntimeStatus(self._settings.runtime_socket)
         silent = False
         while not self._stop.is_set():
             try:
+                self._runtime = status.ask(self._settings.cdi_folder)
+                silent = False
+            except RuntimeSilentError as error:
+                if not silent:
+                    _log.warning("runtime silent", error=str(error))
+                silent = True
+            self._runtime_asked.set()
+            self._woken.set()
+            self._stop.wait(self._settings.look_seconds)
+
+    def _watch_faults(self) -> None:
+        """Reads the GPUs as soon as the driver reports a fault, or no longer reports; else at the next interval.
+
+        NVML stops reporting where a GPU is lost. It is asked again after ROUND_SECONDS, since other GPUs may fail, too.
+        """
+        logged = ""
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
                 self._vendor.watch(lambda: not self._stop.is_set(), self._look_soon)
             except OSError as error:
-                if not silent:
+                # Where reports came in between, this is another failure, even of the same text.
+                if str(error) != logged or time.monotonic() - began > ROUND_SECONDS:
                     _log.warning("no events of faults", error=str(error))
-                silent = True
-            self._stop.wait(self._settings.look_seconds)
+                    self._look_soon()
+                logged = str(error)
+            self._stop.wait(ROUND_SECONDS)
 
     def _watch_gpus(self) -> None:
         """Reads the GPUs at an interval and after faults; a driver that hangs delays nothing else."""
@@ -272,7 +356,7 @@ class Agent:
 
     def _watch_processes(self) -> None:
         """Holds what containers say of themselves against the driver's word."""
-        while not self._stop.wait(SECONDS):
+        while not self._stops_before_the_next_look():
             before = self._gpu_watch.seen
             seen = self._gpu_watch.look(time.monotonic())
             for uuid in seen.silent.keys() - before.silent.keys():
@@ -284,6 +368,14 @@ class Agent:
                     self._warn_of(uuid, stray)
             if self._settings.unslotted_processes == "kill":
                 self._end_overdue()
+
+    def _stops_before_the_next_look(self) -> bool:
+        """Waits until the next look is due, which is sooner where a program asks; returns whether the agent stops."""
+        due = time.monotonic() + SECONDS
+        stops = self._stop.wait(LEAST_SECONDS)
+        while not stops and time.monotonic() < due and not self._gpu_watch.is_wanted():
+            stops = self._stop.wait(ASKED_SECONDS)
+        return stops
 
     def _publish_figures(self) -> None:
         gpus: dict[str, dict[tuple[int, int], Figure]] = {}
@@ -302,11 +394,18 @@ class Agent:
         message = f"the runtime made container {record.container} without its CDI device: nothing limits it"
         _log.error("CDI not applied", namespace=record.namespace, pod=record.pod, container=record.container)
         about = About("Pod", record.pod, record.uid, record.namespace)
-        self._events.warn(about, NOT_APPLIED_REASON, message, dt.datetime.now(dt.UTC))
+        self._events.warn(about, NOT_APPLIED, message, dt.datetime.now(dt.UTC))
         self._warn_node(
-            NOT_APPLIED_REASON,
+            NOT_APPLIED,
             f"the runtime made container {record.container} of pod {record.namespace}/{record.pod} without its CDI "
             "device: FairGPU offers nothing new here until CDI is switched on and the agent has restarted",
+        )
+
+    def _warn_of_injection(self, runtime: str) -> None:
+        self._warn_node(
+            INJECTING_REASON,
+            f"the default runtime {runtime} gives GPUs to each container whose image or environment has "
+            "NVIDIA_VISIBLE_DEVICES: make another one the default, and name this one by a RuntimeClass",
         )
 
     def _warn_of(self, uuid: str, stray: Owned) -> None:
@@ -369,4 +468,4 @@ def vendor_of(settings: Nodeagent) -> Vendor:
     from nodeagent.vendors.nvidia import Nvidia  # noqa: PLC0415 - another vendor's needs other libraries
 
     folders: tuple[Path, ...] = settings.vendor_cdi_folders
-    return Nvidia(folders, settings.recover_seconds)
+    return Nvidia(Faults(settings.run_folder / faults.NAME), folders, settings.recover_seconds)

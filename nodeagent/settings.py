@@ -44,6 +44,8 @@ class Nodeagent(Section):
     """The folders of the vendor's CDI specs."""
     bundles: Path = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
     """The folder in which the runtime keeps the OCI configuration of each running container."""
+    runtime_socket: Path = Path("/run/containerd/containerd.sock")
+    """The socket at which the runtime says whether it applies CDI."""
     look_seconds: Annotated[float, Field(gt=0)] = 30.0
     """The interval at which the GPUs and the vendor's CDI specs are read."""
     unslotted_processes: Literal["report", "kill"] = "report"

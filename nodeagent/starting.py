@@ -19,9 +19,18 @@ from fairgpu.choices import read_choices
 from fairgpu.cluster.api import ApiError, Json
 from nodeagent.containers import folders as files
 from nodeagent.containers.folders import Folders
-from nodeagent.containers.records import Record, ended, given, superseded
+from nodeagent.containers.records import Record, check_unread, ended, given, superseded
 from nodeagent.containers.refusal import Cause, PlacementRefusedError
-from nodeagent.containers.resolving import Listed, claim, container_of, holder, live_pod, start_is_certain
+from nodeagent.containers.resolving import (
+    Listed,
+    claim,
+    container_of,
+    holder,
+    identity_of,
+    is_live,
+    live_pod,
+    start_is_certain,
+)
 from nodeagent.offer import Offer
 from nodeagent.pods import NodePods, read
 
@@ -36,22 +45,22 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class World:
-    """The inputs of a decision on a start, and the receiver of changes.
+    """The sources that `Starter` reads before a container starts, and the function that it calls after a change.
 
     Attributes:
         node: this node's name.
         listing: asks the kubelet which containers hold slots of `fairgpu.io/gpu`.
         pods: the node's pods.
         read_pod: asks the API server for one pod, by namespace and name.
-        offer: returns what the node offers now.
-        changed: called with all records after each change.
+        offer: returns what the node offers now; None until the driver has answered once.
+        changed: called with all records after each change; raises OSError where the host has no room for them.
     """
 
     node: str
     listing: Callable[[], list[Listed]]
     pods: NodePods
     read_pod: Callable[[str, str], Json]
-    offer: Callable[[], Offer]
+    offer: Callable[[], Offer | None]
     changed: Callable[[Iterable[Record]], None]
 
 
@@ -64,17 +73,27 @@ class Starter:
         self._shim = shim
         self._lock = threading.Lock()
         self._records: dict[tuple[str, str], Record] = {}
+        self._unread: set[tuple[str, str]] = set()
+        """The uid and container of each record that cannot be read; the container may run."""
 
     def recover(self) -> None:
-        """Reads the records that an earlier agent left on the host; removes files without a record."""
+        """Reads the records that an earlier agent left on the host; removes files without a record.
+
+        A record that cannot be read bars its devices until its container starts again, or its pod has ended.
+
+        Raises:
+            OSError: the host has no room to pass the records on; they are known.
+        """
         with self._lock:
             for found in files.read_records(self._folders):
                 if isinstance(found, Record):
                     self._records[found.uid, found.container] = found
                 else:
                     path, error = found
+                    self._unread.add((path.parent.parent.name, path.parent.name))
                     _log.warning("record unreadable", path=str(path), error=str(error))
-            removed = files.remove_unknown(self._folders, list(self._records.values()))
+            unread = [self._folders.of_container(*each) for each in self._unread]
+            removed = files.remove_unknown(self._folders, list(self._records.values()), unread)
             if removed:
                 _log.info("files of no container removed", paths=[str(path) for path in removed])
             self._world.changed(list(self._records.values()))
@@ -87,7 +106,7 @@ class Starter:
             KubeletError: the kubelet does not answer.
         """
         listing = self._world.listing()
-        namespace, name = holder(listing, slots)
+        namespace, name = holder(listing, slots, self._world.pods.all())
         pod = self._pod(namespace, name)
         container = container_of(pod, listing, slots)
         if self._was_prepared(pod, container):
@@ -95,17 +114,24 @@ class Starter:
         wanted = claim(pod, container, slots, self._world.node)
         choices = read_choices(pod["metadata"]["annotations"], ("metadata",)).choices
         offer = self._world.offer()
+        if offer is None:
+            raise PlacementRefusedError(
+                Cause.UNUSABLE_DEVICE,
+                "the node's GPUs are not known: their driver has not answered since the node agent started",
+                wanted.identity,
+            )
         with self._lock:
             known = list(self._records.values())
+            check_unread(wanted, self._unread, self._world.pods.all())
             record = given(wanted, choices, known, offer.devices, _new_key)
             vendor = [offer.edits[device.uuid] for device in record.devices]
             try:
                 files.write(self._folders, record, vendor, self._shim)
+                self._replace(record, superseded(record, known))
             except OSError as error:
                 raise PlacementRefusedError(
                     Cause.NOT_PREPARED, f"the node cannot write the container's files: {error}", wanted.identity
                 ) from error
-            self._replace(record, superseded(record, known))
         _log.info(
             "container prepared",
             namespace=namespace,
@@ -121,6 +147,9 @@ class Starter:
         """Removes the records and files of containers whose pods are deleted or have ended.
 
         A pod that the watch has not delivered is requested: it may be newer than the watch.
+
+        Raises:
+            OSError: the host has no room to pass the change on; it is made.
         """
         over = [record for record in ended(self.records(), self._world.pods.all()) if not self._lives(record)]
         with self._lock:
@@ -128,6 +157,10 @@ class Starter:
             for record in over:
                 del self._records[record.uid, record.container]
                 files.remove(self._folders, record)
+            live = {str(pod["metadata"]["uid"]) for pod in self._world.pods.all() if is_live(pod)}
+            for uid, container in [each for each in self._unread if each[0] not in live]:
+                self._unread.discard((uid, container))
+                files.remove_unread(self._folders, uid, container)
             if over:
                 self._world.changed(list(self._records.values()))
 
@@ -148,7 +181,10 @@ class Starter:
             del self._records[each.uid, each.container]
             if each.container != record.container:
                 files.remove(self._folders, each, keep=record)
+            elif each.cdi_device != record.cdi_device:
+                files.remove_spec(self._folders, each)
         self._records[record.uid, record.container] = record
+        self._unread.discard((record.uid, record.container))
         files.remove_earlier_starts(self._folders, record)
         self._world.changed(list(self._records.values()))
 
@@ -158,13 +194,16 @@ class Starter:
 
     def _asked(self, namespace: str, name: str) -> Mapping[str, Any]:
         try:
-            pod = live_pod([read(self._world.read_pod(namespace, name))], namespace, name)
+            found = read(self._world.read_pod(namespace, name))
         except ApiError as error:
             raise PlacementRefusedError(
                 Cause.UNKNOWN_CONTAINER, f"pod {namespace}/{name} cannot be read: {error}"
             ) from error
+        pod = live_pod([found], namespace, name)
         if pod is None:
-            raise PlacementRefusedError(Cause.UNKNOWN_CONTAINER, f"pod {namespace}/{name} has ended")
+            raise PlacementRefusedError(
+                Cause.UNKNOWN_CONTAINER, f"pod {namespace}/{name} has ended", identity_of(found)
+            )
         return pod
 
     def _was_prepared(self, pod: Mapping[str, Any], container: str) -> bool:
@@ -187,7 +226,7 @@ class Starter:
         raise PlacementRefusedError(
             Cause.AMBIGUOUS,
             f"the API server does not say whether init container {container} has ended",
-            (metadata["namespace"], metadata["name"], metadata["uid"]),
+            identity_of(pod),
         )
 
 

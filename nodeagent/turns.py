@@ -94,7 +94,7 @@ class Plan:
         return self._granted.get(slot, 0)
 
     def owned_ns(self, slot: int) -> int:
-        """Returns the slot's own part of its time; 0 for an inactive one."""
+        """Returns the slot's time in the period by its share, without borrowed time; 0 for an inactive slot."""
         return sum(turn.length_ns for turn in self.owned if turn.slot == slot)
 
     @cached_property

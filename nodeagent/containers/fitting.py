@@ -1,7 +1,7 @@
 """Checks that a container fits beside the node's other containers, by what the node itself has given out. Pure.
 
-The scheduler places by the allocations that it sees. This is the last line behind it: two allocations of one piece can
-both be written, and only one of them becomes true.
+The scheduler places by the allocations that it sees. The node checks again, since two allocations of one piece can
+both be written: only one of the two containers starts.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) 
             raise UnusableDeviceError(f"GPU {share.uuid} is not offered by this node")
         if device.health is not Health.OK:
             raise UnusableDeviceError(f"GPU {share.uuid} is fenced: {device.why}")
-        if share.memory_mib > device.memory_mib:
-            raise UnusableDeviceError(f"GPU {share.uuid} offers {device.memory_mib} MiB, not {share.memory_mib}")
+        most = max(share.memory_mib, share.total_mib)  # a percentage is of the total
+        if most > device.memory_mib:
+            raise UnusableDeviceError(f"GPU {share.uuid} offers {device.memory_mib} MiB, not {most}")
 
 
 def check_overlap(shares: Iterable[DeviceShare], held: Iterable[Held], offered: Mapping[str, Device]) -> None:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from nodeagent.containers.records import Record, RecordError
 from nodeagent.schedule import PageFile
 
 LEDGER_BYTES = 4 << 20
+RECORD = "record.json"
 SHIM_TARGET = "/etc/vcuda/libvcuda.so.1"
 PRELOAD = f"{SHIM_TARGET}\n".encode()
 
@@ -42,11 +43,22 @@ class Folders:
 
     def container(self, record: Record) -> Path:
         """Returns the folder of a container, over all its starts."""
-        return self.root / "containers" / record.uid / record.container
+        return self.of_container(record.uid, record.container)
+
+    def of_container(self, uid: str, container: str) -> Path:
+        """Returns the folder of a container, by its pod's uid and its name."""
+        return Path(f"{self.root}/containers/{uid}/{container}")
 
     def start(self, record: Record) -> Path:
         """Returns the folder of one start of a container."""
-        return self.container(record) / str(record.start)
+        return Path(self.ledger(record)).parent
+
+    def ledger(self, record: Record) -> str:
+        """Returns the path of the ledger that the shim keeps for one start of a container.
+
+        It is text and no Path, for each change of the schedule names the ledgers of all containers.
+        """
+        return f"{self.root}/containers/{record.uid}/{record.container}/{record.start}/ledger"
 
     def page(self, uuid: str) -> Path:
         """Returns the file of a device's schedule page."""
@@ -72,11 +84,9 @@ def void_after_boot(folders: Folders, boot_id: str) -> None:
         put(path, boot_id.encode(), 0o600)
     if known in (None, boot_id):
         return
-    for spec in folders.cdi.glob(spec_file("*")):
-        spec.unlink(missing_ok=True)
     for folder in ("containers", "gpus"):
         shutil.rmtree(folders.root / folder, ignore_errors=True)
-    for file in folders.root.glob("*.json"):
+    for file in (*_specs(folders), *folders.root.glob("*.json"), *folders.root.glob(beside("*"))):
         file.unlink(missing_ok=True)
     put(path, boot_id.encode(), 0o600)
 
@@ -95,10 +105,16 @@ def read_records(folders: Folders) -> Iterator[Record | tuple[Path, RecordError]
 def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[str, Any]]], shim: Path) -> None:
     """Writes all files of a start, then its record, and its CDI spec last.
 
+    Record and spec are written beside their places before either is renamed, so that a host without room changes
+    neither.
+
     Raises:
-        OSError: the host has no room, or refuses; the files of this start are removed again.
+        OSError: the host has no room, or refuses; nothing of this start is left, and the container's record is the
+            earlier start's.
     """
-    folder = folders.start(record)
+    folder, container = folders.start(record), folders.container(record)
+    before = _read(container / RECORD)
+    staged: list[tuple[Path, Path]] = []
     try:
         shutil.rmtree(folder, ignore_errors=True)  # of an agent that was killed while it wrote
         folder.mkdir(parents=True)
@@ -106,13 +122,26 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
             _write_start(folder, record)
             for device in record.devices:
                 make_page(folders.page(device.uuid))
-        put(folders.container(record) / "record.json", records.encode(record).encode(), 0o600)
         mounts = [] if record.whole else _mounts(folders, record, shim)
-        document = cdi_spec.document(record.cdi_device, vendor, mounts)
+        document = json.dumps(cdi_spec.document(record.cdi_device, vendor, mounts)).encode()
         folders.cdi.mkdir(parents=True, exist_ok=True)
-        put(folders.spec(record), json.dumps(document).encode(), 0o644)
+        for path, content, mode in (
+            (container / RECORD, records.encode(record).encode(), 0o600),
+            (folders.spec(record), document, 0o644),
+        ):
+            staged.append((_stage(path, content, mode), path))
+        for new, path in staged:
+            new.replace(path)
     except OSError:
+        for new, _ in staged:
+            new.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
+        if before is None:
+            (container / RECORD).unlink(missing_ok=True)
+            _remove_if_empty(container)
+            _remove_if_empty(container.parent)
+        elif _read(container / RECORD) != before:
+            put(container / RECORD, before, 0o600)
         raise
 
 
@@ -122,9 +151,21 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
     The spec stays where it is by now that of `keep`, which took over the container's slots.
     """
     if keep is None or keep.cdi_device != record.cdi_device:
-        folders.spec(record).unlink(missing_ok=True)
+        remove_spec(folders, record)
     shutil.rmtree(folders.container(record), ignore_errors=True)
     _remove_if_empty(folders.container(record).parent)
+
+
+def remove_unread(folders: Folders, uid: str, container: str) -> None:
+    """Removes the folder of a container whose record cannot be read."""
+    folder = folders.of_container(uid, container)
+    shutil.rmtree(folder, ignore_errors=True)
+    _remove_if_empty(folder.parent)
+
+
+def remove_spec(folders: Folders, record: Record) -> None:
+    """Removes the CDI spec of slots that the container holds no more."""
+    folders.spec(record).unlink(missing_ok=True)
 
 
 def remove_earlier_starts(folders: Folders, record: Record) -> None:
@@ -134,21 +175,31 @@ def remove_earlier_starts(folders: Folders, record: Record) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_unknown(folders: Folders, known: Sequence[Record]) -> list[Path]:
-    """Removes folders and specs that belong to no known container; returns them."""
+def remove_unknown(folders: Folders, known: Sequence[Record], unread: Iterable[Path] = ()) -> list[Path]:
+    """Removes folders and specs that belong to no known container, and files half written; returns them.
+
+    The folders `unread` stay: their containers may run. A spec is needed only until its container is made, and is
+    written again before its next start.
+    """
     removed = []
     specs = {folders.spec(record) for record in known}
-    for path in folders.cdi.glob(spec_file("*")):
+    for path in (*_specs(folders), *folders.shim.glob(f"*/{beside('*')}")):
         if path not in specs:
             path.unlink(missing_ok=True)
             removed.append(path)
-    kept = {folders.container(record) for record in known}
+    kept = {*(folders.container(record) for record in known), *unread}
     for path in (folders.root / "containers").glob("*/*"):
         if path not in kept:
             shutil.rmtree(path, ignore_errors=True)
-            _remove_if_empty(path.parent)
             removed.append(path)
+    for path in (folders.root / "containers").glob("*"):
+        _remove_if_empty(path)
     return removed
+
+
+def _specs(folders: Folders) -> list[Path]:
+    """Returns all CDI specs of containers, and those that a killed agent left half written."""
+    return [*folders.cdi.glob(spec_file("*")), *folders.cdi.glob(beside(spec_file("*")))]
 
 
 def install_shim(folders: Folders, library: Path) -> Path:
@@ -177,16 +228,43 @@ def put(path: Path, content: bytes, mode: int) -> None:
     Raises:
         OSError: the file cannot be written; no part of it stays.
     """
-    beside = path.with_name(f".{path.name}.new")
+    new = _stage(path, content, mode)
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def beside(name: str) -> str:
+    """Returns the name of the file by which one of that name is written."""
+    return f".{name}.new"
+
+
+def _stage(path: Path, content: bytes, mode: int) -> Path:
+    """Writes a file's content beside its place; returns where.
+
+    Raises:
+        OSError: it cannot be written; no part of it stays.
+    """
+    new = path.with_name(beside(path.name))
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             os.fchmod(descriptor, mode)
-        beside.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         raise
+    return new
+
+
+def _read(path: Path) -> bytes | None:
+    """Returns the content of a file; None where there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _write_start(folder: Path, record: Record) -> None:

@@ -24,7 +24,7 @@ from nodeagent.containers.fitting import (
     is_whole,
 )
 from nodeagent.containers.refusal import Cause, PlacementRefusedError
-from nodeagent.containers.resolving import Claim
+from nodeagent.containers.resolving import Claim, devices_of, is_live
 from nodeagent.turns import Policy
 
 VERSION = 1
@@ -129,6 +129,37 @@ def given(
     )
 
 
+def check_unread(claim: Claim, unread: Iterable[tuple[str, str]], pods: Iterable[Mapping[str, Any]]) -> None:
+    """Checks that a container gets no device on which a container without a readable record may run.
+
+    A later version of the agent may have written that record: it says what the container holds, and is not read. The
+    pod's allocation names its devices. Containers of one pod do not bar each other, as its allocation has room for all.
+
+    Args:
+        claim: the container that is about to start.
+        unread: pod's uid and name of each container whose record cannot be read.
+        pods: the node's pods.
+
+    Raises:
+        PlacementRefusedError: such a container holds one of the devices, or which it holds cannot be known.
+    """
+    by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
+    wanted = {device.uuid for device in claim.allocation.devices}
+    for uid, container in sorted(unread):
+        if uid == claim.uid:
+            continue
+        pod = by_uid.get(uid)
+        held = None if pod is None else devices_of(pod, container)
+        if held is None or held & wanted:
+            shown = ", ".join(sorted(wanted if held is None else held & wanted))
+            raise PlacementRefusedError(
+                Cause.OVERLAP,
+                f"container {container} of the pod with uid {uid} may hold GPU {shown}, and this agent cannot read its "
+                "record: the GPU takes no new containers until that container has started again or its pod has ended",
+                claim.identity,
+            )
+
+
 def superseded(record: Record, records: Iterable[Record]) -> list[Record]:
     """Returns the records that this one replaces: earlier starts, and init containers whose slots it took over."""
     return [
@@ -145,9 +176,7 @@ def pieces(record: Record) -> list[Held]:
 
 def ended(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
     """Returns the records whose container cannot start again: their pods on this node are deleted or have ended."""
-    live = {
-        str(pod["metadata"]["uid"]) for pod in pods if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
-    }
+    live = {str(pod["metadata"]["uid"]) for pod in pods if is_live(pod)}
     return [record for record in records if record.uid not in live]
 
 

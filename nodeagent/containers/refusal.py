@@ -30,10 +30,10 @@ class PlacementRefusedError(Exception):
 
     Attributes:
         cause: the kind of refusal.
-        pod: namespace, name and uid of the pod, as far as they are known.
+        pods: namespace, name and uid of each pod that may be meant; none where no pod is known.
     """
 
-    def __init__(self, cause: Cause, message: str, pod: tuple[str, str, str] | None = None) -> None:
+    def __init__(self, cause: Cause, message: str, *pods: tuple[str, str, str]) -> None:
         super().__init__(message)
         self.cause = cause
-        self.pod = pod
+        self.pods = pods

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairgpu import names
-from fairgpu.allocation import Allocation, AllocationError, ContainerAllocation, decode
+from fairgpu.allocation import Allocation, AllocationError, ContainerAllocation, DeviceShare, decode
 from fairgpu.demand import is_native_sidecar
 from fairgpu.quantity import QuantityError, parse_count
 from nodeagent.containers.refusal import Cause, PlacementRefusedError
@@ -53,23 +53,32 @@ class Claim:
         return self.namespace, self.pod, self.uid
 
 
-def holder(listing: Iterable[Listed], slots: frozenset[str]) -> tuple[str, str]:
+def holder(listing: Iterable[Listed], slots: frozenset[str], pods: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     """Returns the namespace and name of the pod that holds the slots.
+
+    Args:
+        listing: the containers that the kubelet lists.
+        slots: what the container that is about to start holds.
+        pods: the node's pods; a refusal names those of them that may be meant.
 
     Raises:
         PlacementRefusedError: the kubelet lists no pod with these slots, or several.
     """
-    pods = sorted({(each.namespace, each.pod) for each in listing if each.slots & slots})
-    if not pods:
+    holders = sorted({(each.namespace, each.pod) for each in listing if each.slots & slots})
+    if not holders:
         raise PlacementRefusedError(
             Cause.UNKNOWN_CONTAINER,
             f"the kubelet lists no container with the slots {_shown(slots)}: a pod whose init containers alone "
             "ask for GPUs cannot be distinguished from others; ask for the GPU in a main container as well",
+            *sorted(identity_of(pod) for pod in pods if _is_unlisted(pod, len(slots))),
         )
-    if len(pods) > 1:
-        holders = ", ".join("/".join(pod) for pod in pods)
-        raise PlacementRefusedError(Cause.AMBIGUOUS, f"the kubelet lists the slots {_shown(slots)} for {holders}")
-    return pods[0]
+    if len(holders) > 1:
+        raise PlacementRefusedError(
+            Cause.AMBIGUOUS,
+            f"the kubelet lists the slots {_shown(slots)} for {', '.join('/'.join(pod) for pod in holders)}",
+            *sorted(identity_of(pod) for pod in pods if identity_of(pod)[:2] in holders),
+        )
+    return holders[0]
 
 
 def live_pod(pods: Iterable[Mapping[str, Any]], namespace: str, name: str) -> Mapping[str, Any] | None:
@@ -78,16 +87,20 @@ def live_pod(pods: Iterable[Mapping[str, Any]], namespace: str, name: str) -> Ma
     Raises:
         PlacementRefusedError: several have that name.
     """
-    found = [
-        pod
-        for pod in pods
-        if (pod["metadata"].get("namespace"), pod["metadata"].get("name")) == (namespace, name)
-        and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
-    ]
+    found = [pod for pod in pods if identity_of(pod)[:2] == (namespace, name) and is_live(pod)]
     if len(found) > 1:
-        uids = ", ".join(sorted(str(pod["metadata"].get("uid")) for pod in found))
-        raise PlacementRefusedError(Cause.AMBIGUOUS, f"two live pods are called {namespace}/{name}: {uids}")
+        identities = sorted(identity_of(pod) for pod in found)
+        uids = ", ".join(uid for _, _, uid in identities)
+        raise PlacementRefusedError(
+            Cause.AMBIGUOUS, f"two live pods are called {namespace}/{name}: {uids}", *identities
+        )
     return found[0] if found else None
+
+
+def identity_of(pod: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Returns the namespace, name and uid of a pod."""
+    metadata = pod["metadata"]
+    return str(metadata["namespace"]), str(metadata["name"]), str(metadata["uid"])
 
 
 def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: frozenset[str]) -> str:
@@ -95,11 +108,18 @@ def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: froze
 
     Raises:
         PlacementRefusedError: no container of the pod is listed with exactly these slots, and none of its init
-            containers can be meant; or several are.
+            containers can be meant; or several are; or the kubelet lists an earlier pod of this name as well.
     """
-    metadata, spec = pod["metadata"], pod["spec"]
-    identity = (str(metadata["namespace"]), str(metadata["name"]), str(metadata["uid"]))
-    exact = {each.container for each in listing if (each.namespace, each.pod) == identity[:2] and each.slots == slots}
+    spec, identity = pod["spec"], identity_of(pod)
+    of_pod = [each for each in listing if (each.namespace, each.pod) == identity[:2]]
+    if len({each.container for each in of_pod}) != len(of_pod):
+        raise PlacementRefusedError(
+            Cause.AMBIGUOUS,
+            f"the kubelet lists two pods called {'/'.join(identity[:2])}: the slots {_shown(slots)} may be of the one "
+            "that ends",
+            identity,
+        )
+    exact = {each.container for each in of_pod if each.slots == slots}
     completed = _completed(pod)
     for container in spec.get("initContainers") or []:
         name = str(container["name"])
@@ -137,11 +157,11 @@ def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: s
 
     Raises:
         PlacementRefusedError: the pod has no allocation or one that cannot be read, it is of another node, or it does
-            not give the container as many different devices as the container's limits and slots say.
+            not give the container as many different devices as the container's limits and slots say, or of one of
+            them another part than its limits.
     """
-    metadata = pod["metadata"]
-    identity = (str(metadata["namespace"]), str(metadata["name"]), str(metadata["uid"]))
-    allocation = _allocation(metadata, identity)
+    identity = identity_of(pod)
+    allocation = _allocation(pod["metadata"], identity)
     if allocation.node != node:
         raise PlacementRefusedError(
             Cause.ANOTHER_NODE, f"the allocation is of node {allocation.node}, this is {node}", identity
@@ -160,6 +180,8 @@ def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: s
             f"the allocation gives it {[device.uuid for device in given.devices]}",
             identity,
         )
+    for share in given.devices:
+        _check_amounts(share, spec, count, identity)
     if count > MAX_DEVICES:
         raise PlacementRefusedError(
             Cause.BAD_ALLOCATION, f"container {container} has {count} GPUs; at most {MAX_DEVICES} are allowed", identity
@@ -167,11 +189,46 @@ def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: s
     return Claim(*identity, container, slots, given)
 
 
+def _check_amounts(
+    share: DeviceShare, container: Mapping[str, Any], count: int, identity: tuple[str, str, str]
+) -> None:
+    """Checks that a piece of a device is what the container's limits say, as the scheduler divides them.
+
+    Raises:
+        PlacementRefusedError: it is not.
+    """
+    core, memory, percentage = (
+        _amount(container, resource) // count
+        for resource in (names.GPU_CORE, names.GPU_MEMORY, names.GPU_MEMORY_PERCENTAGE)
+    )
+    memory = memory or share.total_mib * percentage // 100
+    if (share.core_percent, share.memory_mib) != (core, memory):
+        raise PlacementRefusedError(
+            Cause.BAD_ALLOCATION,
+            f"the limits of container {container['name']} say {core} percent and {memory} MiB of each GPU; the "
+            f"allocation gives it {share.core_percent} percent and {share.memory_mib} MiB of GPU {share.uuid}",
+            identity,
+        )
+
+
+def devices_of(pod: Mapping[str, Any], container: str) -> frozenset[str] | None:
+    """Returns the uuids that a pod's allocation gives to a container; None where it has none that can be read."""
+    try:
+        allocation = _allocation(pod["metadata"], identity_of(pod))
+    except PlacementRefusedError:
+        return None
+    return frozenset(device.uuid for each in allocation.containers if each.name == container for device in each.devices)
+
+
 def gpus_of(container: Mapping[str, Any]) -> int:
     """Returns the number of GPUs in a container's limits; 0 where it is not a whole number."""
+    return _amount(container, names.GPU)
+
+
+def _amount(container: Mapping[str, Any], resource: str) -> int:
     limits = (container.get("resources") or {}).get("limits") or {}
     try:
-        return parse_count(limits.get(names.GPU, 0))
+        return parse_count(limits.get(resource, 0))
     except QuantityError:
         return 0
 
@@ -188,6 +245,26 @@ def _allocation(metadata: Mapping[str, Any], identity: tuple[str, str, str]) -> 
         return decode(text)
     except AllocationError as error:
         raise PlacementRefusedError(Cause.BAD_ALLOCATION, str(error), identity) from error
+
+
+def is_live(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has not ended."""
+    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+
+
+def _is_unlisted(pod: Mapping[str, Any], gpus: int) -> bool:
+    """Whether a pod is left out of the kubelet's list and an init container with so many GPUs may be next to start.
+
+    The kubelet lists no init container that is not a sidecar, so such a pod is listed only with other GPU containers.
+    """
+    completed = _completed(pod)
+    init = pod["spec"].get("initContainers") or []
+    listed = [*pod["spec"]["containers"], *(container for container in init if is_native_sidecar(container))]
+    return (
+        is_live(pod)
+        and not any(gpus_of(container) for container in listed)
+        and any(gpus_of(container) == gpus and container["name"] not in completed for container in init)
+    )
 
 
 def _completed(pod: Mapping[str, Any]) -> frozenset[str]:

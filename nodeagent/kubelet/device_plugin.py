@@ -42,7 +42,7 @@ class Offered:
 
 
 class Slots:
-    """The slots that are offered to the kubelet; followers get each change."""
+    """The slots that are offered to the kubelet. Each call of ListAndWatch follows them and gets each change."""
 
     def __init__(self, offered: Offered) -> None:
         self._changed = threading.Condition()
@@ -58,7 +58,7 @@ class Slots:
                 self._changed.notify_all()
 
     def wake(self) -> None:
-        """Wakes all followers, so that they check whether they are to end."""
+        """Wakes all calls that follow the slots, so that each checks whether it is to end."""
         with self._changed:
             self._changed.notify_all()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 from fairgpu.inventory import MAX_SLOTS, Device, Inventory, Link
 from nodeagent.containers.cdi_spec import VendorSpecError, vendor_edits
 from nodeagent.driver_figures import DriverSample
+from nodeagent.faults import Faults
 from nodeagent.nvml import Nvml
 from nodeagent.offer import Edits, Fault, Offer, fenced, xid_fault
 
@@ -24,6 +26,8 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 LARGEST_SPEC = 4 << 20
 MIB = 1 << 20
 EVENT_MILLISECONDS = 1000
+REGISTER_SECONDS = 30.0
+"""The time after which a GPU that could not be followed is tried once more."""
 MOST_LINKS = 18
 """The most NVLinks of one GPU (NVML's NVML_NVLINK_MAX_LINKS)."""
 TIERS = ((10, Link.ONE_SWITCH), (20, Link.SWITCHES), (40, Link.NODE))
@@ -49,6 +53,7 @@ class Nvidia:
 
     def __init__(
         self,
+        faults: Faults,
         folders: Sequence[Path] = SPEC_FOLDERS,
         recover_seconds: float = 600.0,
         pci_devices: Path = PCI_DEVICES,
@@ -60,12 +65,13 @@ class Nvidia:
         self._clock = clock
         self._opened: Any = None
         self._known: dict[int, Found] = {}
-        self._faults: dict[str, Fault] = {}
-        self._double_bit_errors: dict[str, int] = {}
+        self._faults = faults
         self._samplers: dict[str, Nvml] = {}
 
     def offer(self) -> Offer:
-        """Reads the GPUs and the toolkit's specs. A known GPU that no longer answers is fenced.
+        """Reads the GPUs and the toolkit's specs.
+
+        A known GPU that no longer answers is fenced. One that has not answered since the agent started is withheld.
 
         Raises:
             OSError: NVML does not answer; the message contains NVML's.
@@ -78,6 +84,7 @@ class Nvidia:
             self._opened = None
             raise OSError(f"NVML: {error}") from error
         handles: dict[int, Any] = {}
+        unknown: dict[str, str] = {}
         for index in range(count):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -87,6 +94,8 @@ class Nvidia:
             except nvml.NVMLError as error:
                 if index in self._known:
                     self._fault(self._known[index].uuid, f"it does not answer: {error}")
+                else:
+                    unknown[f"number {index}"] = f"it does not answer: {error}"
         tiers = {
             (self._known[one].uuid, self._known[two].uuid): _link(
                 nvml, handles[one], handles[two], self._known[two].pci
@@ -97,9 +106,10 @@ class Nvidia:
         }
         found_now = [self._known[index] for index in sorted(self._known)]
         offer = offered(driver, found_now, tiers, list(read_specs(self._folders)))
-        now = self._clock()
-        devices = tuple(fenced(device, self._faults, now, self._recover_seconds) for device in offer.inventory.devices)
-        return replace(offer, inventory=replace(offer.inventory, devices=devices))
+        now, faults = self._clock(), self._faults.by_uuid()
+        devices = tuple(fenced(device, faults, now, self._recover_seconds) for device in offer.inventory.devices)
+        inventory = replace(offer.inventory, devices=devices)
+        return replace(offer, inventory=inventory, withheld={**offer.withheld, **unknown})
 
     def sample(self, uuid: str) -> DriverSample:
         """Returns NVML's present figures of one GPU and of the processes on it.
@@ -117,20 +127,30 @@ class Nvidia:
             OSError: this driver reports no events; `offer` reads the counters.
         """
         nvml = self._library()
-        kinds = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
         try:
             events = nvml.nvmlEventSetCreate()
-            for index in range(nvml.nvmlDeviceGetCount()):
-                nvml.nvmlDeviceRegisterEvents(nvml.nvmlDeviceGetHandleByIndex(index), kinds, events)
         except nvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
+        try:
+            self._follow(nvml, events, goes_on, changed)
+        except nvml.NVMLError as error:
+            raise OSError(f"NVML: {error}") from error
+        finally:
+            with suppress(nvml.NVMLError):
+                nvml.nvmlEventSetFree(events)
+
+    def _follow(self, nvml: Any, events: Any, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
+        """Notes the events of all GPUs that take part; one that did not is asked again at an interval."""
+        followed: set[int] = set()
+        asked = float("-inf")
         while goes_on():
+            if self._clock() - asked >= REGISTER_SECONDS:
+                asked = self._clock()
+                _register(nvml, events, followed)
             try:
                 event = nvml.nvmlEventSetWait_v2(events, EVENT_MILLISECONDS)
             except nvml.NVMLError_Timeout:
                 continue
-            except nvml.NVMLError as error:
-                raise OSError(f"NVML: {error}") from error
             self._note_event(nvml, event)
             changed()
 
@@ -144,7 +164,7 @@ class Nvidia:
             return
         fault = xid_fault(int(event.eventData), self._clock())
         if fault is not None:
-            self._faults[uuid] = fault
+            self._faults.note(uuid, fault)
 
     def _look_for_faults(self, nvml: Any, handle: Any, found: Found) -> None:
         """Reads faults from the GPU's own counters, also those from before this process."""
@@ -161,12 +181,10 @@ class Nvidia:
             )
         except nvml.NVMLError:
             return  # it counts none
-        if errors > self._double_bit_errors.setdefault(found.uuid, errors):
-            self._double_bit_errors[found.uuid] = errors
-            self._fault(found.uuid, "a double-bit ECC error")
+        self._faults.note_double_bit_errors(found.uuid, errors, Fault("a double-bit ECC error", self._clock()))
 
     def _fault(self, uuid: str, why: str) -> None:
-        self._faults[uuid] = Fault(why, self._clock())
+        self._faults.note(uuid, Fault(why, self._clock()))
 
     def _library(self) -> Any:
         if self._opened is None:
@@ -244,6 +262,25 @@ def read_specs(folders: Iterable[Path]) -> Iterable[Mapping[str, Any]]:
                 continue
             if isinstance(document, dict) and document.get("kind") == KIND:
                 yield document
+
+
+def _register(nvml: Any, events: Any, followed: set[int]) -> None:
+    """Adds the GPUs that are not followed yet to a set of events; one that is lost keeps no other out.
+
+    Raises:
+        NVMLError: no GPU can be followed.
+    """
+    kinds = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
+    failed = None
+    for index in range(nvml.nvmlDeviceGetCount()):
+        if index not in followed:
+            try:
+                nvml.nvmlDeviceRegisterEvents(nvml.nvmlDeviceGetHandleByIndex(index), kinds, events)
+                followed.add(index)
+            except nvml.NVMLError as error:
+                failed = error
+    if failed is not None and not followed:
+        raise failed
 
 
 def tier(level: int) -> Link:

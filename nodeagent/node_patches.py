@@ -1,8 +1,8 @@
-"""Computes the node's capacity of FairGPU's resources beside the device plugin's slots. Pure.
+"""Decides what the agent writes on its Node: the inventory, the capacity of FairGPU's resources, and no startup taint.
 
-The kubelet makes `allocatable` of `status.capacity` at each sync. A kubelet that restarts admits its running pods again
-against it and fails those that no longer fit: so the capacity is never less than what the pods hold, even where a GPU
-has failed.
+The capacity is that of the resources beside the device plugin's slots. The kubelet makes `allocatable` of
+`status.capacity` at each sync. A kubelet that restarts admits its running pods again against it and fails those that no
+longer fit: so the capacity is never less than what the pods hold, even where a GPU has failed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,46 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fairgpu import names
+from fairgpu import inventory, names
 from fairgpu.demand import is_native_sidecar, peak
-from fairgpu.inventory import Device, Health
+from fairgpu.inventory import Device, Health, Inventory
 from fairgpu.quantity import QuantityError, parse_count
 
 RESOURCES = (names.GPU_CORE, names.GPU_MEMORY, names.GPU_MEMORY_PERCENTAGE)
 ENDED = ("Succeeded", "Failed")
+
+
+def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> dict[str, Any] | None:
+    """Returns a merge patch that writes the inventory to the Node; None where it is there already.
+
+    Raises:
+        InventoryError: the inventory is too large for an annotation.
+    """
+    text = inventory.encode(offered)
+    if (node["metadata"].get("annotations") or {}).get(names.INVENTORY) == text:
+        return None
+    return {"metadata": {"annotations": {names.INVENTORY: text}}}
+
+
+def status_patch(
+    node: Mapping[str, Any], offered: Inventory, pods: Iterable[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Returns a merge patch that writes the capacity to the Node; None where it is there already."""
+    wrong = changes(capacity(offered.devices, pods), node.get("status") or {})
+    return {"status": {"capacity": wrong}} if wrong else None
+
+
+def taint_patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns a merge patch that removes the startup taint; None where there is none, or the node offers no GPU yet.
+
+    The patch names the Node's version: a list of taints is replaced whole, and others write it as well.
+    """
+    taints = (node.get("spec") or {}).get("taints") or []
+    left = [taint for taint in taints if taint.get("key") != names.STARTUP_TAINT]
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    if left == taints or any(str(allocatable.get(name, "0")) == "0" for name in (names.GPU, names.GPU_CORE)):
+        return None
+    return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": left or None}}
 
 
 def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -1,0 +1,93 @@
+"""Finds other offers of this node's GPUs, which would be given out twice: other plugins' resources, and ResourceSlices.
+
+NVIDIA's driver for Dynamic Resource Allocation offers a node's GPUs by ResourceSlices that name the node
+(https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.reflector import Collection
+
+RESOURCES: Final = (
+    "nvidia.com/gpu",
+    "nvidia.com/gpu.shared",
+    "volcano.sh/vgpu-number",
+    "volcano.sh/vgpu-memory",
+    "volcano.sh/gpu-memory",
+    "volcano.sh/gpu-number",
+    "aliyun.com/gpu-mem",
+    "aliyun.com/gpu-count",
+)
+RESOURCE_PREFIXES: Final = ("nvidia.com/mig-",)
+DRIVER: Final = "gpu.nvidia.com"
+GROUP: Final = "/apis/resource.k8s.io"
+
+
+def foreign_resources(node: Mapping[str, Any]) -> list[str]:
+    """Returns the resources by which another plugin offers this node's GPUs."""
+    said = (node.get("status") or {}).get("capacity") or {}
+    return sorted(
+        name
+        for name, amount in said.items()
+        if (name in RESOURCES or name.startswith(RESOURCE_PREFIXES)) and str(amount) != "0"
+    )
+
+
+def slices_of(api: KubernetesAPI, node: str) -> Collection | None:
+    """Returns the ResourceSlices of this node's GPUs; None where the cluster has no such API.
+
+    Raises:
+        ApiError: the API server does not say whether it has the API.
+    """
+    try:
+        version = str(api.get(GROUP)["preferredVersion"]["version"])
+    except ApiError as error:
+        if error.not_found:
+            return None
+        raise
+    selectors = {"fieldSelector": f"spec.nodeName={node},spec.driver={DRIVER}"}
+    return Collection(f"{GROUP}/{version}/resourceslices", selectors, _read)
+
+
+def _read(item: Json) -> Json:
+    return {"metadata": {"name": item["metadata"]["name"]}}
+
+
+class ForeignSlices:
+    """The ResourceSlices by which another driver offers this node's GPUs, kept current by `reflect`."""
+
+    def __init__(self, changed: Callable[[], None], failed: Callable[[ApiError], None]) -> None:
+        self._changed = changed
+        self._failed = failed
+        self._names: frozenset[str] = frozenset()
+        self.known = threading.Event()
+        """Set once the whole collection was read, or the cluster has none."""
+
+    @property
+    def offers(self) -> list[str]:
+        """Returns the offers of the node's GPUs by ResourceSlices, as a person reads them; none or one."""
+        return [f"ResourceSlices of {DRIVER}"] if self._names else []
+
+    def replaced(self, items: list[Json]) -> None:
+        """Takes the whole present collection."""
+        self._names = frozenset(item["metadata"]["name"] for item in items)
+        self.known.set()
+        self._changed()
+
+    def changed(self, kind: str, item: Json) -> None:
+        """Takes one event: ADDED, MODIFIED or DELETED."""
+        name = frozenset({item["metadata"]["name"]})
+        self._names = self._names - name if kind == "DELETED" else self._names | name
+        self._changed()
+
+    def confirmed(self) -> None:
+        """Does nothing: no decision depends on the view's age."""
+
+    def failed(self, error: ApiError) -> None:
+        """Passes on that the API server did not answer; the view stays as it is."""
+        self._failed(error)

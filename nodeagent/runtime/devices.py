@@ -1,0 +1,150 @@
+"""Finds out how the runtime gives devices to containers: by its own statement, and by what it made of each container.
+
+containerd answers a verbose Status of the Container Runtime Interface with the configuration that it runs with, under
+`config` (https://github.com/containerd/containerd/blob/main/docs/cri/config.md). The configuration says whether the
+runtime applies CDI, and whether its default runtime gives GPUs by itself. Another runtime may answer with something
+else, or not at all: then nothing is known of it.
+
+The proof that a container's CDI spec was applied is the OCI configuration that the container was made from. The runtime
+keeps it on the host, where no container can change it. (A look into the container itself would prove nothing: a program
+may change what is mounted in a namespace of its own.)
+https://github.com/opencontainers/runtime-spec/blob/main/config.md#mounts
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from nodeagent.containers.records import Record
+from nodeagent.runtime.cri_pb2 import StatusRequest, StatusResponse
+
+SOCKET = Path("/run/containerd/containerd.sock")
+LIMIT_SECONDS = 5.0
+INJECTING = "nvidia-container-runtime"
+"""The name of NVIDIA's runtimes, with or without a mode behind it, which read NVIDIA_VISIBLE_DEVICES."""
+
+
+class RuntimeSilentError(Exception):
+    """The runtime does not answer; the message contains gRPC's."""
+
+
+@dataclass(frozen=True)
+class RuntimeConfiguration:
+    """The runtime's own statement of how it gives devices to containers.
+
+    Attributes:
+        applies_cdi: whether it applies the CDI specs of a folder; None where it does not say.
+        injects: the default runtime that gives GPUs by a container's environment, with its program; empty where it
+            does not.
+    """
+
+    applies_cdi: bool | None = None
+    injects: str = ""
+
+
+class RuntimeStatus:
+    """A runtime's answers, over one connection that gRPC renews."""
+
+    def __init__(self, socket: Path = SOCKET) -> None:
+        self._channel = grpc.insecure_channel(
+            f"unix://{socket}", options=[("grpc.max_reconnect_backoff_ms", 1000), ("grpc.enable_http_proxy", 0)]
+        )
+        self._status = self._channel.unary_unary(
+            "/runtime.v1.RuntimeService/Status",
+            request_serializer=StatusRequest.SerializeToString,
+            response_deserializer=StatusResponse.FromString,
+        )
+
+    def ask(self, cdi_folder: Path) -> RuntimeConfiguration:
+        """Returns the configuration that the runtime runs with.
+
+        Raises:
+            RuntimeSilentError: it does not answer in time.
+        """
+        try:
+            answer = self._status(StatusRequest(verbose=True), timeout=LIMIT_SECONDS)
+        except grpc.RpcError as error:
+            raise RuntimeSilentError(f"the runtime's Status: {error}") from error
+        return configuration(answer.info, cdi_folder)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._channel.close()
+
+
+def configuration(info: Mapping[str, str], cdi_folder: Path) -> RuntimeConfiguration:
+    """Returns what a verbose Status says; nothing is known by one of another form than containerd's."""
+    try:
+        config = json.loads(info["config"])
+        enabled, folders = config["enableCDI"], [_plain(Path(folder)) for folder in config["cdiSpecDirs"]]
+    except (ValueError, KeyError, TypeError):
+        return RuntimeConfiguration()
+    return RuntimeConfiguration(bool(enabled) and _plain(cdi_folder) in folders, _injecting(config.get("containerd")))
+
+
+def _plain(folder: Path) -> str:
+    """A folder's path where /var/run is /run."""
+    return str(folder).removeprefix("/var")
+
+
+def _injecting(containerd: Any) -> str:
+    try:
+        name = str(containerd["defaultRuntimeName"])
+        program = str(containerd["runtimes"][name]["options"]["BinaryName"])
+    except (KeyError, TypeError):
+        return ""
+    return f"{name} ({program})" if Path(program).name.startswith(INJECTING) else ""
+
+
+PROOF = "/etc/vcuda/config"
+"""A file that the CDI spec of each container with a shim mounts."""
+LARGEST = 16 << 20
+
+
+def running(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> dict[str, Record]:
+    """Returns the containers with a shim that run now, by the runtime's id."""
+    ids = {
+        (str(pod["metadata"]["uid"]), str(status["name"])): str(status["containerID"]).rpartition("/")[2]
+        for pod in pods
+        for key in ("containerStatuses", "initContainerStatuses")
+        for status in pod.get("status", {}).get(key) or []
+        if "running" in (status.get("state") or {}) and status.get("containerID")
+    }
+    keyed = ((ids.get((record.uid, record.container)), record) for record in records if not record.whole)
+    return {each: record for each, record in keyed if each}
+
+
+def is_applied(bundles: Path, container_id: str) -> bool | None:
+    """Returns whether the container was made with its CDI spec; None where the runtime keeps no configuration of it."""
+    try:
+        with (bundles / container_id / "config.json").open("rb") as file:
+            document = json.loads(file.read(LARGEST))
+        return any(mount.get("destination") == PROOF for mount in document.get("mounts") or [])
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+class Bundles:
+    """Looks at each container once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._proved: frozenset[str] = frozenset()
+        self.failed = False
+        """Whether any container was made without its CDI spec since the agent started."""
+
+    def look(self, records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
+        """Returns the containers that are newly found to have been made without their CDI specs."""
+        here = running(records, pods)
+        applied_by_id = {each: is_applied(self._folder, each) for each in here.keys() - self._proved}
+        looked_at = frozenset(each for each, applied in applied_by_id.items() if applied is not None)
+        self._proved = (self._proved & here.keys()) | looked_at
+        new = [here[each] for each, applied in applied_by_id.items() if applied is False]
+        self.failed = self.failed or bool(new)
+        return new
