@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from fairgpu import names
 from fairgpu.charging import GPU_SECOND
 from fairgpu.client.tables import table
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, list_collection
 from fairgpu.commands import CommandError
-from fairgpu.json_values import list_of, mapping
+from fairgpu.json_values import mapping, mappings
 from timekeeper.controller.state.books import controller_rules
 from timekeeper.domain.holdings import hami, nvidia, volcano
+from timekeeper.domain.holdings.claims import decide as decide_claim
+from timekeeper.domain.holdings.claims import read_slices, without_claimed
 from timekeeper.domain.holdings.deciding import decide, is_accelerator
-from timekeeper.domain.holdings.holding import Doubt
+from timekeeper.domain.holdings.holding import Decision, Doubt
 from timekeeper.domain.holdings.listed import TABLE, Listed
-from timekeeper.domain.holdings.observed import HostNode, read_bound_pod, read_host_node
+from timekeeper.domain.holdings.observed import HostNode, read_host_node
 from timekeeper.domain.pods import TERMINAL_PHASES
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.reservations import Reservation, rate_at
+from timekeeper.domain.sessions import CLAIM
+from timekeeper.mode_changes import as_document as changes_document
+from timekeeper.mode_changes import as_lines, read_changes
 from timekeeper.settings import TimekeeperSettings
-from timekeeper.sources.kubernetes import COLLECTIONS, metered_pod, slim
+from timekeeper.sources.kubernetes import (
+    CLAIMS_GROUP,
+    COLLECTIONS,
+    claims_version,
+    metered_pod,
+    read_claim_object,
+    read_slice_object,
+    slim,
+)
 
 DOUBTS: Final[Mapping[Doubt, str]] = {
     Doubt.MODEL_UNKNOWN: "no label names the model: charged at the price of `*`",
@@ -37,6 +51,10 @@ DOUBTS: Final[Mapping[Doubt, str]] = {
     Doubt.ALLOCATION_BELOW_REQUEST: "what stands on the pod is less than its request: the request counts",
     Doubt.DEVICE_UNKNOWN: "the node does not list the pod's device: the node's other devices count",
 }
+
+
+_MISSING: Final = "missing: apply the overlay again"
+_POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +87,16 @@ class Findings:
         stacks: the number of nodes of each stack.
         pods: the pods that hold GPUs, dearest first.
         waiting: the number of pods that ask for GPUs and have no node.
-        by_claim: the names of pods that hold devices by claims of Dynamic Resource Allocation alone.
+        unlisted: the drivers of Dynamic Resource Allocation whose devices are not metered.
+        policies: what is the matter with the policies and webhook rules of an installation, by policy.
     """
 
     version: str
     stacks: Mapping[str, int] = field(default_factory=dict)
     pods: tuple[HoldingPod, ...] = ()
     waiting: int = 0
-    by_claim: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
+    policies: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int) -> int:
@@ -91,53 +111,125 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
         version = str(api.get("/version").get("gitVersion", ""))
         nodes, _ = list_collection(api, Collection(COLLECTIONS["nodes"], {}, slim))
         pods, _ = list_collection(api, Collection(COLLECTIONS["pods"], {}, partial(_fields, own)))
+        claims, slices = _dynamic(api)
+        policies = _policies(api)
     except ApiError as error:
-        raise CommandError(f"the cluster cannot be read: {error}; doctor lists pods and nodes of all") from error
+        raise CommandError(
+            f"the cluster cannot be read: {error}; doctor lists pods, nodes, resource claims and resource slices of all"
+        ) from error
 
     def rate_of(reservation: Reservation) -> int:
         return rate_at(reservation, rules.prices, now, rules.charge)
 
     hosts = {_name(node): read_host_node(node) for node in nodes}
+    named = {(_namespace(claim), _name(claim)): claim for claim in claims}
+    by_resource = _holding(
+        pods, hosts, lambda pod, node: decide(without_claimed(pod, lambda: named, rules.drivers), node, own)
+    )
+    published = read_slices(item for item in slices if mapping(item.get("spec")).get("driver") in rules.drivers)
+    by_claim = (_claiming(claim, decide_claim(claim, published, rules.drivers)) for claim in claims)
+    holding = [found for found in (*by_resource, *by_claim) if found.decision.holdings]
+    drivers = frozenset(str(mapping(item.get("spec")).get("driver")) for item in slices)
     found = Findings(
         version,
-        stacks_of(hosts.values(), own),
-        tuple(sorted(_holding(pods, hosts, own, rate_of), key=lambda pod: (-pod.rate, pod.namespace, pod.name))),
+        stacks_of(hosts.values(), own) | _nodes_of_drivers(slices, rules.drivers),
+        tuple(sorted((_priced(one, rate_of) for one in holding), key=lambda pod: (-pod.rate, pod.namespace, pod.name))),
         sum(1 for pod in pods if not mapping(pod.get("spec")).get("nodeName")),
-        tuple(sorted(f"{_namespace(pod)}/{_name(pod)}" for pod in pods if pod.get("byClaimAlone"))),
+        tuple(sorted(drivers - rules.drivers)),
+        policies,
     )
-    sys.stdout.write((as_json(found) if output == "json" else as_text(found, rules.prices)) + "\n")
+    changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in found.stacks})
+    if output == "json":
+        text = json.dumps(as_document(found) | {"modes": changes_document(changes)}, indent=2)
+    else:
+        text = "\n".join([as_text(found, rules.prices), "", *as_lines(changes)])
+    sys.stdout.write(text + "\n")
     return 0
 
 
 def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
     """Returns the fields that are examined of a pod that runs or waits; None for one without a GPU."""
-    spec = mapping(pod.get("spec"))
-    if mapping(pod.get("status")).get("phase") in TERMINAL_PHASES:
-        return None
-    found = metered_pod(pod, own=own)
-    if found is None and list_of(spec.get("resourceClaims")):
-        kept = {key: value for key, value in spec.items() if key == "nodeName"}
-        return {"metadata": {"namespace": _namespace(pod), "name": _name(pod)}, "spec": kept, "byClaimAlone": True}
-    return found
+    return None if mapping(pod.get("status")).get("phase") in TERMINAL_PHASES else metered_pod(pod, own=own)
+
+
+def _dynamic(api: KubernetesAPI) -> tuple[list[Json], list[Json]]:
+    """Returns the claims and the slices of Dynamic Resource Allocation; none where the API server does not have it."""
+    try:
+        version = claims_version(api)
+    except ApiError as error:
+        if error.not_found:
+            return [], []
+        raise
+    if not version:
+        return [], []
+    claims, _ = list_collection(api, Collection(f"{CLAIMS_GROUP}/{version}/resourceclaims", {}, read_claim_object))
+    slices, _ = list_collection(api, Collection(f"{CLAIMS_GROUP}/{version}/resourceslices", {}, read_slice_object))
+    return claims, slices
+
+
+def _policies(api: KubernetesAPI) -> dict[str, str]:
+    """Returns what is the matter with each policy that is written from the settings; nothing where none is installed.
+
+    The webhook knows its settings, and says in a condition what is not as they make it.
+    """
+    found: dict[str, str] = {}
+    for name in names.RENDERED_POLICIES:
+        try:
+            found[name] = _matter(api.get(f"{_POLICIES}/{name}"))
+        except ApiError as error:
+            if error.status not in {403, 404}:
+                raise
+            found[name] = _MISSING if error.not_found else "your account may not read it"
+    return {} if set(found.values()) == {_MISSING} else {name: text for name, text in found.items() if text}
+
+
+def _matter(policy: Json) -> str:
+    """Returns what is the matter with a policy, by the webhook's condition; nothing where all is right."""
+    conditions = mappings(mapping(policy.get("status")).get("conditions"))
+    said = next((one for one in conditions if one.get("type") == names.RENDERED_CONDITION), None)
+    if said is None:
+        return "not compared with the settings yet: the webhook does so when it starts"
+    return "" if said.get("status") == "True" else str(said.get("message"))
+
+
+class _Holder(NamedTuple):
+    """A pod or a claim, and what it holds."""
+
+    namespace: str
+    name: str
+    decision: Decision
 
 
 def _holding(
-    pods: Iterable[Json], hosts: Mapping[str, HostNode], own: Mapping[str, Listed], rate_of: Any
-) -> Iterable[HoldingPod]:
+    pods: Iterable[Json], hosts: Mapping[str, HostNode], decide_on: Callable[[Json, HostNode], Decision]
+) -> Iterable[_Holder]:
     for pod in pods:
         node = mapping(pod.get("spec")).get("nodeName")
-        if not isinstance(node, str) or not node:
-            continue
-        decision = decide(read_bound_pod(pod), hosts.get(node, HostNode()), own)
-        if decision.holdings:
-            yield HoldingPod(
-                _namespace(pod),
-                _name(pod),
-                tuple(sorted({holding.way for holding in decision.holdings})),
-                tuple(sorted({holding.model or "*" for holding in decision.holdings})),
-                rate_of(Reservation((), holdings=decision.holdings)),
-                tuple(sorted(decision.doubts)),
-            )
+        if isinstance(node, str) and node:
+            yield _Holder(_namespace(pod), _name(pod), decide_on(pod, hosts.get(node, HostNode())))
+
+
+def _claiming(claim: Json, decision: Decision) -> _Holder:
+    return _Holder(_namespace(claim), CLAIM + _name(claim), decision)
+
+
+def _priced(holder: _Holder, rate_of: Callable[[Reservation], int]) -> HoldingPod:
+    decision = holder.decision
+    return HoldingPod(
+        holder.namespace,
+        holder.name,
+        tuple(sorted({holding.way for holding in decision.holdings})),
+        tuple(sorted({holding.model or "*" for holding in decision.holdings})),
+        rate_of(Reservation((), holdings=decision.holdings)),
+        tuple(sorted(decision.doubts)),
+    )
+
+
+def _nodes_of_drivers(slices: Iterable[Json], drivers: frozenset[str]) -> dict[str, int]:
+    """Returns the number of nodes with devices of each driver that is metered."""
+    specs = [mapping(item.get("spec")) for item in slices]
+    found = {(str(spec.get("driver")), str(spec.get("nodeName"))) for spec in specs if spec.get("driver") in drivers}
+    return {f"claims of {driver}": sum(1 for name, _ in found if name == driver) for driver, _ in sorted(found)}
 
 
 def stacks_of(nodes: Iterable[HostNode], own: Mapping[str, Listed]) -> dict[str, int]:
@@ -162,30 +254,33 @@ def _stack(node: HostNode, resource: str, own: Mapping[str, Listed]) -> str:
         return "hami"
     if resource.startswith(nvidia.MIG_PREFIX) or "-MIG-" in node.label(nvidia.PRODUCT):
         return "nvidia with MIG"
-    shared = resource.endswith(nvidia.SHARED_SUFFIX) or (node.number(f"{nvidia.GPU}.replicas") or 0) > 1
+    replicas = node.number(f"{nvidia.GPU}.replicas") or node.number(nvidia.GKE_CLIENTS) or 0
+    shared = resource.endswith(nvidia.SHARED_SUFFIX) or replicas > 1
     return "nvidia with shared GPUs" if shared else "nvidia"
 
 
-def as_text(found: Findings, prices: Prices) -> str:
+def as_text(findings: Findings, prices: Prices) -> str:
     """Returns the findings for people: the stacks, what each namespace's pods cost, and what is charged by a rule."""
-    lines = [f"Kubernetes {found.version}", ""]
-    lines += [table(["stack", "nodes"], [[name, str(count)] for name, count in sorted(found.stacks.items())])]
-    rows = _by_namespace(found.pods)
+    lines = [f"Kubernetes {findings.version}", ""]
+    lines += [table(["stack", "nodes"], [[name, str(count)] for name, count in sorted(findings.stacks.items())])]
+    rows = _by_namespace(findings.pods)
     priced = "" if len(prices) > 1 else " (every model at price 1: name a settings file for your prices)"
     lines += ["", f"With mode: look, metered as soon as it is installed{priced}:", ""]
     lines += [table(["namespace", "stack", "model", "pods", "GPU-hours an hour"], rows)]
-    doubts = sorted({doubt for pod in found.pods for doubt in pod.doubts})
+    doubts = sorted({doubt for pod in findings.pods for doubt in pod.doubts})
     if doubts:
         lines += ["", "Charged by a rule, since labels or annotations do not state it:", ""]
     for doubt in doubts:
-        concerned = [f"{pod.namespace}/{pod.name}" for pod in found.pods if doubt in pod.doubts]
+        concerned = [f"{pod.namespace}/{pod.name}" for pod in findings.pods if doubt in pod.doubts]
         more = f" and {len(concerned) - 3} more" if len(concerned) > 3 else ""
         lines.append(f"  {DOUBTS[doubt]}: {', '.join(concerned[:3])}{more}")
-    if found.waiting:
-        lines += ["", f"{found.waiting} pods wait for a node, which costs nothing."]
-    if found.by_claim:
-        text = "pods hold devices by resource claims alone, which are not metered, among them"
-        lines += ["", f"{len(found.by_claim)} {text} {found.by_claim[0]}."]
+    if findings.waiting:
+        lines += ["", f"{findings.waiting} pods wait for a node, which costs nothing."]
+    for name, matter in findings.policies.items():
+        lines += ["", f"The policy {name}: {matter}."]
+    if findings.unlisted:
+        text = "cost nothing. Where their devices are accelerators, list them in timekeeper.other_stacks.drivers."
+        lines += ["", f"Resource claims of the drivers {', '.join(findings.unlisted)} {text}"]
     return "\n".join(lines)
 
 
@@ -202,11 +297,11 @@ def _gpus(rate: int) -> str:
     return f"{rate / GPU_SECOND:.6f}".rstrip("0").rstrip(".")
 
 
-def as_json(found: Findings) -> str:
+def as_document(findings: Findings) -> dict[str, Any]:
     """Returns the findings for programs; rates are in microGPU-seconds a second, as text."""
-    document = {
-        "version": found.version,
-        "stacks": dict(found.stacks),
+    return {
+        "version": findings.version,
+        "stacks": dict(findings.stacks),
         "pods": [
             {
                 "namespace": pod.namespace,
@@ -216,12 +311,12 @@ def as_json(found: Findings) -> str:
                 "rateMicroGPUSecondsPerSecond": str(pod.rate),
                 "doubts": pod.doubts,
             }
-            for pod in found.pods
+            for pod in findings.pods
         ],
-        "waiting": found.waiting,
-        "byClaimAlone": found.by_claim,
+        "waiting": findings.waiting,
+        "unlistedDrivers": findings.unlisted,
+        "policies": dict(findings.policies),
     }
-    return json.dumps(document, indent=2)
 
 
 def _name(item: Json) -> str:

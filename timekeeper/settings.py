@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     IPvAnyNetwork,
+    PrivateAttr,
     SecretStr,
     field_validator,
     model_validator,
@@ -22,7 +23,9 @@ from pydantic import (
 
 from fairgpu.choices import MODEL
 from fairgpu.commands import CommandError
+from fairgpu.existing import Existing
 from fairgpu.models import tie
+from fairgpu.names import SYSTEM_NAMESPACES
 from fairgpu.settings import Section, SettingsError, load_settings
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.pricing import Bill
@@ -378,6 +381,66 @@ class NotificationSettings(Section):
     """The most messages that wait for a receiver; beyond it, the oldest are dropped."""
 
 
+LabelPairs = tuple[Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*/[a-zA-Z_][a-zA-Z0-9_]*$")], ...]
+
+
+class PrometheusSettings(Section):
+    """A Prometheus that knows how busy pods keep their GPUs; advisory, and no part of any bill. None without a URL."""
+
+    url: str | None = None
+    """The address of a Prometheus that knows how busy pods keep their GPUs, such as
+    https://prometheus.monitoring.svc:9090, with the path in front of `/api/v1` if there is one; or of a server with the
+    same API, such as Thanos, Mimir or VictoriaMetrics. None is asked by default."""
+    query: Annotated[str, Field(min_length=1, max_length=4000)] = (
+        "avg by (namespace, pod, exported_namespace, exported_pod, dra_claim_namespace, dra_claim_name) "
+        "(avg_over_time(DCGM_FI_DEV_GPU_UTIL[2m]))"
+    )
+    """The query whose series say how busy the GPUs of pods are; the mean of a pod's series counts. The default is for
+    NVIDIA's DCGM exporter."""
+    scale: Literal["percent", "ratio"] = "percent"
+    """The value of a GPU in full use: 100, or 1."""
+    pod_labels: Annotated[LabelPairs, Field(min_length=1, max_length=8)] = (
+        "exported_namespace/exported_pod",
+        "namespace/pod",
+    )
+    """The labels that name a pod, each as NAMESPACE_LABEL/POD_LABEL; the first pair that a series has counts."""
+    claim_labels: Annotated[LabelPairs, Field(max_length=8)] = ("dra_claim_namespace/dra_claim_name",)
+    """The labels that name a claim of Dynamic Resource Allocation, as above; they count before those of pods."""
+    token_file: Path | None = None
+    """The file with a bearer token for it, over https:// alone. Read each time."""
+    ca_file: Path | None = None
+    """The CAs of its certificate, in PEM; without it, the system's."""
+    every_seconds: Annotated[int, Field(ge=5, le=3600)] = 60
+    """The interval of queries. A figure is shown for three intervals, unless a later answer replaces it."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 10.0
+    """The longest time for a whole answer; no other job waits for it."""
+    max_answer_mib: Annotated[int, Field(ge=1, le=256)] = 16
+    """The largest answer that is read; 50,000 pods take some 10."""
+
+    @model_validator(mode="after")
+    def _is_reached(self) -> Self:
+        if self.url is None:
+            if self.model_fields_set - {"url"}:
+                unused = ", ".join(sorted(self.model_fields_set - {"url"}))
+                raise ValueError(f"url is missing, and {unused} is of no use without it")
+            return self
+        try:
+            parts = urlsplit(self.url)
+            named = parts.scheme in {"http", "https"} and parts.hostname and (parts.port is None or parts.port)
+        except ValueError:
+            named = False
+        if not named or not self.url.isascii() or not self.url.isprintable() or " " in self.url:
+            raise ValueError(f"url is {self.url!r}: write http:// or https://, a host, and perhaps a port and a path")
+        if parts.username or parts.password:
+            raise ValueError("url holds a user or a password, which logs would show: write a token into `token_file`")
+        if parts.query or parts.fragment:
+            raise ValueError("url holds a query or a fragment: write the query into `query`")
+        for name in ("token_file", "ca_file"):
+            if parts.scheme == "http" and getattr(self, name) is not None:
+                raise ValueError(f"{name} is named and url begins with http://, without TLS: write https://")
+        return self
+
+
 class ResourceSetting(Section):
     """A resource of an accelerator that FairGPU does not know."""
 
@@ -399,14 +462,18 @@ class OtherStacksSettings(Section):
     """Further resources by name, such as example.com/npu, each with any of parts (the units of a whole device),
     devices (a resource or label of the node that counts its devices), model_labels and model. A line for a resource
     that FairGPU knows counts more than what it knows."""
+    drivers: list[str] = Field(default_factory=list)
+    """Further drivers of Dynamic Resource Allocation whose devices are accelerators, such as npu.example.com. Claims of
+    a driver that is neither listed here nor known to FairGPU cost nothing."""
 
 
 class TimekeeperSettings(Section):
     """All of the timekeeper's settings."""
 
-    mode: Literal["share", "look"] = "share"
-    """share: FairGPU places GPU pods and gives them their devices; look: it meters the pods of the stacks that are
-    there, reads budgets from the ConfigMap fairgpu-budgets, and writes nothing outside its namespace."""
+    mode: Literal["share", "account", "look"] = "share"
+    """share: FairGPU places GPU pods and gives them their devices; account: it meters what pods hold by other stacks as
+    well, for a cluster that has any namespace of the mode account; look: it meters those pods, reads budgets from the
+    ConfigMap fairgpu-budgets, and writes nothing outside its namespace."""
 
     folder: Path | None = None
     """Standalone mode: the folder that stands in for a cluster. Served on loopback alone."""
@@ -419,7 +486,25 @@ class TimekeeperSettings(Section):
     export: ExportSettings = ExportSettings()
     jobs: JobsSettings = JobsSettings()
     notifications: NotificationSettings = NotificationSettings()
+    prometheus: PrometheusSettings = PrometheusSettings()
     other_stacks: OtherStacksSettings = OtherStacksSettings()
+    _existing: Existing = PrivateAttr(default_factory=Existing)
+
+    @property
+    def existing(self) -> Existing:
+        """The section `existing`, which the webhook reads, too."""
+        return self._existing
+
+    @property
+    def gives_classes(self) -> bool:
+        """Whether all GPU pods get the priority class of their budget's state, unless they name one of their own."""
+        return self.mode != "account" or self._existing.classes != "never"
+
+    def beside(self, existing: Existing) -> TimekeeperSettings:
+        """Returns these settings beside another section `existing`."""
+        copied = self.model_copy()
+        copied._existing = existing  # noqa: SLF001 - its own
+        return copied
 
     @property
     def own_resources(self) -> dict[str, Listed] | None:
@@ -431,11 +516,17 @@ class TimekeeperSettings(Section):
             for name, line in self.other_stacks.resources.items()
         }
 
+    @property
+    def overhead_namespaces(self) -> frozenset[str]:
+        """The namespaces that are charged to the account overhead; none where pods of other stacks are not metered."""
+        return frozenset() if self.mode == "share" else SYSTEM_NAMESPACES.union(self.existing.left_alone)
+
 
 class Settings(Section):
     """The sections of the settings file that the timekeeper reads."""
 
     timekeeper: TimekeeperSettings = TimekeeperSettings()
+    existing: Existing = Existing()
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> TimekeeperSettings:
@@ -445,6 +536,7 @@ def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = U
         CommandError: a setting is invalid.
     """
     try:
-        return load_settings(Settings, environ, file or (usual if usual.exists() else None)).timekeeper
+        read = load_settings(Settings, environ, file or (usual if usual.exists() else None))
     except SettingsError as error:
         raise CommandError(str(error)) from error
+    return read.timekeeper.beside(read.existing)

@@ -15,6 +15,8 @@ from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Receive, Scope, Send
 from fairgpu.serving.probes import build_probes
 from timekeeper.api.dependencies import Dependencies
+from timekeeper.api.gpu_feed import PREFIX, GPURoute, GPUWatches
+from timekeeper.api.gpu_objects import KINDS
 from timekeeper.api.problems import guarded
 from timekeeper.api.report_route import ReportRoute
 from timekeeper.api.routes import build_flask
@@ -93,7 +95,7 @@ REVIEW_THREADS = 8
 
 
 class Loop:
-    """Returns the event loop of a worker, once the worker has started."""
+    """The event loop of a worker: a call returns it, once the worker has started."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -162,11 +164,11 @@ def _among(text: str, networks: Sequence[Network]) -> bool:
 
 def _address(text: str) -> str | None:
     try:
-        found = ipaddress.ip_address(text.strip())
+        address = ipaddress.ip_address(text.strip())
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
 
 
 def build_application(
@@ -175,8 +177,12 @@ def build_application(
     read_changes: ReadChanges,
     loop: Loop,
     trusted_proxies: Sequence[Network] = (),
+    gpus: GPUWatches | None = None,
 ) -> RestApplication:
-    """Builds the ASGI application of a worker; the thread that follows the states starts and ends with it."""
+    """Builds the ASGI application of a worker; the thread that follows the states starts and ends with it.
+
+    Without `gpus` there is no cluster whose GPUs could be shown.
+    """
     measures = parts.measures
     reviews = ThreadPoolExecutor(REVIEW_THREADS, "access-reviews")
     lifecycle.on_stop(lambda: reviews.shutdown(wait=False, cancel_futures=True))
@@ -187,6 +193,10 @@ def build_application(
     hot = {
         ("POST", "/v1/reports"): guarded(report, measures),
         ("GET", "/v1/states"): guarded(StatesRoute(parts.access, parts.feed, measures, reviews), measures),
+        **{
+            ("GET", f"{PREFIX}{kind}"): guarded(GPURoute(kind, gpus, parts.access, measures, reviews), measures)
+            for kind in KINDS
+        },
         **page_routes(parts.assets),
     }
 
@@ -201,6 +211,8 @@ def build_application(
 
     lifecycle.run_thread("follow-states", lambda: follow(read, deliver, lifecycle.ending.wait))
     lifecycle.on_drain(parts.feed.end)
+    if gpus is not None:
+        lifecycle.on_drain(gpus.end)
     served = Application(lifecycle, hot, build_flask(parts), WSGI_THREADS, immediate=probes)
     return RestApplication(served, loop, trusted_proxies)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Literal
 
 from fairgpu.states import BudgetState
 from timekeeper.api.models import Answer, Money, Rate, moment, money, rate
 from timekeeper.domain.forecast import Burn, lasts_until
-from timekeeper.domain.money import Currency
+from timekeeper.domain.money import GPU_SECOND, Currency
 from timekeeper.domain.timestamps import to_datetime
+from timekeeper.ledger.present_use import NamespaceUse
 from timekeeper.ledger.totals import Summary
 
 
@@ -70,13 +73,25 @@ class GraceAnswer(Answer):
     ends: datetime | None
 
 
+class BudgetUseAnswer(Answer):
+    """The GPUs of a budget's pods that are busy now, of those `known` to the source; advisory, and no part of any bill.
+
+    Both are numbers of GPUs without prices. `source` measured them, and `at` is the time of its answer.
+    """
+
+    busy: float
+    known: float
+    at: datetime
+    source: Literal["prometheus"] = "prometheus"
+
+
 class BudgetAnswer(Answer):
     """A budget in its present period. `available` and `remaining` are null where nothing limits the spending.
 
     `currency` and `costs` are null where the admin has set no currency.
     `state` is what pods meet; `computedState` what they would meet if it were enforced. `committed` is what
     admitted pods may still spend, where `admission` is safe. `expiring` are the grants that expire on their own,
-    the soonest first. `grace` is null but for a budget that is in it.
+    the soonest first. `grace` is null but for a budget that is in it. `presentUse` is null where none is known.
     """
 
     name: str
@@ -98,6 +113,7 @@ class BudgetAnswer(Answer):
     grace: GraceAnswer | None = None
     currency: CurrencyAnswer | None = None
     costs: CostsAnswer | None = None
+    presentUse: BudgetUseAnswer | None = None  # noqa: N815 - the wire's name
 
 
 class NamespaceAnswer(Answer):
@@ -120,8 +136,13 @@ def currency_answer(currency: Currency | None) -> CurrencyAnswer | None:
     return None if currency is None else CurrencyAnswer(code=currency.code, perGpuHour=float(currency.per_gpu_hour))
 
 
-def budget_answer(figures: Summary, now: int, currency: Currency | None = None) -> BudgetAnswer:
-    """Converts a budget's figures to the answer at an instant (nanoseconds since 1970), with costs in a currency."""
+def budget_answer(
+    figures: Summary, now: int, currency: Currency | None = None, uses: Mapping[str, NamespaceUse] | None = None
+) -> BudgetAnswer:
+    """Converts a budget's figures to the answer at an instant (nanoseconds since 1970), with costs in a currency.
+
+    `uses` is the present use of namespaces, by name.
+    """
     available = figures.available
     return BudgetAnswer(
         name=figures.name,
@@ -145,10 +166,18 @@ def budget_answer(figures: Summary, now: int, currency: Currency | None = None) 
             for credit, left in figures.expiring
         ],
         grace=_grace(figures),
+        presentUse=_present_use([uses[name] for name in figures.namespaces if name in uses] if uses else []),
         forecast=ForecastAnswer(
             lastHour=_stretch(figures.burns.hour, figures, now), lastDay=_stretch(figures.burns.day, figures, now)
         ),
     )
+
+
+def _present_use(uses: Sequence[NamespaceUse]) -> BudgetUseAnswer | None:
+    if not uses:
+        return None
+    busy, known = (sum(rates) / GPU_SECOND for rates in zip(*((use.busy, use.known) for use in uses), strict=True))
+    return BudgetUseAnswer(busy=busy, known=known, at=to_datetime(min(use.at for use in uses)))
 
 
 def _grace(figures: Summary) -> GraceAnswer | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import redis
 from flask import request
@@ -47,6 +48,7 @@ class Dependencies:
         asking: bounds a caller's concurrent queries about all namespaces.
         closed_days: caches the sums of closed days.
         currency: the currency of amounts beside GPU-hours; None for none.
+        present_use: the source that knows how busy pods keep their GPUs; None where none is configured.
         exported: months that the store no longer holds; None where none are exported.
     """
 
@@ -68,6 +70,7 @@ class Dependencies:
     asking: Asking
     closed_days: ClosedDays
     currency: Currency | None = None
+    present_use: Literal["prometheus"] | None = None
     exported: ExportedMonths | None = None
 
 

@@ -70,17 +70,17 @@ class ExportedMonths:
         """
         if window.start >= self.kept_from(now):
             return
-        known = exports.load(self._client)
+        records = exports.load(self._client)
         names = self._names(month_at(window.start))
         first, last = max(window.start, 0), min(window.end, self.kept_from(now)) - HOUR
-        earliest = min([*names, *known.written], default="9999-12")
+        earliest = min([*names, *records.written], default="9999-12")
         wanted = months_between(max(month_at(first), earliest), month_at(last))
         if len(wanted) > MOST_MONTHS:
             allowed = f"one with at most {MOST_MONTHS} months from before {month_at(self.kept_from(now))}"
             raise invalid("window", f"one with {len(wanted)}", allowed)
         for month in wanted:
             mine = {account for account, there in held if there == month}
-            for account, use in self._month(month, known, names, mine):
+            for account, use in self._month(month, records, names, mine):
                 sums.add(account, use, only)
 
     def kept_from(self, now: int) -> int:
@@ -88,21 +88,21 @@ class ExportedMonths:
         return month_start(now, -self._retention_months)
 
     def _month(
-        self, month: str, known: Exports, names: frozenset[str], mine: Collection[str]
+        self, month: str, exports: Exports, names: frozenset[str], mine: Collection[str]
     ) -> Iterator[tuple[str, Use]]:
-        written = known.written.get(month)
+        written = exports.written.get(month)
         if written is None and month not in names:
             # The store drops no month before it is exported, so a missing file means that both were lost.
             if not mine and month < max(names, default=""):
                 raise MonthUnavailableError(month, "the file is missing between others")
             return
-        if mine and (written is None or (written.adopted and not known.is_confirmed(month))):
+        if mine and (written is None or (written.adopted and not exports.is_confirmed(month))):
             raise MonthUnavailableError(month, "the file and the store say different things")
         try:
             rows = document.read(self._body(month, written))
-            for account, found in groupby(rows, key=lambda row: row[0]):
+            for account, rows_of_account in groupby(rows, key=lambda row: row[0]):
                 if account not in mine:
-                    yield account, _use(row for _, row in found)
+                    yield account, _use(row for _, row in rows_of_account)
         except (ExportError, DocumentError) as error:
             raise MonthUnavailableError(month, str(error)) from error
 
@@ -135,12 +135,12 @@ class ExportedMonths:
             if self._listed is not None and self._clock() - self._listed[0] < LISTED_SECONDS:
                 return self._listed[1]
         try:
-            found = frozenset(filter(None, map(month_named, self._destination.names())))
+            names = frozenset(filter(None, map(month_named, self._destination.names())))
         except ExportError as error:
             raise MonthUnavailableError(month, str(error)) from error
         with self._lock:
-            self._listed = (self._clock(), found)
-        return found
+            self._listed = (self._clock(), names)
+        return names
 
 
 def held_before(account: str, use: Use, before: int) -> set[tuple[str, str]]:

@@ -6,7 +6,7 @@ Amounts are microGPU-seconds, rates microGPU-seconds a second, instants nanoseco
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
@@ -15,9 +15,10 @@ import structlog
 
 from timekeeper.domain.charges import rate_now
 from timekeeper.domain.sessions import Session
-from timekeeper.ledger import keys, reading
+from timekeeper.ledger import keys, present_use, reading
 from timekeeper.ledger.client import readable_answers
 from timekeeper.ledger.entries import LedgerEntry
+from timekeeper.ledger.present_use import NamespaceUse, PresentUse
 from timekeeper.ledger.totals import Summary, SummaryError, decode_summary
 
 READ_AT_ONCE = 1000
@@ -43,6 +44,7 @@ class SessionFigures:
         amount: its cost in the present period of its account.
         reported_at: the instant of its pod's last report; None for none.
         used: the GPU time that its containers used, by its reports; None where there are none.
+        present_use: how busy its GPUs are by Prometheus; None where that is not known, or its pod reports itself.
     """
 
     session: Session
@@ -51,6 +53,7 @@ class SessionFigures:
     amount: int
     reported_at: int | None
     used: int | None = None
+    present_use: PresentUse | None = None
 
 
 class Book:
@@ -97,6 +100,11 @@ class Book:
         """Whether a budget's ledger holds a GPUGrant or a GPUCorrection of this name."""
         names = keys.AccountKeys(account)
         return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
+
+    def present_use(self, budgets: Sequence[Summary]) -> dict[str, NamespaceUse]:
+        """Returns the present use of the namespaces of budgets, by name, where it is known."""
+        names = sorted({name for budget in budgets for name in budget.namespaces})
+        return present_use.of_namespaces(self._client, names, self._now())
 
     def spent_in_period_of(self, account: str, instant: int) -> int | None:
         """Returns the amount spent in the period that holds an instant; None where the ledger has no such period."""
@@ -163,7 +171,10 @@ class Book:
         for session, account in page:
             figures.hget(keys.AccountKeys(account).amounts(int(periods[account] or 0)), session.uid)
             figures.hmget(keys.report(session.uid), ["at", "used"])
+        if page:
+            figures.hmget(keys.PRESENT_USE, [session.uid for session, _ in page])
         answers = readable_answers(figures.execute(raise_on_error=False))
+        shares = (answers.pop() if page else None) or [None] * len(page)
         reports = [(None, None) if answer is None else answer for answer in answers[1::2]]
         now = self._now()
         return [
@@ -174,8 +185,9 @@ class Book:
                 amount=0 if text is None else reading.amount_or_mark(text).amount,
                 reported_at=reading.whole(at),
                 used=reading.whole(used),
+                present_use=present_use.shown(share, now) if at is None else None,
             )
-            for (session, account), text, (at, used) in zip(page, answers[::2], reports, strict=True)
+            for (session, account), text, (at, used), share in zip(page, answers[::2], reports, shares, strict=True)
         ]
 
 

@@ -26,7 +26,7 @@ LOOP_SECONDS = 20.0
 
 
 def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
-    """Adds the three routes of FairGPU's ancestor."""
+    """Adds the legacy API: `GET /budget/{ns}`, `POST /budget/{ns}/report` and `POST /budget/{ns}/increase`."""
 
     @app.get("/budget/<namespace>")
     def ancestor_budget(namespace: str) -> Response:

@@ -25,6 +25,11 @@ class Measures:
             "Clients that wait for a state to change.",
             multiprocess_mode="livesum",
         )
+        self.gpu_watches = Gauge(
+            "fairgpu_timekeeper_gpu_watches",
+            "Open watches of GPUNodes and GPUPods.",
+            multiprocess_mode="livesum",
+        )
         self.states_read = Gauge(
             "fairgpu_timekeeper_states_read_timestamp_seconds",
             "When the store was last asked for the states and answered, in the worker where that is longest ago.",

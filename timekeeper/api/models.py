@@ -234,11 +234,27 @@ class LedgerAnswer(Answer):
     cursor: str
 
 
+class PresentUseAnswer(Answer):
+    """The part of the GPUs that a pod holds which is busy now, in percent; advisory, and no part of any bill.
+
+    `source` measured it and `at` is the time of its answer. Of a GPU that pods share it is the whole GPU's figure where
+    the source has none for each pod.
+    """
+
+    percent: float
+    at: datetime
+    source: Literal["prometheus"] = "prometheus"
+
+
 class SessionAnswer(Answer):
     """A pod's reservation on the meter; `end` is null while it runs, `amount` is that of the present period.
 
+    The allocation of a claim of Dynamic Resource Allocation is one session, whose `pod` is `resourceclaim/` and the
+    claim's name; `heldIdle` is true while no pod reserves it. `chargedByRule` has the causes for which the cluster's
+    objects do not state what a pod holds by another stack, such as `model-unknown`: it is charged by a rule.
+
     `used` is the GPU time that its containers used, by its reports over all starts of its sidecar; null before the
-    first report. It is not money.
+    first report. It is not money. `presentUse` is there where the pod has no reports and Prometheus knows it.
     """
 
     uid: str
@@ -252,13 +268,20 @@ class SessionAnswer(Answer):
     amount: Money
     used: Money | None
     reportedAt: datetime | None  # noqa: N815 - the wire's name
+    heldIdle: bool  # noqa: N815 - the wire's name
+    chargedByRule: list[str]  # noqa: N815 - the wire's name
+    presentUse: PresentUseAnswer | None  # noqa: N815 - the wire's name
 
 
 class SessionsAnswer(Answer):
-    """A page of open sessions; `cursor` is null on the last page."""
+    """A page of open sessions; `cursor` is null on the last page.
+
+    `presentUseFrom` says where the sessions' present use comes from; null where the admin has configured nothing.
+    """
 
     sessions: list[SessionAnswer]
     cursor: str | None
+    presentUseFrom: Literal["prometheus"] | None  # noqa: N815 - the wire's name
 
 
 class GrantAnswer(Answer):
@@ -332,6 +355,136 @@ class StatesAnswer(Answer):
     charge: ChargeAnswer = ChargeAnswer()
 
 
+class GPUFigures(Answer):
+    """A part of one GPU: its time in percent, its memory, and the containers that run on it at a time."""
+
+    corePercent: int  # noqa: N815 - the wire's name
+    memoryMiB: int  # noqa: N815 - the wire's name
+    containers: int
+
+
+class GPUHolder(GPUFigures):
+    """A pod's part of one GPU."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class GPUOfNode(Answer):
+    """A GPU that a node offers, and what pods hold of it; `why` says why a fenced one takes no new containers."""
+
+    uuid: str
+    model: str
+    memoryMiB: int  # noqa: N815 - the wire's name
+    numa: int | None
+    pci: str
+    health: Literal["ok", "fenced"]
+    why: str | None
+    held: GPUFigures
+    pods: list[GPUHolder]
+
+
+class GPUNodeStatus(Answer):
+    """The GPUs of a node; `fault` says why its inventory is invalid."""
+
+    fault: str | None
+    vendor: str | None = None
+    driver: str | None = None
+    slots: int | None = None
+    devices: list[GPUOfNode]
+
+
+class ObjectMetadata(Answer):
+    """An object's name, and the resourceVersion from which a watch goes on."""
+
+    resourceVersion: str  # noqa: N815 - the wire's name
+    name: str
+    namespace: str | None = None
+    uid: str | None = None
+    creationTimestamp: str | None = None  # noqa: N815 - the wire's name
+
+
+class ListMetadata(Answer):
+    """The resourceVersion of a list."""
+
+    resourceVersion: str  # noqa: N815 - the wire's name
+
+
+class GPUNodeAnswer(Answer):
+    """A node and its GPUs."""
+
+    apiVersion: Literal["fairgpu.io/v1"]  # noqa: N815 - the wire's name
+    kind: Literal["GPUNode"]
+    metadata: ObjectMetadata
+    status: GPUNodeStatus
+
+
+class GPUNodesAnswer(Answer):
+    """The nodes that offer GPUs, by name."""
+
+    apiVersion: Literal["fairgpu.io/v1"]  # noqa: N815 - the wire's name
+    kind: Literal["GPUNodeList"]
+    metadata: ListMetadata
+    items: list[GPUNodeAnswer]
+
+
+class GPUShare(Answer):
+    """A container's share of one GPU."""
+
+    uuid: str
+    model: str
+    corePercent: int  # noqa: N815 - the wire's name
+    memoryMiB: int  # noqa: N815 - the wire's name
+
+
+class GPUContainer(Answer):
+    """A container's GPUs."""
+
+    name: str
+    devices: list[GPUShare]
+
+
+class GPUWait(Answer):
+    """A reason why a pod waits: a scheduling gate, or the words of kube-scheduler or of FairGPU's scheduler."""
+
+    by: Literal["gate", "kube-scheduler", "fairgpu"]
+    why: str
+
+
+class GPUPodStatus(Answer):
+    """A GPU pod's stage, what it holds, and why it waits; `fault` says why its allocation counts for nothing."""
+
+    stage: Literal["gated", "waits", "placed", "ended"]
+    node: str | None
+    containers: list[GPUContainer]
+    fault: str | None
+    waits: list[GPUWait]
+    priorityClass: str | None  # noqa: N815 - the wire's name
+    gang: str | None
+    reclaimAt: str | None  # noqa: N815 - the wire's name
+    evictionAt: str | None  # noqa: N815 - the wire's name
+    earmark: str | None
+
+
+class GPUPodAnswer(Answer):
+    """A pod that asks for a part of a GPU."""
+
+    apiVersion: Literal["fairgpu.io/v1"]  # noqa: N815 - the wire's name
+    kind: Literal["GPUPod"]
+    metadata: ObjectMetadata
+    status: GPUPodStatus
+
+
+class GPUPodsAnswer(Answer):
+    """The GPU pods, by namespace and name."""
+
+    apiVersion: Literal["fairgpu.io/v1"]  # noqa: N815 - the wire's name
+    kind: Literal["GPUPodList"]
+    metadata: ListMetadata
+    items: list[GPUPodAnswer]
+
+
 class AncestorBudget(Answer):
     """A namespace's budget in the ancestor's format, in GPU-hours; null where nothing limits it."""
 
@@ -341,7 +494,10 @@ class AncestorBudget(Answer):
 
 
 class AncestorVerdict(Answer):
-    """The answer to a proof of life; `terminate` is true once the pod's other containers have ended."""
+    """The answer to `POST /budget/{ns}/report` of the legacy API.
+
+    `terminate` is true once the pod's other containers have ended.
+    """
 
     terminate: bool
 
@@ -392,7 +548,7 @@ def ledger_entry(line: LedgerEntry) -> LedgerEntryAnswer:
 
 def session_answer(figures: SessionFigures) -> SessionAnswer:
     """Converts a session to its answer."""
-    session = figures.session
+    session, use = figures.session, figures.present_use
     return SessionAnswer(
         uid=session.uid,
         namespace=session.namespace,
@@ -405,6 +561,9 @@ def session_answer(figures: SessionFigures) -> SessionAnswer:
         amount=money(figures.amount),
         used=None if figures.used is None else money(figures.used),
         reportedAt=moment(figures.reported_at),
+        heldIdle=session.idle,
+        chargedByRule=list(session.doubts),
+        presentUse=None if use is None else PresentUseAnswer(percent=use.share / 100, at=to_datetime(use.at)),
     )
 
 

@@ -10,9 +10,10 @@ import orjson
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from timekeeper.api import budget_answers, models, usage_query
+from timekeeper.api import budget_answers, gpu_feed, models, usage_query
+from timekeeper.api.gpu_objects import GPU_NODES, GPU_PODS
 from timekeeper.api.paging import DEFAULT_LIMIT, MAX_CURSOR_LENGTH, MAX_LIMIT
-from timekeeper.api.usage_answers import UsageAnswer
+from timekeeper.api.usage_routes import UsageAnswer
 from timekeeper.domain.usage import PLAIN
 from timekeeper.domain.windows import STEPS, WINDOWS
 
@@ -30,6 +31,8 @@ _ANSWERS = (
     models.CorrectionAnswer,
     models.ReportAnswer,
     models.StatesAnswer,
+    models.GPUNodesAnswer,
+    models.GPUPodsAnswer,
     models.AncestorBudget,
     models.AncestorVerdict,
     models.Health,
@@ -43,6 +46,7 @@ _STATUSES = {
     403: "The caller may not do this.",
     404: "There is nothing of that name.",
     409: "It contradicts what is there.",
+    410: "Not all changes since that resourceVersion are known: list again.",
     413: "The body is too long.",
     422: "A field or parameter cannot be used; `errors` names it.",
     429: "Too often: of a pod, one report a second; of a caller, two questions about all namespaces at a time, and "
@@ -71,6 +75,7 @@ def document() -> Document:
             **_book_paths(),
             **_usage_paths(),
             **_pod_paths(),
+            **_gpu_paths(),
             **_ancestor_paths(),
             **_open_paths(),
         },
@@ -185,6 +190,24 @@ def _pod_paths() -> Document:
         body="Report",
     )
     return {"/v1/reports": {"post": operation}}
+
+
+def _gpu_paths() -> Document:
+    flag: Document = {"type": "boolean", "default": False}
+    lasts = {"type": "integer", "minimum": 1, "default": gpu_feed.DEFAULT_SECONDS}
+    parameters = [
+        _query("watch", "Whether to answer with each change, as a line of JSON of its own, as it happens.", flag),
+        _query("resourceVersion", "Of an earlier answer, from which a watch goes on.", {"type": "string"}),
+        _query("timeoutSeconds", f"How long a watch lasts; above {gpu_feed.MAX_SECONDS} counts as that.", lasts),
+        _query("allowWatchBookmarks", "Whether a quiet watch names its resourceVersion now and then.", flag),
+    ]
+    namespace = _query("namespace", "Of this namespace alone.", _namespace()["schema"])
+    problems = (*_READING, 404, 410, 422)
+    nodes = _get("Nodes with GPUs, and what pods hold of each", "GPUNodesAnswer", problems, parameters)
+    pods = _get("GPU pods: what they hold, or why they wait", "GPUPodsAnswer", problems, [*parameters, namespace])
+    for path in (nodes, pods):
+        path["get"]["responses"]["200"]["content"][gpu_feed.JSON_LINES.decode()] = {"schema": {"type": "string"}}
+    return {f"{gpu_feed.PREFIX}{GPU_NODES}": nodes, f"{gpu_feed.PREFIX}{GPU_PODS}": pods}
 
 
 def _ancestor_paths() -> Document:

@@ -47,10 +47,10 @@ def add_grant_routes(app: Flask, parts: Dependencies) -> None:
             expires=expiry_text(wanted.expires, gpu_hours, parts.now()),
         )
         item = grant_object(order)
-        found, made = place_order(parts.book, item, parts.grants)
+        stored, made = place_order(parts.book, item, parts.grants)
         if made:
             _log.info("grant made", grant=order.name, budget=order.budget, hours=order.gpu_hours, by=caller.name)
-        common, spec = _fields_of(found, "grant")
+        common, spec = _fields_of(stored, "grant")
         return _answered(GrantAnswer(**common, expires=spec.get("expires")), new=made)
 
 
@@ -103,11 +103,11 @@ def add_correction_routes(app: Flask, parts: Dependencies) -> None:
         wanted = CorrectionRequest.model_validate_json(request.get_data())
         name = _name_of(parts.book, caller, wanted, "correction")
         item = correction_object(name, wanted, effective_text(wanted.effectivePeriod, parts.now()), caller.name)
-        found, made = place_order(parts.book, item, parts.corrections, partial(acceptable, parts.book))
+        stored, made = place_order(parts.book, item, parts.corrections, partial(acceptable, parts.book))
         if made:
             hours = item["spec"]["gpuHours"]
             _log.info("correction made", correction=name, budget=wanted.budget, hours=hours, by=caller.name)
-        common, spec = _fields_of(found, "correction")
+        common, spec = _fields_of(stored, "correction")
         effective, namespace = str(spec.get("effectivePeriod", "")), spec.get("namespace")
         return _answered(CorrectionAnswer(**common, effectivePeriod=effective, namespace=namespace), new=made)
 
@@ -179,13 +179,13 @@ def _spec_of(budget: str, gpu_hours: str, reason: str, author: str) -> Json:
     return dict(zip(_COMMON, (budget, gpu_hours, reason, author[:_LONGEST_NAME]), strict=True))
 
 
-def _fields_of(found: Json, noun: str) -> tuple[dict[str, str], Json]:
+def _fields_of(stored: Json, noun: str) -> tuple[dict[str, str], Json]:
     """Returns the answer's fields that every order has, and the stored spec.
 
     Raises:
         ProblemError: the stored object has no metadata or no spec.
     """
-    metadata, spec = ordered(found, noun)
+    metadata, spec = ordered(stored, noun)
     return {"name": str(metadata.get("name", "")), **{field: str(spec.get(field, "")) for field in _COMMON}}, spec
 
 

@@ -68,13 +68,13 @@ def order_object(kind: str, name: str, spec: Json) -> Json:
     return {"apiVersion": names.BUDGET_API, "kind": kind, "metadata": {"name": name}, "spec": given}
 
 
-def ordered(found: Json, noun: str) -> tuple[Json, Json]:
+def ordered(stored: Json, noun: str) -> tuple[Json, Json]:
     """Returns metadata and spec of a stored order.
 
     Raises:
         ProblemError: the object has none.
     """
-    metadata, spec = found.get("metadata"), found.get("spec")
+    metadata, spec = stored.get("metadata"), stored.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         raise ProblemError(503, "unavailable", f"the {noun} was made, and came back unreadable; ask again")
     return metadata, spec
@@ -147,7 +147,7 @@ def order_name(caller: str, given: str | None, key: str | None, kind: str) -> st
 
 
 def known_budget(book: Book, name: str) -> None:
-    """Refuses an order for a budget that does not exist.
+    """Raises a problem for an order whose budget does not exist.
 
     Raises:
         ProblemError: no GPUBudget has that name.
@@ -276,12 +276,12 @@ class FolderOrders:
     def read(self, name: str) -> Json | None:
         """Returns the object of that name; None where there is none."""
         try:
-            found: Json = json.loads(self._file(name).read_text(encoding="utf-8"))
+            order: Json = json.loads(self._file(name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return self._written_by_hand(name)
         except (OSError, ValueError) as error:
             raise SourceError(str(error)) from error
-        return found
+        return order
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{self._noun}s" / f"{name}.json"

@@ -15,24 +15,24 @@ MAX_LIMIT = 1000
 MAX_CURSOR_LENGTH = 512
 
 
-def only_parameters(*known: str) -> None:
+def only_parameters(*allowed: str) -> None:
     """Refuses any other parameter: a misspelt one would silently select more than was asked for.
 
     Raises:
         ProblemError: the present request has another parameter.
     """
-    refuse_unknown(request.args, known)
+    refuse_unknown(request.args, allowed)
 
 
-def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
+def refuse_unknown(given: Iterable[str], allowed: Sequence[str]) -> None:
     """Refuses a parameter that is not among the known ones.
 
     Raises:
         ProblemError: a parameter is unknown.
     """
     for name in given:
-        if name not in known:
-            raise invalid(name, "a parameter", f"the parameters {', '.join(known)}")
+        if name not in allowed:
+            raise invalid(name, "a parameter", f"the parameters {', '.join(allowed)}")
 
 
 def page_limit() -> int:

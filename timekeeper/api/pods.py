@@ -44,12 +44,12 @@ class ClusterPods:
         """Returns the pod of that name, if it still has that uid; else None."""
         try:
             path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.pod}"
-            found = self._api.get(path, most_bytes=MOST_POD_BYTES)
+            item = self._api.get(path, most_bytes=MOST_POD_BYTES)
         except ApiError as error:
             if error.not_found:
                 return None
             raise
-        return found if found.get("metadata", {}).get("uid") == pod.uid else None
+        return item if item.get("metadata", {}).get("uid") == pod.uid else None
 
 
 class FolderPods:
@@ -63,10 +63,10 @@ class FolderPods:
         if "/" in pod.uid or pod.uid.startswith("."):
             return None
         try:
-            found = json.loads((self._pods / f"{pod.uid}.json").read_text(encoding="utf-8"))
+            item = json.loads((self._pods / f"{pod.uid}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return item if isinstance(item, dict) else None
 
 
 class _Answer(NamedTuple):
@@ -95,10 +95,10 @@ class EndedPods:
             ApiError: that cannot be found out now.
         """
         with self._lock:
-            known = self._answers.get(pod.uid)
-            fresh = known is not None and (known.ended or self._clock() - known.at < ANSWER_SECONDS)
+            cached = self._answers.get(pod.uid)
+            fresh = cached is not None and (cached.ended or self._clock() - cached.at < ANSWER_SECONDS)
             if fresh or pod.uid in self._reading:
-                return known is not None and known.ended
+                return cached is not None and cached.ended
             self._reading.add(pod.uid)
         try:
             answer = _Answer(others_have_ended(self._pods.read(pod)), self._clock())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from fairgpu.cluster.api import ApiError
 from fairgpu.faults import show
-from fairgpu.serving.messages import PROBLEM, Handler, Request, Response
+from fairgpu.serving.messages import PROBLEM, Handler, Request, Response, Stream
 from timekeeper.api.batching import OverloadedError
 from timekeeper.api.figures import BadCursorError
 from timekeeper.api.metrics import Measures
@@ -110,10 +110,10 @@ def answer(problem: ProblemError) -> Response:
     return Response(problem.status, orjson.dumps(document), PROBLEM, headers)
 
 
-def guarded(route: Callable[[Request], Awaitable[Response]], measures: Measures) -> Handler:
+def guarded(route: Handler, measures: Measures) -> Handler:
     """Returns the route with its errors answered as problem documents."""
 
-    async def handle(request: Request) -> Response:
+    async def handle(request: Request) -> Response | Stream:
         try:
             return await route(request)
         except Exception as error:  # noqa: BLE001 - errors of the event loop's routes become answers here
@@ -156,10 +156,10 @@ def problem_of(error: BaseException) -> ProblemError:  # noqa: C901, PLR0911 - a
 
 
 def _invalid_body(error: ValidationError) -> ProblemError:
-    found = error.errors(include_url=False)
-    if any(item["type"] == "json_invalid" for item in found):
-        return ProblemError(400, "not-json", f"the body is no JSON: {found[0]['msg'].removeprefix('Invalid JSON: ')}")
-    faults = [_fault(item) for item in found[:MAX_NAMED_FAULTS]]
+    errors = error.errors(include_url=False)
+    if any(item["type"] == "json_invalid" for item in errors):
+        return ProblemError(400, "not-json", f"the body is no JSON: {errors[0]['msg'].removeprefix('Invalid JSON: ')}")
+    faults = [_fault(item) for item in errors[:MAX_NAMED_FAULTS]]
     detail = "; ".join(f"{item['field']}: given {item['given']}; allowed: {item['allowed']}" for item in faults)
     return ProblemError(422, "invalid", detail, faults)
 

@@ -20,6 +20,8 @@ from timekeeper.api.dependencies import (
     may_read_budget,
     may_read_namespace,
 )
+from timekeeper.api.gpu_feed import PREFIX as PREFIX_OF_GPUS
+from timekeeper.api.gpu_objects import KINDS
 from timekeeper.api.legacy import add_ancestor_routes
 from timekeeper.api.models import AccessAnswer, is_namespace
 from timekeeper.api.order_routes import add_correction_routes, add_grant_routes
@@ -28,6 +30,7 @@ from timekeeper.api.problems import answer, invalid, not_found, problem_of
 from timekeeper.api.usage_routes import add_usage_routes
 from timekeeper.auth.access_control import AccessControl, Action, Caller, TooManyRequestsError, bearer_token
 from timekeeper.dashboard.serving import PREFIX, Assets, of_another_version, takes_gzip
+from timekeeper.ledger.totals import Summary
 
 LEAST_BYTES = 1400
 """A shorter answer fits into one packet and is not compressed."""
@@ -130,7 +133,14 @@ def likely_first(caller: Caller, known: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*first, *named]))
 
 
-HOT = (("/v1/reports", "POST"), ("/v1/states", "GET"), ("/healthz", "GET"), ("/readyz", "GET"), ("/", "GET"))
+HOT = (
+    ("/v1/reports", "POST"),
+    ("/v1/states", "GET"),
+    *((f"{PREFIX_OF_GPUS}{kind}", "GET") for kind in KINDS),
+    ("/healthz", "GET"),
+    ("/readyz", "GET"),
+    ("/", "GET"),
+)
 """The routes that the event loop serves itself."""
 
 
@@ -176,7 +186,8 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
         limit, after = page_limit(), page_start()
         found = parts.book.budgets(after, limit)
         cursor = cursor_after(found[-1].name) if len(found) == limit else None
-        listed = [budget_answers.budget_answer(figures, parts.now(), parts.currency) for figures in found]
+        uses = parts.book.present_use(found)
+        listed = [budget_answers.budget_answer(figures, parts.now(), parts.currency, uses) for figures in found]
         return json_answer(budget_answers.BudgetsAnswer(budgets=listed, cursor=cursor))
 
     @app.get("/v1/budgets/<name>")
@@ -185,7 +196,7 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
         figures = parts.book.budget(name)
         if figures is None:
             raise not_found(f"there is no budget {name!r}; GET /v1/budgets lists those that are")
-        return json_answer(budget_answers.budget_answer(figures, parts.now(), parts.currency))
+        return json_answer(_budget_answer(parts, figures))
 
     @app.get("/v1/namespaces/<namespace>/budget")
     def namespace_budget(namespace: str) -> Response:
@@ -193,9 +204,14 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
         if not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
         figures = parts.book.namespace(namespace)
-        found = None if figures is None else budget_answers.budget_answer(figures, parts.now(), parts.currency)
+        found = None if figures is None else _budget_answer(parts, figures)
         state = BudgetState.UNLIMITED if figures is None else figures.state
         return json_answer(budget_answers.NamespaceAnswer(namespace=namespace, budget=found, state=state))
+
+
+def _budget_answer(parts: Dependencies, figures: Summary) -> budget_answers.BudgetAnswer:
+    uses = parts.book.present_use([figures])
+    return budget_answers.budget_answer(figures, parts.now(), parts.currency, uses)
 
 
 def _add_ledger(app: Flask, parts: Dependencies) -> None:
@@ -231,7 +247,7 @@ def _add_ledger(app: Flask, parts: Dependencies) -> None:
             found = parts.book.sessions(namespace or "", after, limit)
         cursor = cursor_after(found[-1].session.uid) if len(found) == limit and not dearest else None
         listed = [models.session_answer(session) for session in found]
-        return json_answer(models.SessionsAnswer(sessions=listed, cursor=cursor))
+        return json_answer(models.SessionsAnswer(sessions=listed, cursor=cursor, presentUseFrom=parts.present_use))
 
 
 def _add_description(app: Flask) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from timekeeper.api.batching import Batcher
 from timekeeper.api.dependencies import Dependencies
 from timekeeper.api.exported_months import ExportedMonths
 from timekeeper.api.figures import Book
+from timekeeper.api.gpu_feed import GPUWatches
 from timekeeper.api.metrics import Measures
 from timekeeper.api.models import MAX_BODY_BYTES
 from timekeeper.api.order_stores import ClusterOrders, FolderOrders, NoOrders, OrderStore
@@ -34,10 +36,11 @@ from timekeeper.api.states_feed import StatesFeed
 from timekeeper.api.usage_finding import ClosedDays
 from timekeeper.api.usage_limits import Asking
 from timekeeper.auth.access_control import AccessControl, CachingAccessControl
+from timekeeper.auth.folder import FolderAccessControl, read_issuer
 from timekeeper.auth.key_set import KeySet
 from timekeeper.auth.pod_tokens import PodAuthenticator, PodTokens
 from timekeeper.auth.token_review import ClusterReviewer, fetch_issuer
-from timekeeper.certificates import ClusterVault, Vault, keep_store_certificate, read_chain, service_names
+from timekeeper.certificates import ClusterVault, FolderVault, Vault, keep_store_certificate, read_chain, service_names
 from timekeeper.dashboard.serving import read_assets
 from timekeeper.domain.money import SECOND, Currency
 from timekeeper.export.destination import destination
@@ -47,7 +50,6 @@ from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 from timekeeper.ledger.states import read_changes
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.kubernetes import CORRECTIONS
-from timekeeper.standalone.identity import FolderAccessControl, FolderVault, read_issuer
 
 _log = structlog.get_logger()
 
@@ -70,6 +72,11 @@ class WorkerEnvironment:
         self._own_audience_alone = own_audience_alone
         self._api = api
         self._folder = folder or Path()
+
+    @property
+    def api(self) -> KubernetesAPI | None:
+        """The API server; None where a folder is in its place."""
+        return self._api
 
     @cached_property
     def keys(self) -> KeySet:
@@ -103,7 +110,7 @@ class WorkerEnvironment:
 
     @property
     def pods(self) -> PodReader:
-        """Reads one pod, from the API server or from the folder in its place."""
+        """The reader of single pods: of the API server, or of the folder in its place."""
         return ClusterPods(self._api) if self._api else FolderPods(self._folder)
 
     @cached_property
@@ -192,12 +199,15 @@ class Service:
             assets=read_assets(),
             asking=Asking(),
             closed_days=ClosedDays(),
+            present_use=None if self._settings.prometheus.url is None else "prometheus",
             exported=self._exported(store),
         )
         lifecycle.on_stop(store.close)
         lifecycle.on_stop(reports.close)
         proxies = self._settings.serve.trusted_proxies
-        return build_application(lifecycle, parts, lambda since: read_changes(store, since), loop, proxies)
+        api = self._environment.api
+        gpus = None if api is None else GPUWatches(api, lifecycle.ending.wait, random.random, loop)
+        return build_application(lifecycle, parts, lambda since: read_changes(store, since), loop, proxies, gpus)
 
     def _exported(self, store: redis.Redis) -> ExportedMonths | None:
         settings = self._settings

@@ -101,12 +101,12 @@ class StatesFeed:
         return since is None or since.store_id != self._cursor.store_id or since.version < self._cursor.version
 
     def _is_ahead(self, since: Cursor | None) -> bool:
-        known = self._cursor
+        present = self._cursor
         return (
-            known is not None
+            present is not None
             and since is not None
-            and since.store_id == known.store_id
-            and since.version > known.version
+            and since.store_id == present.store_id
+            and since.version > present.version
         )
 
     async def _wait(self, until: float) -> None:

@@ -27,7 +27,15 @@ from timekeeper.domain.usage_grouping import Cells, Group, Steps, UsageSums, ord
 from timekeeper.domain.windows import Window, steps
 from timekeeper.ledger import reading
 from timekeeper.ledger.conversion import check_format
-from timekeeper.ledger.usage import NOTHING_KNOWN, AccountUsage, Known, View, accounts_usage, capacity, restored
+from timekeeper.ledger.usage import (
+    NOTHING_READ,
+    AccountUsage,
+    UsageReadBefore,
+    View,
+    accounts_usage,
+    capacity,
+    restored,
+)
 
 PARTS = 8
 MOST_CELLS = 150_000
@@ -160,24 +168,24 @@ class WholeUsage:
         since = min(part.end, self._end)
         # Accounts that are new are read from the part's first day on, so that it can hold them from now on.
         within = Window(part.first * HOUR, self.within.end)
-        found = list(self._read(sums, accounts, within, Known(part.past, since)))
-        if {usage.account for usage in found if usage.known} != part.past.keys():
+        usages = list(self._read(sums, accounts, within, UsageReadBefore(part.past, since)))
+        if {usage.account for usage in usages if usage.past_unchanged} != part.past.keys():
             return False
         part.add_to(sums, self._first, since)
-        for usage in found:
+        for usage in usages:
             sums.add(usage.account, usage.posted)
             sums.add(usage.account, usage.running)
-        self._remember_more(key, part, found)
+        self._remember_more(key, part, usages)
         return True
 
-    def _remember_more(self, key: PartKey, part: Part, found: Sequence[AccountUsage]) -> None:
+    def _remember_more(self, key: PartKey, part: Part, usages: Sequence[AccountUsage]) -> None:
         """Caches the days that have closed since and the accounts that are new, with the cached ones."""
-        come = {usage.account: usage.past for usage in found if usage.account not in part.past}
+        come = {usage.account: usage.past for usage in usages if usage.account not in part.past}
         if self._limit < part.end or (self._limit == part.end and not come):
             return
         closed = UsageSums(Steps(whole_days(part.first, self._limit)), key[1])
         part.add_to(closed, part.first, part.end)
-        for usage in found:
+        for usage in usages:
             closed.add(usage.account, usage.posted)
         self.closed.remember(key, Part(part.first, self._limit, {**part.past, **come}, closed.cells))
 
@@ -187,7 +195,7 @@ class WholeUsage:
         days = whole_days(self._first, limit)
         closed = UsageSums(Steps(days), sums.aggregate) if days else None
         past: dict[str, bytes] = {}
-        for usage in self._read(sums, accounts, self.within, NOTHING_KNOWN):
+        for usage in self._read(sums, accounts, self.within, NOTHING_READ):
             past[usage.account] = usage.past
             if closed is not None:
                 closed.add(usage.account, usage.posted)
@@ -199,9 +207,11 @@ class WholeUsage:
             part.add_to(sums, self._first, limit)
             self.closed.remember(key, part)
 
-    def _read(self, sums: UsageSums, accounts: Sequence[str], within: Window, known: Known) -> Iterator[AccountUsage]:
+    def _read(
+        self, sums: UsageSums, accounts: Sequence[str], within: Window, read_before: UsageReadBefore
+    ) -> Iterator[AccountUsage]:
         view = View(asks_for_details(sums.aggregate), sums=False)
-        return accounts_usage(self.client, accounts, self.assignments, within, view=view, known=known)
+        return accounts_usage(self.client, accounts, self.assignments, within, view=view, read_before=read_before)
 
     @property
     def _first(self) -> int:
@@ -219,7 +229,7 @@ class WholeUsage:
 
 def payers(assignments: Mapping[str, Assignments]) -> list[str]:
     """Returns every account that pays, or paid, for any of these namespaces."""
-    return sorted({account for known in assignments.values() for _, account in known})
+    return sorted({account for changes in assignments.values() for _, account in changes})
 
 
 LEAST_AT_ONCE = 50
@@ -292,10 +302,10 @@ def _everything_and_files(
     assignments = reading.assignments(client) if only is None else reading.assignments_of(client, sorted(only))
     before = exported.kept_from(now)
     held: set[tuple[str, str]] = set()
-    for found in _read(client, payers(assignments), assignments, query.window, sums):
-        sums.add(found.account, found.posted, only)
-        sums.add(found.account, found.running, only)
-        held |= held_before(found.account, found.posted, before)
+    for usage in _read(client, payers(assignments), assignments, query.window, sums):
+        sums.add(usage.account, usage.posted, only)
+        sums.add(usage.account, usage.running, only)
+        held |= held_before(usage.account, usage.posted, before)
     exported.add(sums, query.window, now, held, only)
     return sums
 
@@ -350,9 +360,9 @@ def _add(
     only: frozenset[str] | None,
 ) -> None:
     """Adds the usage of accounts in a window, of the namespaces in `only` where some are named."""
-    for found in _read(client, accounts, assignments, within, sums):
-        sums.add(found.account, found.posted, only)
-        sums.add(found.account, found.running, only)
+    for usage in _read(client, accounts, assignments, within, sums):
+        sums.add(usage.account, usage.posted, only)
+        sums.add(usage.account, usage.running, only)
 
 
 def _are_enough(sums: UsageSums) -> bool:

@@ -69,11 +69,11 @@ def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, na
 
 def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    known = [*PLAIN, *(f"{LABEL}{key}" for key in labels)]
-    allowed = f"a comma list without repetition of {', '.join(known)}"
+    choices = [*PLAIN, *(f"{LABEL}{key}" for key in labels)]
+    allowed = f"a comma list without repetition of {', '.join(choices)}"
     if len(names) > MAX_DIMENSIONS:
         raise invalid("aggregate", text, f"{allowed}; at most {MAX_DIMENSIONS} of them")
-    unknown = next((name for name in names if name not in known), None)
+    unknown = next((name for name in names if name not in choices), None)
     if unknown is not None and unknown.startswith(LABEL):
         raise invalid("aggregate", unknown, f"{allowed}; an admin adds labels in timekeeper.usage.labels")
     if unknown is not None or len(set(names)) != len(names):

@@ -9,11 +9,19 @@ import redis
 
 from timekeeper.audit.charges import Changes, payer_at, read_price_list
 from timekeeper.audit.cluster import RESERVED, AuditContext, ClusterView, ReadCluster
-from timekeeper.audit.difference import FOLLOWING, Difference, Figure
+from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.published import check_published
 from timekeeper.audit.sessions import Moment, check_against_pods, check_sessions, check_use, unmetered
 from timekeeper.audit.snapshot import Snapshot, read_session, whole
-from timekeeper.audit.snapshots import metered_uids, payers_of, present_periods, prices, read_snapshots, states_of
+from timekeeper.audit.snapshots import (
+    left_on_nodes,
+    metered_uids,
+    payers_of,
+    present_periods,
+    prices,
+    read_snapshots,
+    states_of,
+)
 from timekeeper.audit.statuses import check_status
 from timekeeper.audit.sums import Sums, check_closing_balance, check_hours, check_sums, difference, recompute
 from timekeeper.domain.sessions import MeterFrom
@@ -64,9 +72,9 @@ def _check_sessions(snapshot: Snapshot, context: AuditContext) -> Iterator[Diffe
     yield from check_sessions(snapshot, context.payers, Moment(settled, context.now, context.bill, silent))
     if cluster is not None and context.bill != RESERVED:
         yield from check_use(snapshot, context, Moment(settled, context.now, context.bill, silent), cluster.pods)
-    if cluster is not None and snapshot.latest:
+    if cluster is not None and snapshot.is_present(context.now):
         yield from check_against_pods(
-            snapshot, cluster.pods, context.prices, context.now, context.since, from_binding=context.from_binding
+            snapshot, cluster, context.prices, context.now, context.since, from_binding=context.from_binding
         )
 
 
@@ -75,7 +83,7 @@ def _check_shown(snapshot: Snapshot, sums: Sums, context: AuditContext) -> Itera
     limits = cluster.limits_of(snapshot.account) if cluster is not None else None
     yield from check_published(snapshot, sums, limits, context)
     if limits is not None and limits.allowance is not None:
-        yield from check_closing_balance(snapshot)
+        yield from check_closing_balance(snapshot, context.now)
     if cluster is not None and snapshot.account in cluster.budgets:
         item = cluster.budgets[snapshot.account]
         yield from check_status(snapshot, sums, item, limits, context)
@@ -92,7 +100,7 @@ class AuditRequest:
 
     Attributes:
         accounts: the accounts; empty for all of them.
-        period: the start of a period, in nanoseconds since 1970; None for each account's latest one.
+        period: the start of a period, in nanoseconds since 1970; None for each account's present one.
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
         patience_seconds: the time that a derived figure may lag behind before it counts as different.
@@ -164,18 +172,18 @@ def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
     began = environment.now()
     cluster = environment.read_cluster()
     names = request.accounts or tuple(reading.account_names(environment.client))
-    wanted = present_periods(environment.client, names)
+    wanted = present_periods(environment.client, names, began)
     if request.period is not None:
         wanted = dict.fromkeys(wanted, request.period)
     first = _pass(environment, request, wanted, cluster)
-    differences = [found for found in first.differences if found.figure not in FOLLOWING]
-    doubtful = [found for found in first.differences if found.figure in FOLLOWING]
+    differences = [found for found in first.differences if not found.follows]
+    doubtful = [found for found in first.differences if found.follows]
     if doubtful:
         _wait_for_what_follows(environment, request, doubtful)
         again = {found.account: wanted[found.account] for found in doubtful if found.account in wanted}
         second = _pass(environment, request, again, environment.read_cluster() if cluster is not None else None)
         kept = {_identity(found) for found in doubtful}
-        differences += [found for found in second.differences if found.figure in FOLLOWING and _identity(found) in kept]
+        differences += [found for found in second.differences if found.follows and _identity(found) in kept]
     if not request.accounts:
         differences += _unreadable_payers(environment.client)
     missing = tuple(sorted(set(request.accounts) - first.accounts))
@@ -216,8 +224,9 @@ def _audit_chunk(
     snapshots = [found for found in read_snapshots(client, wanted, **options) if found.exists]
     namespaces = {name for snapshot in snapshots for name in _namespaces(snapshot)}
     states = states_of(client, sorted(namespaces))
+    payers = payers_of(client, sorted(namespaces))
     context = AuditContext(
-        payers=payers_of(client, sorted(namespaces)),
+        payers=payers,
         states=states,
         prices=read_price_list(prices(client)),
         cluster=cluster,
@@ -226,6 +235,7 @@ def _audit_chunk(
         bill=request.bill,
         from_binding=request.from_binding,
         since=reading.since(client) or 0,
+        left=left_on_nodes(client, payers, cluster.silent) if cluster is not None and cluster.silent else (),
     )
     return [(snapshot, check(snapshot, context)) for snapshot in snapshots]
 
@@ -234,7 +244,7 @@ def _unmetered(environment: AuditEnvironment, request: AuditRequest, cluster: Cl
     settled = reading.watched(environment.client)
     if settled is None:
         return
-    found = list(unmetered(cluster.pods, metered_uids(environment.client), settled))
+    found = list(unmetered(cluster, metered_uids(environment.client), settled))
     payers: Mapping[str, Changes] = payers_of(environment.client, sorted({namespace for namespace, _ in found}))
     for namespace, uid in found:
         account = payer_at(payers[namespace], environment.now()) if namespace in payers else f"namespace:{namespace}"
@@ -265,9 +275,9 @@ def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest,
         waited += POLL_SECONDS
 
 
-def _identity(found: Difference) -> tuple[object, ...]:
+def _identity(difference: Difference) -> tuple[object, ...]:
     """Returns the identity of a difference, without its expected value, which may have changed since."""
-    return found.account, found.period, found.figure, found.subject, found.stored
+    return difference.account, difference.period, difference.figure, difference.subject, difference.stored
 
 
 def _chunks(names: list[str]) -> Iterator[list[str]]:

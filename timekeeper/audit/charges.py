@@ -116,7 +116,7 @@ def rate_at(record: SessionRecord, instant: int) -> int:
 
 
 def payer_at(payers: Changes, instant: int) -> str:
-    """Returns the account that pays at an instant."""
+    """Returns the account that pays at an instant, by the payers of a namespace over time."""
     account: str = _at(payers, instant)
     return account
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from fairgpu.json_values import mapping
 from timekeeper.audit.charges import Changes, PriceList
+from timekeeper.audit.snapshot import SessionRecord
 from timekeeper.domain.timestamps import TimeError, parse_duration
 from timekeeper.sources.base import Mirror, Mirrors, uid_of
 
@@ -82,12 +83,14 @@ class ClusterView:
     Attributes:
         budgets: GPUBudgets by name.
         pods: pods that hold or ask for a GPU, by uid.
+        claims: ResourceClaims, by uid.
         silent: nodes whose Ready condition is Unknown.
         template: the limits of a namespace that no budget names.
     """
 
     budgets: Mapping[str, Json] = field(default_factory=dict)
     pods: Mapping[str, Json] = field(default_factory=dict)
+    claims: Mapping[str, Json] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     template: BudgetLimits | None = None
 
@@ -111,6 +114,7 @@ def read_cluster(mirrors: Mirrors, template: Json | None) -> ClusterView | None:
     return ClusterView(
         budgets={str(mapping(item.get("metadata")).get("name")): item for item in mirrors.budgets.items()},
         pods={uid_of(item): item for item in mirrors.pods.items()},
+        claims={uid_of(item): item for item in mirrors.claims.items()},
         silent=_silent(mirrors.nodes),
         template=read_limits(template),
     )
@@ -157,6 +161,8 @@ class AuditContext:
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
         since: the instant from which pods of other stacks are metered, in nanoseconds since 1970.
+        left: open sessions on silent nodes that former payers of their namespaces hold. Such a session stays under the
+            account that paid at its last sign of life, and counts towards the rate of the present payer.
     """
 
     payers: Mapping[str, Changes]
@@ -168,3 +174,4 @@ class AuditContext:
     bill: str = RESERVED
     from_binding: bool = True
     since: int = 0
+    left: Sequence[SessionRecord] = ()

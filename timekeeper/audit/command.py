@@ -26,38 +26,38 @@ from timekeeper.ledger.client import StoreError
 from timekeeper.ledger.connection import unreachable_message
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.base import Mirrors
-from timekeeper.standalone.choosing import cluster_source
+from timekeeper.sources.choosing import cluster_source
 
-MONEY = frozenset({Figure.SPENT, Figure.CHECKPOINT, Figure.GRANTED, Figure.GONE, Figure.POSTED, Figure.AMOUNT})
+MONEY = frozenset({Figure.SPENT, Figure.CHECKPOINT, Figure.GRANTED, Figure.FINALIZED, Figure.POSTED, Figure.AMOUNT})
 
 Json = dict[str, Any]
 
 
-def as_text(found: Audit) -> str:
+def as_text(audit: Audit) -> str:
     """Formats the differences as a table under one line with the numbers of audited figures."""
-    counts = ((found.accounts, "account"), (found.sessions, "session"), (found.entries, "ledger entry"))
+    counts = ((audit.accounts, "account"), (audit.sessions, "session"), (audit.entries, "ledger entry"))
     looked = f"Recomputed: {', '.join(_counted(count, noun) for count, noun in counts)}"
-    lines = [f"{name}: there is no such period in the store" for name in found.missing]
-    if not found.saw_pods:
+    lines = [f"{name}: there is no such period in the store" for name in audit.missing]
+    if not audit.saw_pods:
         lines.append("The API server was not asked: budgets and pods were not compared.")
-    if not found.differences:
+    if not audit.differences:
         return "\n".join([*lines, f"{looked}. No figure differs."])
     headings = ("account", "period", "figure", "of", "stored", "expected", "recomputed from")
-    rows = [_row(difference) for difference in found.differences]
-    count = len(found.differences)
+    rows = [_row(difference) for difference in audit.differences]
+    count = len(audit.differences)
     verdict = f"{looked}. {count} {'figure differs' if count == 1 else 'figures differ'}:"
     return "\n".join([*lines, verdict, table(headings, rows)])
 
 
-def as_json(found: Audit) -> Json:
+def as_json(audit: Audit) -> Json:
     """Returns the audit as JSON; amounts are decimal strings of microGPU-seconds."""
     return {
-        "at": format_exact(found.at),
-        "accounts": found.accounts,
-        "sessions": found.sessions,
-        "entries": found.entries,
-        "sawPods": found.saw_pods,
-        "missing": list(found.missing),
+        "at": format_exact(audit.at),
+        "accounts": audit.accounts,
+        "sessions": audit.sessions,
+        "entries": audit.entries,
+        "sawPods": audit.saw_pods,
+        "missing": list(audit.missing),
         "differences": [
             {
                 "account": difference.account,
@@ -68,7 +68,7 @@ def as_json(found: Audit) -> Json:
                 "expected": difference.expected,
                 "recomputedFrom": difference.reason,
             }
-            for difference in found.differences
+            for difference in audit.differences
         ],
     }
 

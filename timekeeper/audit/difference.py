@@ -15,7 +15,7 @@ class Figure(StrEnum):
     """The amount with which a period was opened."""
     GRANTED = "granted"
     """The amount that grants added to a period."""
-    GONE = "gone"
+    FINALIZED = "gone"
     """The part of a period's total that finalized sessions spent."""
     BALANCE = "balance"
     """The closing balance of the preceding period, from which money was carried over."""
@@ -70,6 +70,9 @@ FOLLOWING = frozenset(
 )
 """Figures that are written after those that they derive from, so they may differ for a moment."""
 
+SUMMARY = "summary"
+"""The subject of figures that are published for an account's readers; all of these follow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -92,3 +95,8 @@ class Difference:
     stored: str
     expected: str
     reason: str
+
+    @property
+    def follows(self) -> bool:
+        """Whether the figure is written after those that it derives from, so that it may differ for a moment."""
+        return self.figure in FOLLOWING or self.subject == SUMMARY

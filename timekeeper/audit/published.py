@@ -8,14 +8,13 @@ from typing import Any
 
 from timekeeper.audit.charges import Changes, payer_at, rate_at
 from timekeeper.audit.cluster import AuditContext, BudgetLimits, acted_on, state
-from timekeeper.audit.difference import Difference, Figure
+from timekeeper.audit.difference import SUMMARY, Difference, Figure
 from timekeeper.audit.snapshot import SessionRecord, Snapshot, read_session, whole
 from timekeeper.audit.sums import Sums, difference
 
 REFRESH_SHARE = 100
 """The fraction of the available amount by which the remaining amount changes before it is published again."""
 NANOSECONDS = 1_000_000_000
-SUMMARY = "summary"
 EXPIRED = "l"
 """The flag of a credit that has expired."""
 
@@ -23,7 +22,7 @@ EXPIRED = "l"
 def check_published(
     snapshot: Snapshot, sums: Sums, limits: BudgetLimits | None, context: AuditContext
 ) -> Iterator[Difference]:
-    """Checks the account's published summary, and its namespaces' states, in its latest period.
+    """Checks the account's published summary, and its namespaces' states, in its present period.
 
     Args:
         snapshot: the period.
@@ -31,9 +30,9 @@ def check_published(
         limits: the limits of its budget; None where they are unknown.
         context: states, payers and the time.
     """
-    if not snapshot.latest:
-        return
     total, granted, now, settled = sums.total, sums.granted, context.now, context.settled
+    if not snapshot.is_present(now):
+        return
     published = _json(snapshot.head.get("summary"))
     if not published:
         yield difference(snapshot, Figure.STATE, SUMMARY, "nothing", "the account's figures", "its place in the store")
@@ -44,10 +43,11 @@ def check_published(
     yield from _check_exhausted(snapshot, available, total, now)
     exhausted_at = whole(snapshot.sums.get("exhausted"))
     running = [record for text in snapshot.sessions.values() if (record := read_session(text)) is not None]
+    running += [record for record in context.left if record.uid not in snapshot.sessions]
     rate = _rate(running, context.payers, snapshot.account, now)
     expected: dict[str, tuple[Figure, Any, str]] = {
-        "period_start": (Figure.PERIOD, snapshot.start, "the latest period"),
-        "period_end": (Figure.PERIOD, snapshot.end, "the latest period"),
+        "period_start": (Figure.PERIOD, snapshot.start, "the present period"),
+        "period_end": (Figure.PERIOD, snapshot.end, "the present period"),
         "granted": (Figure.GRANTED, granted, "the period's sums"),
         "available": (Figure.AVAILABLE, available, "allowance + grants"),
         "rate": (Figure.RATE, rate, "the rates of its open sessions"),

@@ -11,7 +11,7 @@ from fairgpu import names
 from fairgpu.dialects.hami import PRIORITY
 from fairgpu.json_values import mapping
 from timekeeper.audit.charges import Changes, PriceList, charge, pod_rate, rate_at
-from timekeeper.audit.cluster import MAX, AuditContext
+from timekeeper.audit.cluster import MAX, AuditContext, ClusterView
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import (
     OPEN,
@@ -25,6 +25,7 @@ from timekeeper.audit.snapshot import (
 )
 from timekeeper.audit.sums import difference
 from timekeeper.domain.holdings import kai
+from timekeeper.domain.holdings.claims import DRIVERS, extended_claim
 from timekeeper.domain.holdings.observed import read_bound_pod
 from timekeeper.domain.timestamps import instant_or_none
 
@@ -129,7 +130,7 @@ def _may_borrow(pod: Json | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The facts about settlement, when a snapshot was taken, that bound the amounts in it.
+    """The facts at the time of a snapshot that bound its sessions' amounts.
 
     Instants are nanoseconds since 1970.
 
@@ -158,7 +159,7 @@ def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Mo
                 yield difference(snapshot, Figure.SESSION, uid, records[uid][:200], expected, "its place in the store")
             else:
                 yield from _check_session(snapshot, record, payers.get(record.namespace, ()), moment)
-    if snapshot.latest:
+    if snapshot.is_present(moment.now):
         yield from _check_homeless(snapshot)
 
 
@@ -201,13 +202,13 @@ SKEW = 60 * 10**9
 
 
 def check_against_pods(
-    snapshot: Snapshot, pods: Mapping[str, Json], prices: PriceList, now: int, since: int, *, from_binding: bool
+    snapshot: Snapshot, cluster: ClusterView, prices: PriceList, now: int, since: int, *, from_binding: bool
 ) -> Iterator[Difference]:
-    """Checks the open sessions of an account against their pods.
+    """Checks the open sessions of an account against their pods and claims.
 
     Args:
-        snapshot: the account's latest period.
-        pods: the pods that hold or ask for a GPU, by uid.
+        snapshot: the account's present period.
+        cluster: the pods that hold or ask for a GPU, and the claims.
         prices: the prices, as they were charged.
         now: nanoseconds since 1970.
         since: the instant from which pods of other stacks are metered.
@@ -217,7 +218,10 @@ def check_against_pods(
         record = read_session(snapshot.sessions[uid])
         if record is None or record.end is not None:
             continue
-        pod = pods.get(uid)
+        if record.claim:
+            yield from _check_claim(snapshot, record, cluster.claims.get(record.claim))
+            continue
+        pod = cluster.pods.get(uid)
         if pod is None or _ended(pod):
             reason = "the pods of the API server"
             stored = "open" if pod is None else "open, and its pod has ended"
@@ -231,19 +235,46 @@ def check_against_pods(
         yield from _check_start(snapshot, record, pod, earliest, from_binding=from_binding)
 
 
-def unmetered(pods: Mapping[str, Json], metered: set[str], settled: int) -> Iterator[tuple[str, str]]:
-    """Yields (namespace, uid) of pods that run, were bound well before the last settlement, and have no session."""
-    for uid, pod in pods.items():
+def _check_claim(snapshot: Snapshot, record: SessionRecord, claim: Json | None) -> Iterator[Difference]:
+    if claim is None or not _devices(claim):
+        stored = "open" if claim is None else "open, and its claim has no devices"
+        yield difference(snapshot, Figure.SESSION, record.uid, stored, "ended", "the claims of the API server")
+
+
+def _devices(claim: Json) -> list[Any]:
+    found = mapping(mapping(mapping(claim.get("status")).get("allocation")).get("devices")).get("results")
+    return found if isinstance(found, list) else []
+
+
+def unmetered(cluster: ClusterView, metered: set[str], settled: int) -> Iterator[tuple[str, str]]:
+    """Yields (namespace, uid) of pods and claims that hold a GPU since well before the last settlement, unmetered.
+
+    Such a pod runs, and was bound by then; such a claim has an accelerator, and a pod that was bound by then.
+    """
+    yield from _unmetered_claims(cluster, {uid.rsplit("-", 2)[0] for uid in metered}, settled)
+    for uid, pod in cluster.pods.items():
         bound = bound_at(pod)
         waited = bound is not None and bound < settled - SKEW
         if uid not in metered and waited and not _ended(pod) and _asks_for_a_part(pod):
             yield str(mapping(pod.get("metadata")).get("namespace", "")), uid
 
 
+def _unmetered_claims(cluster: ClusterView, metered: set[str], settled: int) -> Iterator[tuple[str, str]]:
+    for uid, claim in cluster.claims.items():
+        held = any(item.get("driver") in DRIVERS and item.get("adminAccess") is not True for item in _devices(claim))
+        users = mapping(claim.get("status")).get("reservedFor") or []
+        pods = (cluster.pods.get(str(user.get("uid"))) for user in users)
+        bound = [at for pod in pods if pod is not None and not _ended(pod) and (at := bound_at(pod)) is not None]
+        if uid not in metered and held and bound and min(bound) < settled - SKEW:
+            yield str(mapping(claim.get("metadata")).get("namespace", "")), uid
+
+
 def _asks_for_a_part(pod: Json) -> bool:
     """Whether a pod's own resources are a bill: those of KAI's reservations and a priority alone are none."""
     asking = read_bound_pod(pod)
-    return bool(asking.resources - {PRIORITY}) and not kai.reserves(asking)
+    covered = extended_claim(pod)
+    by_claim = frozenset[str]() if covered is None else covered.resources
+    return bool(asking.resources - {PRIORITY} - by_claim) and not kai.reserves(asking)
 
 
 def bound_at(pod: Json) -> int | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,23}")
 _AMOUNT = re.compile(r"([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([ocg])(?: .*)?")
 
-OPEN, CLOSED, GONE = "o", "c", "g"
+OPEN, CLOSED, FINALIZED = "o", "c", "g"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Snapshot:
         hour_sums: the sums of these rows by namespace and model, in the same format.
         folded: packed rows of older hours and days around the period.
         before: the total of the preceding period; empty where it is unknown.
-        reports: the report terms and the state of the reports of open sessions, as JSON, read a moment later.
+        reports: the report limits and the state of the reports of open sessions, as JSON, read a moment later.
     """
 
     account: str
@@ -88,10 +88,23 @@ class Snapshot:
         except (ValueError, KeyError, TypeError):
             return ()
 
-    @property
-    def latest(self) -> bool:
-        """Whether it is the account's latest period."""
-        return self.head.get("period") == str(self.start)
+    def is_present(self, now: int) -> bool:
+        """Whether it is the account's present period."""
+        latest = whole(self.head.get("period"))
+        return latest is not None and self.start == present_start(latest, self.periods, now)
+
+
+def present_start(latest: int, periods: Iterable[str], now: int) -> int:
+    """Returns the start of the present period: the latest one, or the last that has begun where a clock was ahead.
+
+    Args:
+        latest: the start of the latest period, by the account's head.
+        periods: the starts of its periods; read only where the latest one has not begun.
+        now: nanoseconds since 1970.
+    """
+    if latest <= now:
+        return latest
+    return max((start for start in map(whole, periods) if start is not None and start <= now), default=latest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +122,8 @@ class SessionRecord:
 
     Where usage is billed, `bases` are (account, period, microGPU-seconds used when a segment there began), `used` is
     the total of all reports, and `missing` the reserved rates of the devices that no report names and of all devices.
-    `elsewhere` says whether the pod holds its parts of GPUs by another stack.
+    `elsewhere` says whether the pod holds its parts of GPUs by another stack. `claim` is the uid of the claim whose
+    allocation it is; empty for a pod's session.
     """
 
     uid: str
@@ -122,6 +136,7 @@ class SessionRecord:
     used: int = 0
     missing: tuple[int, int] = (0, 0)
     elsewhere: bool = False
+    claim: str = ""
 
     @property
     def by_use(self) -> bool:
@@ -177,17 +192,23 @@ def read_session(text: str) -> SessionRecord | None:
             used=int(used),
             missing=(int(missing), int(whole_rate)),
             elsewhere=bool(document.get("holds")),
+            claim=_claim(str(document["uid"])) if str(document.get("pod", "")).startswith("resourceclaim/") else "",
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return record if rates else None
 
 
+def _claim(uid: str) -> str:
+    """Returns the claim's uid: the session's, without what identifies the allocation and without the start."""
+    return uid.rsplit("-", 2)[0]
+
+
 def read_reports(texts: tuple[str, str] | None) -> AuditedReports | None:
     """Parses a session's reports; None where they are missing or unreadable."""
     try:
-        terms, state = (json.loads(text) for text in texts or ())
-        _, devices, _, rate, most = terms
+        limits, state = (json.loads(text) for text in texts or ())
+        _, devices, _, rate, most = limits
         samples = tuple((int(at), int(money), int(missing)) for at, _, money, missing in state[2])
         return AuditedReports(int(rate), int(most), sum(int(device[4]) for device in devices), samples)
     except (ValueError, KeyError, TypeError, IndexError):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import redis
 
 from timekeeper.audit.charges import Changes
-from timekeeper.audit.snapshot import Entry, Snapshot, whole
+from timekeeper.audit.snapshot import Entry, SessionRecord, Snapshot, present_start, read_session, whole
 from timekeeper.audit.sums import hours_around
 from timekeeper.domain.usage_folding import parse_part
 from timekeeper.ledger import keys, reading
@@ -22,8 +22,8 @@ HOUR_MS = 3_600_000
 """The assumed largest difference between the leader's clock and that of Redis, which orders the entries."""
 
 
-def present_periods(client: redis.Redis, accounts: Sequence[str]) -> dict[str, int]:
-    """Returns the start of the latest period of each account that has any.
+def present_periods(client: redis.Redis, accounts: Sequence[str], now: int) -> dict[str, int]:
+    """Returns the start of the present period of each account that has any.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -32,7 +32,13 @@ def present_periods(client: redis.Redis, accounts: Sequence[str]) -> dict[str, i
     for name in accounts:
         pipeline.hget(keys.AccountKeys(name).head, "period")
     starts = (whole(_text(text)) if text is not None else None for text in pipeline.execute())
-    return {name: start for name, start in zip(accounts, starts, strict=True) if start is not None}
+    latest = {name: start for name, start in zip(accounts, starts, strict=True) if start is not None}
+    to_come = [name for name, start in latest.items() if start > now]
+    for name in to_come:
+        pipeline.hkeys(keys.AccountKeys(name).periods)
+    for name, texts in zip(to_come, pipeline.execute(), strict=True):
+        latest[name] = present_start(latest[name], map(_text, texts), now)
+    return latest
 
 
 def read_snapshots(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
@@ -64,6 +70,20 @@ def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Chang
         redis.RedisError: Redis does not answer.
     """
     return {**reading.assignments_of(client, namespaces)}
+
+
+def left_on_nodes(client: redis.Redis, payers: Mapping[str, Changes], nodes: Container[str]) -> list[SessionRecord]:
+    """Returns the open sessions on these nodes that former payers of the namespaces hold.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    former = sorted({account for known in payers.values() for _, account in known[:-1]})
+    pipeline = client.pipeline(transaction=False)
+    for account in former:
+        pipeline.hvals(keys.AccountKeys(account).sessions)
+    records = [read_session(_text(text)) for texts in pipeline.execute() for text in texts]
+    return [record for record in records if record is not None and record.node in nodes]
 
 
 def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
@@ -170,12 +190,12 @@ def _snapshot(
 
 
 def _reports(client: redis.Redis, uids: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns the report terms and states of sessions; sessions without any are left out."""
+    """Returns the report limits and states of sessions; sessions without any are left out."""
     pipeline = client.pipeline(transaction=False)
     for uid in uids:
         pipeline.hmget(keys.report(uid), ["terms", "state"])
     answers = zip(uids, pipeline.execute() if uids else [], strict=True)
-    return {uid: (_text(terms), _text(state)) for uid, (terms, state) in answers if terms and state}
+    return {uid: (_text(limits), _text(state)) for uid, (limits, state) in answers if limits and state}
 
 
 def _by_field(read: Sequence[Any], rest: Rest) -> dict[str, str]:

@@ -133,9 +133,9 @@ def check_status(
     written = instant_or_none(mapping(status.get("checkpoint")).get("time"))
     start = instant_or_none(mapping(status.get("period")).get("start"))
     if not status or (start is not None and start != _second(snapshot.start) and written is not None):
-        if snapshot.latest and (written is None or now - written > REWRITTEN):
+        if snapshot.is_present(now) and (written is None or now - written > REWRITTEN):
             published = _shown(mapping(status.get("period")).get("start"))
-            yield _difference(snapshot, "period.start", published, format_instant(snapshot.start), "the latest period")
+            yield _difference(snapshot, "period.start", published, format_instant(snapshot.start), "the present period")
         return
     if written is None or not snapshot.start <= written <= now or now - written > REWRITTEN:
         published = _shown(mapping(status.get("checkpoint")).get("time"))
@@ -181,8 +181,8 @@ def _check_amounts(
 
 def _check_checkpoint(snapshot: Snapshot, sums: Sums, published: Json) -> Iterator[Difference]:
     closed = whole(published.get("closedMicroGPUSeconds"))
-    if closed != sums.gone:
-        yield _difference(snapshot, "checkpoint", _shown(closed), str(sums.gone), "sessions whose pods are gone")
+    if closed != sums.finalized:
+        yield _difference(snapshot, "checkpoint", _shown(closed), str(sums.finalized), "sessions whose pods are gone")
     previous, balance = published.get("previousMicroGPUSeconds"), snapshot.sums.get("struck")
     if previous != balance:
         reason = "the closing balance of the period before"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.audit.difference import Difference, Figure
-from timekeeper.audit.snapshot import GONE, OPEN, Entry, SessionAmount, Snapshot, read_amount, whole
+from timekeeper.audit.snapshot import FINALIZED, OPEN, Entry, SessionAmount, Snapshot, read_amount, whole
 from timekeeper.domain.usage import UsageFigures, of_values
 from timekeeper.domain.usage_folding import totals_of, unfold
 
@@ -106,7 +106,7 @@ class Sums:
     total: int
     checkpoint: int
     granted: int
-    gone: int
+    finalized: int
 
 
 def recompute(snapshot: Snapshot) -> Sums:
@@ -120,8 +120,8 @@ def recompute(snapshot: Snapshot) -> Sums:
         total=checkpoint + corrected + sum(posted.values()) + unposted,
         checkpoint=checkpoint,
         granted=sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY),
-        gone=checkpoint
-        + sum(posted.get(uid, 0) for uid, found in amounts.items() if found.flag == GONE)
+        finalized=checkpoint
+        + sum(posted.get(uid, 0) for uid, found in amounts.items() if found.flag == FINALIZED)
         + (whole(snapshot.sums.get("folded")) or 0),
     )
 
@@ -137,7 +137,7 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
         "total": (Figure.SPENT, sums.total, "checkpoint + ledger entries + unposted amounts"),
         "checkpoint": (Figure.CHECKPOINT, sums.checkpoint, "the ledger's entries of kind checkpoint"),
         "granted": (Figure.GRANTED, sums.granted, "the ledger's grant, carry and lapse entries"),
-        "gone": (Figure.GONE, sums.gone, "checkpoint + ledger entries of sessions whose pods are gone"),
+        "gone": (Figure.FINALIZED, sums.finalized, "checkpoint + ledger entries of sessions whose pods are gone"),
     }
     for field, (figure, amount, reason) in expected.items():
         stored = snapshot.sums.get(field, "nothing")
@@ -147,10 +147,10 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
     yield from _check_orders(snapshot)
 
 
-def check_closing_balance(snapshot: Snapshot) -> Iterator[Difference]:
-    """Checks the spending from which money was carried into the latest period against the period before it."""
+def check_closing_balance(snapshot: Snapshot, now: int) -> Iterator[Difference]:
+    """Checks the spending from which money was carried into the present period against the period before it."""
     stored = snapshot.sums.get("struck")
-    if snapshot.latest and stored is not None and snapshot.before and stored != snapshot.before:
+    if snapshot.is_present(now) and stored is not None and snapshot.before and stored != snapshot.before:
         yield difference(snapshot, Figure.BALANCE, "", stored, snapshot.before, "the total of the period before")
 
 

@@ -273,9 +273,9 @@ class CachingAccessControl:
         refusal = self._refused.get(key, self._clock())
         if refusal is not None:
             raise UnauthenticatedError(refusal)
-        known = self._familiar.get(key, self._clock())
-        if known is not None:
-            self._of_callers.take(known, TOO_MANY)
+        familiar = self._familiar.get(key, self._clock())
+        if familiar is not None:
+            self._of_callers.take(familiar, TOO_MANY)
         else:
             self._of_strangers.take(origin, "too many tokens from this address belong to no account")
         try:
@@ -284,10 +284,10 @@ class CachingAccessControl:
             self._refused.put(key, str(error), self._clock() + REFUSAL_SECONDS)
             raise
         except IdentityUnavailableError:
-            if known is None:
+            if familiar is None:
                 self._of_strangers.give_back(origin)
             raise
-        if known is None:
+        if familiar is None:
             self._of_strangers.give_back(origin)
             self._of_callers.take(_key_of(caller), TOO_MANY)
         return caller

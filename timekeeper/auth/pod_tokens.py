@@ -44,11 +44,11 @@ class PodTokens:
         """Makes an empty cache; `clock` is the wall clock in Unix seconds, by which tokens expire."""
         self._keys = keys
         self._clock = clock
-        self._known: ExpiringCache[bytes, PodIdentity] = ExpiringCache(max_cached)
+        self._identities: ExpiringCache[bytes, PodIdentity] = ExpiringCache(max_cached)
 
-    def known(self, token: str) -> PodIdentity | None:
+    def verified_pod(self, token: str) -> PodIdentity | None:
         """Returns the pod of a token that was verified before and has not expired; else None."""
-        return self._known.get(digest(token), self._clock())
+        return self._identities.get(digest(token), self._clock())
 
     def wants_keys(self, token: str) -> bool:
         """Whether keys should be fetched before this token is verified.
@@ -84,7 +84,7 @@ class PodTokens:
         identity = pod_of(claims)
         if identity is None:
             raise UnauthenticatedError("the token is not bound to a pod: send the one projected into the pod")
-        self._known.put(digest(token), identity, identity.expires_at)
+        self._identities.put(digest(token), identity, identity.expires_at)
         return identity
 
 
@@ -152,7 +152,7 @@ class PodAuthenticator:
             IdentityUnavailableError: there are no keys yet.
         """
         token = bearer_token(authorization)
-        pod = self._tokens.known(token)
+        pod = self._tokens.verified_pod(token)
         if pod is None:
             if self._tokens.wants_keys(token):
                 await self._fetch_keys(PATIENCE_SECONDS if self._tokens.has_key(token) else None)

@@ -186,8 +186,8 @@ class Archivist:
         held = with_amounts(self._client, account.name, starts) if len(starts) > 1 else starts
         for period in periods:
             if period.start in held:
-                over = period.end <= now - DAY
-                fold_amounts(self._client, self._epoch, now, (account.name, period.start), known, over=over)
+                long_ended = period.end <= now - DAY
+                fold_amounts(self._client, self._epoch, now, (account.name, period.start), known, long_ended=long_ended)
         self._amounts_folded[account.name] = today
 
     def _exported_until(self, account: Account, due: int) -> int:
@@ -195,8 +195,8 @@ class Archivist:
 
         Late changes come from this thread alone, so none happens between this answer and its use.
         """
-        known = load(self._client)
-        waiting = [month for month in folded_months(self._client, [account.name]) if not known.is_confirmed(month)]
+        records = load(self._client)
+        waiting = [month for month in folded_months(self._client, [account.name]) if not records.is_confirmed(month)]
         return min([due, *(parse_month(month) for month in waiting)])
 
     def _is_unused(self, account: Account) -> bool:
@@ -205,7 +205,7 @@ class Archivist:
         if name in books.budgets.objects or any(books.sessions_under([name])):
             return False
         if not name.startswith(DEFAULT_PREFIX):
-            return all(known[-1][1] != name for known in books.assignments.values())
+            return all(assigned[-1][1] != name for assigned in books.assignments.values())
         namespace = name.removeprefix(DEFAULT_PREFIX)
         there = {(item.get("metadata") or {}).get("name") for item in self._source.mirrors.namespaces.items()}
         return namespace not in there and namespace not in books.payers
@@ -215,19 +215,19 @@ class Archivist:
         if not drop_account(self._client, self._epoch, name, [period.start for period in account.periods]):
             return
         rest: dict[str, Assignments] = {
-            namespace: tuple(entry for entry in known if entry[1] != name)
-            for namespace, known in books.assignments.items()
-            if any(payer == name for _, payer in known)
+            namespace: tuple(entry for entry in assigned if entry[1] != name)
+            for namespace, assigned in books.assignments.items()
+            if any(payer == name for _, payer in assigned)
         }
-        changed = {namespace: known for namespace, known in rest.items() if known}
-        gone = [namespace for namespace, known in rest.items() if not known]
-        forget_payer(self._client, changed, gone)
+        changed = {namespace: assigned for namespace, assigned in rest.items() if assigned}
+        without_payer = [namespace for namespace, assigned in rest.items() if not assigned]
+        forget_payer(self._client, changed, without_payer)
         books.assignments.update(changed)
-        for namespace in gone:
+        for namespace in without_payer:
             del books.assignments[namespace]
             books.pods.namespaces.discard(namespace)
             books.published.pop(namespace, None)
         del books.accounts[name]
         books.figures.pop(name, None)
         books.budgets.forget(name)
-        _log.info("account forgotten", account=name, namespaces=gone)
+        _log.info("account forgotten", account=name, namespaces=without_payer)

@@ -53,13 +53,13 @@ class AuditMeasures:
         for figure in Figure:
             self.differences.labels(figure.value).set(0)
 
-    def take(self, found: Audit, seconds: float) -> None:
+    def take(self, audit: Audit, seconds: float) -> None:
         """Sets the metrics to the result of an audit."""
-        counts = Counter(difference.figure for difference in found.differences)
+        counts = Counter(difference.figure for difference in audit.differences)
         for figure in Figure:
             self.differences.labels(figure.value).set(counts[figure])
         self.duration.set(seconds)
-        self.ended.set(found.at / SECOND + seconds)
+        self.ended.set(audit.at / SECOND + seconds)
 
 
 class Auditor:
@@ -82,18 +82,18 @@ class Auditor:
             return
         began = self._clock()
         try:
-            found = audit(self._environment, self._request)
+            result = audit(self._environment, self._request)
         except (redis.RedisError, StoreError) as error:
             _log.warning("not audited: the store does not answer", error=str(error))
             return
         if self._term.number() is None:
             return  # the next leader runs its own audit
-        self._measures.take(found, self._clock() - began)
-        counts = {"accounts": found.accounts, "sessions": found.sessions, "entries": found.entries}
-        _log.info("audited", differences=len(found.differences), **counts)
-        for difference in found.differences[:MAX_LINES]:
+        self._measures.take(result, self._clock() - began)
+        counts = {"accounts": result.accounts, "sessions": result.sessions, "entries": result.entries}
+        _log.info("audited", differences=len(result.differences), **counts)
+        for difference in result.differences[:MAX_LINES]:
             _log.error("figure differs", account=difference.account, difference=line(difference))
-        self._record_events(found.differences)
+        self._record_events(result.differences)
 
     def _record_events(self, differences: Sequence[Difference]) -> None:
         objects = {item["metadata"]["name"]: item for item in self._source.mirrors.budgets.items()}
@@ -101,8 +101,8 @@ class Auditor:
         for difference in differences:
             by_account.setdefault(difference.account, []).append(difference)
         for name in sorted(by_account.keys() & objects.keys())[:MAX_NOTICES]:
-            found = by_account[name]
-            more = f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
-            shown = "; ".join(line(difference) for difference in found[:MAX_NAMED])
+            own = by_account[name]
+            more = f"; and {len(own) - MAX_NAMED} more" if len(own) > MAX_NAMED else ""
+            shown = "; ".join(line(difference) for difference in own[:MAX_NAMED])
             message = f"An audit found figures that differ: {shown}{more}. All of them: fairgpu audit --budget {name}"
             self._source.record_event(ObjectEvent(objects[name], "LedgerDiffers", message, warning=True))

@@ -24,7 +24,7 @@ from timekeeper.sources.base import MAX_TERMINATION_SECONDS, ObjectEvent
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A pod and the step that it is due.
+    """A pod, and the write that is due on it: a notice, an eviction, or the removal of a notice.
 
     `at` is the instant of the pod's eviction, in nanoseconds since 1970; 0 where the eviction is called off.
     """
@@ -34,16 +34,16 @@ class Due:
     at: int = 0
 
 
-def must_go(budget: Budget, found: Figures) -> bool:
+def must_go(budget: Budget, figures: Figures) -> bool:
     """Whether the budget's running pods are to be evicted.
 
     That is so for a budget that enforces by eviction, is spent, and has no grace left.
     """
-    return budget.enforcement is Enforcement.EVICT and found.state in {BudgetState.OVER, BudgetState.HELD}
+    return budget.enforcement is Enforcement.EVICT and figures.state in {BudgetState.OVER, BudgetState.HELD}
 
 
-def due(budget: Budget, found: Figures, pods: Iterable[PodFacts], now: int) -> list[Due]:
-    """Returns the steps that the budget's pods are due, in the order in which to take them.
+def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: int) -> list[Due]:
+    """Returns the due notices, evictions and withdrawn notices of a budget's pods, in the order in which to write them.
 
     Pods admitted over budget go first, then pods without a high task priority; among equals the one that has run for
     the shortest time, since the least work is lost with it. Where the budget deprioritizes, pods admitted over budget
@@ -51,12 +51,12 @@ def due(budget: Budget, found: Figures, pods: Iterable[PodFacts], now: int) -> l
 
     Args:
         budget: the budget.
-        found: its figures.
+        figures: its figures.
         pods: all pods of the namespaces that it pays for.
         now: nanoseconds since 1970.
     """
     running = [pod for pod in pods if pod.bound and not pod.terminal and not ends_anyway(pod)]
-    if not must_go(budget, found):
+    if not must_go(budget, figures):
         return [Due(pod, Step.CALL_OFF) for pod in running if pod.evict_at is not None]
     stays = budget.on_exhausted is OnExhausted.DEPRIORITIZE
     steps = []
@@ -64,7 +64,7 @@ def due(budget: Budget, found: Figures, pods: Iterable[PodFacts], now: int) -> l
         if pod.admitted_over_budget and stays:
             if pod.evict_at is not None:
                 steps.append(Due(pod, Step.CALL_OFF))
-        elif not _has_notice(pod, budget, found, now):
+        elif not _has_notice(pod, budget, figures, now):
             steps.append(Due(pod, Step.NOTICE, now + budget.eviction_notice))
         elif pod.evict_at is not None and pod.evict_at <= now:
             steps.append(Due(pod, Step.EVICT, pod.evict_at))
@@ -80,14 +80,14 @@ def ends_anyway(pod: PodFacts) -> bool:
     return pod.deletion_grace is not None and pod.deletion_grace <= MAX_TERMINATION_SECONDS
 
 
-def _has_notice(pod: PodFacts, budget: Budget, found: Figures, now: int) -> bool:
+def _has_notice(pod: PodFacts, budget: Budget, figures: Figures, now: int) -> bool:
     """Whether the pod carries a notice that counts.
 
     A notice counts if it ends after the budget was exhausted. It must also end at most `eviction_notice` from now.
     """
     if pod.evict_at is None:
         return False
-    return (found.exhausted_at or 0) <= pod.evict_at <= now + budget.eviction_notice
+    return (figures.exhausted_at or 0) <= pod.evict_at <= now + budget.eviction_notice
 
 
 def _order(pod: PodFacts) -> tuple[bool, bool, int, str]:
@@ -121,13 +121,13 @@ def evictions(books: Books, settled_at: int, now: int, without_notice_seconds: f
 
 def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
     """Returns the pods of accounts that evict, and the pods with a notice of an account that no longer does."""
-    found: dict[str, list[PodFacts]] = {}
+    pods_of: dict[str, list[PodFacts]] = {}
     for pod in books.pods.facts.values():
         name = books.account_of(pod.namespace)
         account = books.accounts.get(name)
         if account is not None and (account.budget.enforcement is Enforcement.EVICT or pod.evict_at is not None):
-            found.setdefault(name, []).append(pod)
-    return found
+            pods_of.setdefault(name, []).append(pod)
+    return pods_of
 
 
 def _write(step: Due, books: Books, name: str, without_notice_seconds: float) -> PodWrite:
@@ -136,13 +136,13 @@ def _write(step: Due, books: Books, name: str, without_notice_seconds: float) ->
     That eviction comes no sooner than the notice would have allowed, since another person than the pod's owner may
     prevent the notice.
     """
-    budget, found, pod = books.accounts[name].budget, books.figures[name], step.pod
+    budget, figures, pod = books.accounts[name].budget, books.figures[name], step.pod
     written = partial(PodWrite, pod.uid, pod.namespace, pod.name, name)
-    events = partial(_events, step=step, budget=budget, found=found)
+    events = partial(_events, step=step, budget=budget, figures=figures)
     if step.step is not Step.NOTICE:
         return written(step.step, events=events)
     at_budget = books.budgets.objects.get(name)
-    unannounced = partial(_events_without_notice, budget=budget, found=found, at_budget=at_budget)
+    unannounced = partial(_events_without_notice, budget=budget, figures=figures, at_budget=at_budget)
     return written(
         Step.NOTICE,
         format_exact(step.at),
@@ -152,16 +152,16 @@ def _write(step: Due, books: Books, name: str, without_notice_seconds: float) ->
     )
 
 
-def _events(item: Json, step: Due, budget: Budget, found: Figures) -> tuple[ObjectEvent, ...]:
-    return (notice_of(item, step, budget, found),)
+def _events(item: Json, step: Due, budget: Budget, figures: Figures) -> tuple[ObjectEvent, ...]:
+    return (notice_of(item, step, budget, figures),)
 
 
 def _events_without_notice(
-    item: Json, budget: Budget, found: Figures, at_budget: Json | None
+    item: Json, budget: Budget, figures: Figures, at_budget: Json | None
 ) -> tuple[ObjectEvent, ...]:
     """Returns the events, at the pod and at its budget, of an eviction whose notice could not be written."""
     metadata = item["metadata"]
-    spent = _spent(budget, found)
+    spent = _spent(budget, figures)
     message = f"{spent}, and no notice could be written on this pod: it is evicted without."
     at_pod = ObjectEvent(item, "BudgetEviction", message, warning=True, occasion="without notice")
     if at_budget is None:
@@ -175,9 +175,9 @@ def _events_without_notice(
     )
 
 
-def notice_of(item: Json, step: Due, budget: Budget, found: Figures) -> ObjectEvent:
+def notice_of(item: Json, step: Due, budget: Budget, figures: Figures) -> ObjectEvent:
     """Returns the event that states a pod's step."""
-    spent = _spent(budget, found)
+    spent = _spent(budget, figures)
     if step.step is Step.NOTICE:
         message = (
             f"{spent}: this pod is evicted at {format_instant(step.at)} unless there is money by then. Save what it "
@@ -190,5 +190,5 @@ def notice_of(item: Json, step: Due, budget: Budget, found: Figures) -> ObjectEv
     return ObjectEvent(item, "BudgetEvictionCalledOff", f"This pod goes on: {budget.name} lets it run again.")
 
 
-def _spent(budget: Budget, found: Figures) -> str:
-    return f"{display(found.spent)} of {display(found.limits.available or 0)} GPU-hours of {budget.name} are spent"
+def _spent(budget: Budget, figures: Figures) -> str:
+    return f"{display(figures.spent)} of {display(figures.limits.available or 0)} GPU-hours of {budget.name} are spent"

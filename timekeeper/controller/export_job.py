@@ -96,35 +96,35 @@ class Exporter:
             self._looked_day, self._number = -1, number
         if now // DAY != self._looked_day:
             self._folded = exports.folded_months(self._client, reading.account_names(self._client))
-        known = exports.load(self._client)
-        self._check_files(known, now)
-        closed = closed_months(now, self._hourly_days, {*self._folded, *known.written, *known.changes})
-        due = [month for month in closed if month in self._suspect or not known.is_confirmed(month)]
+        records = exports.load(self._client)
+        self._check_files(records, now)
+        closed = closed_months(now, self._hourly_days, {*self._folded, *records.written, *records.changes})
+        due = [month for month in closed if month in self._suspect or not records.is_confirmed(month)]
         for index, month in enumerate(due):
             self._measures.pending.set(len(due) - index)
             if self._term.number() != number:
                 return
             if self._clock() >= self._not_before.get(month, 0.0):
-                self._export_if_due(month, known)
+                self._export_if_due(month, records)
         left = exports.load(self._client)
         self._measures.pending.set(sum(month in self._suspect or not left.is_confirmed(month) for month in due))
 
-    def _check_files(self, known: Exports, now: int) -> None:
+    def _check_files(self, records: Exports, now: int) -> None:
         """Finds the files that are not as they were last written, once a day and at the start of each term."""
         if now // DAY == self._looked_day:
             return
         try:
-            tags = {month: self._destination.tag(file_name(month)) for month in known.written}
+            tags = {month: self._destination.tag(file_name(month)) for month in records.written}
         except ExportError as error:
             self._measures.outcomes.labels("failed").inc()
             _log.warning("exported months cannot be checked", error=str(error))
             return
-        self._suspect = {month for month, tag in tags.items() if tag != known.written[month].tag}
+        self._suspect = {month for month, tag in tags.items() if tag != records.written[month].tag}
         self._looked_day = now // DAY
 
-    def _export_if_due(self, month: str, known: Exports) -> None:
+    def _export_if_due(self, month: str, records: Exports) -> None:
         try:
-            outcome = self._export(month, known)
+            outcome = self._export(month, records)
             if not self._leads():
                 return  # the next leader checks the file itself
         except DeposedError as error:
@@ -143,8 +143,8 @@ class Exporter:
     def _leads(self) -> bool:
         return self._number is not None and self._term.number() == self._number
 
-    def _export(self, month: str, known: Exports) -> ExportOutcome:
-        name, change, last = file_name(month), known.changes.get(month, 0), known.written.get(month)
+    def _export(self, month: str, records: Exports) -> ExportOutcome:
+        name, change, last = file_name(month), records.changes.get(month, 0), records.written.get(month)
         window = window_of(month)
         alone = document.write(exports.month_rows(self._client, window))
         stored = self._destination.read(name)
@@ -165,12 +165,12 @@ class Exporter:
             raise ConflictError(f"{name} is not what this store wrote, and what the store holds is not in it")
         return self._put(name, merged, change, stored.tag)
 
-    def _put(self, name: str, made: Document, change: int, replacing: str | None) -> ExportOutcome:
-        tag = self._destination.write(name, made.body, replacing, self._leads)
+    def _put(self, name: str, document: Document, change: int, replacing: str | None) -> ExportOutcome:
+        tag = self._destination.write(name, document.body, replacing, self._leads)
         back = self._destination.read(name)
-        if back is None or back.body != made.body:
+        if back is None or back.body != document.body:
             raise ExportError(f"{name} was written, and is another one when it is read back")
-        return ExportOutcome(Export(change, made.sha256, made.rows, back.tag or tag), written=True)
+        return ExportOutcome(Export(change, document.sha256, document.rows, back.tag or tag), written=True)
 
     @staticmethod
     def _merged(body: bytes, rows: Iterable[Account]) -> Iterable[Account]:

@@ -31,12 +31,14 @@ from timekeeper.controller.report.series import BooksRead
 from timekeeper.controller.report.status_writer import StatusWriter
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.observing import Clocks
-from timekeeper.controller.state.other_stacks import unknown_models
+from timekeeper.controller.state.other_stacks import doubtful, held_idle, unknown_models
+from timekeeper.domain.holdings.holding import Doubt
 from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.sessions import Session
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError
 from timekeeper.ledger.connection import store_clock
 from timekeeper.ledger.settlement import HeldTerm, LedEpoch, take_epoch
-from timekeeper.sources.base import Source, SourceError
+from timekeeper.sources.base import OBSERVED_TO_THE_END, Source, SourceError
 
 THOROUGH_SECONDS = 3600.0
 """The time between two full collections, which free the few cycles that there are."""
@@ -66,7 +68,7 @@ class Collector:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Collects nothing until the block ends, in any thread."""
+        """Keeps Python from collecting cycles, in any thread, until the block ends."""
         gc.disable()
         try:
             yield
@@ -214,7 +216,7 @@ class LeaderTasks:
         )
 
     def write_on(self) -> None:
-        """Continues a write of statuses that stopped to let the other tasks run."""
+        """Continues a pass over the statuses that had stopped so that other tasks could run."""
         if self._leader_term is not None and self._leader_term.statuses.waiting:
             self.write()
 
@@ -222,7 +224,11 @@ class LeaderTasks:
         """Compacts old records and deletes those past retention, a few accounts at a time."""
         self._do(
             "archive",
-            lambda leader_term: leader_term.archivist.archive(self._reconciled_at) if self._reconciled_at else None,
+            lambda leader_term: (
+                leader_term.archivist.archive(leader_term.reconciler.surely_past(self._reconciled_at))
+                if self._reconciled_at
+                else None
+            ),
         )
 
     def books(self) -> BooksRead | None:
@@ -234,6 +240,14 @@ class LeaderTasks:
         figures = dict(kept.figures)
         accounts = [(kept.accounts[name], found) for name, found in figures.items() if name in kept.accounts]
         return BooksRead(len(kept.pods.sessions), accounts)
+
+    def open_sessions(self) -> list[Session] | None:
+        """Returns the open sessions, in any thread; None while this process does not lead."""
+        leader_term = self._leader_term
+        if leader_term is None or not self._reconciled_at:
+            return None
+        metered = [each.session for each in leader_term.reconciler.books.pods.sessions.all()]
+        return [session for session in metered if session.end is None]
 
     def _reconcile(self, leader_term: _LeaderTerm, *, full: bool) -> None:
         now = self._now()
@@ -247,6 +261,11 @@ class LeaderTasks:
         if full:
             self._measures.settled_at.set(now / SECOND)
             self._measures.unknown_model.set(unknown_models(leader_term.reconciler.books) / GPU_SECOND)
+            found = doubtful(leader_term.reconciler.books)
+            for doubt in Doubt:
+                self._measures.doubtful.labels(doubt.value).set(found[doubt])
+            self._measures.unlisted_claims.set(leader_term.reconciler.books.claims.unlisted())
+            self._measures.held_idle.set(held_idle(leader_term.reconciler.books, now) / GPU_SECOND)
 
     def _decide(self, plan: Plan, decide: Callable[[_LeaderTerm], Sequence[PodWrite] | None]) -> None:
         """Hands a task's decision to the pod writer, which writes nothing once this process has stopped leading."""
@@ -332,6 +351,7 @@ class LeaderTasks:
         """Drops old deletions, which the mirrors collect until a leader takes them."""
         mirrors = self._source.mirrors
         oldest = self._now() - REMEMBERED_DEPARTURES
-        for mirror in (getattr(mirrors, name) for name in mirrors.__slots__):
+        for name in mirrors.__slots__:
+            mirror = getattr(mirrors, name)
             kept = [departure for departure in mirror.take_departures() if departure.at >= oldest]
-            mirror.return_departures(kept if mirror is mirrors.pods else [])
+            mirror.return_departures(kept if name in OBSERVED_TO_THE_END else [])

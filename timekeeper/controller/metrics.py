@@ -13,6 +13,7 @@ import redis
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
+from timekeeper.domain.holdings.holding import Doubt
 from timekeeper.ledger.connection import ask_each
 
 EVICTION_OUTCOMES = ("notice", "evict", "call-off", "without-notice", "blocked", "refused", "failed")
@@ -20,6 +21,23 @@ POD_STEPS = ("notice", "evict", "call-off", "release", "finalizer")
 POD_OUTCOMES = ("written", "changed", "blocked", "refused", "failed", "away")
 NOTIFICATION_OUTCOMES = ("delivered", "failed", "refused", "expired", "dropped")
 EXPORT_OUTCOMES = ("written", "unchanged", "failed", "conflict")
+PRESENT_USE_OUTCOMES = (
+    "answered",
+    "empty",
+    "unreachable",
+    "timeout",
+    "refused",
+    "redirected",
+    "too-large",
+    "unreadable",
+    "error",
+    "no-vector",
+    "stale",
+    "misconfigured",
+    "not-stored",
+    "failed",
+)
+PRESENT_USE_SERIES = ("metered", "not-metered", "no-pod", "no-number", "out-of-scale")
 JOB_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -47,6 +65,24 @@ class JobMeasures:
         self.unknown_model = Gauge(
             "fairgpu_timekeeper_gpus_of_unknown_model",
             "GPUs, at price 1, that open sessions hold by other stacks and whose model no label names.",
+            registry=self.registry,
+        )
+        self.doubtful = Gauge(
+            "fairgpu_timekeeper_sessions_charged_by_rule",
+            "Open sessions by other stacks that are charged by a rule, since labels or annotations do not state it.",
+            ["cause"],
+            registry=self.registry,
+        )
+        for cause in Doubt:
+            self.doubtful.labels(cause.value)
+        self.held_idle = Gauge(
+            "fairgpu_timekeeper_gpus_held_idle",
+            "GPUs, at their models' prices, of claims that are allocated and that no pod reserves.",
+            registry=self.registry,
+        )
+        self.unlisted_claims = Gauge(
+            "fairgpu_timekeeper_claims_of_unlisted_drivers",
+            "Resource claims with devices of a driver that is not metered, such as those of network cards.",
             registry=self.registry,
         )
         self.clock_ahead = Gauge(
@@ -118,6 +154,31 @@ class ExportMeasures:
             "Closed months whose export does not hold what the store holds.",
             registry=registry,
         )
+
+
+class PresentUseMeasures:
+    """The metrics of the queries for present use, exported where a Prometheus is configured."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.queries = _by_outcome(
+            "fairgpu_timekeeper_present_use_queries",
+            "Queries of Prometheus for the present use of GPUs, by what became of them.",
+            PRESENT_USE_OUTCOMES,
+            registry,
+        )
+        self.answered_at = Gauge(
+            "fairgpu_timekeeper_present_use_answered_timestamp_seconds",
+            "When Prometheus last answered with a series; 0 for never.",
+            registry=registry,
+        )
+        self.series = Gauge(
+            "fairgpu_timekeeper_present_use_series",
+            "Series of the last answer, by whether they name a metered pod, or why they count for none.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in PRESENT_USE_SERIES:
+            self.series.labels(outcome)
 
 
 def _by_outcome(name: str, text: str, outcomes: Iterable[str], registry: CollectorRegistry) -> Counter:
@@ -194,15 +255,15 @@ def read_health(info: dict[str, Any]) -> StoreHealth:
     )
 
 
-def worst(found: list[StoreHealth]) -> StoreHealth:
+def worst(healths: list[StoreHealth]) -> StoreHealth:
     """Combines the health of several primaries: memory is added up, and has no limit where any has none."""
     return StoreHealth(
-        append_only=all(health.append_only for health in found),
-        append_only_ok=all(health.append_only_ok for health in found),
-        snapshot_ok=all(health.snapshot_ok for health in found),
-        replicas=min(health.replicas for health in found),
-        used_bytes=sum(health.used_bytes for health in found),
-        limit_bytes=sum(health.limit_bytes for health in found) if all(h.limit_bytes for h in found) else 0,
+        append_only=all(health.append_only for health in healths),
+        append_only_ok=all(health.append_only_ok for health in healths),
+        snapshot_ok=all(health.snapshot_ok for health in healths),
+        replicas=min(health.replicas for health in healths),
+        used_bytes=sum(health.used_bytes for health in healths),
+        limit_bytes=sum(health.limit_bytes for health in healths) if all(h.limit_bytes for h in healths) else 0,
     )
 
 

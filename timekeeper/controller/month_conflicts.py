@@ -55,17 +55,17 @@ class Month:
 
 def look(client: redis.Redis, place: Destination, now: int, hourly_days: int) -> list[Month]:
     """Returns all closed months with the states of their files, in order."""
-    known = exports.load(client)
+    records = exports.load(client)
     folded = exports.folded_months(client, reading.account_names(client))
     there = set(place.names())
-    found = []
-    for month in closed_months(now, hourly_days, {*folded, *known.written, *known.changes}):
-        last, name = known.written.get(month), file_name(month)
-        if last is None or name not in there or not known.is_confirmed(month) or place.tag(name) != last.tag:
-            found.append(Month(month, State.WAITING, None if last is None else last.rows))
+    months = []
+    for month in closed_months(now, hourly_days, {*folded, *records.written, *records.changes}):
+        last, name = records.written.get(month), file_name(month)
+        if last is None or name not in there or not records.is_confirmed(month) or place.tag(name) != last.tag:
+            months.append(Month(month, State.WAITING, None if last is None else last.rows))
         else:
-            found.append(Month(month, State.KEPT if last.adopted else State.WRITTEN, last.rows))
-    return found
+            months.append(Month(month, State.KEPT if last.adopted else State.WRITTEN, last.rows))
+    return months
 
 
 def keep(client: redis.Redis, place: Destination, month: str) -> Export:
@@ -101,7 +101,7 @@ def rewrite(client: redis.Redis, place: Destination, month: str) -> tuple[Export
     """
     name = file_name(month)
     change = exports.load(client).changes.get(month, 0)
-    rows = [(account, found) for account, found in exports.month_rows(client, window_of(month)) if found]
+    rows = [(account, own) for account, own in exports.month_rows(client, window_of(month)) if own]
     if not rows:
         raise UndecidableError(f"the store holds nothing of {month}: keep the file, or put the right one in its place")
     stored = place.read(name)
@@ -160,10 +160,10 @@ def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.N
 
 
 def _list(client: redis.Redis, place: Destination, hourly_days: int) -> int:
-    found = look(client, place, time.time_ns(), hourly_days)
-    if not found:
+    months = look(client, place, time.time_ns(), hourly_days)
+    if not months:
         return _print("No month is closed yet of which anything was used.")
-    lines = [f"{each.month}   {each.state:<8}{'' if each.rows is None else f'   {each.rows} rows'}" for each in found]
+    lines = [f"{each.month}   {each.state:<8}{'' if each.rows is None else f'   {each.rows} rows'}" for each in months]
     return _print("\n".join(lines))
 
 

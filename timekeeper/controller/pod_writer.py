@@ -108,7 +108,7 @@ class PodWriter:
         with self._changed:
             now = self.clock()
             self._troubles = {
-                key: found for key, found in self._troubles.items() if key[0] is not plan or key[1] in named
+                key: trouble for key, trouble in self._troubles.items() if key[0] is not plan or key[1] in named
             }
             self._done = {key: done for key, done in self._done.items() if now < done[1] + DONE_SECONDS}
             self._suspects = {name: until for name, until in self._suspects.items() if now < until}
@@ -139,10 +139,10 @@ class PodWriter:
             now = self.clock()
             released = {
                 uid
-                for (found, uid), (step, at) in self._done.items()
-                if found is plan and step is Step.RELEASE and now < at + DONE_SECONDS
+                for (plan_of, uid), (step, at) in self._done.items()
+                if plan_of is plan and step is Step.RELEASE and now < at + DONE_SECONDS
             }
-            failing = {uid for (found, uid), trouble in self._troubles.items() if found is plan and trouble.failing}
+            failing = {uid for (plan_of, uid), trouble in self._troubles.items() if plan_of is plan and trouble.failing}
             return Progress(frozenset(released), frozenset(failing))
 
     def start(self, ending: threading.Event) -> None:
@@ -265,8 +265,8 @@ class PodWriter:
         """Records that a pod was not written, and queues an event where its owner can do something about it."""
         with self._changed:
             now = self.clock()
-            known = self._troubles.get((plan, planned.uid))
-            trouble = self._troubles[plan, planned.uid] = after_failure(known, planned.step, failure, now)
+            before = self._troubles.get((plan, planned.uid))
+            trouble = self._troubles[plan, planned.uid] = after_failure(before, planned.step, failure, now)
             if failure is Failure.FAILED:
                 self._suspects[write.namespace] = now + LONGEST_SECONDS
             self._measure()

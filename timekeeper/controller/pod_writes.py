@@ -77,16 +77,16 @@ def failure_of(error: SourceError) -> Failure | None:
     return next((failure for kind, failure in _FAILURES.items() if isinstance(error, kind)), None)
 
 
-def after_failure(known: Trouble | None, step: Step, failure: Failure, now: float) -> Trouble:
+def after_failure(trouble: Trouble | None, step: Step, failure: Failure, now: float) -> Trouble:
     """Returns a pod's trouble after one more failure.
 
     Args:
-        known: the trouble so far; None after a success.
+        trouble: the trouble so far; None after a success.
         step: the write that failed.
         failure: why.
         now: seconds of a monotonic clock.
     """
-    before = known if known is not None and known.step is step else Trouble(step, now, now)
+    before = trouble if trouble is not None and trouble.step is step else Trouble(step, now, now)
     if failure is Failure.BLOCKED:
         return replace(before, until=now + BLOCKED_SECONDS, failures=before.failures + 1, blocked=before.blocked + 1)
     doublings = min(before.failures - before.blocked, 10)

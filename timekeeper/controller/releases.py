@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,7 +16,7 @@ from timekeeper.controller.state.figures import Figures, how_to_give_more
 from timekeeper.controller.state.sessions import MeteredSession
 from timekeeper.domain.budgets import Budget
 from timekeeper.domain.charges import cost, rate_now
-from timekeeper.domain.money import display
+from timekeeper.domain.money import SECOND, display
 from timekeeper.domain.pods import PodFacts
 from timekeeper.domain.reservations import rate_at
 from timekeeper.domain.state import Admission, Enforcement, Limits, OnExhausted
@@ -25,6 +25,8 @@ from timekeeper.sources.base import ObjectEvent, Source
 
 EVENT_REPEAT_INTERVAL = 30 * MINUTE
 """The time until an event is written again: the API server keeps events for an hour by default (--event-ttl)."""
+GROUP_TIME = 60 * SECOND
+"""The longest time in which the pods of a group are created that get one answer."""
 MAX_EVENTS_PER_RUN = 10
 """The most events of one run: each takes a request, and thousands of pods may wait."""
 
@@ -39,7 +41,7 @@ class Candidate:
 
 
 def pods_to_release(
-    account: Account, found: Figures, waiting: Iterable[Candidate], promised: int, failing: Container[str] = ()
+    account: Account, figures: Figures, waiting: Iterable[Candidate], promised: int, failing: Container[str] = ()
 ) -> list[Candidate]:
     """Returns the pods to release now, in order of creation.
 
@@ -48,30 +50,63 @@ def pods_to_release(
 
     Args:
         account: the account that pays.
-        found: its figures.
+        figures: its figures.
         waiting: the pods that the gate holds.
         promised: the amount that admitted pods may still spend: in their first minutes or, with safe admission, in all
             the time that they may run.
         failing: the uids of pods whose gate could not be removed; they come last and hold back no other pod.
     """
     queue = sorted(in_order(waiting), key=lambda candidate: candidate.pod.uid in failing)
-    if found.published is BudgetState.HELD:
+    if figures.published is BudgetState.HELD:
         return []
-    limits = found.limits
+    limits = figures.limits
     if limits.available is None or not _has_gate(account.budget, limits):
         return queue
     safe = account.budget.admission is Admission.SAFE
     whole = limits.available + (0 if safe else limits.grace_amount or 0)
-    left = whole - found.spent - promised
+    left = whole - figures.spent - promised
     chosen: list[Candidate] = []
-    for candidate in queue:
-        if candidate.needed > whole:
+    for unit in by_group(queue):
+        needed = sum(candidate.needed for candidate in unit)
+        if needed > whole:
             continue
-        left -= candidate.needed
+        left -= needed
         if left < 0:
             break
-        chosen.append(candidate)
+        chosen += unit
     return chosen
+
+
+def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
+    """Returns candidates by their groups, each at the place of its first; a candidate without a group is alone.
+
+    Some of a group's pods alone would hold devices and wait for the others.
+    """
+    units: dict[tuple[str, str], list[Candidate]] = {}
+    for candidate in queue:
+        pod = candidate.pod
+        key = (pod.namespace, f"group {pod.group}" if pod.group else f"pod {pod.uid}")
+        units.setdefault(key, []).append(candidate)
+    return list(units.values())
+
+
+def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str, str], Sequence[int]]) -> set[str]:
+    """Returns the uids of waiting pods whose groups were admitted while there was money, in part.
+
+    The budget was spent while the group's pods were created: all of them get the answer that the others got. A pod that
+    comes later than GROUP_SECONDS is one of the next lot, such as the next of a Job's pods in a row.
+
+    Args:
+        waiting: pods behind the gate.
+        admitted: the instants at which pods of each group (namespace and name) were created that met no gate.
+    """
+    return {
+        candidate.pod.uid
+        for candidate in waiting
+        if candidate.pod.group
+        for created in admitted.get((candidate.pod.namespace, candidate.pod.group), ())
+        if abs(created - candidate.pod.created) <= GROUP_TIME
+    }
 
 
 def _has_gate(budget: Budget, limits: Limits) -> bool:
@@ -134,34 +169,36 @@ class WaitReporter:
         )
         notices: list[ObjectEvent] = []
         for name, place, candidate in due:
-            found, reported = self.books.figures.get(name), self._reported.get(candidate.pod.uid)
-            if found is None or (reported is not None and reported.available == found.limits.available):
+            figures, reported = self.books.figures.get(name), self._reported.get(candidate.pod.uid)
+            if figures is None or (reported is not None and reported.available == figures.limits.available):
                 continue
             item = self.source.mirrors.pods.get(candidate.pod.uid)
             if item is None:
                 continue
-            self._reported[candidate.pod.uid] = _Reported(now, found.limits.available)
-            message = why_it_waits(candidate, self.books.accounts[name].budget, found, place)
+            self._reported[candidate.pod.uid] = _Reported(now, figures.limits.available)
+            message = why_it_waits(candidate, self.books.accounts[name].budget, figures, place)
             notices.append(ObjectEvent(item, "BudgetHoldsPod", message, warning=True))
             if len(notices) == MAX_EVENTS_PER_RUN:
                 break
         return notices
 
 
-def why_it_waits(candidate: Candidate, budget: Budget, found: Figures, before: int) -> str:
+def why_it_waits(candidate: Candidate, budget: Budget, figures: Figures, before: int) -> str:
     """Returns the text of a waiting pod's event: the amount it needs, the amount left, and how to add money.
 
     Args:
         candidate: the pod, and the amount that it needs.
         budget: the budget that pays for it.
-        found: the budget's figures.
+        figures: the budget's figures.
         before: the number of the budget's pods that wait in front of it.
     """
-    left = f"{display(found.remaining)} of {display(found.limits.available or 0)} GPU-hours are left in {budget.name}"
+    left = (
+        f"{display(figures.remaining)} of {display(figures.limits.available or 0)} GPU-hours are left in {budget.name}"
+    )
     # The pod has no devices yet, so this is the price of the dearest.
     needs = f"needs up to {display(candidate.needed)} to start and costs up to {display(candidate.rate * 3600)} an hour"
     queue = f" {before} of its pods wait in front of it." if before else ""
-    ends = f"the next period begins at {format_instant(found.period.end)}"
+    ends = f"the next period begins at {format_instant(figures.period.end)}"
     return f"Waits for money: {left}; this pod {needs}.{queue} {how_to_give_more(budget)}; {ends}."
 
 
@@ -186,7 +223,10 @@ class Releaser:
         """
         waiting: dict[str, list[Candidate]] = {}
         promised: dict[str, int] = {}
+        admitted: dict[tuple[str, str], list[int]] = {}
         for facts in self.books.pods.facts.values():
+            if facts.group and not facts.terminal and not facts.admitted_held:
+                admitted.setdefault((facts.namespace, facts.group), []).append(facts.created)
             if facts.terminal or facts.bound or facts.gated_elsewhere or facts.reservation is None:
                 continue
             name = self.books.account_of(facts.namespace)
@@ -195,10 +235,12 @@ class Releaser:
                 waiting.setdefault(name, []).append(candidate)
             elif facts.gated or not self._safe(name):
                 promised[name] = promised.get(name, 0) + candidate.needed
-        chosen = {
-            name: self._chosen(name, candidates, promised.get(name, 0), progress, now)
-            for name, candidates in waiting.items()
-        }
+        chosen: dict[str, list[Candidate]] = {}
+        for name, candidates in waiting.items():
+            begun = of_admitted_groups(candidates, admitted)
+            others = [candidate for candidate in candidates if candidate.pod.uid not in begun]
+            chosen[name] = [candidate for candidate in candidates if candidate.pod.uid in begun]
+            chosen[name] += self._chosen(name, others, promised.get(name, 0), progress, now)
         reported = self._reporter.notices(
             ((name, without(candidates, chosen[name])) for name, candidates in waiting.items()), now
         )
@@ -232,38 +274,47 @@ class Releaser:
     def _chosen(
         self, name: str, candidates: list[Candidate], promised: int, progress: Progress, now: int
     ) -> list[Candidate]:
-        found = self.books.figures.get(name)
-        if found is None:
+        figures = self.books.figures.get(name)
+        if figures is None:
             return []
         promised += self._promised(name, now)
-        return pods_to_release(self.books.accounts[name], found, candidates, promised, progress.failing)
+        return pods_to_release(self.books.accounts[name], figures, candidates, promised, progress.failing)
 
     def _write(self, name: str, candidate: Candidate) -> PodWrite:
-        budget, found, pod = self.books.accounts[name].budget, self.books.figures[name], candidate.pod
-        events = partial(_events, candidate=candidate, budget=budget, found=found)
+        budget, figures, pod = self.books.accounts[name].budget, self.books.figures[name], candidate.pod
+        events = partial(_events, candidate=candidate, budget=budget, figures=figures)
         return PodWrite(pod.uid, pod.namespace, pod.name, name, Step.RELEASE, events=events)
 
 
-def _events(item: Json, candidate: Candidate, budget: Budget, found: Figures) -> tuple[ObjectEvent, ...]:
-    return (release_event(item, candidate, budget, found),)
+def _events(item: Json, candidate: Candidate, budget: Budget, figures: Figures) -> tuple[ObjectEvent, ...]:
+    return (release_event(item, candidate, budget, figures),)
 
 
 def without(candidates: list[Candidate], chosen: list[Candidate]) -> list[Candidate]:
-    """Returns the candidates that were not chosen."""
+    """Returns the candidates that are not among the chosen ones."""
     uids = {candidate.pod.uid for candidate in chosen}
     return [candidate for candidate in candidates if candidate.pod.uid not in uids]
 
 
-def release_event(item: Json, candidate: Candidate, budget: Budget, found: Figures) -> ObjectEvent:
+def release_event(item: Json, candidate: Candidate, budget: Budget, figures: Figures) -> ObjectEvent:
     """Returns the event of a pod that the budget's gate released."""
     price = f"It costs {display(candidate.rate * 3600)} GPU-hours an hour"
-    if not _has_gate(budget, found.limits):
+    if not _has_gate(budget, figures.limits):
         message = f"No budget holds this pod back any more. {price}."
         return ObjectEvent(item, "BudgetGateLifted", message, occasion="once")
-    first = f"{display(cost(candidate.rate, budget.min_runtime))} for its first {budget.min_runtime // MINUTE} minutes"
-    left = f"{display(found.remaining)} GPU-hours are left in {budget.name}"
+    if figures.published is BudgetState.HELD:
+        message = f"Other pods of its group {candidate.pod.group} were admitted while there was money. {price}."
+        return ObjectEvent(item, "BudgetGateLifted", message, occasion="once")
+    first = f"{display(cost(candidate.rate, budget.min_runtime))} for its first {time_in_words(budget.min_runtime)}"
+    left = f"{display(figures.remaining)} GPU-hours are left in {budget.name}"
     message = f"There is money for this pod again: {left}. {price}, {first}."
     return ObjectEvent(item, "BudgetGateLifted", message, occasion="once")
+
+
+def time_in_words(nanoseconds: int) -> str:
+    """Returns a time for people: in minutes, or in seconds where it is no whole number of minutes."""
+    minutes, rest = divmod(nanoseconds, MINUTE)
+    return f"{nanoseconds // SECOND} seconds" if rest else "1 minute" if minutes == 1 else f"{minutes} minutes"
 
 
 def removals(books: Books) -> tuple[PodWrite, ...]:

@@ -27,7 +27,14 @@ from timekeeper.audit.cluster import ClusterView, read_cluster
 from timekeeper.controller.audit_job import AuditMeasures, Auditor
 from timekeeper.controller.export_job import Exporter
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
-from timekeeper.controller.metrics import ExportMeasures, JobMeasures, StoreMeasures, serve_measures
+from timekeeper.controller.metrics import (
+    ExportMeasures,
+    JobMeasures,
+    PresentUseMeasures,
+    StoreMeasures,
+    serve_measures,
+)
+from timekeeper.controller.present_use import PresentUseReader
 from timekeeper.controller.report.notifications import NotificationSender, Receiver
 from timekeeper.controller.report.series import BookSeries
 from timekeeper.controller.state.books import controller_rules
@@ -36,8 +43,8 @@ from timekeeper.ledger.connection import connect as connect_to_store
 from timekeeper.ledger.reading import highest_epoch
 from timekeeper.settings import JobsSettings, NotificationSettings, TimekeeperSettings
 from timekeeper.sources.base import Source
-from timekeeper.standalone.choosing import cluster_source
-from timekeeper.standalone.folder import campaign_by_lock
+from timekeeper.sources.choosing import cluster_source
+from timekeeper.sources.folder import campaign_by_lock
 
 LOOPBACK = "127.0.0.1"
 LOCK_FILE = "timekeeper.lock"
@@ -86,13 +93,14 @@ def run(
     source.start(ending.wait)
     campaign = _campaign(settings.jobs, api, folder, environment, ending)
     tasks.pod_writer.start(ending)
-    scheduler = schedule(tasks, settings.jobs, writes_pods=settings.mode == "share")
+    scheduler = schedule(tasks, settings.jobs, writes_pods=settings.mode != "look")
     store = StoreMeasures(measures.registry)
     schedule_apart(scheduler, "health", lambda: store.look(client), HEALTH_SECONDS)
     auditor = _auditor(settings, client, source, term, measures, ending)
     schedule_apart(scheduler, "audit", auditor.audit, settings.jobs.audit_seconds, FIRST_AUDIT_SECONDS)
     exporter = _exporter(settings, client, term, measures, ending)
     sender = _sender(settings.notifications, client, term, measures, ending)
+    _read_present_use(settings, client, term, tasks, measures, ending)
     ending.wait()
     scheduler.shutdown(wait=True)
     answer = settings.redis.timeout_seconds
@@ -158,6 +166,23 @@ def _exporter(
     thread = threading.Thread(target=exporter.run, args=arguments, name="exporter", daemon=True)
     thread.start()
     return thread
+
+
+def _read_present_use(
+    settings: TimekeeperSettings,
+    client: redis.Redis,
+    term: Term,
+    tasks: LeaderTasks,
+    measures: JobMeasures,
+    ending: threading.Event,
+) -> None:
+    """Starts the thread that asks Prometheus, where one is configured. Nothing waits for its end: it holds no money."""
+    if settings.prometheus.url is None:
+        return
+    present_use = PresentUseMeasures(measures.registry)
+    reader = PresentUseReader(settings.prometheus, client, term, tasks.open_sessions, present_use)
+    arguments = (ending.wait, time.time_ns)
+    threading.Thread(target=reader.run, args=arguments, name="present-use", daemon=True).start()
 
 
 def schedule(tasks: LeaderTasks, settings: JobsSettings, *, writes_pods: bool = True) -> BackgroundScheduler:

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from fairgpu.faults import Fault, explain, show
 from timekeeper.domain.money import MoneyError, from_gpu_hours
 from timekeeper.domain.periods import ALLOWED, LAST_DAY_OF_EVERY_MONTH, CronError, Every, PeriodRule, check_cron
+from timekeeper.domain.pricing import FOREVER
 from timekeeper.domain.state import Admission, Enforcement, Limits, OnExhausted
 from timekeeper.domain.timestamps import HOUR, MINUTE, TimeError, parse_duration, parse_instant
 
@@ -28,6 +29,9 @@ _BROKEN: Mapping[str, Any] = {}
 
 Value = TypeVar("Value")
 
+
+OVERHEAD = "overhead"
+"""The account of the cluster's own namespaces, where pods of other stacks are metered: a budget without a limit."""
 
 RESERVED_NAMES = frozenset({"book", "notices", "states"})
 """Names under which the store keeps what concerns all accounts; the GPUBudget CRD refuses them, too."""
@@ -109,6 +113,11 @@ def parse_budget(item: Mapping[str, Any]) -> Budget:
     if reader.faults:
         raise BudgetError(tuple(reader.faults))
     return budget
+
+
+def overhead_budget(namespaces: frozenset[str]) -> Budget:
+    """Returns the budget of the cluster's own namespaces; it is younger than any other, which pays if it names one."""
+    return Budget(OVERHEAD, namespaces, created=FOREVER)
 
 
 def payers(budgets: Iterable[Budget]) -> tuple[dict[str, Budget], dict[str, dict[str, str]]]:
@@ -272,8 +281,8 @@ class _Reader:
 
     def choice(self, item: Mapping[str, Any], key: str, path: str, kind: type[Value], absent: Value | None) -> Value:
         allowed = list(kind)  # type: ignore[call-overload] # a type of enums is one that can be listed
-        found: Value = self.value(item, key, path, kind, ", ".join(allowed), str(allowed[0]), absent)
-        return found
+        chosen: Value = self.value(item, key, path, kind, ", ".join(allowed), str(allowed[0]), absent)
+        return chosen
 
     def only_with(self, item: Mapping[str, Any], key: str, every: Every | None, owner: Every) -> None:
         if key in item and every is not owner:

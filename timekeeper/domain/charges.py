@@ -39,7 +39,7 @@ def segments(
 
     Time before an account's first period belongs to no segment: the account did not exist.
     """
-    found = []
+    spans = []
     for index, (since, account) in enumerate(assignments):
         first = start if index == 0 else max(start, since)
         until = min(end, assignments[index + 1][0] if index + 1 < len(assignments) else FOREVER)
@@ -47,8 +47,8 @@ def segments(
             if first < period.end and period.start < until:
                 low, high = max(first, period.start), min(until, period.end)
                 if low < high:
-                    found.append(Segment(account, period.start, low, high))
-    return found
+                    spans.append(Segment(account, period.start, low, high))
+    return spans
 
 
 def segment_cost(tariff: Tariff, start: int, end: int) -> int:
@@ -120,11 +120,11 @@ def hourly_points(
     begin = first if stored is None else min(max(stored.until, first), last)
     already = 0 if stored is None else stored.billed
     by_rate = billed == _reserved(settled, tariff, last)
-    found = []
+    points = []
     for moment in (*range(_next_hour(begin), last, HOUR), last):
         held = sum(max(min(segment.end, moment) - segment.start, 0) for segment in settled)
         reserved = _reserved(settled, tariff, moment)
-        found.append(
+        points.append(
             HourlyPoint(
                 until=moment,
                 billed=reserved if by_rate else _between(already, billed, moment - begin, last - begin),
@@ -132,7 +132,7 @@ def hourly_points(
                 memory=cost(attribution.memory_rate, held),
             )
         )
-    return found
+    return points
 
 
 def with_used(points: Sequence[HourlyPoint], stored: HourlyPoint | None, start: int, used: int) -> list[HourlyPoint]:

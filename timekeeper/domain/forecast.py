@@ -77,7 +77,7 @@ class Burns:
 
 
 def sampled(record: BurnRecord | None, now: int, period: int, totals: Mapping[int, int], offset: int = 0) -> BurnRecord:
-    """Returns the record with a new sample where one is due, else the same record.
+    """Returns the record of spending with a new sample where one is due, else the same record.
 
     Args:
         record: the record so far; None for none.
@@ -135,13 +135,13 @@ def lasts_until(remaining: int, burn: Burn | None, now: int, before: int) -> int
     return moment if moment < before else None
 
 
-def runs_out_early(remaining: int, found: Burns, now: int, before: int) -> bool:
+def runs_out_early(remaining: int, burns: Burns, now: int, before: int) -> bool:
     """Whether the money runs out before an instant, both at the last hour's and at the last day's rate.
 
     The long window shows that the burn is significant, the short one that it still goes on
     (https://sre.google/workbook/alerting-on-slos/, multiwindow alerts).
     """
-    windows = (found.hour, found.day)
+    windows = (burns.hour, burns.day)
     if any(burn is None or burn.until - burn.since < SHORTEST_MEASURE for burn in windows):
         return False
     return all(lasts_until(remaining, burn, now, before) is not None for burn in windows)

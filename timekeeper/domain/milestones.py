@@ -56,16 +56,16 @@ def reached(state: BudgetState, spent: int, available: int | None, *, early: boo
     """
     if available is None:
         return frozenset()
-    found = {
+    milestones = {
         milestone
         for milestone, percent in ((Milestone.HALF_SPENT, 50), (Milestone.MOSTLY_SPENT, 80))
         if spent * 100 >= available * percent
     }
     if early:
-        found.add(Milestone.RUNS_OUT_EARLY)
+        milestones.add(Milestone.RUNS_OUT_EARLY)
     if state in _STATES:
-        found.add(_STATES[state])
-    return frozenset(found)
+        milestones.add(_STATES[state])
+    return frozenset(milestones)
 
 
 def next_announced(
@@ -83,12 +83,12 @@ def next_announced(
         available: the amount that may be spent in it; None for no limit.
         holding: the milestones that hold.
     """
-    known = before.milestones if before is not None else frozenset()
-    kept = known
+    announced = before.milestones if before is not None else frozenset()
+    kept = announced
     if before is not None and (before.period, before.available) != (period, available):
         # In another period, or with other money, a milestone that no longer holds may be announced again.
-        kept = known & holding if before.period == period else frozenset()
-    if known & EXHAUSTION and not holding & EXHAUSTION:
+        kept = announced & holding if before.period == period else frozenset()
+    if announced & EXHAUSTION and not holding & EXHAUSTION:
         return Announced(period, available, (kept - EXHAUSTION) | holding), Milestone.REOPENED
     new = holding - kept
     return Announced(period, available, kept | holding), heaviest(new) if new else None

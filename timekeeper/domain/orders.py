@@ -68,9 +68,9 @@ def text_faults(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterato
 
 def refusal(item: Mapping[str, Any]) -> str:
     """Returns why the ledger refused an order finally, from the order's status; empty where it did not."""
-    found = _not_applied(mapping(item.get("status")))
-    reason = found.get("reason")
-    return (str(found.get("message", "")) or str(reason)) if reason in {REFUSED, NAME_TAKEN} else ""
+    condition = _not_applied(mapping(item.get("status")))
+    reason = condition.get("reason")
+    return (str(condition.get("message", "")) or str(reason)) if reason in {REFUSED, NAME_TAKEN} else ""
 
 
 def condition_reason(status: Mapping[str, Any]) -> str:
@@ -82,9 +82,9 @@ def _not_applied(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the condition Applied=False; an empty one where there is none."""
     conditions = status.get("conditions")
     for condition in conditions if isinstance(conditions, list) else []:
-        found = mapping(condition)
-        if (found.get("type"), found.get("status")) == ("Applied", "False"):
-            return found
+        fields = mapping(condition)
+        if (fields.get("type"), fields.get("status")) == ("Applied", "False"):
+            return fields
     return {}
 
 

@@ -11,9 +11,9 @@ from fairgpu.json_values import list_of, mapping
 from fairgpu.request import HIGH_PRIORITY
 from fairgpu.states import BudgetState
 from timekeeper.domain.attribution import Origin, read_origin
-from timekeeper.domain.holdings.holding import Holding
+from timekeeper.domain.holdings.holding import NOTHING, Decision
 from timekeeper.domain.money import SECOND
-from timekeeper.domain.reservations import Reservation, read_reservation
+from timekeeper.domain.reservations import Reservation, read_asked_reservation, read_reservation
 from timekeeper.domain.timestamps import instant_or_none
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
@@ -47,6 +47,9 @@ class PodFacts:
         removed: whether only finalizers keep it: its kubelet has finished with it, or it was deleted by force.
         high_priority: whether it goes first within its namespace.
         evict_at: the instant of its eviction that its annotation announces.
+        reserves_claims: whether it holds devices by claims of Dynamic Resource Allocation.
+        group: the group that its stack starts together, where it asks another stack for GPUs; empty for none.
+        admitted_held: whether admission admitted it while its budget was held.
     """
 
     uid: str
@@ -74,19 +77,69 @@ class PodFacts:
     begun: int | None = None
     started: bool = False
     gated_elsewhere: bool = False
+    reserves_claims: bool = False
+    group: str = ""
+    admitted_held: bool = False
 
 
-def holds_nothing_else(_pod: Mapping[str, Any]) -> tuple[Holding, ...]:
-    """Stands for a cluster whose other stacks are not metered."""
-    return ()
+GROUP_LABELS = (
+    "jobset.sigs.k8s.io/jobset-name",
+    "leaderworkerset.sigs.k8s.io/group-key",
+    "kueue.x-k8s.io/pod-group-name",
+    "scheduling.x-k8s.io/pod-group",
+)
+"""The labels that name a pod's group, the largest first: of JobSet, LeaderWorkerSet, Kueue and coscheduling."""
+GROUP_ANNOTATIONS = ("pod-group-name", "scheduling.k8s.io/group-name")
+"""The annotations that do: KAI's and Volcano's."""
+_LONGEST_NAME = 253
+_SINGLE = ("ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "Node")
+"""The controllers whose pods each work alone."""
+
+
+def group_of(metadata: Mapping[str, Any]) -> str:
+    """Returns the name of the group of pods that a stack starts together, in its namespace; empty where there is none.
+
+    A pod that bears no group's name is of the group of its controller, such as its Job.
+    """
+    for where, keys in (("labels", GROUP_LABELS), ("annotations", GROUP_ANNOTATIONS)):
+        given = mapping(metadata.get(where))
+        group = next((value for key in keys if isinstance(value := given.get(key), str) and value), "")
+        if group:
+            return group[:_LONGEST_NAME]
+    owners = (mapping(owner) for owner in list_of(metadata.get("ownerReferences")))
+    controller: Mapping[str, Any] = next((owner for owner in owners if owner.get("controller") is True), {})
+    kind, name = controller.get("kind"), controller.get("name")
+    return f"{kind}/{name}" if kind and kind not in _SINGLE and name else ""
+
+
+def holds_nothing_else(_pod: Mapping[str, Any]) -> Decision:
+    """Returns no holding for any pod: pods of other stacks than FairGPU are not metered."""
+    return NOTHING
+
+
+def asks_for_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two states of a pod differ in nothing that `read_reservation` reads, as a change of status does not."""
+    return one.get("spec") == other.get("spec") and _annotations(one) == _annotations(other)
+
+
+def _annotations(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    return mapping(mapping(pod.get("metadata")).get("annotations"))
 
 
 def read_pod(
-    pod: Mapping[str, Any], held_of: Callable[[Mapping[str, Any]], tuple[Holding, ...]] = holds_nothing_else
+    pod: Mapping[str, Any],
+    held_of: Callable[[Mapping[str, Any]], Decision] = holds_nothing_else,
+    reservation: Reservation | None = None,
 ) -> PodFacts:
     """Parses a pod; a field that is missing or of another type counts as absent.
 
-    `held_of` returns the parts of GPUs that a bound pod without a request in canonical form holds by another stack.
+    Not bound, a pod of another stack with the label of GPU pods has the reservation that it asks for.
+
+    Args:
+        pod: the pod's object.
+        held_of: decides on the parts of GPUs that a bound pod without a canonical request holds by another stack.
+        reservation: what the pod requests in canonical form, where that was read from an earlier state that asks for
+            the same.
     """
     metadata, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     phase = status.get("phase")
@@ -97,9 +150,11 @@ def read_pod(
     deleted = instant_or_none(metadata.get("deletionTimestamp"))
     grace = metadata.get("deletionGracePeriodSeconds")
     bound = isinstance(node, str) and bool(node)
-    reservation = read_reservation(pod)
-    if reservation is None and bound and (holdings := held_of(pod)):
-        reservation = Reservation((), holdings=holdings)
+    canonical = reservation = reservation or read_reservation(pod)
+    if reservation is None and bound and (decision := held_of(pod)).holdings:
+        reservation = Reservation((), holdings=decision.holdings, doubts=decision.doubts)
+    if reservation is None and not bound and mapping(metadata.get("labels")).get(names.POD_LABEL):
+        reservation = read_asked_reservation(pod)
     return PodFacts(
         uid=str(metadata.get("uid", "")),
         namespace=str(metadata.get("namespace", "")),
@@ -113,6 +168,8 @@ def read_pod(
         finished=_finished(status),
         gated=OUR_GATE in gates,
         gated_elsewhere=any(gate != OUR_GATE for gate in gates),
+        group=group_of(metadata) if canonical is None else "",
+        admitted_held=annotations.get(names.BUDGET_STATE) == BudgetState.HELD,
         reservation=reservation,
         changed=_latest(status.get("conditions"), "lastTransitionTime"),
         origin=read_origin(metadata),
@@ -126,6 +183,7 @@ def read_pod(
         evict_at=instant_or_none(annotations.get(names.EVICTION_AT)),
         begun=_begun(status),
         started=started,
+        reserves_claims=bool(spec.get("resourceClaims") or status.get("extendedResourceClaimStatus")),
     )
 
 
@@ -155,19 +213,17 @@ def _begun(status: Mapping[str, Any]) -> int | None:
     for kind in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(kind) or []:
             states = [mapping(mapping(container).get(state)) for state in ("state", "lastState")]
-            moments += [
-                instant_or_none(mapping(found.get(how)).get("startedAt")) for found in states for how in _STARTED
-            ]
+            moments += [instant_or_none(mapping(each.get(how)).get("startedAt")) for each in states for how in _STARTED]
     return min((moment for moment in moments if moment is not None), default=None)
 
 
 def _has_begun(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     """Whether a container that asks for a GPU runs, or ran before, by its kubelet's status."""
     begun = {
-        found.get("name")
+        each.get("name")
         for kind in ("containerStatuses", "initContainerStatuses")
-        for found in map(mapping, list_of(status.get(kind)))
-        if any(how in mapping(found.get(state)) for state in ("state", "lastState") for how in _STARTED)
+        for each in map(mapping, list_of(status.get(kind)))
+        if any(how in mapping(each.get(state)) for state in ("state", "lastState") for how in _STARTED)
     }
     return bool(begun) and any(
         item.get("name") in begun and not _limits(item).keys().isdisjoint(names.CANONICAL_RESOURCES)

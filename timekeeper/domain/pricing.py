@@ -66,13 +66,13 @@ Prices = Mapping[str, tuple[PricePoint, ...]]
 def price_at(prices: Prices, model: str, instant: int) -> Fraction:
     """Returns a model's price at an instant: that of the best matching key, else that of ANY_MODEL, else 1."""
     if by_words(prices, instant):
-        found = [
+        matches = [
             (matched, price)
             for key in prices
             if (matched := match(key, model)) is not None and (price := named_price(prices, key, instant)) is not None
         ]
-        if found:
-            return max(found)[1]
+        if matches:
+            return max(matches)[1]
     elif (price := named_price(prices, model, instant)) is not None:
         return price
     price = named_price(prices, ANY_MODEL, instant)
@@ -80,13 +80,13 @@ def price_at(prices: Prices, model: str, instant: int) -> Fraction:
 
 
 def by_words(prices: Prices, instant: int) -> bool:
-    """Whether keys are runs of words at an instant."""
+    """Whether a key prices every model whose name contains its words, at an instant; before, the exact model alone."""
     points = prices.get(BY_WORDS, ())
     return bool(points) and points[0].effective_from <= instant
 
 
 def named_price(prices: Prices, key: str, instant: int) -> Fraction | None:
-    """Returns the price of a key at an instant; None where it has none."""
+    """Returns the price that is set under a key at an instant; None where none is set."""
     if key == BY_WORDS:
         return None
     for point in reversed(prices.get(key, ())):
@@ -130,8 +130,8 @@ def amended(history: Prices, configured: Prices, now: int) -> Prices:
         if points:
             result[key] = tuple(points)
     if by_words(configured, now):
-        known = [point for point in history.get(BY_WORDS, ()) if point.effective_from < now]
-        result[BY_WORDS] = tuple(known[:1]) or (PricePoint(now, Fraction(1)),)
+        earlier = [point for point in history.get(BY_WORDS, ()) if point.effective_from < now]
+        result[BY_WORDS] = tuple(earlier[:1]) or (PricePoint(now, Fraction(1)),)
     return result
 
 

@@ -33,57 +33,52 @@ class Course:
 
     Attributes:
         start: when the session began, in nanoseconds since 1970.
-        segments: in order of time; the last one goes on, or the session ended in it.
-        complete: whether no segment follows the last one. An earlier settlement may have begun one, where the session
-            turned out to have ended before that.
+        segments: in order of time; the last one goes on, or the session ended in it. An earlier settlement may have
+            begun others after it, where a clock was ahead or the session turned out to have ended before that.
     """
 
     start: int
     segments: Sequence[Segment]
-    complete: bool = False
 
 
-def extended(known: Bases, course: Course, total_at: Callable[[int], int]) -> Bases:
+def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Bases:
     """Returns the bases, with those of segments that have begun since.
 
     Args:
-        known: the bases so far. Those of segments that turned out to have no time are dropped, and those after the last
-            segment of a complete course.
+        bases: the bases so far. Those of segments that turned out to have no time are dropped, and those after the last
+            segment.
         course: the segments that are not final.
         total_at: returns the total of all reports that were received before an instant.
     """
     keys = {(segment.account, segment.period) for segment in course.segments}
-    begun, places = _begun(known, course.segments)
-    last = places[-1] if places else len(known) - 1
-    kept = [base for place, base in enumerate(known[: last + 1]) if place in places or base[:2] not in keys]
-    # Where a clock was ahead, a segment that is still to come has its base already.
-    end = course.segments[-1].end if course.segments else 0
-    later = [base for base in known[last + 1 :] if base[:2] not in keys and base[1] >= end and not course.complete]
+    begun, places = _begun(bases, course.segments)
+    last = places[-1] if places else len(bases) - 1
+    kept = [base for place, base in enumerate(bases[: last + 1]) if place in places or base[:2] not in keys]
     added = [
         (segment.account, segment.period, total_at(segment.start) if segment.start > course.start else 0)
         for segment in course.segments[begun:]
     ]
-    return _without_past((*kept, *added, *later), keys)
+    return _without_past((*kept, *added), keys)
 
 
-def _begun(known: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int]]:
+def _begun(bases: Bases, segments: Sequence[Segment]) -> tuple[int, Sequence[int]]:
     """Returns the number of segments that have begun, and the places of their bases.
 
     The bases of the first segments may be dropped already, and a base may be of a segment that turned out to have no
     time: the longest run of segments whose bases follow each other counts, of equal ones the first.
     """
-    runs = [(first, _places(known, segments[first:])) for first in range(len(segments))]
+    runs = [(first, _places(bases, segments[first:])) for first in range(len(segments))]
     first, places = max(runs, key=lambda run: len(run[1]), default=(0, []))
     return first + len(places), places
 
 
-def _places(known: Bases, segments: Sequence[Segment]) -> list[int]:
+def _places(bases: Bases, segments: Sequence[Segment]) -> list[int]:
     """Returns the places of the bases of the first segments, in order, up to the first segment without one."""
     places: list[int] = []
     for segment in segments:
         after = places[-1] + 1 if places else 0
         key = segment.account, segment.period
-        place = next((place for place in range(after, len(known)) if known[place][:2] == key), None)
+        place = next((place for place in range(after, len(bases)) if bases[place][:2] == key), None)
         if place is None:
             break
         places.append(place)
@@ -146,8 +141,8 @@ class HeldDevice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReportTerms:
-    """The terms of a session's reports, fixed when it opens.
+class ReportLimits:
+    """The limits of a session's reports, fixed when it opens: the devices that they may name, and the most use.
 
     Attributes:
         start: its start, in nanoseconds since 1970.
@@ -258,10 +253,10 @@ class Received(NamedTuple):
     at: int
 
 
-def report_terms(
+def report_limits(
     reservation: Reservation, start: int, prices: Prices, charge: ChargeRules, *, billed: bool
-) -> ReportTerms:
-    """Returns the terms of a reservation's reports; without devices where no allocation names them."""
+) -> ReportLimits:
+    """Returns the limits of a reservation's reports; without devices where no allocation names them."""
     floor = charge.best_effort_floor_percent
     found: dict[str, HeldDevice] = {}
     held_beside = [(held, True) for held in reservation.containers]
@@ -274,33 +269,33 @@ def report_terms(
             found[share.uuid] = HeldDevice(share.uuid, known.shares + 1, known.price, known.total_mib, rate)
     rate = rate_at(reservation, prices, start, charge)
     most = rate_at(_whole(reservation), prices, start, charge) if reservation.lends else rate
-    return ReportTerms(start, tuple(found.values()), billed, rate, most)
+    return ReportLimits(start, tuple(found.values()), billed, rate, most)
 
 
-def taken(terms: ReportTerms, known: Intake, report: Received, marks: Marks) -> Intake | None:
+def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: Marks) -> Intake | None:
     """Returns the state after a report; None where the same boot has sent this report or a later one before."""
-    before = next((boot for boot in known.boots if boot.name == report.boot), None)
+    before = next((boot for boot in intake.boots if boot.name == report.boot), None)
     if before is not None and report.sequence <= before.sequence:
         return None
-    last = known.samples[-1] if known.samples else None
+    last = intake.samples[-1] if intake.samples else None
     at = max(report.at, marks.closed, last.at if last else 0)
-    age = max(at - terms.start, 0)
-    gpu, money, named = _amounts(terms, report.counters, age)
+    age = max(at - limits.start, 0)
+    gpu, money, named = _amounts(limits, report.counters, age)
     boot = Boot(
         report.boot, report.sequence, max(gpu, before.gpu if before else 0), max(money, before.money if before else 0)
     )
-    boots = (*(other for other in known.boots if other is not before), boot)[-MAX_BOOTS:]
-    all_named = tuple(sorted({*known.named, *named}))
+    boots = (*(other for other in intake.boots if other is not before), boot)[-MAX_BOOTS:]
+    all_named = tuple(sorted({*intake.named, *named}))
     if not all_named:
-        return replace(known, boots=boots)
+        return replace(intake, boots=boots)
     added_gpu, added_money = boot.gpu - (before.gpu if before else 0), boot.money - (before.money if before else 0)
     sample = Sample(
         at,
-        min((last.gpu if last else 0) + added_gpu, terms.most_gpu(at)),
-        min((last.money if last else 0) + added_money, terms.most_money(at)) if terms.billed else 0,
-        sum(device.rate for place, device in enumerate(terms.devices) if place not in all_named),
+        min((last.gpu if last else 0) + added_gpu, limits.most_gpu(at)),
+        min((last.money if last else 0) + added_money, limits.most_money(at)) if limits.billed else 0,
+        sum(device.rate for place, device in enumerate(limits.devices) if place not in all_named),
     )
-    return Intake(boots, all_named, _coalesced((*known.samples, sample), marks))
+    return Intake(boots, all_named, _coalesced((*intake.samples, sample), marks))
 
 
 def sample_before(samples: Sequence[Sample], instant: int) -> Sample | None:
@@ -308,22 +303,22 @@ def sample_before(samples: Sequence[Sample], instant: int) -> Sample | None:
     return next((sample for sample in reversed(samples) if sample.at < instant), None)
 
 
-def _amounts(terms: ReportTerms, counters: Sequence[Counter], age: int) -> tuple[int, int, set[int]]:
+def _amounts(limits: ReportLimits, counters: Sequence[Counter], age: int) -> tuple[int, int, set[int]]:
     """Returns GPU time and money of one report in microGPU-seconds, and the indexes of the devices that it names."""
-    places = {device.uuid: place for place, device in enumerate(terms.devices)}
+    places = {device.uuid: place for place, device in enumerate(limits.devices)}
     busy, occupied = dict[int, int](), dict[int, Fraction]()
     for counter in counters:
         place = places.get(counter.uuid)
         if place is None:
             continue
-        device = terms.devices[place]
+        device = limits.devices[place]
         used, span = min(counter.busy_ns, age), min(counter.span_ns, age)
         memory = Fraction(span * min(counter.memory_peak_mib, device.total_mib), device.total_mib)
         busy[place] = min(busy.get(place, 0) + used, device.shares * age)
         sum_ = occupied.get(place, Fraction(0)) + max(Fraction(used), memory)
         occupied[place] = min(sum_, Fraction(device.shares * age))
-    priced = sum((found * terms.devices[place].price for place, found in occupied.items()), Fraction(0))
-    money = int(priced * GPU_SECOND / SECOND) if terms.billed else 0
+    priced = sum((found * limits.devices[place].price for place, found in occupied.items()), Fraction(0))
+    money = int(priced * GPU_SECOND / SECOND) if limits.billed else 0
     return sum(busy.values()) * GPU_SECOND // SECOND, money, set(busy)
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 from fairgpu import names
 from fairgpu.allocation import AllocationError, DeviceShare, decode
+from fairgpu.asks import StackNames, read_asked
 from fairgpu.charging import ChargeRules, UnplacedShare, unplaced_rate
 from fairgpu.demand import is_native_sidecar, peak
+from fairgpu.dialects.reading import DialectSettings
+from fairgpu.dialects.registry import FOREIGN
 from fairgpu.json_values import mapping, mappings
 from fairgpu.quantity import QuantityError, parse_count
-from timekeeper.domain.holdings.holding import Holding, holding_rate
+from timekeeper.domain.holdings.holding import Doubt, Holding, holding_rate
 from timekeeper.domain.pricing import FOREVER, Prices, dearest_at, devices_rate, price_at, price_changes
 
 Held = tuple[DeviceShare, ...] | UnplacedShare | None
@@ -31,6 +34,7 @@ class Reservation:
         lends: whether it may use GPU time beyond its share (elastic, best effort).
         placed: whether an allocation names the devices.
         holdings: the parts of GPUs that it holds by another stack, beside the containers' shares.
+        doubts: the causes for which these are charged by a rule.
     """
 
     containers: tuple[Held, ...]
@@ -38,6 +42,7 @@ class Reservation:
     lends: bool = False
     placed: bool = True
     holdings: tuple[Holding, ...] = ()
+    doubts: frozenset[Doubt] = frozenset()
 
     @property
     def devices(self) -> dict[str, DeviceShare]:
@@ -73,6 +78,27 @@ def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
         lends=lends,
         placed=placed is not None,
     )
+
+
+def read_asked_reservation(pod: Mapping[str, Any]) -> Reservation:
+    """Returns what a pod of another stack asks for and has not got, as shares at the dearest price.
+
+    The pod bears the label of GPU pods, so it asks for something: one GPU, where it does not say in which form. Each
+    extended resource that is left of the pod counts, as the source keeps those alone by which a pod asks for GPUs.
+    """
+    spec = mapping(pod.get("spec"))
+    limits = [
+        mapping(mapping(item.get("resources")).get("limits"))
+        for key in ("containers", "initContainers")
+        for item in mappings(spec.get(key))
+    ]
+    resources = frozenset(name for amounts in limits for name in amounts if "/" in name)
+    claims = len(mappings(spec.get("resourceClaims")))
+    asked = read_asked(pod, StackNames(resources, (), FOREIGN.requesting_annotations), DialectSettings(), claims)
+    if asked is None:
+        return Reservation((UnplacedShare(1, 100),), placed=False)
+    by_claims = (UnplacedShare(claims, 100 * claims),) if claims else ()
+    return Reservation((*asked.containers, *by_claims), asked.init, placed=False)
 
 
 def rate_at(reservation: Reservation, prices: Prices, instant: int, rules: ChargeRules) -> int:

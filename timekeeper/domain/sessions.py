@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from timekeeper.domain.attribution import Attribution
-from timekeeper.domain.holdings.holding import Holding
+from timekeeper.domain.holdings.holding import Doubt, Holding
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.pods import PodFacts
 from timekeeper.domain.reservations import Tariff
@@ -20,6 +20,10 @@ from timekeeper.domain.timestamps import MINUTE, instant_or_none
 
 NODE_SKEW = 10 * SECOND
 """The most that a node's clock may be behind the API server's without its timestamps being corrected."""
+
+
+CLAIM = "resourceclaim/"
+"""Begins the name of a session that is a claim's and no pod's; no pod's name has a slash."""
 
 
 class MeterFrom(StrEnum):
@@ -44,9 +48,11 @@ class EndProof(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One pod's reservation on the meter. Instants are nanoseconds since 1970.
+    """One pod's reservation on the meter, or one allocation of a claim. Instants are nanoseconds since 1970.
 
     Attributes:
+        uid: the pod's uid; of a claim, its uid, what identifies the allocation, and the start.
+        pod: the pod's name; of a claim, CLAIM and its name.
         tariff: its rates over time, the first from `start`.
         end: its end; None while it runs.
         proof: the proof of its end.
@@ -60,6 +66,8 @@ class Session:
         attribution: the dimensions that its use is attributed to; None in records of earlier versions.
         report_bases: (account, period, microGPU-seconds): the total of reported GPU time at these starts.
         holdings: the parts of GPUs that the pod holds by another stack, as they were decided once.
+        doubts: the causes for which these are charged by a rule, sorted.
+        idle: whether it is a claim that no pod reserves.
     """
 
     uid: str
@@ -77,6 +85,8 @@ class Session:
     use_total: int | None = None
     use_missing: tuple[int, int] = (0, 0)
     holdings: tuple[Holding, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+    idle: bool = False
 
 
 def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:

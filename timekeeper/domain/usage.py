@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+import orjson
 
 from fairgpu import names
 from fairgpu.quantity import QuantityError, parse_count
@@ -46,13 +47,15 @@ def dimensions(namespace: str, node: str, attribution: Attribution | None) -> st
 
 def dimension_values(namespace: str, node: str, attribution: Attribution | None) -> list[Any]:
     """Returns the dimensions of an hour's use as the list that is stored."""
-    found = attribution or Attribution()
-    return values_of(Dimensions(namespace, node, found.model, found.owner, found.user, found.labels))
+    attributed = attribution or Attribution()
+    return values_of(
+        Dimensions(namespace, node, attributed.model, attributed.owner, attributed.user, attributed.labels)
+    )
 
 
-def values_of(found: Dimensions) -> list[Any]:
+def values_of(place: Dimensions) -> list[Any]:
     """Converts dimensions to the list that is stored; unknown values at its end are left out."""
-    values: list[Any] = [*found[:5], dict(found.labels)]
+    values: list[Any] = [*place[:5], dict(place.labels)]
     while len(values) > 1 and not values[-1]:
         values.pop()
     return values
@@ -65,49 +68,49 @@ def of_values(values: Sequence[Any]) -> Dimensions:
 
 
 def asks_for_details(names: Iterable[str]) -> bool:
-    """Whether a query needs a dimension that the folded section without details lacks."""
+    """Whether a query groups by more than namespace, budget and model, which only detailed rows have."""
     return not {*names} <= {"namespace", "budget", "model"}
 
 
 def asks_for_sums(names: Iterable[str]) -> bool:
-    """Whether the stored sums over many hours have all dimensions of a query."""
+    """Whether a query groups by namespace, budget, model and user at most, as stored sums over many hours do."""
     return {*names} <= {"namespace", "budget", "model", "user"}
 
 
 def keys_of(
-    names: Sequence[str], account: str, found: Sequence[Sequence[Any]], namespaces: frozenset[str] | None = None
+    names: Sequence[str], account: str, lists: Sequence[Sequence[Any]], namespaces: frozenset[str] | None = None
 ) -> list[Key | None]:
     """Returns the key of each list that `values_of` made.
 
     Args:
         names: names from PLAIN, or a label's key after `label:`.
         account: the account that pays.
-        found: the lists.
+        lists: the lists.
         namespaces: the only namespaces that get a key; None for all.
     """
-    columns = [_column(name, account, found) for name in names]
-    keys: list[Key | None] = [*zip(*columns, strict=True)] if columns else [()] * len(found)
+    columns = [_column(name, account, lists) for name in names]
+    keys: list[Key | None] = [*zip(*columns, strict=True)] if columns else [()] * len(lists)
     if namespaces is None:
         return keys
-    return [key if (values[0] or UNKNOWN) in namespaces else None for key, values in zip(keys, found, strict=True)]
+    return [key if (values[0] or UNKNOWN) in namespaces else None for key, values in zip(keys, lists, strict=True)]
 
 
-def _column(name: str, account: str, found: Sequence[Sequence[Any]]) -> list[str]:
+def _column(name: str, account: str, lists: Sequence[Sequence[Any]]) -> list[str]:
     """Returns the values of one dimension."""
     if name == "budget":
-        return [account] * len(found)
+        return [account] * len(lists)
     if name.startswith(LABEL):
         label, place = name.removeprefix(LABEL), Dimensions._fields.index("labels")
-        return [(values[place].get(label) if len(values) > place else None) or UNKNOWN for values in found]
+        return [(values[place].get(label) if len(values) > place else None) or UNKNOWN for values in lists]
     position = Dimensions._fields.index(name)
     try:
-        return [values[position] or UNKNOWN for values in found]
+        return [values[position] or UNKNOWN for values in lists]
     except IndexError:  # unknown values at the end are left out
-        return [(values[position] if len(values) > position else None) or UNKNOWN for values in found]
+        return [(values[position] if len(values) > position else None) or UNKNOWN for values in lists]
 
 
 def _encoded(values: Sequence[Any]) -> str:
-    return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+    return orjson.dumps(values).decode()
 
 
 UsageRow = tuple[int, int, int, int, int, int, int | None]
@@ -146,9 +149,9 @@ class Use:
 
     def rows(self) -> list[Row]:
         """Returns the rows with their dimensions."""
-        known = [of_values(values) for values in self.dimensions]
+        places = [of_values(values) for values in self.dimensions]
         return [
-            Row(hour, hours, known[place], UsageFigures(billed, core, memory, used))
+            Row(hour, hours, places[place], UsageFigures(billed, core, memory, used))
             for hour, hours, place, billed, core, memory, used in self.raw_rows
         ]
 

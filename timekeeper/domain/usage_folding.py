@@ -58,8 +58,8 @@ def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
     for row in rows:
         start, end = _day_between_edges(row.hour, hours)
         place = (min(start, row.hour), max(end, row.hour + row.hours), row.dimensions)
-        known = sums.get(place)
-        sums[place] = row.figures if known is None else known.plus(row.figures)
+        total = sums.get(place)
+        sums[place] = row.figures if total is None else total.plus(row.figures)
     return [Row(start, end - start, to, figures) for (start, end, to), figures in sorted(sums.items())]
 
 
@@ -68,8 +68,8 @@ def added_up(rows: Iterable[Row]) -> list[Row]:
     sums: dict[tuple[int, int, Dimensions], UsageFigures] = {}
     for row in rows:
         place = (row.hour, row.hours, row.dimensions)
-        known = sums.get(place)
-        sums[place] = row.figures if known is None else known.plus(row.figures)
+        total = sums.get(place)
+        sums[place] = row.figures if total is None else total.plus(row.figures)
     return [Row(*place, figures) for place, figures in sorted(sums.items(), key=lambda item: item[0])]
 
 
@@ -84,7 +84,7 @@ def pack(rows: Iterable[Row]) -> bytes:
     plain, sums = _without_details(ordered), _over_all_hours(ordered)
     kept = sums if FEWER * len(sums) <= len(ordered) else []
     largest = max((abs(figure or 0) for row in (*ordered, *plain, *kept) for figure in row.figures), default=0)
-    sections = [zlib.compress(_document(found)) if found else b"" for found in (plain, kept)]
+    sections = [zlib.compress(_document(rows_of)) if rows_of else b"" for rows_of in (plain, kept)]
     head = _HEAD.pack(VERSION, largest >= 1 << 63, *map(len, sections))
     return head + b"".join(sections) + zlib.compress(_document(ordered))
 
@@ -162,10 +162,10 @@ def totals_of(blob: bytes) -> list[UsageFigures]:
     sections = _sections(blob)
     totals = []
     for packed in (sections.detailed, sections.plain, sections.sums):
-        found = Use()
-        _read(packed, sections, found, 0, FOREVER, whole=True)
+        use = Use()
+        _read(packed, sections, use, 0, FOREVER, whole=True)
         total = UsageFigures()
-        for row in found.rows():
+        for row in use.rows():
             total = total.plus(row.figures)
         if packed:
             totals.append(total)
@@ -178,9 +178,9 @@ def unfold(blob: bytes) -> list[Row]:
     Raises:
         FoldedError: the value is not folded use, or a later timekeeper wrote it.
     """
-    found = Use()
-    read_folded(blob, found)
-    return found.rows()
+    use = Use()
+    read_folded(blob, use)
+    return use.rows()
 
 
 def _document(rows: Iterable[Row]) -> bytes:
@@ -189,7 +189,7 @@ def _document(rows: Iterable[Row]) -> bytes:
         (row.hour, row.hours, places.setdefault(row.dimensions, len(places)), *row.figures)
         for row in sorted(rows, key=lambda row: row.hour)
     ]
-    document = {"d": [values_of(found) for found in places], "r": list(zip(*rows_by_hour, strict=True))}
+    document = {"d": [values_of(place) for place in places], "r": list(zip(*rows_by_hour, strict=True))}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -197,8 +197,8 @@ def _without_details(rows: Iterable[Row]) -> list[Row]:
     sums: dict[tuple[int, int, Dimensions], UsageFigures] = {}
     for row in rows:
         place = (row.hour, row.hours, Dimensions(row.dimensions.namespace, model=row.dimensions.model))
-        known = sums.get(place)
-        sums[place] = row.figures if known is None else known.plus(row.figures)
+        total = sums.get(place)
+        sums[place] = row.figures if total is None else total.plus(row.figures)
     return [Row(*place, figures) for place, figures in sums.items()]
 
 
@@ -208,10 +208,10 @@ def _over_all_hours(rows: Sequence[Row]) -> list[Row]:
     hours = max((row.hour + row.hours for row in rows), default=0) - first
     sums: dict[Dimensions, UsageFigures] = {}
     for row in rows:
-        found = row.dimensions
-        place = Dimensions(found.namespace, model=found.model, user=found.user)
-        known = sums.get(place)
-        sums[place] = row.figures if known is None else known.plus(row.figures)
+        details = row.dimensions
+        place = Dimensions(details.namespace, model=details.model, user=details.user)
+        total = sums.get(place)
+        sums[place] = row.figures if total is None else total.plus(row.figures)
     return [Row(first, hours, place, figures) for place, figures in sums.items()]
 
 
@@ -234,10 +234,10 @@ _NAME = re.compile(rb"([hd]) (\d+) (\d+)")
 
 
 class PackedPart(NamedTuple):
-    """The name of a packed value: the stretch of hours that its rows lie in.
+    """The range of hours that a packed value covers, which names the value.
 
     Attributes:
-        hourly: whether the rows are hours; days otherwise.
+        hourly: whether it holds a row for each hour; for each day otherwise.
         first: the first hour, counted from 1970.
         end: the hour after the last one.
     """

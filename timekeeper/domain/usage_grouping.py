@@ -79,8 +79,8 @@ class _CellsOfHours(dict[tuple[int, int], Cells | None]):
 
     def __missing__(self, hours: tuple[int, int]) -> Cells | None:
         index = self._steps.index(*hours)
-        found = self[hours] = None if index is None else self._cells[index]
-        return found
+        cells = self[hours] = None if index is None else self._cells[index]
+        return cells
 
 
 class UsageSums:
@@ -126,7 +126,7 @@ class UsageSums:
 
         self._grow(new)
 
-    def add_sums(self, hour: int, hours: int, found: Cells) -> None:
+    def add_sums(self, hour: int, hours: int, sums: Cells) -> None:
         """Adds the sums of some hours.
 
         Raises:
@@ -137,7 +137,7 @@ class UsageSums:
         if cells is None:
             return
         before = len(cells)
-        for key, (billed, core, memory, used) in found.items():
+        for key, (billed, core, memory, used) in sums.items():
             cell = cells.setdefault(key, [0, 0, 0, None])
             cell[0] += billed
             cell[1] += core
@@ -183,8 +183,8 @@ class UsageSums:
     def _places(self, after: Place | None) -> Iterator[Place]:
         first = 0 if after is None else after[0]
         for index in range(first, len(self.cells)):
-            found = (key for key in self.cells[index] if index > first or is_after((index, key), after))
-            yield from ((index, key) for key in sorted(found, key=key_order))
+            keys = (key for key in self.cells[index] if index > first or is_after((index, key), after))
+            yield from ((index, key) for key in sorted(keys, key=key_order))
 
 
 def order(value: str) -> tuple[bool, str]:

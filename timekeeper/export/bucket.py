@@ -43,7 +43,7 @@ class Bucket:
         """Returns the names of all files."""
 
         def run(store: S3Store) -> list[str]:
-            return sorted(found["path"] for found in obstore.list_with_delimiter(store)["objects"])
+            return sorted(item["path"] for item in obstore.list_with_delimiter(store)["objects"])
 
         return self._do(run)
 
@@ -55,13 +55,16 @@ class Bucket:
         """Returns a file; None where it does not exist."""
 
         def run(store: S3Store) -> Stored:
-            found = obstore.get(store, name)
-            return Stored(bytes(found.bytes()), found.meta["e_tag"] or "")
+            answer = obstore.get(store, name)
+            return Stored(bytes(answer.bytes()), answer.meta["e_tag"] or "")
 
         return self._if_there(run)
 
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
-        """Writes a file with If-None-Match or If-Match, so that a deposed leader overwrites none; returns its tag."""
+        """Writes a file and returns its ETag; no file of a later leader is overwritten.
+
+        `replacing` is the ETag of the file to replace (If-Match); None for a new file (If-None-Match).
+        """
         if not may_write():
             raise DeposedError(f"{self._place}: {name} is left to the leader")
 
@@ -100,26 +103,26 @@ class Bucket:
             raise ExportError(f"{self._place}: {_reason(error)}") from None
 
     def _open(self) -> S3Store:
-        known = self._settings
-        seconds = timedelta(seconds=known.timeout_seconds)
+        settings = self._settings
+        seconds = timedelta(seconds=settings.timeout_seconds)
         options: ClientConfig = {"timeout": seconds, "connect_timeout": timedelta(seconds=CONNECT_SECONDS)}
-        if known.ca_file is not None:
-            options["root_certificate"] = _read(known.ca_file)
-        config: S3Config = {"region": known.region}
-        if known.endpoint is not None:
-            config["endpoint"] = known.endpoint
-            options["allow_http"] = known.endpoint.startswith("http://")
-        if known.virtual_hosted:
+        if settings.ca_file is not None:
+            options["root_certificate"] = _read(settings.ca_file)
+        config: S3Config = {"region": settings.region}
+        if settings.endpoint is not None:
+            config["endpoint"] = settings.endpoint
+            options["allow_http"] = settings.endpoint.startswith("http://")
+        if settings.virtual_hosted:
             config["virtual_hosted_style_request"] = True
-        if known.credentials_folder is not None:
-            config["access_key_id"] = _read(known.credentials_folder / CREDENTIALS[0])
-            config["secret_access_key"] = _read(known.credentials_folder / CREDENTIALS[1])
-            token = known.credentials_folder / CREDENTIALS[2]
+        if settings.credentials_folder is not None:
+            config["access_key_id"] = _read(settings.credentials_folder / CREDENTIALS[0])
+            config["secret_access_key"] = _read(settings.credentials_folder / CREDENTIALS[1])
+            token = settings.credentials_folder / CREDENTIALS[2]
             if token.exists():
                 config["session_token"] = _read(token)
         return S3Store(
             self._name,
-            prefix=known.prefix or None,
+            prefix=settings.prefix or None,
             config=config,
             client_options=options,
             retry_config={"max_retries": RETRIES, "retry_timeout": 2 * seconds},

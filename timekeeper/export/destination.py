@@ -161,8 +161,8 @@ class Folder:
                     beside.unlink(missing_ok=True)
 
 
-def _tag(found: os.stat_result) -> str:
-    return f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+def _tag(status: os.stat_result) -> str:
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def _sync(folder: Path) -> None:

@@ -65,11 +65,11 @@ def closed_months(now: int, hourly_days: int, known: Iterable[str]) -> list[str]
 
 def months_between(first: str, last: str) -> list[str]:
     """Returns the months from the first to the last, inclusive; none where the last precedes the first."""
-    found = []
+    months = []
     while first <= last:
-        found.append(first)
+        months.append(first)
         first = month_at(window_of(first).end)
-    return found
+    return months
 
 
 PLACE = ("start", "end", "budget", "namespace", "node", "model", "owner", "user", "labels")
@@ -154,9 +154,9 @@ def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss
             be taken back, but a closed month's time shrinks only where a part of it was lost.
     """
     fresh = ((name, 0, rows) for name, rows in new if rows)
-    old = ((name, 1, [row for _, row in rows]) for name, rows in groupby(kept, key=lambda found: found[0]))
-    for name, found in groupby(heapq.merge(fresh, old, key=lambda item: item[:2]), key=lambda item: item[0]):
-        newest, *before = (rows for _, _, rows in found)
+    old = ((name, 1, [row for _, row in rows]) for name, rows in groupby(kept, key=lambda pair: pair[0]))
+    for name, rows_of_account in groupby(heapq.merge(fresh, old, key=lambda item: item[:2]), key=lambda item: item[0]):
+        newest, *before = (rows for _, _, rows in rows_of_account)
         for rows in () if allow_loss else before:
             _hold_to(name, rows, newest)
         yield name, newest
@@ -211,22 +211,22 @@ def _row(line: Sequence[str], places: dict[tuple[str, ...], Dimensions], hours: 
     if len(line) != len(HEADER):
         raise DocumentError(f"a line has {len(line)} cells, and {len(HEADER)} are allowed")
     place = tuple(line[3:9])
-    found = places.get(place)
-    if found is None:
+    dimensions = places.get(place)
+    if dimensions is None:
         names = ["" if cell == UNKNOWN else _plain(cell) for cell in place[:5]]
         namespace, node, model, owner, user = names
         labels = tuple(sorted(json.loads(_plain(place[5])).items()))
-        found = places[place] = Dimensions(namespace, node, model, owner, user, labels)
+        dimensions = places[place] = Dimensions(namespace, node, model, owner, user, labels)
     start, end = (_hour(cell, hours) for cell in line[:2])
     billed, core, memory = (int(line[index]) for index in (10, 12, 14))
-    return Row(start, end - start, found, UsageFigures(billed, core, memory, int(line[16]) if line[16] else None))
+    return Row(start, end - start, dimensions, UsageFigures(billed, core, memory, int(line[16]) if line[16] else None))
 
 
-def _hour(text: str, known: dict[str, int]) -> int:
-    found = known.get(text)
-    if found is None:
-        found = known[text] = parse_instant(text) // HOUR
-    return found
+def _hour(text: str, hours: dict[str, int]) -> int:
+    hour = hours.get(text)
+    if hour is None:
+        hour = hours[text] = parse_instant(text) // HOUR
+    return hour
 
 
 def _harmless(text: str) -> str:

@@ -149,7 +149,8 @@ class Restoration:
         checkpoint: the spending of finalized sessions that are not computed again.
         apart: the part of the store's finalized sum that is computed again.
         version: the account's version when the checkpoint was taken.
-        gone: the sessions of the period that are not computed again, and that the store does not hold as finalized.
+        to_finalize: the sessions of the period that are not computed again and that the store does not hold as
+            finalized.
         note: the note of the ledger entries to write.
     """
 
@@ -158,7 +159,7 @@ class Restoration:
     checkpoint: int
     apart: int
     version: int
-    gone: Sequence[FinalizedSession]
+    to_finalize: Sequence[FinalizedSession]
     note: str
 
 
@@ -172,6 +173,6 @@ def restore(client: redis.Redis, epoch: int, now: int, wanted: Restoration) -> t
     sums, amounts = account.period(period), account.amounts(period)
     touched = (account.head, sums, amounts, account.sessions, account.ended, account.ledger, account.hours)
     checkpoint = (wanted.checkpoint, wanted.version, wanted.apart, wanted.note)
-    sessions = (part for session in wanted.gone for part in session)
+    sessions = (part for session in wanted.to_finalize for part in session)
     added, *answer = run_one(client, Call("restore", touched, (epoch, now, period, *checkpoint, *sessions)))
     return int(added), read_totals(answer)

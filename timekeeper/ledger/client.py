@@ -19,9 +19,12 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from timekeeper.ledger.redis_cluster import ClusterStore
 from timekeeper.ledger.scripts import script
 
 PIPELINE_CALLS = 1000
+KEYS_AT_ONCE = 100
+"""The number of keys in one call of a script that takes many."""
 PUT_AT_ONCE = 1000
 """The most arguments of one command, in pairs; Lua's stack holds some thousands."""
 
@@ -119,6 +122,36 @@ def run_one(client: redis.Redis, call: Call) -> Any:
     return answer
 
 
+def run_for_each(
+    client: redis.Redis, script: str, always: Sequence[str | int], each: Sequence[tuple[str, Sequence[str | int]]]
+) -> list[Any]:
+    """Runs a script on many keys, each apart; returns its answer for each key, or redis-py's error.
+
+    Args:
+        client: the store.
+        script: the name of a script whose answer has one part for each of its keys.
+        always: its first arguments.
+        each: the keys, each with the arguments of its own.
+
+    Raises:
+        StoreError: Redis does not answer, or does not run the script.
+    """
+    store: Any = client
+    # Two keys lie in two slots of a cluster, and a script takes keys of one.
+    at_once = 1 if isinstance(store, ClusterStore) else KEYS_AT_ONCE
+    calls = list[Call]()
+    for start in range(0, len(each), at_once):
+        part = each[start : start + at_once]
+        own = [argument for _, arguments in part for argument in arguments]
+        calls.append(Call(script, tuple([key for key, _ in part]), (*always, *own)))
+    answers = list[Any]()
+    for answer in run(client, calls):
+        if isinstance(answer, StoreError):
+            raise answer
+        answers += answer
+    return answers
+
+
 def put(client: redis.Redis, command: str, key: str, arguments: Sequence[str | int]) -> None:
     """Runs a command that writes to one key, also on a store without free memory.
 
@@ -159,7 +192,7 @@ def _drop_connections(client: redis.Redis) -> None:
 def _execute(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
     pipeline = client.pipeline(transaction=False)
     for call in calls:
-        pipeline.evalsha(script(call.script).sha, len(call.keys), *call.keys, *call.arguments)
+        pipeline.execute_command("EVALSHA", script(call.script).sha, len(call.keys), *call.keys, *call.arguments)
     try:
         return pipeline.execute(raise_on_error=False)
     except RedisError as error:

@@ -12,7 +12,7 @@ import orjson
 from timekeeper.domain.attribution import Attribution
 from timekeeper.domain.charges import Assignments, HourlyPoint, hours_of
 from timekeeper.domain.forecast import BurnRecord, SpendSample
-from timekeeper.domain.holdings.holding import Holding
+from timekeeper.domain.holdings.holding import Doubt, Holding
 from timekeeper.domain.pricing import PricePoint, Prices
 from timekeeper.domain.sessions import EndProof, Session
 
@@ -20,6 +20,18 @@ UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, Arith
 """The errors that decoding raises on a document that the timekeeper did not write."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def compact(value: Any) -> str:
+    """Returns a value as JSON without spaces; a named tuple is a list.
+
+    Raises:
+        TypeError: the value, or one in it, is not one of JSON.
+    """
+    try:
+        return orjson.dumps(value, default=tuple).decode()
+    except TypeError:  # orjson writes no integer of more than 64 bits
+        return _encode(value)
 
 
 class RecordError(ValueError):
@@ -50,9 +62,19 @@ def encode_session(session: Session) -> str:
         document["tally"] = [session.use_total, []]
     if session.use_missing[0]:
         document["unmeasured"] = session.use_missing
+    return compact(document | _elsewhere_document(session))
+
+
+def _elsewhere_document(session: Session) -> dict[str, Any]:
+    """Returns what is stored of a session by another stack."""
+    document: dict[str, Any] = {}
     if session.holdings:
-        document["holds"] = [_holding_document(holding) for holding in session.holdings]
-    return _encode(document)
+        document["holds"] = [holding_document(holding) for holding in session.holdings]
+    if session.doubts:
+        document["doubts"] = session.doubts
+    if session.idle:
+        document["idle"] = True
+    return document
 
 
 def decode_session(text: str | bytes) -> Session:
@@ -81,7 +103,9 @@ def decode_session(text: str | bytes) -> Session:
             report_bases=_bases(document.get("reported", ())),
             use_total=whole_number(document["tally"][0]) if "tally" in document else None,
             use_missing=_pair(document.get("unmeasured", (0, 0))),
-            holdings=tuple(_holding(item) for item in document.get("holds", ())),
+            holdings=tuple(read_holding(item) for item in document.get("holds", ())),
+            doubts=tuple(Doubt(value) for value in document.get("doubts", ())),
+            idle=document.get("idle") is True,
         )
     except UNREADABLE as error:
         raise RecordError(f"no session: {error!r}") from error
@@ -127,18 +151,31 @@ def _pair(document: Any) -> tuple[int, int]:
     return whole_number(first), whole_number(second)
 
 
-def _holding_document(given: Holding) -> list[Any]:
-    return [given.way, given.model, given.count, str(given.time), str(given.memory)]
+def holding_document(holding: Holding) -> list[Any]:
+    """Returns the stored form of equal parts of GPUs."""
+    return [holding.way, holding.model, holding.count, str(holding.time), str(holding.memory)]
 
 
-def _holding(document: Any) -> Holding:
+def read_holding(document: Any) -> Holding:
+    """Reads equal parts of GPUs from their stored form.
+
+    Raises:
+        RecordError, ValueError, TypeError, ArithmeticError: the document has another form.
+    """
     way, model, count, time, memory = document
     shares = Fraction(plain_text(time)), Fraction(plain_text(memory))
     return Holding(plain_text(way), plain_text(model), whole_number(count), *shares)
 
 
-def _attribution_document(given: Attribution) -> list[Any]:
-    return [given.model, given.owner, given.user, dict(given.labels), given.core_rate, given.memory_rate]
+def _attribution_document(attribution: Attribution) -> list[Any]:
+    return [
+        attribution.model,
+        attribution.owner,
+        attribution.user,
+        dict(attribution.labels),
+        attribution.core_rate,
+        attribution.memory_rate,
+    ]
 
 
 def _attribution(document: Any) -> Attribution:
@@ -151,7 +188,7 @@ def _attribution(document: Any) -> Attribution:
 
 def encode_assignments(assignments: Assignments) -> str:
     """Encodes a namespace's payers as JSON: each account, with the instant from which it pays."""
-    return _encode(assignments)
+    return compact(assignments)
 
 
 def decode_assignments(text: str | bytes) -> Assignments:
@@ -194,7 +231,7 @@ def decode_prices(text: str | bytes) -> Prices:
 def encode_burn(record: BurnRecord) -> str:
     """Encodes an account's samples of spending as JSON."""
     samples = [[sample.at, sample.spent] for sample in record.samples]
-    return _encode([record.period, record.total, samples])
+    return compact([record.period, record.total, samples])
 
 
 def decode_burn(text: str | bytes) -> BurnRecord:

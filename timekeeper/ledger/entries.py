@@ -52,11 +52,11 @@ def read_ending(note: str) -> Ending | None:
     if proof not in PROOFS or len(rest) not in {2, 3}:
         return None
     try:
-        found = Ending(proof, parse_instant(rest[0]), parse_instant(rest[1]), *rest[2:])
-        same = ending_note(found) == note and found.uid in {"", str(UUID(found.uid or "0" * 32))}
+        ending = Ending(proof, parse_instant(rest[0]), parse_instant(rest[1]), *rest[2:])
+        same = ending_note(ending) == note and ending.uid in {"", str(UUID(ending.uid or "0" * 32))}
     except (TimeError, ValueError):
         return None
-    return found if same else None
+    return ending if same else None
 
 
 def pack_note(note: str) -> bytes:
@@ -131,7 +131,7 @@ _START = Ending(PROOFS[0], 0, 0)
 
 
 class SegmentError(StoreError):
-    """A stored value is not a segment, or a later timekeeper wrote it."""
+    """A stored value is not a segment of packed ledger entries, or a later timekeeper wrote it."""
 
 
 def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
@@ -210,10 +210,10 @@ def _entries(rows: Iterable[tuple[Any, ...]], uids: bytes) -> Iterator[LedgerEnt
 def _uid_bytes(text: str) -> bytes:
     """Returns a pod's uid as bytes; empty where the text is not in the API server's form."""
     try:
-        found = UUID(text)
+        uid = UUID(text)
     except ValueError:
         return b""
-    return found.bytes if str(found) == text else b""
+    return uid.bytes if str(uid) == text else b""
 
 
 def pack_ledger(client: redis.Redis, epoch: int, account: str, before: int) -> bool:
@@ -234,8 +234,8 @@ def pack_ledger(client: redis.Redis, epoch: int, account: str, before: int) -> b
     due = _due(client, names, 1, before) and _due(client, names, SEGMENT_ENTRIES, before)
     if not due:
         return True
-    known: Any = client.hkeys(names.segments)
-    old_name = max(known, key=_last_of, default=b"")
+    segments: Any = client.hkeys(names.segments)
+    old_name = max(segments, key=_last_of, default=b"")
     old: Any = client.hget(names.segments, old_name) if old_name else None
     grown = unpack_entries(old) if old is not None else []
     if len(grown) >= SEGMENT_ENTRIES:
@@ -253,8 +253,8 @@ def pack_ledger(client: redis.Redis, epoch: int, account: str, before: int) -> b
 
 def _due(client: redis.Redis, names: keys.AccountKeys, most: int, before: int) -> list[LedgerEntry]:
     """Returns the first entries that are due and not packed yet, at most `most`."""
-    found: Any = client.xrange(names.ledger, "-", "+", most)
-    return list(takewhile(lambda entry: entry.at < before, (read_entry(name, fields) for name, fields in found)))
+    entries: Any = client.xrange(names.ledger, "-", "+", most)
+    return list(takewhile(lambda entry: entry.at < before, (read_entry(name, fields) for name, fields in entries)))
 
 
 def _last_of(name: bytes) -> tuple[int, int]:

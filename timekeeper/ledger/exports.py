@@ -85,13 +85,13 @@ UNKNOWN = -1
 def _fields(client: redis.Redis, key: str) -> dict[bytes, bytes] | None:
     """Returns the fields of a hash; None where the key's value is not a hash."""
     try:
-        found: Any = client.hgetall(key)
+        stored: Any = client.hgetall(key)
     except redis.ResponseError as error:
         if concerns_all(error):
             raise
         _log.error("export records unreadable", key=key, error=str(error))
         return None
-    return dict(found)
+    return dict(stored)
 
 
 def note_late_changes(client: redis.Redis, months: Iterable[str]) -> None:
@@ -113,13 +113,13 @@ def note_late_changes(client: redis.Redis, months: Iterable[str]) -> None:
 
 def _replace_counts(client: redis.Redis, month: str) -> None:
     """Replaces a month's count, and those of all exported months where the key holds no counts at all."""
-    known = load(client)
+    records = load(client)
     months = {month}
     if _fields(client, keys.LATE_CHANGES) is None:
-        months |= known.written.keys()
+        months |= records.written.keys()
         client.delete(keys.LATE_CHANGES)
     for each in sorted(months):
-        export = known.written.get(each)
+        export = records.written.get(each)
         put(client, "HSET", keys.LATE_CHANGES, [each, 1 if export is None else export.change + 1])
 
 
@@ -163,8 +163,8 @@ def month_rows(client: redis.Redis, window: Window) -> Iterator[tuple[str, Seque
 
 
 def _decode(text: bytes) -> Export:
-    known = {field.name for field in fields(Export)}
-    export = Export(**{name: value for name, value in json.loads(text).items() if name in known})
+    names = {field.name for field in fields(Export)}
+    export = Export(**{name: value for name, value in json.loads(text).items() if name in names})
     kinds = type(export.change), type(export.sha256), type(export.rows), type(export.tag), type(export.adopted)
     if kinds != (int, str, int, str, bool):
         raise RecordError("no export: a field is of another type")

@@ -79,6 +79,10 @@ named by its start.
     fairgpu:{book}:mark               string  the epoch of the leader that last waited for a replica; never read
     fairgpu:{mark-N}:mark             string  the same at one node of a Redis Cluster
     fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
+    fairgpu:{book}:present            hash    UID -> "AT UNTIL SHARE": how busy a session's GPUs were at an instant,
+                                              by Prometheus, in ten-thousandths; shown until UNTIL, and no money.
+                                              namespace/NAME -> "AT UNTIL BUSY KNOWN": of the sessions of a namespace
+                                              whose use is known, in microGPU-seconds a second
 
     fairgpu:{states}:head             hash    id        the store id: new whenever the store was emptied, or a server of
                                                         it was restarted or replaced; cursors of another id are void
@@ -94,7 +98,7 @@ named by its start.
     fairgpu:{notices}:told            hash    UID of a budget -> its announced milestones, as JSON
     fairgpu:{notices}:outbox          stream  m: messages that are still to be delivered, as JSON
 
-    fairgpu:{UID}:report              hash    terms: what a session may report, and state: its reports so far, both as
+    fairgpu:{UID}:report              hash    terms: its reports' limits, and state: its reports so far, both as
                                               JSON (see reports.py); closed: the instant before which reports add
                                               nothing any more; settled: the one before which reports are not read any
                                               more; phase: the offset of period starts from a quarter of an hour; at:
@@ -128,6 +132,7 @@ LATE_CHANGES = f"{PREFIX}:{{book}}:late"
 EXPORTS = f"{PREFIX}:{{book}}:exports"
 MARK = f"{PREFIX}:{{book}}:mark"
 OPEN_SESSIONS = f"{PREFIX}:{{book}}:open"
+PRESENT_USE = f"{PREFIX}:{{book}}:present"
 
 NOTICES_HEAD = f"{PREFIX}:{{notices}}:head"
 NOTICES_ANNOUNCED = f"{PREFIX}:{{notices}}:told"

@@ -27,6 +27,7 @@ _PROBES = {
     keys.CAPACITY: "hlen",
     keys.EXPORTS: "hlen",
     keys.OPEN_SESSIONS: "zcard",
+    keys.PRESENT_USE: "hlen",
     keys.NOTICES_HEAD: "hlen",
     keys.NOTICES_ANNOUNCED: "hlen",
     keys.NOTICES_OUTBOX: "xlen",

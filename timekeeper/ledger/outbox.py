@@ -79,20 +79,20 @@ def announced(client: redis.Redis) -> dict[str, Announced]:
     Raises:
         redis.RedisError: Redis does not answer.
     """
-    found: Any = client.hgetall(keys.NOTICES_ANNOUNCED)
-    known = {}
-    for uid, text in found.items():
+    stored: Any = client.hgetall(keys.NOTICES_ANNOUNCED)
+    by_uid = {}
+    for uid, text in stored.items():
         try:
-            known[uid.decode()] = _decode(text)
+            by_uid[uid.decode()] = _decode(text)
         except UNREADABLE as error:
             _log.error("announcement record unreadable", uid=repr(uid), error=repr(error))
-    return known
+    return by_uid
 
 
 def first(client: redis.Redis) -> Waiting | None:
     """Returns the message that has waited longest, None for none. May raise redis.RedisError."""
-    found: Any = client.xrange(keys.NOTICES_OUTBOX, "-", "+", 1)
-    return Waiting(found[0][0].decode(), found[0][1][b"m"].decode()) if found else None
+    waiting: Any = client.xrange(keys.NOTICES_OUTBOX, "-", "+", 1)
+    return Waiting(waiting[0][0].decode(), waiting[0][1][b"m"].decode()) if waiting else None
 
 
 def remove(client: redis.Redis, waiting: Waiting) -> None:
@@ -112,9 +112,9 @@ def _encode(record: Announced) -> str:
 
 def _decode(text: bytes) -> Announced:
     period, available, milestones = json.loads(text)
-    known = {milestone.value: milestone for milestone in Milestone}
+    by_value = {milestone.value: milestone for milestone in Milestone}
     return Announced(
         int(period),
         None if available is None else int(available),
-        frozenset(known[name] for name in milestones if name in known),
+        frozenset(by_value[name] for name in milestones if name in by_value),
     )

@@ -19,7 +19,7 @@ from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.sessions import Session
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, concerns_all, described, readable_answers, run_one
+from timekeeper.ledger.client import Call, concerns_all, described, readable_answers, run_for_each, run_one
 from timekeeper.ledger.codec import (
     UNREADABLE,
     RecordError,
@@ -305,10 +305,7 @@ def watched(client: redis.Redis) -> int | None:
 
 def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
     """Returns the GPU time in each pod's reports, in microGPU-seconds; None for a pod that never sent any."""
-    pipeline = client.pipeline(transaction=False)
-    for uid in uids:
-        pipeline.hget(keys.report(uid), "used")
-    answers = pipeline.execute(raise_on_error=False) if uids else []
+    answers = run_for_each(client, "read_used", (), [(keys.report(uid), ()) for uid in uids])
     return [whole(answer) for answer in readable_answers(answers)]
 
 
@@ -385,15 +382,25 @@ class StoredAccount:
     periods: tuple[Period, ...]
     totals: Mapping[int, PeriodTotals]
     sessions: tuple[Session, ...]
-    ended: tuple[Session, ...]
+    closed: tuple[Session, ...]
     grants: Mapping[str, OrderEntry]
     corrections: Mapping[str, OrderEntry]
     credits: Mapping[int, Mapping[str, Credit]]
     burn: BurnRecord | None = None
 
 
-def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int = 2) -> list[StoredAccount]:
-    """Reads accounts with their sessions and the totals of their latest periods; unknown accounts are left out."""
+def load_accounts(
+    client: redis.Redis, names: Sequence[str], latest_periods: int = 2, now: int | None = None
+) -> list[StoredAccount]:
+    """Reads accounts with their sessions and the totals of their latest periods; unknown accounts are left out.
+
+    Args:
+        client: the store; its answers are bytes.
+        names: the accounts.
+        latest_periods: the number of latest periods whose totals are read.
+        now: where it is given, the latest periods are those that have begun by then. The totals of periods that have
+            not begun are read, too: a clock that was ahead has opened them.
+    """
     accounts = []
     for start in range(0, len(names), BATCH):
         chunk = names[start : start + BATCH]
@@ -407,7 +414,7 @@ def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int
             pipeline.hmget(account.head, ["burn", "version"])
         answers = pipeline.execute()
         found = [_RawAccount(name, *answers[6 * index : 6 * index + 6]) for index, name in enumerate(chunk)]
-        accounts.extend(_with_totals(client, [item for item in found if item.periods], latest_periods))
+        accounts.extend(_with_totals(client, [item for item in found if item.periods], latest_periods, now))
     return accounts
 
 
@@ -422,20 +429,24 @@ class _RawAccount:
     head: Sequence[Any]
 
 
-def _with_totals(client: redis.Redis, found: Sequence[_RawAccount], latest_periods: int) -> list[StoredAccount]:
+def _with_totals(
+    client: redis.Redis, found: Sequence[_RawAccount], latest_periods: int, now: int | None
+) -> list[StoredAccount]:
     pipeline = client.pipeline(transaction=False)
-    periods_of = []
+    periods_of, latest_of = list[list[Period]](), list[list[Period]]()
     for item in found:
         periods = sorted((int(start), int(end)) for start, end in item.periods.items())
         periods_of.append([Period(start, end) for start, end in periods])
-        for start, _ in periods[-latest_periods:]:
+        to_come = 0 if now is None else sum(period.start > now for period in periods_of[-1])
+        latest_of.append(periods_of[-1][-latest_periods - to_come :])
+        for start in (period.start for period in latest_of[-1]):
             sums = keys.AccountKeys(item.name).period(start)
             pipeline.hmget(sums, SUMS)
             pipeline.hgetall(keys.AccountKeys(item.name).credits(start))
     answers = iter(pipeline.execute())
     accounts = []
-    for item, periods_found in zip(found, periods_of, strict=True):
-        latest = [(period.start, next(answers), next(answers)) for period in periods_found[-latest_periods:]]
+    for item, periods_found, latest_found in zip(found, periods_of, latest_of, strict=True):
+        latest = [(period.start, next(answers), next(answers)) for period in latest_found]
         burn, version = item.head
         totals = {start: totals_of(sums, version) for start, sums, _ in latest}
         accounts.append(

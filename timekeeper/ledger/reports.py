@@ -1,4 +1,4 @@
-"""A session's reports in the store: their terms, their state, the leader's marks, and the intake of new reports."""
+"""A session's reports in the store: their limits, their state, the leader's marks, and the intake of new reports."""
 
 from __future__ import annotations
 
@@ -12,62 +12,67 @@ from typing import Any, NamedTuple
 import redis
 import structlog
 
-from timekeeper.domain.reports import Boot, Counter, HeldDevice, Intake, Marks, Received, ReportTerms, Sample, taken
+from timekeeper.domain.reports import (
+    Boot,
+    Counter,
+    HeldDevice,
+    Intake,
+    Marks,
+    Received,
+    ReportLimits,
+    Sample,
+    intake_after,
+)
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, ScriptError, StoreError, concerns_all, run
-from timekeeper.ledger.codec import UNREADABLE, RecordError, plain_text, whole_numbers
+from timekeeper.ledger.client import Call, concerns_all, run, run_for_each
+from timekeeper.ledger.codec import UNREADABLE, RecordError, compact, plain_text, whole_numbers
 from timekeeper.ledger.reading import whole
-from timekeeper.ledger.redis_cluster import ClusterStore
 
 REPORT_SECONDS = 35 * 86400
 """The time for which the store keeps a pod's reports after the last one."""
 
 _log = structlog.get_logger()
-TERMS_AT_ONCE = 100
-"""The number of sessions in one script call that writes their terms."""
-
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class SessionReports(NamedTuple):
-    """The terms and the state of a session's reports."""
+    """The limits and the state of a session's reports."""
 
-    terms: ReportTerms
+    limits: ReportLimits
     intake: Intake
 
 
-def encode_terms(terms: ReportTerms) -> str:
-    """Encodes the terms of a session's reports as JSON."""
-    devices = [[uuid, shares, str(price), total, own] for uuid, shares, price, total, own in terms.devices]
-    return _encode([terms.start, devices, int(terms.billed), terms.rate, terms.most])
+def encode_report_limits(limits: ReportLimits) -> str:
+    """Encodes the limits of a session's reports as JSON."""
+    devices = [[uuid, shares, str(price), total, own] for uuid, shares, price, total, own in limits.devices]
+    return compact([limits.start, devices, int(limits.billed), limits.rate, limits.most])
 
 
-def decode_terms(text: str | bytes) -> ReportTerms:
-    """Decodes the terms of a session's reports.
+def decode_report_limits(text: str | bytes) -> ReportLimits:
+    """Decodes the limits of a session's reports.
 
     Raises:
-        RecordError: the text is not encoded terms.
+        RecordError: the text is not encoded limits.
     """
     try:
         start, devices, billed, rate, most = json.loads(text)
         held = tuple(_held(*device) for device in devices)
         start, rate, most = whole_numbers((start, rate, most))
-        return ReportTerms(start, held, bool(billed), rate, most)
+        return ReportLimits(start, held, bool(billed), rate, most)
     except UNREADABLE as error:
-        raise RecordError(f"no terms of reports: {error!r}") from error
+        raise RecordError(f"no limits of reports: {error!r}") from error
 
 
 def _held(uuid: Any, shares: Any, price: Any, total: Any, own: Any) -> HeldDevice:
     shares, total, own = whole_numbers((shares, total, own))
-    found = HeldDevice(plain_text(uuid), shares, Fraction(price), total, own)
-    if found.total_mib < 1:
+    held = HeldDevice(plain_text(uuid), shares, Fraction(price), total, own)
+    if held.total_mib < 1:
         raise RecordError(f"a device of {total} MiB")
-    return found
+    return held
 
 
 def encode_intake(intake: Intake) -> str:
     """Encodes the state of a session's reports as JSON."""
-    return _encode([intake.boots, intake.named, intake.samples])
+    return compact([intake.boots, intake.named, intake.samples])
 
 
 def decode_intake(text: str | bytes | None) -> Intake:
@@ -89,16 +94,16 @@ def decode_intake(text: str | bytes | None) -> Intake:
         raise RecordError(f"no state of reports: {error!r}") from error
 
 
-def known_terms(uid: str, text: str | bytes | None) -> ReportTerms | None:
-    """Returns the terms of a pod's reports; None where the store holds no readable ones."""
+def readable_limits(uid: str, text: str | bytes | None) -> ReportLimits | None:
+    """Returns the limits of a pod's reports; None where the store holds no readable ones."""
     try:
-        return None if text is None else decode_terms(text)
+        return None if text is None else decode_report_limits(text)
     except RecordError as error:
-        _log.error("report terms unreadable", uid=uid, error=str(error))
+        _log.error("report limits unreadable", uid=uid, error=str(error))
         return None
 
 
-def known_intake(uid: str, text: str | bytes | None) -> Intake:
+def readable_intake(uid: str, text: str | bytes | None) -> Intake:
     """Returns the state of a pod's reports; an unreadable one counts as lost."""
     try:
         return decode_intake(text)
@@ -112,51 +117,61 @@ def encode_phases(phases: Sequence[int]) -> str:
     return " ".join(map(str, phases))
 
 
-def known_phases(text: str | bytes | None) -> tuple[int, ...]:
+def readable_phases(text: str | bytes | None) -> tuple[int, ...]:
     """Returns the stored offsets of periods from a quarter of an hour; 0 where none is readable."""
     phases = [whole(phase) for phase in (text or b"").split()]
     return tuple(phase for phase in phases if phase is not None) or (0,)
 
 
-def write_terms(
+def write_report_limits(
     client: redis.Redis,
-    terms: Mapping[str, ReportTerms],
+    limits: Mapping[str, ReportLimits],
     phases: Mapping[str, Sequence[int]],
     *,
     replace: bool = False,
 ) -> None:
-    """Writes the terms of sessions' reports, by uid, and the offsets of their periods from a quarter of an hour.
+    """Writes the limits of sessions' reports, by uid, and the offsets of their periods from a quarter of an hour.
 
-    Terms that the store holds stay, because earlier reports were priced by them, unless whether use is billed changed.
+    Limits that the store holds stay, because earlier reports were priced by them, unless whether use is billed changed.
     GPU time that an earlier version stored without a bound is reduced to the most that the session can have used.
 
     Args:
         client: the store.
-        terms: the terms, by uid.
+        limits: the limits, by uid.
         phases: the offsets in nanoseconds, by uid.
-        replace: whether to replace terms that the store holds.
+        replace: whether to replace limits that the store holds.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
     """
     encoded: list[tuple[str, tuple[str | int, ...]]] = [
-        (uid, (encode_terms(each), encode_phases(phases.get(uid, (0,))), -(-each.start // 1000), each.shares))
-        for uid, each in terms.items()
+        (
+            keys.report(uid),
+            (encode_report_limits(each), encode_phases(phases.get(uid, (0,))), -(-each.start // 1000), each.shares),
+        )
+        for uid, each in limits.items()
     ]
-    store: Any = client
-    # The reports of two sessions lie in two slots of a cluster, and a script takes keys of one.
-    at_once = 1 if isinstance(store, ClusterStore) else TERMS_AT_ONCE
-    calls, always = list[Call](), (REPORT_SECONDS, int(replace))
-    for start in range(0, len(encoded), at_once):
-        part = encoded[start : start + at_once]
-        written = [value for _, values in part for value in values]
-        calls.append(Call("write_terms", tuple(keys.report(uid) for uid, *_ in part), (*always, *written)))
-    for call, answer in zip(calls, run(client, calls), strict=True):
-        if isinstance(answer, StoreError):
-            raise answer
-        for key, error in zip(call.keys, answer, strict=True):
-            if isinstance(error, redis.RedisError):
-                _log.error("report terms not written", key=key, error=str(error))
+    answers = run_for_each(client, "write_report_limits", (REPORT_SECONDS, int(replace)), encoded)
+    for uid, answer in zip(limits, answers, strict=True):
+        if isinstance(answer, redis.RedisError):
+            _log.error("report limits not written", uid=uid, error=str(answer))
+
+
+def end_reports(client: redis.Redis, uids: Sequence[str], seconds: int = REPORT_SECONDS) -> None:
+    """Reduces the stored reports of pods whose sessions have closed to the last report's time and the GPU time.
+
+    Args:
+        client: the store.
+        uids: the pods.
+        seconds: the time for which the rest is kept.
+
+    Raises:
+        StoreError: Redis does not answer, or does not run the script.
+    """
+    answers = run_for_each(client, "end_report", (seconds,), [(keys.report(uid), ()) for uid in uids])
+    for uid, answer in zip(uids, answers, strict=True):
+        if isinstance(answer, redis.RedisError):
+            _log.error("reports not ended", uid=uid, error=str(answer))
 
 
 def close_and_read(client: redis.Redis, wanted: Sequence[tuple[str, Marks]]) -> list[SessionReports | None]:
@@ -165,32 +180,23 @@ def close_and_read(client: redis.Redis, wanted: Sequence[tuple[str, Marks]]) -> 
     The use before that instant does not change any more.
 
     Returns:
-        Each session's reports; None where the store holds no readable terms for it.
+        Each session's reports; None where the store holds no readable limits for it.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
     """
-    calls = [
-        Call(
-            "read_report",
-            (keys.report(uid),),
-            (marks.closed, marks.settled, encode_phases(marks.phases), REPORT_SECONDS),
-        )
-        for uid, marks in wanted
-    ]
-    found: list[SessionReports | None] = []
-    for (uid, _), answer in zip(wanted, run(client, calls), strict=True):
-        if isinstance(answer, ScriptError):
+    each = [(keys.report(uid), (marks.closed, marks.settled, encode_phases(marks.phases))) for uid, marks in wanted]
+    read: list[SessionReports | None] = []
+    for (uid, _), answer in zip(wanted, run_for_each(client, "read_report", (REPORT_SECONDS,), each), strict=True):
+        if isinstance(answer, redis.RedisError):
             _log.error("reports unreadable", uid=uid, error=str(answer))
-        elif isinstance(answer, StoreError):
-            raise answer
-        found.append(_read(uid, answer) if isinstance(answer, list) else None)
-    return found
+        read.append(_read(uid, answer) if isinstance(answer, list) else None)
+    return read
 
 
 def _read(uid: str, answer: list[Any]) -> SessionReports | None:
-    terms = known_terms(uid, answer[0])
-    return None if terms is None else SessionReports(terms, known_intake(uid, answer[1] or None))
+    limits = readable_limits(uid, answer[0])
+    return None if limits is None else SessionReports(limits, readable_intake(uid, answer[1] or None))
 
 
 FIELDS = ["terms", "state", "closed", "settled", "phase"]
@@ -271,10 +277,10 @@ class ReportIntake:
         self, submissions: Sequence[Submission], chosen: Sequence[int], outcomes: list[IntakeOutcome | Exception]
     ) -> list[int]:
         """Takes some of the submissions and sets their outcomes; returns those whose state changed meanwhile."""
-        known = self._read([submissions[index] for index in chosen])
+        states = self._read([submissions[index] for index in chosen])
         calls, writers = list[Call](), list[int]()
         for index in chosen:
-            outcomes[index], call = _judged(known, submissions[index], self._pause)
+            outcomes[index], call = _outcome_of(states, submissions[index], self._pause)
             if call is not None:
                 calls.append(call)
                 writers.append(index)
@@ -312,27 +318,29 @@ def _fields(members: Any, fields: Any) -> list[Any] | None:
     return [None] * len(FIELDS) if isinstance(fields, Exception) else list(fields)
 
 
-def _judged(known: dict[str, list[Any] | None], given: Submission, pause: int) -> tuple[IntakeOutcome, Call | None]:
+def _outcome_of(
+    stored: dict[str, list[Any] | None], submission: Submission, pause: int
+) -> tuple[IntakeOutcome, Call | None]:
     """Decides a submission's outcome and the write that it needs; later reports of the pod build on it.
 
-    Where the store holds no terms, a report only proves that the pod lives. Nothing is lost: reports are cumulative.
+    Where the store holds no limits, a report only proves that the pod lives. Nothing is lost: reports are cumulative.
     """
-    fields, touched = known[given.uid], (keys.report(given.uid),)
+    fields, touched = stored[submission.uid], (keys.report(submission.uid),)
     if fields is None:
         return IntakeOutcome.NOT_RUNNING, None
-    terms_text, state, closed, settled, phases = fields
-    terms = known_terms(given.uid, terms_text)
-    if not given.boot or terms is None:
-        return IntakeOutcome.TAKEN, Call("keep_alive", touched, (given.received_at, REPORT_SECONDS, pause))
-    marks = Marks(whole(closed) or 0, whole(settled) or 0, known_phases(phases))
-    report = Received(given.boot, given.sequence, given.counters, given.received_at)
-    before = known_intake(given.uid, state)
-    following = taken(terms, before, report, marks)
+    limits_text, state, closed, settled, phases = fields
+    limits = readable_limits(submission.uid, limits_text)
+    if not submission.boot or limits is None:
+        return IntakeOutcome.TAKEN, Call("keep_alive", touched, (submission.received_at, REPORT_SECONDS, pause))
+    marks = Marks(whole(closed) or 0, whole(settled) or 0, readable_phases(phases))
+    report = Received(submission.boot, submission.sequence, submission.counters, submission.received_at)
+    before = readable_intake(submission.uid, state)
+    following = intake_after(limits, before, report, marks)
     if following is None:
         return IntakeOutcome.OLDER, None
     text = encode_intake(following)
     used = following.samples[-1].gpu if following.samples else ""
-    known[given.uid] = [terms_text, text, closed, settled, phases]
-    at_once = given.last or all(boot.name != given.boot for boot in before.boots)
-    written = (state or "", closed or "", text, given.received_at, used, REPORT_SECONDS, pause, int(at_once))
+    stored[submission.uid] = [limits_text, text, closed, settled, phases]
+    at_once = submission.last or all(boot.name != submission.boot for boot in before.boots)
+    written = (state or "", closed or "", text, submission.received_at, used, REPORT_SECONDS, pause, int(at_once))
     return IntakeOutcome.TAKEN, Call("take_report", touched, written)

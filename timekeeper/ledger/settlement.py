@@ -105,7 +105,7 @@ class Opening:
 
     Attributes:
         checkpoint: the spending of sessions that cannot be computed again.
-        known: whether the account was in the store before, so that its absence means that the store was emptied.
+        was_stored: whether the account was in the store before, so that its absence means that the store was emptied.
         version: the account's version when the checkpoint was taken.
     """
 
@@ -114,7 +114,7 @@ class Opening:
     end: int
     checkpoint: int = 0
     exhausted_at: int | None = None
-    known: bool = False
+    was_stored: bool = False
     version: int = 0
 
 
@@ -164,13 +164,21 @@ def open_periods(
         account = keys.AccountKeys(opening.account)
         exhausted_at = encode_optional(opening.exhausted_at)
         row = f"{(min(max(opening.start + 1, now), opening.end) - 1) // HOUR} {UNATTRIBUTED}"
-        begun = (opening.start, opening.end, opening.checkpoint, exhausted_at, int(opening.known), opening.version, row)
+        begun = (
+            opening.start,
+            opening.end,
+            opening.checkpoint,
+            exhausted_at,
+            int(opening.was_stored),
+            opening.version,
+            row,
+        )
         touched = (account.head, account.periods, account.period(opening.start), account.ledger, account.hours)
         calls.append(Call("open_period", touched, (epoch, now, *begun)))
     return [totals_and_flag_or_error(answer) for answer in run(client, calls)]
 
 
-def settle(
+def write_settlements(
     client: redis.Redis, revision: Revision, now: int, settlements: Sequence[SettlementBatch]
 ) -> list[PeriodTotals | StoreError]:
     """Sets the cumulative amounts of sessions; returns one answer for each batch."""
@@ -186,7 +194,7 @@ def settle(
     return [totals_or_error(answer) for answer in answers]
 
 
-def settle_each(
+def write_each_settlement(
     client: redis.Redis, revision: Revision, now: int, settlement: SettlementBatch
 ) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
     """Sets the amounts of a refused batch session by session, under the same revision.
@@ -198,7 +206,7 @@ def settle_each(
     """
     alone = [SettlementBatch(settlement.account, settlement.period, [item]) for item in settlement.items]
     totals, refused = None, {}
-    for item, answer in zip(settlement.items, settle(client, revision, now, alone), strict=True):
+    for item, answer in zip(settlement.items, write_settlements(client, revision, now, alone), strict=True):
         if isinstance(answer, StoreError):
             refused[item.uid] = answer
         else:

@@ -8,21 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
-import structlog
 
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.pricing import Prices
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, ScriptError, StoreError, put, run, run_one
+from timekeeper.ledger.client import Call, put, run_one
 from timekeeper.ledger.codec import as_text, encode_assignments, encode_prices
-from timekeeper.ledger.reports import REPORT_SECONDS
 from timekeeper.ledger.settlement import HeldTerm
 
 GONE_REPORT_SECONDS = 86400
 """The time for which a deleted pod's last report is kept; short, since every past pod has one."""
 STATES_PER_CALL = 2000
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +112,6 @@ def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], close
         client.zrem(keys.OPEN_SESSIONS, *(f"{uid} {account}" for uid, account in closed))
 
 
-def end_reports(client: redis.Redis, uids: Sequence[str]) -> None:
-    """Reduces the stored reports of pods whose sessions have closed to the last report's time and the GPU time.
-
-    Raises:
-        StoreError: the store refused the change, or Redis does not answer.
-    """
-    answers = run(client, [Call("end_report", (keys.report(uid),), (REPORT_SECONDS,)) for uid in uids])
-    for uid, answer in zip(uids, answers, strict=True):
-        if isinstance(answer, ScriptError):
-            _log.error("reports not ended", uid=uid, error=str(answer))
-        elif isinstance(answer, StoreError):
-            raise answer
-
-
 def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
     """Lets the stored reports of deleted pods expire after GONE_REPORT_SECONDS."""
     if not uids:
@@ -148,8 +130,8 @@ def renew_index(client: redis.Redis, sessions: Iterable[tuple[str, str]], spared
     """
     members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
     parts = (member.decode().partition(" ") for member in members)
-    known, wanted = {(uid, account) for uid, _, account in parts if account not in spared}, set(sessions)
-    index_sessions(client, sorted(wanted - known), sorted(known - wanted))
+    indexed, wanted = {(uid, account) for uid, _, account in parts if account not in spared}, set(sessions)
+    index_sessions(client, sorted(wanted - indexed), sorted(indexed - wanted))
 
 
 def publish_states(

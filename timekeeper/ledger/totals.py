@@ -11,7 +11,7 @@ from fairgpu.states import BudgetState
 from timekeeper.domain.credits import Credit, burn
 from timekeeper.domain.forecast import Burns, burns_at_last_sample
 from timekeeper.ledger.client import ScriptError, StoreError
-from timekeeper.ledger.codec import RecordError, as_texts, decode_burn
+from timekeeper.ledger.codec import RecordError, as_texts, compact, decode_burn
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,6 @@ def _read_or_error(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals | 
         return read_totals(sums, new=new)
     except ValueError as error:
         return ScriptError(f"the sums of this period cannot be read: {error}")
-
-
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class SummaryError(ValueError):
@@ -144,7 +141,7 @@ def encode_summary(summary: Summary) -> str:
     document["pots"] = [
         (credit.name, credit.amount, credit.expires, credit.since, credit.expired) for credit in summary.credits
     ]
-    return _encode(document)
+    return compact(document)
 
 
 def decode_summary(text: str | bytes) -> Summary:
@@ -171,7 +168,7 @@ def decode_summary(text: str | bytes) -> Summary:
             admission=document.get("admission", "simple"),
             committed=document.get("committed", 0),
             own=document.get("own", 0),
-            credits=tuple(Credit(*found) for found in document.get("pots", ())),
+            credits=tuple(Credit(*fields) for fields in document.get("pots", ())),
             grace_amount=document.get("grace_amount"),
             grace_duration=document.get("grace_duration"),
             burns=burns_at_last_sample(decode_burn(document["burn"]) if document.get("burn") else None),

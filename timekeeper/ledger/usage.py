@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,12 +27,15 @@ from timekeeper.domain.usage import Row, Use, dimension_values
 from timekeeper.domain.usage_folding import FOREVER, read_folded
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import keys
-from timekeeper.ledger.client import Call, StoreError, concerns_all, run, run_one
+from timekeeper.ledger.client import Call, StoreError, concerns_all, run
 from timekeeper.ledger.codec import decode_session
 from timekeeper.ledger.reading import StoredAmount, read_amount, used, whole
+from timekeeper.ledger.redis_cluster import ClusterStore
 
 READ_AT_ONCE = 500
 """Accounts that are read in one round trip at most."""
+READ_BY_ONE_CALL = 4
+"""Accounts that are read by one call of the script at most; it takes milliseconds for a large one."""
 SESSIONS_AT_ONCE = 500
 
 
@@ -103,7 +106,7 @@ def read_rest(
     key_of = names.rows_of if details else names.sums_of
     rows = [(hour, _hash(client.hgetall(key_of(hour.decode())))) for hour, _ in unread.hours]
     packed: list[Any] = [client.hget(names.folded, name) for name in unread.parts]
-    found = _sessions(client, names, periods) if unread.sessions else []
+    sessions = _sessions(client, names, periods) if unread.sessions else []
     pipeline = client.pipeline(transaction=False)
     pipeline.hmget(names.head, ["version", "folds"])
     pipeline.hmget(names.hour_index, [hour for hour, _ in unread.hours] or ["-"])
@@ -112,24 +115,24 @@ def read_rest(
     same = same and (not unread.sessions or (version or b"0") == unread.version)
     if not same or any(now != then for now, (_, then) in zip(revisions, unread.hours, strict=False)):
         return None
-    return Rest(rows, packed, found)
+    return Rest(rows, packed, sessions)
 
 
 def _sessions(client: redis.Redis, names: keys.AccountKeys, periods: Sequence[bytes | None]) -> list[Any]:
     records: dict[bytes, bytes] = dict(client.hscan_iter(names.sessions, count=SESSIONS_AT_ONCE))
-    uids, found = list(records), list[Any]()
+    uids, parts_of = list(records), list[Any]()
     for start in range(0, len(uids), SESSIONS_AT_ONCE):
         chunk: list[Any] = uids[start : start + SESSIONS_AT_ONCE]
         columns = [
             client.hmget(names.amounts(int(period)), chunk) if period else [None] * len(chunk) for period in periods
         ]
         for uid, *amounts in zip(chunk, *columns, strict=True):
-            found += [records[uid], *amounts]
-    return found
+            parts_of += [records[uid], *amounts]
+    return parts_of
 
 
-def _hash(found: Any) -> Mapping[bytes, bytes]:
-    result: Mapping[bytes, bytes] = found
+def _hash(answer: Any) -> Mapping[bytes, bytes]:
+    result: Mapping[bytes, bytes] = answer
     return result
 
 
@@ -151,14 +154,18 @@ class Running(NamedTuple):
     amounts: Sequence[tuple[Period, StoredAmount]]
 
 
+_decoded = lru_cache(maxsize=8192)(decode_session)
+"""Decodes a session's record; a session keeps its record for hours, and each question reads it again."""
+
+
 def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any]) -> list[Running]:
     """Parses open sessions from a flat list: each record is followed by its amounts in two periods, latest first."""
-    found = []
+    running = []
     for record, *texts in zip(stored[::3], stored[1::3], stored[2::3], strict=True):
         amounts = zip(periods, texts, strict=False)
-        known = [(period, read_amount(text)) for period, text in amounts if text is not None]
-        found.append(Running(account, decode_session(record), known))
-    return found
+        readable = [(period, read_amount(text)) for period, text in amounts if text is not None]
+        running.append(Running(account, _decoded(record), readable))
+    return running
 
 
 def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int | None]:
@@ -180,22 +187,22 @@ def added(running: Running, assignments: Mapping[str, Assignments], until: int, 
         until: the time of its last settlement, in nanoseconds since 1970.
         count: the GPU time in its reports; None without reports.
     """
-    known = assignments.get(running.session.namespace, ((0, running.account),))
+    assigned = assignments.get(running.session.namespace, ((0, running.account),))
     used_now = _used_now(running, count) if count is not None and running.amounts else None
     for index, (period, amount) in enumerate(running.amounts):
-        yield from _added_in(running, period, amount, known, until, used_now if index == 0 else None)
+        yield from _added_in(running, period, amount, assigned, until, used_now if index == 0 else None)
 
 
 def _used_now(running: Running, count: int) -> int:
     """Returns the GPU time in the session's present period, by its reports."""
     period, amount = running.amounts[0]
     bases = running.session.report_bases
-    found = parts(bases, count).get((running.account, period.start), 0) if bases else count
-    return max(found, amount.used)
+    used_here = parts(bases, count).get((running.account, period.start), 0) if bases else count
+    return max(used_here, amount.used)
 
 
 def _added_in(
-    running: Running, period: Period, amount: StoredAmount, known: Assignments, until: int, used_now: int | None
+    running: Running, period: Period, amount: StoredAmount, assignments: Assignments, until: int, used_now: int | None
 ) -> Iterator[Added]:
     """Yields the unposted part of an amount, in the hours since the last hourly point.
 
@@ -204,25 +211,25 @@ def _added_in(
     account, session, _ = running
     stretches = [
         span
-        for span in segments(known, lambda payer: [period] if payer == account else (), session.start, until)
+        for span in segments(assignments, lambda payer: [period] if payer == account else (), session.start, until)
         if span.account == account
     ]
     if amount.amount == amount.posted and not stretches:
         return
     taken = amount.last_point or HourlyPoint(0, amount.posted, 0, 0)
     if stretches:
-        found = hourly_points(
+        points = hourly_points(
             stretches, session.tariff, session.attribution or Attribution(), amount.last_point, amount.amount
         )
     else:
-        found = [HourlyPoint(taken.until + 1, amount.amount, taken.core, taken.memory)]
+        points = [HourlyPoint(taken.until + 1, amount.amount, taken.core, taken.memory)]
     if used_now is not None:
-        found = with_used(found, amount.last_point, max(session.start, period.start), used_now)
-    yield from _differences(taken, found)
+        points = with_used(points, amount.last_point, max(session.start, period.start), used_now)
+    yield from _differences(taken, points)
 
 
-def _differences(taken: HourlyPoint, found: Sequence[HourlyPoint]) -> Iterator[Added]:
-    for cut in found:
+def _differences(taken: HourlyPoint, points: Sequence[HourlyPoint]) -> Iterator[Added]:
+    for cut in points:
         reserved = cut.billed - taken.billed, cut.core - taken.core, cut.memory - taken.memory
         newly_used = None if cut.used is None else cut.used - (taken.used or 0)
         if any(reserved) or newly_used:
@@ -237,7 +244,7 @@ _WIDE = b"0" * 19
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class UsageReadBefore:
     """The usage of accounts that a caller has read before, and that need not be read again.
 
     Attributes:
@@ -257,7 +264,8 @@ class AccountUsage:
         account: the account's name.
         settled: the time of its last settlement.
         past: a value that changes whenever hourly use that is more than a day old changes.
-        known: whether `past` has not changed since the caller read it; `posted` then begins at `Known.since`.
+        past_unchanged: whether `past` has not changed since the caller read it; `posted` then begins at
+            `UsageReadBefore.since`.
         posted: the use that is posted to hours.
         running: the use of open sessions that is not posted to hours yet.
     """
@@ -265,7 +273,7 @@ class AccountUsage:
     account: str
     settled: int
     past: bytes
-    known: bool
+    past_unchanged: bool
     posted: Use
     running: Use
 
@@ -274,7 +282,7 @@ class AccountUsage:
         return [*self.posted.rows(), *self.running.rows()]
 
 
-NOTHING_KNOWN = Known({}, 0)
+NOTHING_READ = UsageReadBefore({}, 0)
 
 
 class View(NamedTuple):
@@ -299,7 +307,7 @@ def accounts_usage(
     within: Window = ALWAYS,
     *,
     view: View = DETAILED,
-    known: Known = NOTHING_KNOWN,
+    read_before: UsageReadBefore = NOTHING_READ,
 ) -> Iterator[AccountUsage]:
     """Yields the usage of accounts in the hours that touch a window, each account as of one moment.
 
@@ -312,17 +320,19 @@ def accounts_usage(
         assignments: the payers of namespaces over time.
         within: the window.
         view: the detail to read.
-        known: the use that the caller has read before.
+        read_before: the use that the caller has read before.
 
     Raises:
         StoreError: the store refused to read.
     """
     chunks = [accounts[start : start + READ_AT_ONCE] for start in range(0, len(accounts), READ_AT_ONCE)]
-    for found, counts in _one_ahead([partial(_read, client, chunk, within, known, view) for chunk in chunks]):
-        for name, answer, sessions in found:
+    for answers, counts in _one_ahead([partial(_read, client, chunk, within, read_before, view) for chunk in chunks]):
+        for name, answer, sessions in answers:
             adding = [(each, added(each, assignments, answer.settled, counts[each.session.uid])) for each in sessions]
-            posted = _put_down(answer, within, known, view)
-            yield AccountUsage(name, answer.settled, answer.past, answer.known, posted, _running(adding, within))
+            posted = _posted_usage(answer, within, read_before, view)
+            yield AccountUsage(
+                name, answer.settled, answer.past, answer.past_unchanged, posted, _running(adding, within)
+            )
 
 
 _Result = TypeVar("_Result")
@@ -359,8 +369,8 @@ def capacity(client: redis.Redis) -> dict[int, int]:
         if concerns_all(error):
             raise
         return {}
-    found = ((whole(instant), whole(rate)) for instant, rate in rates.items())
-    return {instant: rate for instant, rate in found if instant is not None and rate is not None}
+    points = ((whole(instant), whole(rate)) for instant, rate in rates.items())
+    return {instant: rate for instant, rate in points if instant is not None and rate is not None}
 
 
 class _Answer(NamedTuple):
@@ -369,7 +379,7 @@ class _Answer(NamedTuple):
     settled: int
     periods: Sequence[bytes | None]
     past: bytes
-    known: bool
+    past_unchanged: bool
     rows: Sequence[tuple[bytes, Any]]
     packed: Sequence[bytes]
     open: Sequence[Any]
@@ -377,29 +387,51 @@ class _Answer(NamedTuple):
 
 
 def _read(
-    client: redis.Redis, accounts: Sequence[str], within: Window, known: Known, view: View
+    client: redis.Redis, accounts: Sequence[str], within: Window, read_before: UsageReadBefore, view: View
 ) -> tuple[list[tuple[str, _Answer, list[Running]]], dict[str, int | None]]:
     """Reads accounts with their open sessions, and the GPU time in the reports of these sessions."""
-    answers = _answers(client, accounts, within, known, view)
+    answers = _answers(client, accounts, within, read_before, view)
     found = [(name, answer, _open_sessions(name, answer, within)) for name, answer in answers]
     return found, reported(client, [running for _, _, sessions in found for running in sessions])
 
 
 def _answers(
-    client: redis.Redis, accounts: Sequence[str], within: Window, known: Known, view: View
+    client: redis.Redis, accounts: Sequence[str], within: Window, read_before: UsageReadBefore, view: View
 ) -> Iterator[tuple[str, _Answer]]:
-    answers = run(client, [_read_call(name, within, known, view, ATTEMPTS[0]) for name in accounts])
-    for name, answer in zip(accounts, answers, strict=True):
+    for name, answer in zip(accounts, _run_script(client, accounts, within, read_before, view), strict=True):
+        if answer is not None:
+            whole_answer = _complete(client, name, _read_answer(answer), within, read_before, view)
+            if whole_answer is not None:
+                yield name, whole_answer
+
+
+def _run_script(
+    client: redis.Redis,
+    accounts: Sequence[str],
+    within: Window,
+    read_before: UsageReadBefore,
+    view: View,
+    bounds: Bounds | None = None,
+) -> list[Any]:
+    """Returns the script's answer about each account; None for an account that is not in the store.
+
+    Raises:
+        StoreError: the store refused to read.
+    """
+    store: Any = client
+    # Two accounts lie in two slots of a cluster, and a script takes keys of one.
+    at_once = 1 if isinstance(store, ClusterStore) else READ_BY_ONE_CALL
+    parts = [accounts[start : start + at_once] for start in range(0, len(accounts), at_once)]
+    answers = list[Any]()
+    for answer in run(client, [_read_call(part, within, read_before, view, bounds or ATTEMPTS[0]) for part in parts]):
         if isinstance(answer, StoreError):
             raise answer
-        if answer is not None:
-            found = _complete(client, name, _read_answer(answer), within, known, view)
-            if found is not None:
-                yield name, found
+        answers += answer
+    return answers
 
 
 def _complete(
-    client: redis.Redis, name: str, answer: _Answer | None, within: Window, known: Known, view: View
+    client: redis.Redis, name: str, answer: _Answer | None, within: Window, read_before: UsageReadBefore, view: View
 ) -> _Answer | None:
     """Returns the answer completed by its unread pieces; runs the script again where a piece changed meanwhile."""
     for bounds in ATTEMPTS[1:]:
@@ -409,23 +441,28 @@ def _complete(
         if rest is not None:
             rows, packed = [*answer.rows, *rest.rows], [*answer.packed, *rest.packed]
             return answer._replace(rows=rows, packed=packed, open=rest.open or answer.open)
-        again = run_one(client, _read_call(name, within, known, view, bounds))
+        (again,) = _run_script(client, [name], within, read_before, view, bounds)
         answer = None if again is None else _read_answer(again)
     return answer
 
 
-def _read_call(name: str, within: Window, known: Known, view: View, bounds: Bounds) -> Call:
-    account = keys.AccountKeys(name)
-    touched = (account.head, account.hours, account.folded, account.sessions, account.amounts_of_periods)
+def _read_call(
+    accounts: Sequence[str], within: Window, read_before: UsageReadBefore, view: View, bounds: Bounds
+) -> Call:
+    touched = list[str]()
+    for name in accounts:
+        account = keys.AccountKeys(name)
+        touched += (account.head, account.hours, account.folded, account.sessions, account.amounts_of_periods)
     window = (within.start // HOUR, within.end // HOUR)
-    return Call("read_usage", touched, (known.past.get(name, b""), known.since, *window, *map(int, view), *bounds))
+    past = [read_before.past.get(name, b"") for name in accounts]
+    return Call("read_usage", tuple(touched), (read_before.since, *window, *map(int, view), *bounds, *past))
 
 
 def _read_answer(answer: Sequence[Any]) -> _Answer:
     settled, periods, past, known, rows, packed, sessions, stamp, hours, parts, too_many = answer
     version, folds = stamp
     unread = Unread(version, folds, list(zip(hours[::2], hours[1::2], strict=True)), parts, bool(too_many))
-    by_hour = [(hour, found) for hour, found in zip(rows[::2], rows[1::2], strict=True)]
+    by_hour = [(hour, pairs) for hour, pairs in zip(rows[::2], rows[1::2], strict=True)]
     return _Answer(int(settled or 0), periods, past, bool(known), by_hour, packed, sessions, unread)
 
 
@@ -438,14 +475,14 @@ def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
     return read_running(name, [Period(*each) for each in zip(starts, ends, strict=False)], answer.open)
 
 
-def _put_down(answer: _Answer, within: Window, known: Known, view: View) -> Use:
-    """Returns the posted usage in the hours of a window, without the hours that the caller knows."""
-    first = max(within.start // HOUR, known.since) if answer.known else within.start // HOUR
-    found = Use()
+def _posted_usage(answer: _Answer, within: Window, read_before: UsageReadBefore, view: View) -> Use:
+    """Returns the posted usage in the hours of a window, except the hours that the caller has cached."""
+    first = max(within.start // HOUR, read_before.since) if answer.past_unchanged else within.start // HOUR
+    use = Use()
     for blob in answer.packed:
-        read_folded(blob, found, first, within.end // HOUR, details=view.details, sums=view.sums)
-    _read_hours(found, answer.rows)
-    return found
+        read_folded(blob, use, first, within.end // HOUR, details=view.details, sums=view.sums)
+    _read_hours(use, answer.rows)
+    return use
 
 
 def _running(sessions: Iterable[tuple[Running, Iterator[Added]]], within: Window) -> Use:
@@ -454,19 +491,19 @@ def _running(sessions: Iterable[tuple[Running, Iterator[Added]]], within: Window
     Its hours may be old: no usage is posted while no leader settles.
     """
     first, end = within.start // HOUR, within.end // HOUR
-    found = Use()
+    use = Use()
     for (_, session, _), added_since in sessions:
-        place = len(found.dimensions)
-        found.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
-        found.raw_rows += [(hour, 1, place, *figures) for hour, figures in added_since if first <= hour < end]
-    return found
+        place = len(use.dimensions)
+        use.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
+        use.raw_rows += [(hour, 1, place, *figures) for hour, figures in added_since if first <= hour < end]
+    return use
 
 
 def _read_hours(use: Use, rows: Sequence[tuple[bytes, Any]]) -> None:
     """Adds the rows of hours to `use`; an hour's rows are a mapping, or a flat list of dimensions and figures."""
     hours, fields, values = list[int](), list[bytes](), list[bytes]()
-    for text_of_hour, found in rows:
-        flat = [part for pair in found.items() for part in pair] if isinstance(found, dict) else found
+    for text_of_hour, pairs in rows:
+        flat = [part for pair in pairs.items() for part in pair] if isinstance(pairs, dict) else pairs
         fields += flat[::2]
         values += flat[1::2]
         hours += [int(text_of_hour)] * (len(flat) // 2)

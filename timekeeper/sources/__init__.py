@@ -1,1 +1,1 @@
-"""The objects that the timekeeper watches and writes: the interface, and its implementation for the API server."""
+"""The objects that the timekeeper watches and writes: the interface, and the API server or a folder behind it."""

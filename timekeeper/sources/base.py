@@ -52,7 +52,8 @@ class Mirror:
         Args:
             name: the collection's name in logs.
             now: a clock, in nanoseconds since 1970.
-            keep: whether to hold an object; others are ignored.
+            keep: whether to hold an object; others are ignored. An object that was held stays until it is deleted,
+                whatever becomes of it: a removed annotation is not the end of what it stood for.
         """
         self.name = name
         self._now = now
@@ -104,8 +105,9 @@ class Mirror:
 
     def replaced(self, items: list[Json]) -> None:
         """Replaces the mirror by a whole list; objects that the list lacks were deleted without being observed."""
-        present = {uid_of(item): item for item in items if self._keep(item)}
+        listed = {uid_of(item): item for item in items}
         with self._lock:
+            present = {uid: item for uid, item in listed.items() if uid in self._items or self._keep(item)}
             last_seen = self._confirmed_at if self._confirmed_at is not None else self._now()
             for uid, item in self._items.items():
                 if uid not in present:
@@ -117,11 +119,11 @@ class Mirror:
         """Applies one event of a watch."""
         uid = uid_of(item)
         with self._lock:
-            known = self._items.pop(uid, None)
+            before = self._items.pop(uid, None)
             if kind != "DELETED":
-                if self._keep(item):
+                if before is not None or self._keep(item):
                     self._items[uid] = item
-            elif known is not None or self._keep(item):
+            elif before is not None or self._keep(item):
                 self._departures.append(Departure(item, DepartureProof.DELETED, self._now()))
         self._changed.set()
 
@@ -180,13 +182,15 @@ class Mirrors:
     """The collections that the timekeeper watches.
 
     Attributes:
-        pods: pods that ask for a GPU in canonical form or carry an allocation.
+        pods: pods that ask for a GPU in canonical form or carry an allocation, and those of other stacks.
         nodes: Node objects.
         node_leases: the Leases that kubelets renew, in kube-node-lease; their names are the nodes'.
         namespaces: Namespace objects.
         budgets: GPUBudget objects.
         grants: GPUGrant objects.
         corrections: GPUCorrection objects.
+        claims: ResourceClaim objects; none where pods of other stacks are not metered.
+        slices: ResourceSlice objects, as above.
     """
 
     pods: Mirror
@@ -196,6 +200,12 @@ class Mirrors:
     budgets: Mirror
     grants: Mirror
     corrections: Mirror
+    claims: Mirror
+    slices: Mirror
+
+
+OBSERVED_TO_THE_END = ("pods", "claims")
+"""The collections whose deletions end sessions; those of others are not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +253,7 @@ class Source(Protocol):
         """Removes the budget gate from a pod that still carries it.
 
         Raises:
-            ChangedMeanwhileError: the pod is gone, or has changed since it was read.
+            ChangedMeanwhileError: the pod is deleted, or has changed since it was read.
             RefusedError: a policy or a webhook forbids it.
             NotWrittenError: the API server failed at this pod.
         """
@@ -252,7 +262,7 @@ class Source(Protocol):
         """Removes the meter's finalizer from a pod that still carries it.
 
         Raises:
-            ChangedMeanwhileError: the pod is gone, or has changed since it was read.
+            ChangedMeanwhileError: the pod is deleted, or has changed since it was read.
             RefusedError: a policy or a webhook forbids it.
             NotWrittenError: the API server failed at this pod.
         """
@@ -261,7 +271,7 @@ class Source(Protocol):
         """Writes the time of its eviction to a pod's annotation; None removes the annotation.
 
         Raises:
-            ChangedMeanwhileError: the pod is gone.
+            ChangedMeanwhileError: the pod is deleted.
             RefusedError: a policy or a webhook forbids it.
             NotWrittenError: the API server failed at this pod.
         """
@@ -271,7 +281,7 @@ class Source(Protocol):
 
         Raises:
             BlockedError: a PodDisruptionBudget forbids the eviction for now.
-            ChangedMeanwhileError: the pod is gone.
+            ChangedMeanwhileError: the pod is deleted.
             RefusedError: a policy or a webhook forbids it.
             NotWrittenError: the API server failed at this pod.
         """

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import structlog
 
 from fairgpu import names
 from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, KubernetesAPI
-from fairgpu.cluster.reflector import Collection, View, reflect
+from fairgpu.cluster.reflector import FIRST_RETRY_SECONDS, Collection, View, reflect
 from fairgpu.json_values import list_of, mapping, mappings
 from timekeeper.domain.attribution import TEMPLATE_HASH
 from timekeeper.domain.holdings import deciding
+from timekeeper.domain.holdings.claims import ATTRIBUTES, DRIVERS, results_of
 from timekeeper.domain.holdings.listed import Listed
+from timekeeper.domain.pods import GROUP_ANNOTATIONS, GROUP_LABELS
+from timekeeper.domain.timestamps import instant_or_none
 from timekeeper.sources.base import (
     CHECKPOINT_SHARDS,
     MAX_TERMINATION_SECONDS,
@@ -30,6 +34,7 @@ from timekeeper.sources.base import (
     ObjectEvent,
     RefusedError,
     SourceError,
+    uid_of,
 )
 
 KIND: Final = ("apiVersion", "kind")
@@ -43,10 +48,23 @@ METADATA: Final = (
     "deletionGracePeriodSeconds",
 )
 ANNOTATIONS: Final = (*names.RESERVED_ANNOTATIONS, names.CORE_POLICY, names.TASK_PRIORITY)
+STACKS_ANNOTATIONS: Final = (*deciding.ANNOTATIONS, *GROUP_ANNOTATIONS)
 OWNER: Final = ("kind", "name", "controller")
 SPEC: Final = ("nodeName", "activeDeadlineSeconds", "terminationGracePeriodSeconds")
-STATUS: Final = ("phase", "conditions", "startTime", "containerStatuses", "initContainerStatuses")
+STATUS: Final = ("phase", "startTime", "extendedResourceClaimStatus")
+CONDITION: Final = ("type", "status", "lastTransitionTime")
+STATES: Final = {"running": ("startedAt",), "terminated": ("startedAt", "finishedAt")}
+"""The states of a container that are read, with the fields of each."""
+MOST_SHARED: Final = 8192
+"""The most values that pods share in memory where theirs are equal: lists of at most FEW containers, labels, owners."""
+NONE: Final[Json] = {}
+FEW: Final = 8
+MOST_INTERNED: Final = 64
+SOME_CLAIMS: Final[list[Json]] = [{}]
+"""Stands for the claims that a pod names; the claims themselves name the pods that reserve them."""
 OUR_GATE: Final[Json] = {"name": names.BUDGET_GATE}
+RESULT: Final = ("driver", "pool", "device", "adminAccess", "consumedCapacity")
+SLICE: Final = ("driver", "pool", "nodeName", "sharedCounters")
 MOST_GROUPS: Final = 16
 """The most of KAI's labels that are kept of a pod: one for each GPU of a node with the most."""
 OwnResources = Mapping[str, Listed] | None
@@ -67,7 +85,7 @@ def is_metered(pod: Json) -> bool:
 
 
 def may_hold(pod: Json, own: OwnResources) -> bool:
-    """Whether a pod asks for a part of a GPU of another stack: by a resource, or by KAI's annotations.
+    """Whether a pod asks for a part of a GPU of another stack: by a resource, a claim, or KAI's annotations.
 
     `own` are the resources that the admin lists; None where pods of other stacks are not metered.
     """
@@ -75,6 +93,8 @@ def may_hold(pod: Json, own: OwnResources) -> bool:
     if own is None:
         return False
     if not mapping(metadata.get("annotations")).keys().isdisjoint(deciding.ASKING_ANNOTATIONS):
+        return True
+    if spec.get("resourceClaims") or spec.get("schedulerName") in deciding.ASKING_SCHEDULERS:
         return True
     return any(
         deciding.is_accelerator(resource, own)
@@ -84,7 +104,9 @@ def may_hold(pod: Json, own: OwnResources) -> bool:
     )
 
 
-def metered_pod(pod: Json, kept_labels: Iterable[str] = (), own: OwnResources = None) -> Json | None:
+def metered_pod(
+    pod: Json, kept_labels: Iterable[str] = (), own: OwnResources = None, *, known: bool = False
+) -> Json | None:
     """Returns the fields of a pod that the meter reads; None for a pod that is not metered.
 
     Volumes, commands and environments are most of a pod, and a large cluster has tens of thousands of pods. Fields of a
@@ -97,20 +119,20 @@ def metered_pod(pod: Json, kept_labels: Iterable[str] = (), own: OwnResources = 
         pod: the pod as the API server has it.
         kept_labels: the keys of labels that showback keeps.
         own: the resources of other stacks that the admin lists; None where pods of those are not metered.
+        known: whether the pod was metered before: it stays so, whatever was removed from it since.
     """
     elsewhere = may_hold(pod, own)
-    if not is_metered(pod) and not elsewhere:
+    if not is_metered(pod) and not elsewhere and not known:
         return None
     metadata, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
-    read_metadata = _chosen(metadata, METADATA)
-    guarded = mapping(metadata.get("labels")).get(names.POD_LABEL) == names.POD_LABEL_VALUE
-    annotations = (*(ANNOTATIONS if guarded else ()), *(deciding.ANNOTATIONS if elsewhere else ()))
-    labels = [names.POD_LABEL, TEMPLATE_HASH, *kept_labels]
-    if elsewhere:
-        labels += [key for key in mapping(metadata.get("labels")) if key.startswith(deciding.LABEL)][:MOST_GROUPS]
-    for key, wanted in (("annotations", annotations), ("labels", labels)):
+    read_metadata = _interned(metadata, METADATA)
+    annotations, labels = _read_keys(mapping(metadata.get("labels")), elsewhere=elsewhere)
+    for key, wanted in (("annotations", annotations), ("labels", (*labels, *kept_labels))):
         if key in metadata:
-            read_metadata[key] = _chosen(mapping(metadata[key]), wanted)
+            chosen = _chosen(mapping(metadata[key]), wanted)
+            read_metadata[key] = (
+                _shared(json.dumps(chosen))[0] if len(chosen) <= FEW and key == "labels" else chosen or NONE
+            )
     if "finalizers" in metadata:
         # Our gate is removed by its index.
         read_metadata["finalizers"] = [
@@ -119,22 +141,101 @@ def metered_pod(pod: Json, kept_labels: Iterable[str] = (), own: OwnResources = 
     if "ownerReferences" in metadata:
         references = mappings(metadata["ownerReferences"])
         controllers = [reference for reference in references if reference.get("controller") is True]
-        read_metadata["ownerReferences"] = [_chosen(owner, OWNER) for owner in controllers[:1]]
-    read_spec = _chosen(spec, SPEC)
+        read_metadata["ownerReferences"] = _shared(*(json.dumps(_chosen(owner, OWNER)) for owner in controllers[:1]))
+    read_spec = _interned(spec, SPEC)
     if "schedulingGates" in spec:
         gates = mappings(spec["schedulingGates"])
         read_spec["schedulingGates"] = [OUR_GATE if gate == OUR_GATE else OTHER_GATE for gate in gates]
+    if elsewhere:
+        read_spec |= _claims_and_scheduler(spec)
     for key in ("containers", "initContainers"):
         if key in spec:
-            read_spec[key] = [_container(container, own) for container in mappings(spec[key])]
-    return {**_chosen(pod, KIND), "metadata": read_metadata, "spec": read_spec, "status": _chosen(status, STATUS)}
+            read_spec[key] = _containers(mappings(spec[key]), own)
+    return {**_chosen(pod, KIND), "metadata": read_metadata, "spec": read_spec, "status": _status(status)}
+
+
+def _status(status: Json) -> Json:
+    """Returns the fields of a pod's status that are read: a tenth of it, and of each pod of a large cluster."""
+    read = _interned(status, STATUS)
+    conditions = mappings(status.get("conditions"))
+    if conditions:
+        first = [one for one in conditions if one.get("type") == "PodScheduled"]
+        order = [*first, *conditions]
+        latest = max(order, key=lambda one: instant_or_none(one.get("lastTransitionTime")) or 0)
+        read["conditions"] = [
+            _interned(one, CONDITION) for one in (*(one for one in first if one is not latest), latest)
+        ]
+    began = instant_or_none(status.get("startTime"))
+    for key in ("containerStatuses", "initContainerStatuses"):
+        if status.get(key):
+            kept = [_container_status(one, began) for one in mappings(status[key])]
+            read[key] = _shared(*map(json.dumps, kept)) if len(kept) <= FEW and _is_common(kept) else kept
+    return read
+
+
+def _is_common(statuses: list[Json]) -> bool:
+    """Whether many pods have the same statuses of containers: those that run, without a time of their own."""
+    return all(set(one) <= {"name", "state"} and one.get("state") in ({"running": {}}, None) for one in statuses)
+
+
+def _interned(item: Json, keys: Iterable[str]) -> Json:
+    """Returns the chosen fields; equal short texts are one object in memory."""
+    return {
+        key: sys.intern(value) if type(value) is str and len(value) < MOST_INTERNED else value
+        for key, value in _chosen(item, keys).items()
+    }
+
+
+def _container_status(status: Json, began: int | None) -> Json:
+    """Returns the fields of a container's status that are read.
+
+    A container that started after its pod was taken up says nothing more of when that was.
+    """
+    read = _chosen(status, ("name",))
+    for key in ("state", "lastState"):
+        state = mapping(status.get(key))
+        states = {kind: _chosen(mapping(state[kind]), fields) for kind, fields in STATES.items() if kind in state}
+        for given in states.values():
+            started = instant_or_none(given.get("startedAt"))
+            if began is not None and started is not None and started >= began:
+                del given["startedAt"]
+        if states:
+            read[key] = states
+    return read
+
+
+def _containers(given: list[Json], own: OwnResources) -> list[Json]:
+    """Returns the fields of containers that are read; pods with equal ones share them, and nobody changes them."""
+    texts = (json.dumps(_container(container, own)) for container in given)
+    return _shared(*texts) if len(given) <= FEW else [json.loads(text) for text in texts]
+
+
+@lru_cache(MOST_SHARED)
+def _shared(*containers: str) -> list[Json]:
+    return [json.loads(text) for text in containers]
+
+
+def _claims_and_scheduler(spec: Json) -> Json:
+    """Returns what else is read of the spec of a pod that may hold a part of a GPU by another stack."""
+    kept: Json = {"resourceClaims": SOME_CLAIMS} if spec.get("resourceClaims") else {}
+    if spec.get("schedulerName") in deciding.ASKING_SCHEDULERS:
+        kept["schedulerName"] = spec["schedulerName"]
+    return kept
+
+
+def _read_keys(labels: Json, *, elsewhere: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the keys of the annotations and of the labels that are read of a pod with these labels."""
+    guarded = labels.get(names.POD_LABEL) == names.POD_LABEL_VALUE
+    annotations = (*(ANNOTATIONS if guarded else ()), *(STACKS_ANNOTATIONS if elsewhere else ()))
+    gpus = [key for key in labels if key.startswith(deciding.LABEL)][:MOST_GROUPS]
+    return annotations, (names.POD_LABEL, TEMPLATE_HASH, *((*GROUP_LABELS, *gpus) if elsewhere else ()))
 
 
 def _container(container: Json, own: OwnResources) -> Json:
     given = mapping(mapping(container.get("resources")).get("limits"))
     limits = _chosen(given, names.CANONICAL_RESOURCES)
     if own is not None:
-        limits |= {name: value for name, value in given.items() if deciding.is_accelerator(name, own)}
+        limits |= {name: value for name, value in given.items() if deciding.is_read(name, own)}
     asked: Json = {"resources": {"limits": limits}} if limits else {}
     return _chosen(container, ("name", "restartPolicy")) | asked
 
@@ -146,6 +247,45 @@ def keeps(own: OwnResources) -> Callable[[Json], bool]:
 
 def _chosen(item: Json, keys: Iterable[str]) -> Json:
     return {key: item[key] for key in keys if key in item}
+
+
+def read_claim_object(claim: Json, kept_labels: Iterable[str] = ()) -> Json:
+    """Returns the fields of a ResourceClaim that the meter reads."""
+    metadata, status = mapping(claim.get("metadata")), mapping(claim.get("status"))
+    read_metadata = _chosen(metadata, METADATA)
+    if "labels" in metadata:
+        read_metadata["labels"] = _chosen(mapping(metadata["labels"]), kept_labels)
+    if "ownerReferences" in metadata:
+        owners = [_chosen(owner, ("kind", "uid")) for owner in mappings(metadata["ownerReferences"])]
+        read_metadata["ownerReferences"] = [owner for owner in owners if owner.get("kind") == "Pod"][:1]
+    read_status: Json = {}
+    if "reservedFor" in status:
+        read_status["reservedFor"] = [_chosen(item, ("resource", "uid")) for item in mappings(status["reservedFor"])]
+    results = results_of(claim)
+    if results:
+        read_status["allocation"] = {"devices": {"results": [_chosen(item, RESULT) for item in results]}}
+    return {"metadata": read_metadata, "status": read_status}
+
+
+def read_slice_object(item: Json) -> Json:
+    """Returns the fields of a ResourceSlice that the meter reads."""
+    spec = mapping(item.get("spec"))
+    read = _chosen(spec, SLICE)
+    if "devices" in spec:
+        read["devices"] = [_device(device) for device in mappings(spec["devices"])]
+    return {"metadata": _chosen(mapping(item.get("metadata")), METADATA), "spec": read}
+
+
+def _read_slice_of(drivers: frozenset[str], item: Json) -> Json | None:
+    return read_slice_object(item) if mapping(item.get("spec")).get("driver") in drivers else None
+
+
+def _device(device: Json) -> Json:
+    fields = mapping(device.get("basic")) or device
+    read = _chosen(fields, ("nodeName", "capacity", "consumesCounters", "allowMultipleAllocations"))
+    attributes = mapping(fields.get("attributes"))
+    kept = {key: value for key, value in attributes.items() if key.rpartition("/")[2] in ATTRIBUTES}
+    return {"name": device.get("name"), **read, "attributes": kept}
 
 
 def slim(item: Json) -> Json:
@@ -184,6 +324,13 @@ POD_WRITE_SECONDS = 5
 It gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go reads `timeout`."""
 _POD_WRITE = {"timeout": f"{POD_WRITE_SECONDS}s"}
 
+CLAIMS_GROUP: Final = "/apis/resource.k8s.io"
+CLAIMS_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+"""The versions of Dynamic Resource Allocation that are read, newest first."""
+ASK_AGAIN_SECONDS: Final = 30.0
+"""The time after which an API server without Dynamic Resource Allocation is asked for it again."""
+FORBIDDEN: Final = 403
+
 _TOO_LARGE = "request is too large"
 """The text of etcd's error for more than 1.5 MiB (https://etcd.io/docs/v3.6/dev-guide/limit/), answered as 500."""
 
@@ -191,6 +338,81 @@ CONFIG_MAPS = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps"
 CHECKPOINTS_KEY = "checkpoints.json"
 
 _log = structlog.get_logger()
+
+
+class OptionalView:
+    """Shows a collection to a mirror that counts as empty where the API server does not have it, or may not show it."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self.not_served = False
+        """Whether the API server does not have the collection, at least in the version that was asked for."""
+
+    def replaced(self, items: list[Json]) -> None:
+        """Takes the whole collection."""
+        self._mirror.replaced(items)
+
+    def changed(self, kind: str, item: Json) -> None:
+        """Takes one event."""
+        self._mirror.changed(kind, item)
+
+    def confirmed(self) -> None:
+        """Takes note that the view is current."""
+        self._mirror.confirmed()
+
+    def failed(self, error: ApiError) -> None:
+        """Counts a collection that is missing or forbidden as empty, unless it was read before."""
+        self.not_served = error.not_found
+        if error.not_found or error.status == FORBIDDEN:
+            self.absent()
+        if not error.not_found:
+            self._mirror.failed(error)
+
+    def absent(self) -> None:
+        """Counts the collection as empty; what was read before stays."""
+        if self._mirror.confirmed_at is None:
+            self._mirror.replaced([])
+            self._mirror.confirmed()
+
+
+def follow_optional(
+    api: KubernetesAPI,
+    kind: str,
+    view: OptionalView,
+    read: Callable[[Json], Json | None],
+    wait: Callable[[float], bool],
+    random: Callable[[], float],
+) -> None:
+    """Keeps a view of a collection of Dynamic Resource Allocation current, until `wait` returns true.
+
+    The API server is asked which version it has at the start, and again once that version is gone.
+    """
+    while not wait(0):
+        try:
+            version = claims_version(api)
+        except ApiError as error:
+            view.failed(error)
+            if wait(ASK_AGAIN_SECONDS if error.not_found else FIRST_RETRY_SECONDS * (1 + random())):
+                return
+            continue
+        if not version:
+            view.absent()
+        else:
+            view.not_served = False
+            collection = Collection(f"{CLAIMS_GROUP}/{version}/{kind}", {}, read)
+            reflect(api, collection, view, lambda seconds: view.not_served or wait(seconds), random)
+        if wait(ASK_AGAIN_SECONDS if view.not_served or not version else 0):
+            return
+
+
+def claims_version(api: KubernetesAPI) -> str:
+    """Returns the newest version of Dynamic Resource Allocation that the API server has; empty where it has none.
+
+    Raises:
+        ApiError: the API server does not have the group, or does not answer.
+    """
+    versions = {str(item.get("version")) for item in mappings(api.get(CLAIMS_GROUP).get("versions"))}
+    return next((version for version in CLAIMS_VERSIONS if version in versions), "")
 
 
 class KubernetesSource:
@@ -203,6 +425,7 @@ class KubernetesSource:
         random: Callable[[], float],
         kept_labels: Sequence[str] = (),
         own: OwnResources = None,
+        drivers: frozenset[str] = DRIVERS,
     ) -> None:
         """Makes a source that watches nothing yet.
 
@@ -212,13 +435,16 @@ class KubernetesSource:
             random: a source of numbers in [0, 1).
             kept_labels: the keys of those labels of pods that showback keeps.
             own: the resources of other stacks that the admin lists; None where pods of those are not metered.
+            drivers: the drivers of Dynamic Resource Allocation whose claims are metered.
         """
         self.api = api
+        self._drivers = None if own is None else drivers
+        self._read_claim = partial(read_claim_object, kept_labels=tuple(kept_labels))
         self._pods = api.within(POD_WRITE_SECONDS)
-        self._read_pod = partial(metered_pod, kept_labels=tuple(kept_labels), own=own)
+        self._kept_labels, self._own = tuple(kept_labels), own
         self._random = random
-        keeping = {"pods": keeps(own)}
-        self._mirrors = Mirrors(**{name: Mirror(name, now, keeping.get(name, _all)) for name in COLLECTIONS})
+        keeping = {"pods": keeps(own), "slices": lambda item: mapping(item.get("spec")).get("driver") in drivers}
+        self._mirrors = Mirrors(**{name: Mirror(name, now, keeping.get(name, _all)) for name in Mirrors.__slots__})
 
     @property
     def mirrors(self) -> Mirrors:
@@ -229,6 +455,28 @@ class KubernetesSource:
         """Watches each collection in a separate thread."""
         for name, path in COLLECTIONS.items():
             self.watch(name, path, wait)
+        self.watch_claims(wait)
+
+    def watch_claims(self, wait: Callable[[float], bool]) -> None:
+        """Watches claims and slices, each in a thread of its own, by the newest version that the API server has.
+
+        Where pods of other stacks are not metered, nothing is watched, and both mirrors stay empty.
+        """
+        if self._drivers is None:
+            for mirror in (self._mirrors.claims, self._mirrors.slices):
+                mirror.replaced([])
+                mirror.confirmed()
+            return
+        for kind, mirror, read in (
+            ("resourceclaims", self._mirrors.claims, self._read_claim),
+            ("resourceslices", self._mirrors.slices, partial(_read_slice_of, self._drivers)),
+        ):
+            view = OptionalView(mirror)
+            arguments = (self.api, kind, view, read, wait, self._random)
+            threading.Thread(target=follow_optional, args=arguments, name=f"watch-{kind}", daemon=True).start()
+
+    def _read_pod(self, pod: Json) -> Json | None:
+        return metered_pod(pod, self._kept_labels, self._own, known=self._mirrors.pods.get(uid_of(pod)) is not None)
 
     def watch(self, name: str, path: str, wait: Callable[[float], bool]) -> None:
         """Watches a collection for the mirror of that name, in a thread of its own."""
@@ -326,13 +574,13 @@ class KubernetesSource:
 
     def read_checkpoints(self) -> dict[str, Json]:
         """Reads each shard; an unreadable one counts as empty."""
-        found: dict[str, Json] = {}
+        checkpoints: dict[str, Json] = {}
         for shard in range(CHECKPOINT_SHARDS):
             try:
-                found |= _checkpoints(self.request(partial(self.api.get, _shard_path(shard))))
+                checkpoints |= _checkpoints(self.request(partial(self.api.get, _shard_path(shard))))
             except ChangedMeanwhileError:
                 continue  # nothing was ever written there
-        return found
+        return checkpoints
 
     def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
         """Replaces the shard's ConfigMap, or creates it."""
@@ -445,11 +693,11 @@ def _shard_path(shard: int) -> str:
 
 def _checkpoints(config_map: Json) -> dict[str, Json]:
     try:
-        found = json.loads((config_map.get("data") or {}).get(CHECKPOINTS_KEY, "{}"))
+        checkpoints = json.loads((config_map.get("data") or {}).get(CHECKPOINTS_KEY, "{}"))
     except ValueError as error:
         _log.error("checkpoints cannot be read", name=config_map["metadata"]["name"], error=str(error))
         return {}
-    return found if isinstance(found, dict) else {}
+    return checkpoints if isinstance(checkpoints, dict) else {}
 
 
 def _all(_item: Json) -> bool:

@@ -20,6 +20,7 @@ from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection
 from fairgpu.json_values import mapping
+from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.sources.base import ChangedMeanwhileError, Mirror, ObjectEvent, RefusedError
 from timekeeper.sources.kubernetes import COLLECTIONS, CONFIG_MAPS, KubernetesSource, OwnResources
 
@@ -38,7 +39,7 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
     A value that is no YAML becomes a budget without a spec, which is refused by name like any other invalid one.
     """
     metadata = mapping(config_map.get("metadata"))
-    found = []
+    budgets = []
     for name, text in sorted(mapping(config_map.get("data")).items()):
         own: Json = {
             "name": name,
@@ -47,8 +48,8 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
             "generation": zlib.crc32(str(text).encode()),
         }
         item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": own, "spec": _spec(name, text)}
-        found.append(item | ({"status": statuses[name]} if isinstance(statuses.get(name), dict) else {}))
-    return found
+        budgets.append(item | ({"status": statuses[name]} if isinstance(statuses.get(name), dict) else {}))
+    return budgets
 
 
 def _spec(name: str, text: object) -> Json:
@@ -98,7 +99,7 @@ class BudgetsView:
             self._statuses = {**(self._statuses or {}), name: status}
             self._show(self._config_map)
 
-    def gone(self) -> list[str]:
+    def without_budget(self) -> list[str]:
         """Returns the names of statuses whose budget does not exist any more."""
         with self._lock:
             return sorted((self._statuses or {}).keys() - mapping(self._config_map.get("data")).keys())
@@ -118,15 +119,17 @@ class LookingSource(KubernetesSource):
         random: Callable[[], float],
         kept_labels: Sequence[str] = (),
         own: OwnResources = None,
+        drivers: frozenset[str] = DRIVERS,
     ) -> None:
         """Makes a source that watches nothing yet; the arguments are KubernetesSource's."""
-        super().__init__(api, now, random, kept_labels, own)
+        super().__init__(api, now, random, kept_labels, own, drivers)
         self._budgets = BudgetsView(self.mirrors.budgets, self._read_statuses)
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Watches pods, nodes, namespaces and the ConfigMap of budgets, each in a thread of its own."""
+        """Watches pods, nodes, namespaces, claims and the ConfigMap of budgets, each in a thread of its own."""
         for name in WATCHED:
             self.watch(name, COLLECTIONS[name], wait)
+        self.watch_claims(wait)
         selectors = {"fieldSelector": f"metadata.name={BUDGETS_MAP}"}
         self.reflect("budgets", Collection(CONFIG_MAPS, selectors), self._budgets, wait)
         for orders in (self.mirrors.grants, self.mirrors.corrections):
@@ -151,7 +154,7 @@ class LookingSource(KubernetesSource):
 
     def write_budget_status(self, name: str, status: Json, _version: str = "") -> None:
         """Keeps the status in a ConfigMap, and drops those of budgets that do not exist any more."""
-        data = dict.fromkeys(self._budgets.gone()) | {name: json.dumps(status, separators=(",", ":"))}
+        data = dict.fromkeys(self._budgets.without_budget()) | {name: json.dumps(status, separators=(",", ":"))}
         try:
             self.request(lambda: self.api.patch(STATUSES, {"data": data}))
         except ChangedMeanwhileError:
@@ -182,13 +185,13 @@ class LookingSource(KubernetesSource):
             if error.not_found:
                 return {}
             raise
-        found = {}
+        statuses = {}
         for name, text in data.items():
             try:
-                found[name] = json.loads(text)
+                statuses[name] = json.loads(text)
             except ValueError as error:
                 _log.error("status cannot be read", config_map=STATUSES_MAP, name=name, error=str(error))
-        return found
+        return statuses
 
 
 def _refused() -> RefusedError:

@@ -9,7 +9,7 @@ import redis
 import structlog
 
 from timekeeper.controller.reconcile.context import ReconcileContext, raise_if_general
-from timekeeper.controller.reconcile.periods import SpentBy, spending
+from timekeeper.controller.reconcile.open_and_close_periods import SpentBy, spending
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.books import Books, due_grants
 from timekeeper.domain.credits import Credit

@@ -13,6 +13,7 @@ from timekeeper.controller.state.observing import Clocks, namespace_uids
 from timekeeper.controller.state.other_stacks import HeldOf, OtherCapacity, holdings_of
 from timekeeper.controller.state.sessions import MeteredSession, MeterRules
 from timekeeper.domain.pods import holds_nothing_else
+from timekeeper.domain.pricing import FOREVER
 from timekeeper.domain.sessions import alive_until
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError, StoreUnavailableError, concerns_all
@@ -42,6 +43,7 @@ class ReconcileContext:
         elsewhere: the capacity of nodes by other stacks.
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
+        store_time: the witness's time at the beginning of the reconciliation, in nanoseconds since 1970.
     """
 
     client: redis.Redis
@@ -56,7 +58,15 @@ class ReconcileContext:
     elsewhere: OtherCapacity = field(default_factory=OtherCapacity)
     full: bool = False
     held_back: set[str] = field(default_factory=set)
+    store_time: int = FOREVER
     _counter: int = 0
+
+    def surely_past(self, now: int) -> int:
+        """Returns the instant up to which time has passed by our clock and by the witness's.
+
+        What can never be taken back is done by that time: a clock that was ahead leaves no trace once it is right.
+        """
+        return min(now, self.store_time)
 
     def next_revision(self) -> Revision:
         """Counts up; returns the revision of the next settlement, which is newer than all before."""
@@ -68,12 +78,16 @@ class ReconcileContext:
         rules = self.books.rules
         prices = self.books.prices or rules.prices
         uids, held_of = namespace_uids(self.source.mirrors), self.held_of()
-        return MeterRules(rules.charge, rules.meter_from, prices, uids, rules.labels, held_of, self.books.since)
+        drivers = None if rules.own_resources is None else rules.drivers
+        return MeterRules(
+            rules.charge, rules.meter_from, prices, uids, rules.labels, held_of, self.books.since, drivers
+        )
 
     def held_of(self) -> HeldOf:
         """Returns a function that decides what a bound pod holds by another stack, on the nodes as they are now."""
         own = self.books.rules.own_resources
-        return holds_nothing_else if own is None else holdings_of(self.source.mirrors, own)
+        drivers = self.books.rules.drivers
+        return holds_nothing_else if own is None else holdings_of(self.source.mirrors, own, drivers)
 
     def reported(self, uid: str) -> int | None:
         """Returns the instant of a pod's last report; None where it sent none or the store's entry is unreadable."""

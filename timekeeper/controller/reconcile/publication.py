@@ -51,11 +51,11 @@ def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
 
 
 def _publish_accounts(
-    context: ReconcileContext, now: int, found: dict[str, Figures], namespaces: dict[str, list[str]]
+    context: ReconcileContext, now: int, figures: dict[str, Figures], namespaces: dict[str, list[str]]
 ) -> None:
     books = context.books
     due: list[tuple[Summary, BurnRecord, Publication]] = []
-    for name, account_figures in found.items():
+    for name, account_figures in figures.items():
         account = books.accounts[name]
         new = summary(account, account_figures, tuple(sorted(namespaces.get(name, ()))))
         start, exhausted_at = account_figures.period.start, account_figures.exhausted_at

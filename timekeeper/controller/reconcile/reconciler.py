@@ -11,21 +11,21 @@ import structlog
 
 from timekeeper.controller.reconcile.apply_orders import apply_due_corrections, apply_due_grants
 from timekeeper.controller.reconcile.context import ReconcileContext
-from timekeeper.controller.reconcile.periods import assign, close_due_balances, open_due_periods
+from timekeeper.controller.reconcile.open_and_close_periods import assign, close_due_balances, open_due_periods
 from timekeeper.controller.reconcile.publication import publish
 from timekeeper.controller.reconcile.recovery import take_over
-from timekeeper.controller.reconcile.settlement import settle_accounts
+from timekeeper.controller.reconcile.settle_accounts import settle_accounts
 from timekeeper.controller.state.books import Books, ControllerRules
 from timekeeper.controller.state.observing import Clocks, nodes_that_are_silent
 from timekeeper.controller.state.other_stacks import complete_holdings
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.usage import capacity_rate
-from timekeeper.ledger import shared
+from timekeeper.ledger import reading, shared
 from timekeeper.ledger.client import StoreEmptyError, StoreError, StoreUnavailableError, described, isolate_failures
 from timekeeper.ledger.connection import identity, is_full_for_pods, store_clock
 from timekeeper.ledger.mending import broken_keys
 from timekeeper.ledger.settlement import HeldTerm, LedEpoch
-from timekeeper.sources.base import Source
+from timekeeper.sources.base import OBSERVED_TO_THE_END, Source
 
 
 def note_capacity(context: ReconcileContext, now: int) -> None:
@@ -86,11 +86,19 @@ class Reconciler:
         self._unread_until = 0
         """The instant at which unreadable accounts are read again."""
         self._repriced = False
+        self._latest = 0
+        """The instant of the last reconciliation."""
+        self._past = 0
+        """The instant up to which time had certainly passed when the store was last written."""
 
     @property
     def held_back(self) -> int:
         """The number of sessions that wait until the store has memory for them."""
-        return len(self._context.held_back & self.books.pods.facts.keys())
+        return len(self._context.held_back & (self.books.pods.facts.keys() | self.books.claims.open_uids()))
+
+    def surely_past(self, now: int) -> int:
+        """Returns the instant up to which time has passed by our clock and, at the last reconciliation, the store's."""
+        return self._context.surely_past(now)
 
     def reconcile(self, now: int, *, full: bool = True) -> set[str]:
         """Brings the store up to an instant: every account, or those that have changed or are due.
@@ -112,21 +120,25 @@ class Reconciler:
             raise NotReadyError("not every collection of the API server has been read yet")
         try:
             self._lost = None
+            self._context.store_time = self._context.clocks.witness()
+            now = self._not_before_the_past(now)
             self._check_store()
             unreadable = self.books.unreadable or self.books.payers_unreadable or self.books.ends_unreadable
             if full and unreadable and now >= self._unread_until:
                 self._loaded = False
+            self._check_clock(max(now, self.books.pods.newest))
             self._fresh = self._load(now)
             if self._fresh:
-                full, now = True, max(now, self.books.pods.as_of)
+                full, now = True, max(self._not_before_the_past(now), self.books.pods.as_of)
             self._context.full = is_full_for_pods(self._context.client)
             touched = self._observe(now, full=full)
             now = max(now, self.books.pods.as_of)
             if full:
                 touched = set(self.books.accounts)
             self._settle(now, touched, full=full)
+            self._past = self._context.surely_past(now)
             if full:
-                shared.write_watched(self._context.client, min(now, mirrors.pods.confirmed_at or 0))
+                shared.write_watched(self._context.client, min(self._past, mirrors.pods.confirmed_at or 0))
                 note_capacity(self._context, now)
             if self._lost is not None:
                 raise self._lost
@@ -162,7 +174,7 @@ class Reconciler:
             lambda names: gained.update(apply_due_corrections(context, now, set(names))),
         )
         touched |= gained
-        step("close", touched, lambda names: close_due_balances(context, now, names))
+        step("close", touched, lambda names: close_due_balances(context, context.surely_past(now), names))
         step("settle", touched, lambda names: settle_accounts(context, now, set(names)))
         if full and self._repriced:
             shared.write_prices(context.client, self.books.prices)
@@ -174,10 +186,21 @@ class Reconciler:
     def _step(
         self, what: str, names: AbstractSet[str], suspects: AbstractSet[str], act: Callable[[Collection[str]], object]
     ) -> None:
-        """Runs a step for accounts; accounts whose last attempt failed go one by one and do not slow down the others.
+        """Runs a step for accounts; first for all others together, then for the suspects.
 
-        An account that the store has lost makes the next reconciliation read the whole store, unless this one just did
-        or reading did not help before.
+        Within each of the two groups a failure halves the group until single accounts are left, so the suspects cost
+        the others no repetition. The errors are kept in the books by account. An account that the store has lost makes
+        the next reconciliation read the whole store, unless this reconciliation has read it or the account is a
+        suspect: reading did not help it.
+
+        Args:
+            what: the step's name in the log.
+            names: the accounts to act on.
+            suspects: the accounts whose last attempt failed.
+            act: the step, for several accounts; it may be repeated.
+
+        Raises:
+            StoreError: the store does not answer, or shuts this term out.
         """
         failed = isolate_failures(names - suspects, act)
         if names & suspects:
@@ -211,27 +234,42 @@ class Reconciler:
         if self._loaded and broken_keys(self._context.client):
             self._loaded = False
 
+    def _not_before_the_past(self, now: int) -> int:
+        """Returns now by our clock, or the latest instant that was settled and, by the store's clock, is past.
+
+        Where our clock is behind, time stands still until it is right: nothing is taken back.
+        """
+        return max(now, self._context.surely_past(self._past))
+
+    def _check_clock(self, now: int) -> None:
+        """Makes this reconciliation read the whole store where our clock was ahead by more than the kept periods."""
+        if now < self._latest and any(account.lacks_present(now) for account in self.books.accounts.values()):
+            self._loaded = False
+        self._latest = now
+
     def _load(self, now: int) -> bool:
         if self._loaded:
             return False
-        self._repriced = take_over(self._context, now)
+        self._past = max(self._past, reading.watched(self._context.client) or 0)
+        self._repriced = take_over(self._context, self._not_before_the_past(now))
         self._unread_until = now + READ_AGAIN
         self._loaded = True
         return True
 
     def _observe(self, now: int, *, full: bool) -> set[str]:
-        """Adopts the cluster's changes into memory; returns the accounts to settle: concerned by a change, or due."""
+        """Updates the leader's state from the mirrors; returns the accounts that changed or are due."""
         context, books, mirrors = self._context, self.books, self._context.source.mirrors
-        books.budgets.refresh(mirrors)
+        books.budgets.refresh(mirrors, books.rules.overhead)
         for name in mirrors.__slots__:
-            if name != "pods":
-                getattr(mirrors, name).take_departures()  # only the departures of pods are used
+            if name not in OBSERVED_TO_THE_END:
+                getattr(mirrors, name).take_departures()
         context.silent = nodes_that_are_silent(mirrors)
-        changed = books.pods.refresh(
-            mirrors.pods, context.meter_rules(), context.silent, context.reported, now, context.clocks
-        )
+        rules = context.meter_rules()
+        changed = books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
+        changed |= books.claims.refresh(mirrors, books.pods, rules, now, context.clocks)
         if full and books.rules.own_resources is not None:
-            changed |= complete_holdings(books, mirrors, context.held_of(), now)
+            changed |= complete_holdings(books, mirrors, context.held_of(), max(now, books.pods.as_of))
         touched = assign(context, now) | books.concerned(changed)
-        touched |= {books.account_of(namespace) for namespace in books.pods.take_stirred()} & books.accounts.keys()
+        waiting = {books.account_of(namespace) for namespace in books.pods.take_changed_waiting()}
+        touched |= waiting & books.accounts.keys()
         return touched | {name for name, found in books.figures.items() if found.due <= now}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import structlog
 
 from fairgpu.cluster.api import Json
 from timekeeper.controller.reconcile.context import ReconcileContext
-from timekeeper.controller.reconcile.periods import assign, open_due_periods
-from timekeeper.controller.reconcile.settlement import write_report_terms
+from timekeeper.controller.reconcile.open_and_close_periods import assign, open_due_periods
+from timekeeper.controller.reconcile.settle_accounts import write_limits_of
 from timekeeper.controller.state.accounts import DEFAULT_PREFIX, Account, read_moves
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.loading import (
@@ -25,6 +26,7 @@ from timekeeper.controller.state.loading import (
     first_forgotten,
     later_prices,
     load,
+    read_holdings,
     read_prices,
     read_since,
     reprice,
@@ -61,12 +63,13 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) 
     metered = books.snapshot.metered if books.snapshot else frozenset()
     for number, name in enumerate(sorted(names)):
         account = books.accounts[name]
-        before, wanted = account.version, _wanted(context, account, metered | books.pods.facts.keys())
+        present = books.pods.facts.keys() | books.claims.open_uids()
+        before, wanted = account.version, _wanted(context, account, metered | present)
         if wanted is None:
             continue
         shared.note_restored(context.client, [wanted.account])
         added, account.period_totals[wanted.period] = restore(context.client, context.epoch, now, wanted)
-        _drop_sessions(context, account, wanted.gone)
+        _drop_sessions(context, account, wanted.to_finalize)
         _log.error(
             "account had gone back to an earlier state: it was restored from its checkpoint",
             account=name,
@@ -92,10 +95,10 @@ def _wanted(context: ReconcileContext, account: Account, computed: Iterable[str]
         return None
     again, sessions = set(computed), context.books.pods.sessions
     stored = reading.stored_amounts(context.client, account.name, found.period.start)
-    gone = {uid for uid, amount in stored.items() if amount.flag != "g"} - again
-    gone |= {m.session.uid for m in sessions.all() if m.acknowledged.open_under == account.name} - again
+    to_finalize = {uid for uid, amount in stored.items() if amount.flag != "g"} - again
+    to_finalize |= {m.session.uid for m in sessions.all() if m.acknowledged.open_under == account.name} - again
     named = []
-    for uid in sorted(gone):
+    for uid in sorted(to_finalize):
         metered = sessions.get(uid)
         where = (metered.session.namespace, metered.session.pod) if metered else ("", "")
         named.append(FinalizedSession(uid, *where))
@@ -104,11 +107,11 @@ def _wanted(context: ReconcileContext, account: Account, computed: Iterable[str]
     return Restoration(account.name, start, found.amount, apart, found.version, named, NOTE)
 
 
-def _drop_sessions(context: ReconcileContext, account: Account, gone: Iterable[FinalizedSession]) -> None:
+def _drop_sessions(context: ReconcileContext, account: Account, finalized: Iterable[FinalizedSession]) -> None:
     sessions = context.books.pods.sessions
     left = [
         metered
-        for uid, _, _ in gone
+        for uid, _, _ in finalized
         if (metered := sessions.get(uid)) and metered.acknowledged.open_under == account.name
     ]
     for metered in left:
@@ -135,12 +138,12 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     remembered = books.prices or later_prices(stored_prices, read_prices(kept), now)
     books.prices = remembered
     books.since = _metered_since(context, kept, now)
-    load(context.client, books, now)
-    books.budgets.refresh(mirrors)
+    load(context.client, books, now, context.surely_past(now))
+    books.budgets.refresh(mirrors, books.rules.overhead)
     if budgets_lost:
         wanted = {known[-1][1] for known in books.assignments.values()} | books.budgets.objects.keys()
-        named = [name for name in books.accounts.keys() & wanted if books.accounts[name].is_budget]
-        books.budgets.unreadable |= mark_lost(context.client, named, books.budgets.kept)
+        named = [name for name in books.accounts.keys() & wanted if books.has_object(name)]
+        books.budgets.unreadable |= mark_lost(context.client, named, books.budgets.last_valid)
     _restore_moves(context)
     _restore_default_payers(context, kept)
     assign(context, now)
@@ -150,15 +153,18 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     there = {name for name in behind if _is_there(books.accounts[name])}
     _each(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
     context.silent = nodes_that_are_silent(mirrors)
-    books.pods.refresh(mirrors.pods, context.meter_rules(), context.silent, context.reported, now, context.clocks)
+    rules, watched = replace(context.meter_rules(), decided=read_holdings(kept)), reading.watched(context.client)
+    books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)
+    books.claims.take_loaded(books.pods.sessions)
+    books.claims.refresh(mirrors, books.pods, rules, now, context.clocks, watched or 0)
     _each(context, there, lambda names: restore_accounts(context, names, now))
-    books.pods.end_missing(reading.watched(context.client), context.reported, now)
+    books.pods.end_missing(watched, context.reported, now)
     if stored_prices and remembered != stored_prices:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     catch_rates_up(books, now)
     reprice(books, now)
     metered = [found for found in books.pods.sessions.all() if found.session.namespace in books.assignments]
-    write_report_terms(context, [found for found in metered if found.acknowledged.open_under], now)
+    write_limits_of(context, [found for found in metered if found.acknowledged.open_under], now)
     lost = (lost | behind - there) - books.failed.keys()
     for name in sorted(lost):
         _log.error("account was not in the store: it starts again from its checkpoint", account=name)

@@ -2,7 +2,7 @@
 
 The status of a GPUBudget holds its own checkpoint. The other accounts share some objects, each always the same one, so
 a change of one namespace is one small write. The objects also hold the prices that were charged and that the settings
-no longer contain, and the instant from which pods of other stacks are metered.
+no longer contain, the instant from which pods of other stacks are metered, and what these hold.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from timekeeper.controller.report.status_documents import Json, checkpoint_of, c
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.figures import Figures
-from timekeeper.controller.state.loading import PRICES, SINCE, kept_prices, kept_since
+from timekeeper.controller.state.loading import DECIDED, PRICES, SINCE, kept_holdings, kept_prices, kept_since
 from timekeeper.domain.money import SECOND
 from timekeeper.sources.base import CHECKPOINT_SHARDS, ChangedMeanwhileError, RefusedError, Source
 
@@ -27,6 +27,11 @@ CONFIRM = 600 * SECOND
 MOST_BYTES = 900_000
 """The largest size of a shard: etcd takes one and a half million bytes, the API server a million of a ConfigMap's data
 (https://kubernetes.io/docs/concepts/configuration/configmap/)."""
+
+HOLDINGS_AGE = 30 * SECOND
+"""The shortest interval between writes of a shard of which only what sessions hold has changed.
+
+Pods come and go all the time, and a shard of 50,000 sessions has a quarter of a megabyte."""
 
 SHARED = frozenset({PRICES, SINCE})
 """The documents that belong to no account."""
@@ -54,14 +59,15 @@ class CheckpointKeeper:
             SourceError: the API server does not answer; the next call writes the rest.
         """
         if self._written is None:
-            found = shards_of(self.source.read_checkpoints())
-            self._written = {number: (0, shard) for number, shard in found.items()}
+            shards = shards_of(self.source.read_checkpoints())
+            self._written = {number: (0, shard) for number, shard in shards.items()}
         present = shards_of(self._documents(now))
         count = 0
         for number in sorted(present.keys() | self._written.keys()):
             shard = present.get(number, {})
             at, before = self._written.get(number, (0, {}))
             due = _timeless(shard) != _timeless(before) or (bool(shard) and now - at >= CONFIRM)
+            due |= now - at >= HOLDINGS_AGE and _decided(shard) != _decided(before)
             if due and self.leading():
                 count += self._write(number, shard, now)
         return count
@@ -72,10 +78,13 @@ class CheckpointKeeper:
         return (
             prices
             | kept_since(books.since)
+            | kept_holdings(books.pods.sessions.all())
             | {
-                name: checkpoint_status(account, found, now)
+                name: checkpoint_status(account, figures, now)
                 for name, account in books.accounts.items()
-                if not account.is_budget and (found := books.figures.get(name)) is not None and _matters(account, found)
+                if not books.has_object(name)
+                and (figures := books.figures.get(name)) is not None
+                and _matters(account, figures)
             }
         )
 
@@ -90,7 +99,7 @@ class CheckpointKeeper:
             return False
         assert self._written is not None  # noqa: S101 - the caller has read them
         self._written[number] = (now, shard)
-        for name in kept.keys() - SHARED:
+        for name in filter(_is_account, kept):
             account = self.books.accounts[name]
             account.checkpoint = checkpoint_of(account, self.books.figures[name], now)
         return True
@@ -100,15 +109,21 @@ def shards_of(documents: Json) -> dict[int, Json]:
     """Returns the documents of accounts by shard."""
     shards: dict[int, Json] = {}
     for name, document in documents.items():
-        shards.setdefault(zlib.crc32(name.encode()) % CHECKPOINT_SHARDS, {})[name] = document
+        number = name.removeprefix(DECIDED) if name.startswith(DECIDED) else ""
+        shard = int(number) if number.isdigit() else zlib.crc32(name.encode())
+        shards.setdefault(shard % CHECKPOINT_SHARDS, {})[name] = document
     return shards
 
 
+def _is_account(name: str) -> bool:
+    return name not in SHARED and not name.startswith(DECIDED)
+
+
 def fitting(shard: Json, most_bytes: int) -> Json:
-    """Returns the part of a shard that fits into so many bytes: what is shared first, then the largest sums."""
+    """Returns the part of a shard that fits into so many bytes: what is of no account first, then the largest sums."""
     kept: Json = {}
     size = 2
-    for name in sorted(shard, key=lambda name: (name not in SHARED, -_closed(shard[name]))):
+    for name in sorted(shard, key=lambda name: (_is_account(name), -_closed(shard[name]))):
         size += len(json.dumps({name: shard[name]}))
         if size > most_bytes:
             break
@@ -120,13 +135,18 @@ def _closed(document: Json) -> int:
     return int(document.get("checkpoint", {}).get("closedMicroGPUSeconds", 0))
 
 
-def _matters(account: Account, found: Figures) -> bool:
+def _matters(account: Account, figures: Figures) -> bool:
     """Whether the account holds money that the present pods alone do not show."""
-    return account.period_totals[found.period.start].finalized > 0 or bool(account.credits.get(found.period.start))
+    return account.period_totals[figures.period.start].finalized > 0 or bool(account.credits.get(figures.period.start))
 
 
 def _timeless(shard: Json) -> Json:
     return {
         name: {**document, "checkpoint": {**document.get("checkpoint", {}), "time": "", "version": 0}}
         for name, document in shard.items()
+        if not name.startswith(DECIDED)
     }
+
+
+def _decided(shard: Json) -> Json:
+    return {name: document for name, document in shard.items() if name.startswith(DECIDED)}

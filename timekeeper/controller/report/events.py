@@ -37,7 +37,7 @@ class EventRecorder:
     source: Source
     books: Books
     clock: Callable[[], float] = time.monotonic
-    _known: dict[str, BudgetState] = field(default_factory=dict)
+    _recorded: dict[str, BudgetState] = field(default_factory=dict)
 
     def record_changes(self) -> int:
         """Writes events for the budgets whose state changed, for TURN_SECONDS at most; returns their number.
@@ -46,17 +46,17 @@ class EventRecorder:
         """
         until = self.clock() + TURN_SECONDS
         objects, budgets = self.books.budgets.objects, self.books.budgets.budgets
-        known, self._known = self._known, {}
+        before_by_uid, self._recorded = self._recorded, {}
         written = 0
         for name, item in objects.items():
             uid = uid_of(item)
-            before = known[uid] if uid in known else state_written(item)
-            found, budget = self.books.figures.get(name), budgets.get(name)
-            self._known[uid] = before
-            if found is None or budget is None or found.state is before or self.clock() >= until:
+            before = before_by_uid[uid] if uid in before_by_uid else state_written(item)
+            figures, budget = self.books.figures.get(name), budgets.get(name)
+            self._recorded[uid] = before
+            if figures is None or budget is None or figures.state is before or self.clock() >= until:
                 continue
-            self._known[uid] = found.state
-            notice = change_of_state(item, budget, found, before)
+            self._recorded[uid] = figures.state
+            notice = change_of_state(item, budget, figures, before)
             if notice is not None:
                 self.source.record_event(notice)
                 written += 1
@@ -71,47 +71,47 @@ def state_written(item: Json) -> BudgetState:
         return BudgetState.OPEN
 
 
-def change_of_state(item: Json, budget: Budget, found: Figures, before: BudgetState) -> ObjectEvent | None:
+def change_of_state(item: Json, budget: Budget, figures: Figures, before: BudgetState) -> ObjectEvent | None:
     """Returns the event of a budget's change of state; None where the change needs none."""
-    if found.state in SPENT_UP:
+    if figures.state in SPENT_UP:
         seen_only = budget.enforcement is Enforcement.OBSERVE
-        follows = "Nothing follows from it, as enforcement is observe." if seen_only else _follows(budget, found)
-        message = f"{_spent(found)} {follows}"
+        follows = "Nothing follows from it, as enforcement is observe." if seen_only else _follows(budget, figures)
+        message = f"{_spent(figures)} {follows}"
         return ObjectEvent(
-            item, SPENT_UP[found.state], message, warning=True, occasion=f"{before} {found.exhausted_at}"
+            item, SPENT_UP[figures.state], message, warning=True, occasion=f"{before} {figures.exhausted_at}"
         )
     if before not in SPENT_UP:
         return None
     spent_up = (item.get("status") or {}).get("exhaustedAt", "")
-    occasion = f"{before} {spent_up} {found.period.start}"
-    if found.limits.available is None:
+    occasion = f"{before} {spent_up} {figures.period.start}"
+    if figures.limits.available is None:
         message = "Nothing limits this budget any more: new pods run as usual."
         return ObjectEvent(item, "BudgetReopened", message, occasion=occasion)
-    left = f"{display(found.remaining)} of {display(found.limits.available)} GPU-hours are left"
+    left = f"{display(figures.remaining)} of {display(figures.limits.available)} GPU-hours are left"
     follows = "new pods run as usual, and held ones are released as far as it pays"
-    message = f"{left} until {format_instant(found.period.end)}: {follows}."
+    message = f"{left} until {format_instant(figures.period.end)}: {follows}."
     return ObjectEvent(item, "BudgetReopened", message, occasion=occasion)
 
 
-def _spent(found: Figures) -> str:
-    available = found.limits.available or 0
-    return f"{display(found.spent)} of {display(available)} GPU-hours are spent."
+def _spent(figures: Figures) -> str:
+    available = figures.limits.available or 0
+    return f"{display(figures.spent)} of {display(available)} GPU-hours are spent."
 
 
-def _follows(budget: Budget, found: Figures) -> str:
-    limits = found.limits
-    more = f"{how_to_give_more(budget)}; the next period begins at {format_instant(found.period.end)}."
+def _follows(budget: Budget, figures: Figures) -> str:
+    limits = figures.limits
+    more = f"{how_to_give_more(budget)}; the next period begins at {format_instant(figures.period.end)}."
     running = "are given notice and evicted" if budget.enforcement is Enforcement.EVICT else "go on"
-    if found.state is BudgetState.HELD:
+    if figures.state is BudgetState.HELD:
         return f"New pods wait; running ones {running}. {more}"
-    if found.state is BudgetState.OVER:
+    if figures.state is BudgetState.OVER:
         return f"New pods run in what others leave, and yield first; running ones {running}. {more}"
     ends = []
     if limits.grace_amount is not None:
         ends.append(
-            f"another {display((limits.available or 0) + limits.grace_amount - found.spent)} GPU-hours are spent"
+            f"another {display((limits.available or 0) + limits.grace_amount - figures.spent)} GPU-hours are spent"
         )
-    if limits.grace_duration is not None and found.exhausted_at is not None:
-        ends.append(f"{format_instant(found.exhausted_at + limits.grace_duration)}")
+    if limits.grace_duration is not None and figures.exhausted_at is not None:
+        ends.append(f"{format_instant(figures.exhausted_at + limits.grace_duration)}")
     then = "wait" if limits.on_exhausted is OnExhausted.HOLD else "yield to those of teams within their budgets"
     return f"In grace all goes on until {' or '.join(ends)}; then new pods {then}. {more}"

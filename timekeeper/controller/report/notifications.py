@@ -40,16 +40,16 @@ _COLORS = {
 }
 
 
-def message_of(budget: Budget, found: Figures, milestone: Milestone, now: int) -> str:
+def message_of(budget: Budget, figures: Figures, milestone: Milestone, now: int) -> str:
     """Returns the body of the request as JSON; `now` is nanoseconds since 1970."""
-    text = f"GPU budget {budget.name}: {_headline(budget, found, milestone, now)}"
+    text = f"GPU budget {budget.name}: {_headline(budget, figures, milestone, now)}"
     fields = {
         "event": milestone.value,
         "budget": budget.name,
-        "state": found.state.value,
-        "spent (GPU-hours)": display(found.spent),
-        "available (GPU-hours)": display(found.limits.available or 0),
-        "period ends": format_instant(found.period.end),
+        "state": figures.state.value,
+        "spent (GPU-hours)": display(figures.spent),
+        "available (GPU-hours)": display(figures.limits.available or 0),
+        "period ends": format_instant(figures.period.end),
     }
     attachment = {
         "fallback": text,
@@ -60,27 +60,27 @@ def message_of(budget: Budget, found: Figures, milestone: Milestone, now: int) -
     return json.dumps({"text": text, "attachments": [attachment]}, separators=(",", ":"))
 
 
-def _headline(budget: Budget, found: Figures, milestone: Milestone, now: int) -> str:
-    available = found.limits.available or 0
-    spent = f"{display(found.spent)} of {display(available)} GPU-hours are spent"
+def _headline(budget: Budget, figures: Figures, milestone: Milestone, now: int) -> str:
+    available = figures.limits.available or 0
+    spent = f"{display(figures.spent)} of {display(available)} GPU-hours are spent"
     if milestone is Milestone.REOPENED:
-        left = f"{display(found.remaining)} of {display(available)} GPU-hours are left"
-        return f"open again; {left} until {format_instant(found.period.end)}."
+        left = f"{display(figures.remaining)} of {display(available)} GPU-hours are left"
+        return f"open again; {left} until {format_instant(figures.period.end)}."
     if milestone in {Milestone.HALF_SPENT, Milestone.MOSTLY_SPENT}:
-        percent = found.spent * 100 // available if available else 100
-        return f"{percent} percent spent. {spent}; the period ends {format_instant(found.period.end)}."
+        percent = figures.spent * 100 // available if available else 100
+        return f"{percent} percent spent. {spent}; the period ends {format_instant(figures.period.end)}."
     if milestone is Milestone.RUNS_OUT_EARLY:
-        return f"runs out before the period ends. {spent}. {_forecast(found, now)}"
-    return f"{spent}. {_follows(budget, milestone)} The next period begins {format_instant(found.period.end)}."
+        return f"runs out before the period ends. {spent}. {_forecast(figures, now)}"
+    return f"{spent}. {_follows(budget, milestone)} The next period begins {format_instant(figures.period.end)}."
 
 
-def _forecast(found: Figures, now: int) -> str:
+def _forecast(figures: Figures, now: int) -> str:
     parts = []
-    for name, burn in (("hour", found.burns.hour), ("day", found.burns.day)):
-        end = lasts_until(found.remaining, burn, now, found.period.end)
+    for name, burn in (("hour", figures.burns.hour), ("day", figures.burns.day)):
+        end = lasts_until(figures.remaining, burn, now, figures.period.end)
         if burn is not None and end is not None:
             parts.append(f"at the rate of the last {name} ({burn.rate / GPU_SECOND:.2f} GPUs) {format_instant(end)}")
-    return f"Nothing is left {', '.join(parts)}; the period ends {format_instant(found.period.end)}."
+    return f"Nothing is left {', '.join(parts)}; the period ends {format_instant(figures.period.end)}."
 
 
 def _follows(budget: Budget, milestone: Milestone) -> str:
@@ -148,16 +148,16 @@ class Notifier:
         for uid in self._announced.keys() - present.keys():
             yield outbox.Change(uid, None)
         for uid, name in present.items():
-            found, account = books.figures.get(name), books.accounts.get(name)
-            if found is None or account is None:
+            figures, account = books.figures.get(name), books.accounts.get(name)
+            if figures is None or account is None:
                 continue
-            available = found.limits.available
-            early = runs_out_early(found.remaining, found.burns, now, found.period.end)
-            holding = reached(found.state, found.spent, available, early=early)
+            available = figures.limits.available
+            early = runs_out_early(figures.remaining, figures.burns, now, figures.period.end)
+            holding = reached(figures.state, figures.spent, available, early=early)
             before = self._announced.get(uid)
-            announced, milestone = next_announced(before, found.period.start, available, holding)
+            announced, milestone = next_announced(before, figures.period.start, available, holding)
             if milestone is not None:
-                yield outbox.Change(uid, announced, message_of(account.budget, found, milestone, now))
+                yield outbox.Change(uid, announced, message_of(account.budget, figures, milestone, now))
             elif announced != before:
                 yield outbox.Change(uid, announced)
 
@@ -177,13 +177,13 @@ class DeliveryError(RuntimeError):
     """The receiver did not accept a message; the text contains neither the URL nor the secret.
 
     Attributes:
-        final: whether further attempts are useless.
+        permanent: whether further attempts are useless.
         after: seconds that the receiver asks to wait; 0 where it does not.
     """
 
-    def __init__(self, text: str, *, final: bool = False, after: float = 0.0) -> None:
+    def __init__(self, text: str, *, permanent: bool = False, after: float = 0.0) -> None:
         super().__init__(text)
-        self.final = final
+        self.permanent = permanent
         self.after = after
 
 
@@ -254,7 +254,7 @@ def deliver(receiver: Receiver, waiting: outbox.Waiting, now: float) -> None:
         after = response.headers.get("Retry-After", "")
         raise DeliveryError(
             f"status {response.status}",
-            final=response.status in REFUSED,
+            permanent=response.status in REFUSED,
             after=float(after) if after.isascii() and after.isdigit() else 0.0,
         )
 
@@ -302,10 +302,10 @@ class NotificationSender:
         try:
             deliver(self._receiver, waiting, now)
         except DeliveryError as error:
-            known, attempts = self._failing
-            self._failing = (waiting.id, attempts + 1 if known == waiting.id else 1)
+            failing, attempts = self._failing
+            self._failing = (waiting.id, attempts + 1 if failing == waiting.id else 1)
             _log.warning("notification not taken", delivery=waiting.id, attempt=self._failing[1], error=str(error))
-            if error.final:
+            if error.permanent:
                 return self._done(waiting, "refused")
             self._counter.labels("failed").inc()
             return retry_seconds(self._failing[1], error.after, random)

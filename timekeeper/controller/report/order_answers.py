@@ -113,35 +113,35 @@ class OrderAnswers:
         fault = books.budgets.correction_faults.get(name)
         if fault is not None:
             return refused_order("Invalid", str(fault), generation, now, before)
-        found = books.budgets.corrections[name]
-        account = books.accounts.get(found.budget)
+        correction = books.budgets.corrections[name]
+        account = books.accounts.get(correction.budget)
         if account is None:
-            return self._waiting("correction", name, found.budget, generation, now, before)
+            return self._waiting("correction", name, correction.budget, generation, now, before)
         self._without_budget.pop(("correction", name), None)
         if name in account.refused:
             return refused_order(REFUSED, account.refused[name], generation, now, before)
-        period = account.period_at(found.effective)
+        period = account.period_at(correction.effective)
         taken = account.corrections.get(name)
         if period is None or taken is None:
             return None
-        if is_another(taken, found.amount, period):
+        if is_another(taken, correction.amount, period):
             return refused_order(NAME_TAKEN, name_taken(taken, "correction"), generation, now, before)
-        return correction_status(found, period, generation, now, before)
+        return correction_status(correction, period, generation, now, before)
 
 
-def is_another(taken: OrderEntry, amount: int, period: Period | None) -> bool:
+def is_another(stored: OrderEntry, amount: int, period: Period | None) -> bool:
     """Whether the ledger holds another order under this order's name, which had been used before.
 
     An order that was recreated unchanged, for example from a backup of the cluster, is the same order in the same
     period.
     """
-    return taken.amount != amount or (period is not None and taken.period != period.start)
+    return stored.amount != amount or (period is not None and stored.period != period.start)
 
 
-def name_taken(taken: OrderEntry, kind: str) -> str:
+def name_taken(stored: OrderEntry, kind: str) -> str:
     """Returns the message for an order whose name was used before."""
     return (
-        f"Nothing was done: the ledger holds a {kind} of this name, of {display(taken.amount)} GPU-hours in the period "
-        f"from {format_instant(taken.period)}, and each name counts once, also where its object was deleted. Make this "
-        "one under another name."
+        f"Nothing was done: the ledger holds a {kind} of this name, of {display(stored.amount)} GPU-hours in the "
+        f"period from {format_instant(stored.period)}, and each name counts once, also where its object was deleted. "
+        "Make this one under another name."
     )

@@ -73,7 +73,7 @@ class BookSeries(Collector):
         self._most = most
 
     def describe(self) -> Iterator[Metric]:
-        """Describes nothing in advance, as only a leader has series."""
+        """Returns no series in advance, as only a leader has any."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -81,8 +81,8 @@ class BookSeries(Collector):
         books = self._read()
         if books is None:
             return
-        limited = [found for found in books.accounts if found[1].limits.available is not None]
-        accounts = sorted(limited, key=lambda found: (not found[0].is_budget, found[0].name))[: self._most]
+        limited = [pair for pair in books.accounts if pair[1].limits.available is not None]
+        accounts = sorted(limited, key=lambda pair: (not pair[0].is_budget, pair[0].name))[: self._most]
         yield _gauge("fairgpu_timekeeper_sessions", "Sessions on the meter.", books.sessions)
         yield _gauge("fairgpu_timekeeper_accounts", "Accounts that are kept.", len(books.accounts))
         yield _gauge(
@@ -96,8 +96,8 @@ class BookSeries(Collector):
 def _budgets(accounts: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
     for name, (text, value) in AMOUNTS.items():
         family = GaugeMetricFamily(f"fairgpu_budget_{name}", text, labels=["budget"])
-        for account, found in accounts:
-            family.add_metric([account.name], value(account, found))
+        for account, figures in accounts:
+            family.add_metric([account.name], value(account, figures))
         yield family
     yield from _forecasts(accounts)
     yield _states(accounts)
@@ -109,9 +109,9 @@ def _states(accounts: Sequence[tuple[Account, Figures]]) -> Metric:
         "1 for the state that the budget is in, 0 for the others.",
         labels=["budget", "state"],
     )
-    for account, found in accounts:
+    for account, figures in accounts:
         for state in BudgetState:
-            states.add_metric([account.name, state.value], float(found.state is state))
+            states.add_metric([account.name, state.value], float(figures.state is state))
     return states
 
 
@@ -131,16 +131,16 @@ def _forecasts(accounts: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
         "1 where nothing is left before the period's end, both as the last hour went and as the last day did.",
         labels=["budget"],
     )
-    for account, found in accounts:
-        end, left = found.period.end, found.remaining
-        for window, burn in (("1h", found.burns.hour), ("1d", found.burns.day)):
+    for account, figures in accounts:
+        end, left = figures.period.end, figures.remaining
+        for window, burn in (("1h", figures.burns.hour), ("1d", figures.burns.day)):
             if burn is not None:
                 rates.add_metric([account.name, window], burn.rate / GPU_SECOND)
                 exhaustion = lasts_until(left, burn, burn.until, end)
                 if exhaustion is not None:
                     ends.add_metric([account.name, window], exhaustion / SECOND)
-        last = found.burns.hour.until if found.burns.hour is not None else 0
-        early.add_metric([account.name], float(left <= 0 or runs_out_early(left, found.burns, last, end)))
+        last = figures.burns.hour.until if figures.burns.hour is not None else 0
+        early.add_metric([account.name], float(left <= 0 or runs_out_early(left, figures.burns, last, end)))
     yield from (rates, ends, early)
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from timekeeper.controller.state.accounts import Account, Checkpoint
 from timekeeper.controller.state.figures import Figures
+from timekeeper.domain.budgets import Budget
 from timekeeper.domain.credits import OWN, Credit, burn
 from timekeeper.domain.forecast import Burn, lasts_until, runs_out_early
 from timekeeper.domain.money import GPU_SECOND, SECOND, display
 from timekeeper.domain.orders import Correction, Grant
 from timekeeper.domain.periods import Period
-from timekeeper.domain.state import Admission
+from timekeeper.domain.state import Admission, Enforcement, OnExhausted
 from timekeeper.domain.timestamps import format_exact, format_instant
 
 Json = dict[str, Any]
@@ -22,26 +23,26 @@ PASSING = ("spent", "remaining", "expiring", "burnRate", "projectedExhaustion", 
 """The fields that change every second; a change of these alone is written only at intervals."""
 
 
-def budget_status(account: Account, found: Figures, now: int) -> Json:
+def budget_status(account: Account, figures: Figures, now: int) -> Json:
     """Returns a budget's figures and checkpoint as its status, without conditions.
 
     Args:
         account: the budget's account.
-        found: its figures.
+        figures: its figures.
         now: the instant of the figures, in nanoseconds since 1970.
     """
-    period_credits = account.credits.get(found.period.start, {})
+    period_credits = account.credits.get(figures.period.start, {})
     status: Json = {
         "observedGeneration": account.budget.generation,
-        "spent": _money(found.spent),
-        "granted": _money(found.granted),
-        "state": found.state.value,
-        "burnRate": f"{found.rate / GPU_SECOND:.2f}",
-        **checkpoint_status(account, found, now),
+        "spent": _money(figures.spent),
+        "granted": _money(figures.granted),
+        "state": figures.state.value,
+        "burnRate": f"{figures.rate / GPU_SECOND:.2f}",
+        **checkpoint_status(account, figures, now),
     }
     if period_credits:
-        expiring = account.expiring(found.period).values()
-        left = burn(account.own_money(found.period), expiring, found.period.end, found.spent)
+        expiring = account.expiring(figures.period).values()
+        left = burn(account.own_money(figures.period), expiring, figures.period.end, figures.spent)
         status["expiring"] = [
             {"grant": name, **_money(amount), "expires": format_instant(period_credits[name].expires)}
             for name, amount in sorted(
@@ -49,28 +50,28 @@ def budget_status(account: Account, found: Figures, now: int) -> Json:
             )
             if not period_credits[name].expired
         ]
-    if found.limits.available is not None:
-        status["available"] = _money(found.limits.available)
-        status["remaining"] = _money(found.remaining)
-        exhaustion = projected_exhaustion(found, now)
+    if figures.limits.available is not None:
+        status["available"] = _money(figures.limits.available)
+        status["remaining"] = _money(figures.remaining)
+        exhaustion = projected_exhaustion(figures, now)
         if exhaustion is not None:
             status["projectedExhaustion"] = format_instant(exhaustion)
     if account.budget.admission is Admission.SAFE:
-        status["committed"] = {**_money(found.committed), "lapsedPods": found.lapsed}
-    forecast = _forecast(found, now)
+        status["committed"] = {**_money(figures.committed), "lapsedPods": figures.lapsed}
+    forecast = _forecast(figures, now)
     if forecast:
         status["forecast"] = forecast
     return status
 
 
-def checkpoint_status(account: Account, found: Figures, now: int) -> Json:
+def checkpoint_status(account: Account, figures: Figures, now: int) -> Json:
     """Returns the checkpoint of an account as a status; an emptied store starts the account again from it.
 
     Arguments as for budget_status().
     """
-    totals, period_credits = account.period_totals[found.period.start], account.credits.get(found.period.start, {})
+    totals, period_credits = account.period_totals[figures.period.start], account.credits.get(figures.period.start, {})
     checkpoint: Json = {
-        "period": format_instant(found.period.start),
+        "period": format_instant(figures.period.start),
         "time": format_exact(now),
         "closedMicroGPUSeconds": str(totals.finalized),
         "version": totals.version,
@@ -79,46 +80,49 @@ def checkpoint_status(account: Account, found: Figures, now: int) -> Json:
         checkpoint["previousMicroGPUSeconds"] = str(totals.previous_spent)
     if period_credits:
         checkpoint["pots"] = [_credit(credit) for _, credit in sorted(period_credits.items())]
-    period = {"start": format_instant(found.period.start), "end": format_instant(found.period.end)}
-    exhausted = {} if found.exhausted_at is None else {"exhaustedAt": format_exact(found.exhausted_at)}
+    period = {"start": format_instant(figures.period.start), "end": format_instant(figures.period.end)}
+    exhausted = {} if figures.exhausted_at is None else {"exhaustedAt": format_exact(figures.exhausted_at)}
     return {"period": period, "checkpoint": checkpoint, **exhausted}
 
 
-def checkpoint_of(account: Account, found: Figures, now: int) -> Checkpoint:
+def checkpoint_of(account: Account, figures: Figures, now: int) -> Checkpoint:
     """Returns the checkpoint of an account as the leader keeps it; arguments as for budget_status()."""
-    totals, period_credits = account.period_totals[found.period.start], account.credits.get(found.period.start, {})
+    totals, period_credits = account.period_totals[figures.period.start], account.credits.get(figures.period.start, {})
     return Checkpoint(
-        found.period,
+        figures.period,
         now,
         totals.finalized,
-        found.exhausted_at,
+        figures.exhausted_at,
         tuple(period_credits.values()),
         totals.previous_spent,
         totals.version,
     )
 
 
-def projected_exhaustion(found: Figures, now: int) -> int | None:
+def projected_exhaustion(figures: Figures, now: int) -> int | None:
     """Returns the instant at which the money runs out at the present rate; None if not in this period."""
-    if found.remaining <= 0 or found.rate <= 0:
+    if figures.remaining <= 0 or figures.rate <= 0:
         return None
-    moment = now + found.remaining * SECOND // found.rate
-    return moment if moment < found.period.end else None
+    moment = now + figures.remaining * SECOND // figures.rate
+    return moment if moment < figures.period.end else None
 
 
 def conditions_of(
-    found: Figures | None,
+    figures: Figures | None,
     conflicts: Mapping[str, str],
     fault: Exception | None,
     now: int = 0,
+    *,
+    yields: bool = True,
 ) -> list[Json]:
     """Returns the conditions of a budget: it is valid, it pays for all its namespaces, it is spent, its money lasts.
 
     Args:
-        found: its figures; None where there are none yet.
+        figures: its figures; None where there are none yet.
         conflicts: the namespaces that it names and another budget pays for.
         fault: the reason why it is invalid; None if it is valid.
         now: the instant of the figures, in nanoseconds since 1970.
+        yields: whether its pods would yield to others once it is spent, or it is not meant to make them yield.
     """
     conditions = [
         _condition("Ready", fault is None, "Invalid" if fault else "Accepted", str(fault or "The budget is applied.")),
@@ -130,40 +134,55 @@ def conditions_of(
             or "Every namespace is paid for by this budget.",
         ),
     ]
-    if found is not None and found.limits.available is not None:
+    if figures is not None and figures.limits.available is not None:
         for kind, percent in THRESHOLDS:
-            reached = found.spent * 100 >= found.limits.available * percent
+            reached = figures.spent * 100 >= figures.limits.available * percent
             reason = "Reached" if reached else "NotReached"
             message = f"{'At least' if reached else 'Less than'} {percent} percent of what is available is spent."
             conditions.append(_condition(kind, reached, reason, message))
-        conditions.append(_runs_out_early(found, now))
+        conditions.append(_runs_out_early(figures, now))
+    if not yields:
+        message = (
+            "onExhausted: deprioritize acts on no pod where the mode is account and existing.classes is never: no "
+            "pod gets a priority class there. Write onExhausted: hold, or enforcement: evict."
+        )
+        conditions.append(_condition("NothingYields", True, "NoPriorityClasses", message))
     return conditions
 
 
-def _runs_out_early(found: Figures, now: int) -> Json:
+def deprioritizes(budget: Budget) -> bool:
+    """Whether a budget, once spent, lets new pods go behind others, and does nothing else."""
+    return (
+        budget.allowance is not None
+        and budget.on_exhausted is OnExhausted.DEPRIORITIZE
+        and budget.enforcement is Enforcement.ENFORCE
+    )
+
+
+def _runs_out_early(figures: Figures, now: int) -> Json:
     """Returns the condition that the money runs out before the period ends; `forecast` has the instants."""
     kind = "RunsOutEarly"
-    if found.remaining <= 0:
+    if figures.remaining <= 0:
         return _condition(kind, True, "Spent", "All that is available is spent before the period's end.")
-    if runs_out_early(found.remaining, found.burns, now, found.period.end):
+    if runs_out_early(figures.remaining, figures.burns, now, figures.period.end):
         message = "At the rate of the last hour, and at that of the last day, nothing is left before the period's end."
         return _condition(kind, True, "AtTheRateOfHourAndDay", message)
     message = "At the rate of the last hour, or at that of the last day, the money outlasts the period."
     return _condition(kind, False, "OutlastsThePeriod", message)
 
 
-def _forecast(found: Figures, now: int) -> Json:
-    stretches: dict[str, Burn | None] = {"lastHour": found.burns.hour, "lastDay": found.burns.day}
-    return {name: _stretch(burn, found, now) for name, burn in stretches.items() if burn is not None}
+def _forecast(figures: Figures, now: int) -> Json:
+    stretches: dict[str, Burn | None] = {"lastHour": figures.burns.hour, "lastDay": figures.burns.day}
+    return {name: _stretch(burn, figures, now) for name, burn in stretches.items() if burn is not None}
 
 
-def _stretch(burn: Burn, found: Figures, now: int) -> Json:
+def _stretch(burn: Burn, figures: Figures, now: int) -> Json:
     stretch = {
         "since": format_instant(burn.since),
         "spent": _money(burn.spent),
         "burnRate": f"{burn.rate / GPU_SECOND:.2f}",
     }
-    exhaustion = lasts_until(found.remaining, burn, now, found.period.end)
+    exhaustion = lasts_until(figures.remaining, burn, now, figures.period.end)
     return stretch if exhaustion is None else {**stretch, "projectedExhaustion": format_instant(exhaustion)}
 
 
@@ -177,10 +196,10 @@ def with_conditions(status: Json, conditions: Iterable[Json], before: Json, gene
         generation: the generation of the spec that they describe.
         now: nanoseconds since 1970.
     """
-    known = {item.get("type"): item for item in before.get("conditions") or []}
+    earlier = {item.get("type"): item for item in before.get("conditions") or []}
     stamped = []
     for condition in conditions:
-        last = known.get(condition["type"], {})
+        last = earlier.get(condition["type"], {})
         same = last.get("status") == condition["status"]
         since = last["lastTransitionTime"] if same and last.get("lastTransitionTime") else format_instant(now)
         stamped.append({**condition, "observedGeneration": generation, "lastTransitionTime": since})
@@ -188,7 +207,7 @@ def with_conditions(status: Json, conditions: Iterable[Json], before: Json, gene
 
 
 def lasting(status: Json) -> Json:
-    """Returns the part of a status that must be written as soon as it changes."""
+    """Returns the part of a status whose changes are written at once; all other changes may wait for a later pass."""
     return {key: value for key, value in timeless(status).items() if key not in PASSING}
 
 
@@ -198,8 +217,8 @@ def timeless(status: Json) -> Json:
     if "checkpoint" in rest:
         rest["checkpoint"] = {**rest["checkpoint"], "time": "", "version": 0}
     if rest.setdefault("forecast", {}):
-        spending = {name: found for name, found in rest["forecast"].items() if found["burnRate"] != "0.00"}
-        rest["forecast"] = {name: {**found, "since": ""} for name, found in spending.items()}
+        spending = {name: forecast for name, forecast in rest["forecast"].items() if forecast["burnRate"] != "0.00"}
+        rest["forecast"] = {name: {**forecast, "since": ""} for name, forecast in spending.items()}
     return rest
 
 
@@ -223,18 +242,18 @@ def grant_status(grant: Grant, period: int | None, generation: int, now: int, be
     return with_conditions(status, applied, before, generation, now)
 
 
-def correction_status(found: Correction, period: Period, generation: int, now: int, before: Json) -> Json:
+def correction_status(correction: Correction, period: Period, generation: int, now: int, before: Json) -> Json:
     """Returns the status of a correction that the ledger holds."""
     status = {
         "observedGeneration": generation,
         "applied": True,
         "period": format_instant(period.start),
         "appliedAt": format_exact(now),
-        "microGPUSeconds": str(found.amount),
+        "microGPUSeconds": str(correction.amount),
     }
-    more = "more" if found.amount > 0 else "less"
+    more = "more" if correction.amount > 0 else "less"
     message = (
-        f"{found.budget} has spent {display(abs(found.amount))} GPU-hours {more} in the period from "
+        f"{correction.budget} has spent {display(abs(correction.amount))} GPU-hours {more} in the period from "
         f"{format_instant(period.start)}."
     )
     return with_conditions(status, [_condition("Applied", True, "Corrected", message)], before, generation, now)

@@ -14,6 +14,7 @@ from timekeeper.controller.report.status_documents import (
     budget_status,
     checkpoint_of,
     conditions_of,
+    deprioritizes,
     lasting,
     timeless,
     with_conditions,
@@ -160,22 +161,23 @@ class StatusWriter:
         """Returns a budget's status if it must be written, else None."""
         books = self.books
         account = books.accounts.get(name)
-        found = books.figures.get(name)
+        figures = books.figures.get(name)
         fault = books.budgets.budget_faults.get(name)
         generation = int((item.get("metadata") or {}).get("generation") or 0)
         status: Json = {}
-        if account is not None and found is not None:
-            status = budget_status(account, found, now)
-            moves = recorded_moves(self._moves.get(name, {}), found.period.start)
+        if account is not None and figures is not None:
+            status = budget_status(account, figures, now)
+            moves = recorded_moves(self._moves.get(name, {}), figures.period.start)
             if moves:
                 status["checkpoint"]["moves"] = moves
-        conditions = conditions_of(found, books.conflicts.get(name, {}), fault, now)
+        yields = books.rules.gives_classes or account is None or not deprioritizes(account.budget)
+        conditions = conditions_of(figures, books.conflicts.get(name, {}), fault, now, yields=yields)
         written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
         status = with_conditions(status, conditions, written, generation, now)
         wanted = REFRESH if timeless(status) != timeless(written) else CONFIRM
         if lasting(status) == lasting(written) and now - written_at < wanted:
             return None
-        checkpoint = None if account is None or found is None else checkpoint_of(account, found, now)
+        checkpoint = None if account is None or figures is None else checkpoint_of(account, figures, now)
         version = str((item.get("metadata") or {}).get("resourceVersion") or "")
         return _Draft(name, uid_of(item), now, status, checkpoint, version)
 

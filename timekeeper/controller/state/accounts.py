@@ -147,6 +147,11 @@ class Account:
         found = self.period_at(now)
         return found if found is not None and found.start in self.period_totals else self.periods[-1]
 
+    def lacks_present(self, now: int) -> bool:
+        """Whether the totals of the period that contains an instant are not in memory, since a clock was ahead."""
+        found = self.period_at(now)
+        return found is not None and found.start not in self.period_totals
+
     def totals(self) -> dict[int, int]:
         """Returns the amount spent in each period in memory, by the period's start."""
         return {start: totals.total for start, totals in self.period_totals.items()}

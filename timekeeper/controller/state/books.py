@@ -11,11 +11,13 @@ from fairgpu.charging import ChargeRules
 from fairgpu.commands import CommandError
 from fairgpu.states import NamespaceState
 from timekeeper.controller.state.accounts import Account, Checkpoint, default_account, default_budget, periods_to_open
+from timekeeper.controller.state.claims import ClaimView
 from timekeeper.controller.state.figures import Figures
 from timekeeper.controller.state.observing import BudgetView, PodView
 from timekeeper.controller.state.sessions import MeteredSession
-from timekeeper.domain.budgets import Budget, BudgetError, parse_budget
+from timekeeper.domain.budgets import OVERHEAD, Budget, BudgetError, parse_budget
 from timekeeper.domain.charges import Assignments, rate_now
+from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.orders import Grant
 from timekeeper.domain.periods import Period, PeriodRule
@@ -42,6 +44,9 @@ def controller_rules(settings: TimekeeperSettings) -> ControllerRules:
         template=_template(metering),
         holds_pods=metering.end_proof == "finalizer",
         own_resources=settings.own_resources,
+        overhead=settings.overhead_namespaces,
+        drivers=DRIVERS | set(settings.other_stacks.drivers),
+        gives_classes=settings.gives_classes,
         replica_wait_seconds=settings.redis.replica_wait_seconds,
         labels=settings.usage.labels,
         retention=Retention(settings.usage.hourly_days, settings.usage.months, settings.export.wanted),
@@ -84,6 +89,9 @@ class ControllerRules:
         labels: the keys of the labels of pods that usage is kept by.
         retention: how long each kind of record is kept.
         own_resources: the admin's lines for resources of other stacks; None where pods of those are not metered.
+        overhead: the namespaces that are charged to the account overhead.
+        drivers: the drivers of Dynamic Resource Allocation whose devices are charged.
+        gives_classes: whether a spent budget that deprioritizes gives its pods the class that yields.
         holds_pods: whether a finalizer keeps pods on the API server until their end is in the ledger.
         replica_wait_seconds: how long closes and grants wait for a replica of the store, where there is one.
     """
@@ -95,6 +103,9 @@ class ControllerRules:
     template: Budget = field(default_factory=lambda: Budget("default"))
     holds_pods: bool = False
     own_resources: Mapping[str, Listed] | None = None
+    overhead: frozenset[str] = frozenset()
+    drivers: frozenset[str] = DRIVERS
+    gives_classes: bool = True
     replica_wait_seconds: float = 1.0
     labels: tuple[str, ...] = ()
     retention: Retention = field(default_factory=Retention)
@@ -120,6 +131,7 @@ class Books:
     Attributes:
         assignments: the payers of each namespace, each with the instant from which it pays.
         payers: the budget that pays for each namespace that one names.
+        paying: the budgets from which `payers` and `conflicts` were determined.
         conflicts: for each budget, the namespaces that it names and that another one pays for.
         prices: the prices as they are charged.
         since: the instant from which pods of other stacks are metered; 0 where they are not.
@@ -138,9 +150,11 @@ class Books:
     rules: ControllerRules
     budgets: BudgetView = field(default_factory=BudgetView)
     pods: PodView = field(default_factory=PodView)
+    claims: ClaimView = field(default_factory=ClaimView)
     accounts: dict[str, Account] = field(default_factory=dict)
     assignments: dict[str, Assignments] = field(default_factory=dict)
     payers: dict[str, Budget] = field(default_factory=dict)
+    paying: tuple[Budget, ...] = ()
     conflicts: dict[str, dict[str, str]] = field(default_factory=dict)
     prices: Prices = field(default_factory=dict)
     since: int = 0
@@ -156,14 +170,18 @@ class Books:
 
     def payers_since(self, namespace: str, instant: int) -> set[str]:
         """Returns the accounts that have paid for a namespace at any time from an instant on."""
-        known = self.assignments.get(namespace, ())
-        ends = [since for since, _ in known[1:]]
-        return {name for (_, name), end in zip_longest(known, ends) if end is None or end > instant}
+        assigned = self.assignments.get(namespace, ())
+        ends = [since for since, _ in assigned[1:]]
+        return {name for (_, name), end in zip_longest(assigned, ends) if end is None or end > instant}
 
     def account_of(self, namespace: str) -> str:
         """Returns the account that the namespace is assigned to now."""
-        known = self.assignments.get(namespace)
-        return known[-1][1] if known else self.payer_named(namespace)
+        assigned = self.assignments.get(namespace)
+        return assigned[-1][1] if assigned else self.payer_named(namespace)
+
+    def has_object(self, name: str) -> bool:
+        """Whether an account is that of a GPUBudget, whose status holds its checkpoint."""
+        return self.accounts[name].is_budget and (name != OVERHEAD or name in self.budgets.objects)
 
     def payer_named(self, namespace: str) -> str:
         """Returns the account that should pay for a namespace by the present budgets."""
@@ -171,10 +189,10 @@ class Books:
 
     def namespaces_of(self) -> dict[str, list[str]]:
         """Returns the namespaces that each account pays for now, by account."""
-        found: dict[str, list[str]] = {}
-        for namespace, known in self.assignments.items():
-            found.setdefault(known[-1][1], []).append(namespace)
-        return found
+        by_account: dict[str, list[str]] = {}
+        for namespace, assigned in self.assignments.items():
+            by_account.setdefault(assigned[-1][1], []).append(namespace)
+        return by_account
 
     def sessions_under(self, names: Iterable[str]) -> list[MeteredSession]:
         """Returns the sessions of all namespaces that these accounts pay for, or once did."""
@@ -197,13 +215,13 @@ class Books:
 
     def concerned(self, uids: Iterable[str]) -> set[str]:
         """Returns the accounts that these sessions are or were charged to."""
-        found: set[str] = set()
+        accounts: set[str] = set()
         for uid in uids:
             metered = self.pods.sessions.get(uid)
             if metered is not None:
-                found.add(self.account_of(metered.session.namespace))
-                found |= {account for account, _ in metered.acknowledged.periods}
-        return found
+                accounts.add(self.account_of(metered.session.namespace))
+                accounts |= {account for account, _ in metered.acknowledged.periods}
+        return accounts
 
     def refresh_budgets(self) -> set[str]:
         """Gives each account its present budget; returns the accounts whose budget changed."""
@@ -215,7 +233,7 @@ class Books:
                     budget = Budget(name, period=self.budgets.last_rule(name) or PeriodRule())
             else:
                 budget = default_budget(name.partition(":")[2], self.rules.template)
-            if budget != account.budget:
+            if budget is not account.budget and budget != account.budget:
                 account.budget = budget
                 changed.add(name)
         return changed
@@ -223,14 +241,14 @@ class Books:
     def paid_until(self, name: str) -> int:
         """Returns the instant until which an account paid for any namespace; 0 where it never did."""
         ends = [0]
-        for known in self.assignments.values():
-            for index, (_, account) in enumerate(known):
+        for assigned in self.assignments.values():
+            for index, (_, account) in enumerate(assigned):
                 if account == name:
-                    ends.append(known[index + 1][0] if index + 1 < len(known) else FOREVER)
+                    ends.append(assigned[index + 1][0] if index + 1 < len(assigned) else FOREVER)
         return max(ends)
 
     def ensure_accounts(self, names: Iterable[str]) -> None:
-        """Adds, without terms of its own yet, each account that is missing."""
+        """Adds each account that is missing, with a budget without limits until its own is known."""
         for name in names:
             if name not in self.accounts:
                 self.accounts[name] = Account(name, Budget(name))
@@ -241,12 +259,12 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
     openings = []
     for account in (books.accounts[name] for name in sorted(names) if name not in books.failed):
         until = now
-        gone = account.is_budget and account.name not in books.budgets.budgets
-        if gone and account.periods and account.periods[-1].end <= now:
+        deleted = account.is_budget and account.name not in books.budgets.budgets
+        if deleted and account.periods and account.periods[-1].end <= now:
             until = min(now, books.paid_until(account.name) - 1)  # it pays while a namespace is assigned to it
         checkpoint = account.checkpoint
         for period in periods_to_open(account, until):
-            opening = Opening(account.name, period.start, period.end, known=bool(account.periods))
+            opening = Opening(account.name, period.start, period.end, was_stored=bool(account.periods))
             if checkpoint is not None and checkpoint.period.start == period.start:
                 opening = replace(
                     opening,
@@ -272,8 +290,8 @@ def due_grants(
         account = books.accounts.get(grant.budget) if grant.budget in names else None
         if account is None or not account.is_budget or grant.budget not in books.budgets.budgets:
             continue
-        known = account.holds_credit(grant.name) and grant.name not in account.unconfirmed
-        if grant.refused or grant.name in account.grants or known:
+        is_stored = account.holds_credit(grant.name) and grant.name not in account.unconfirmed
+        if grant.refused or grant.name in account.grants or is_stored:
             continue
         instant = grant.created or now
         period = account.period_at(instant if instant < now + SKEW else now)

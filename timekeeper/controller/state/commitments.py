@@ -97,7 +97,7 @@ def _promised(facts: PodFacts) -> bool:
 
 
 def _lapsed(books: Books, facts: PodFacts, now: int) -> bool:
-    since = books.pods.let_in.get(facts.uid, facts.created)
+    since = books.pods.ungated_at.get(facts.uid, facts.created)
     return now - since >= books.accounts[books.account_of(facts.namespace)].budget.pending_commit
 
 

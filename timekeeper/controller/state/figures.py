@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
 from fairgpu.states import BudgetState, NamespaceState, SafeAdmission, encode_state
@@ -22,6 +21,7 @@ from timekeeper.domain.state import (
     published,
     state,
 )
+from timekeeper.ledger.codec import compact
 from timekeeper.ledger.totals import Summary
 
 
@@ -120,53 +120,53 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
     )
 
 
-def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Summary:
+def summary(account: Account, figures: Figures, namespaces: tuple[str, ...]) -> Summary:
     """Returns an account's figures for readers, with 0 as spent: each settlement writes the spent amount beside."""
     return Summary(
         name=account.name,
         namespaces=namespaces,
-        state=found.published,
+        state=figures.published,
         # A budget that was deleted has no namespaces any more.
         enforcement=account.budget.enforcement.value if account.is_budget and account.budget.namespaces else "",
-        period_start=found.period.start,
-        period_end=found.period.end,
-        granted=found.granted,
-        available=found.limits.available,
+        period_start=figures.period.start,
+        period_end=figures.period.end,
+        granted=figures.granted,
+        available=figures.limits.available,
         spent=0,
-        rate=found.rate,
-        exhausted_at=found.exhausted_at,
-        computed=found.state,
+        rate=figures.rate,
+        exhausted_at=figures.exhausted_at,
+        computed=figures.state,
         admission=account.budget.admission.value,
-        committed=found.committed,
-        own=account.own_money(found.period),
-        credits=tuple(credit for _, credit in sorted(account.expiring(found.period).items())),
-        grace_amount=found.limits.grace_amount,
-        grace_duration=found.limits.grace_duration,
+        committed=figures.committed,
+        own=account.own_money(figures.period),
+        credits=tuple(credit for _, credit in sorted(account.expiring(figures.period).items())),
+        grace_amount=figures.limits.grace_amount,
+        grace_duration=figures.limits.grace_duration,
     )
 
 
-def namespace_state(namespace: str, account: Account, found: Figures) -> NamespaceState:
+def namespace_state(namespace: str, account: Account, figures: Figures) -> NamespaceState:
     """Returns the state of a namespace, which admission acts on."""
     return NamespaceState(
         namespace=namespace,
         budget=account.name if account.is_budget else "",
-        state=found.published,
-        available=found.limits.available or 0,
-        remaining=found.remaining,
-        rate=found.rate,
+        state=figures.published,
+        available=figures.limits.available or 0,
+        remaining=figures.remaining,
+        rate=figures.rate,
         enforced=account.budget.enforcement is not Enforcement.OBSERVE,
-        safe=_safe(account, found),
+        safe=_safe(account, figures),
     )
 
 
-def _safe(account: Account, found: Figures) -> SafeAdmission | None:
+def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
     """Returns the figures of safe admission; None where the budget is only observed or has no limit."""
     budget = account.budget
     observed = budget.enforcement is Enforcement.OBSERVE
-    if budget.admission is not Admission.SAFE or observed or found.limits.available is None:
+    if budget.admission is not Admission.SAFE or observed or figures.limits.available is None:
         return None
     # Pods behind the gate precede new ones: the amounts that they need are not free.
-    taken = found.committed + found.queued
+    taken = figures.committed + figures.queued
     return SafeAdmission(taken, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
 
 
@@ -194,4 +194,4 @@ def _uncommitted(sent: NamespaceState) -> int:
 
 def state_text(state_of_namespace: NamespaceState) -> str:
     """Returns a state in the form that the store holds."""
-    return json.dumps(encode_state(state_of_namespace), separators=(",", ":"))
+    return compact(encode_state(state_of_namespace))

@@ -7,7 +7,8 @@ Metered time is never priced again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -20,11 +21,13 @@ from timekeeper.controller.state.accounts import Account, Checkpoint
 from timekeeper.controller.state.books import Books, RecoverySnapshot
 from timekeeper.controller.state.sessions import (
     Acknowledged,
+    AcknowledgedAmount,
+    Decided,
     Key,
     MeteredSession,
     Meters,
-    Posted,
     first_known,
+    is_kept,
     loaded,
     posting,
     recorded_use_alone,
@@ -34,6 +37,7 @@ from timekeeper.controller.state.sessions import (
 from timekeeper.domain.budgets import Budget
 from timekeeper.domain.charges import rate_now, segments
 from timekeeper.domain.credits import OWN, Credit
+from timekeeper.domain.holdings.holding import Holding
 from timekeeper.domain.periods import Period, PeriodRule, boundary_after
 from timekeeper.domain.pricing import (
     FOREVER,
@@ -50,14 +54,26 @@ from timekeeper.domain.sessions import Session
 from timekeeper.domain.timestamps import DAY, TimeError, parse_instant
 from timekeeper.ledger import reading, shared
 from timekeeper.ledger.client import described, isolate_failures
-from timekeeper.ledger.codec import RecordError, decode_prices, encode_prices
+from timekeeper.ledger.codec import (
+    UNREADABLE,
+    RecordError,
+    decode_prices,
+    encode_prices,
+    holding_document,
+    read_holding,
+    whole_number,
+)
 from timekeeper.ledger.reading import FINALIZED, UNREADABLE_AMOUNT, StoredAccount, StoredAmount, load_accounts
+from timekeeper.sources.base import CHECKPOINT_SHARDS
 
 PRICES = ":prices"
 """The key of the prices among the checkpoints; no account can have this name."""
 
 SINCE = ":since"
 """The key, among the checkpoints, of the instant from which pods of other stacks are metered."""
+
+DECIDED = ":held:"
+"""Begins the keys, among the checkpoints, of what sessions hold by other stacks; the number of a shard follows."""
 
 MENDED_WITHIN = 2 * DAY
 """The time after a period's end for which a new leader mends amounts in it. Amounts in older periods are final."""
@@ -89,6 +105,46 @@ def read_since(documents: Mapping[str, Any]) -> int | None:
     return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20 else None
 
 
+def kept_holdings(sessions: Iterable[MeteredSession]) -> dict[str, dict[str, Any]]:
+    """Returns the documents that keep, by shard, when sessions began and what they hold by other stacks.
+
+    Most sessions hold what many others hold, so each document lists the different holdings once.
+    """
+    kinds: dict[str, dict[tuple[Holding, ...], int]] = {}
+    begun: dict[str, dict[str, list[int]]] = {}
+    for metered in sessions:
+        session = metered.session
+        if session.holdings:
+            shard = f"{DECIDED}{zlib.crc32(session.uid.encode()) % CHECKPOINT_SHARDS}"
+            known = kinds.setdefault(shard, {})
+            which = known.setdefault(session.holdings, len(known))
+            begun.setdefault(shard, {})[session.uid] = [session.start, which]
+    return {
+        shard: {
+            "kinds": [[holding_document(each) for each in holdings] for holdings in kinds[shard]],
+            "begun": found,
+        }
+        for shard, found in begun.items()
+    }
+
+
+def read_holdings(documents: Mapping[str, Any]) -> dict[str, Decided]:
+    """Returns what sessions hold by the kept documents, by uid; an unreadable document counts as missing."""
+    found: dict[str, Decided] = {}
+    for name, document in documents.items():
+        if not name.startswith(DECIDED):
+            continue
+        try:
+            kinds = [tuple(read_holding(each) for each in holdings) for holdings in document["kinds"]]
+            found |= {
+                uid: Decided(whole_number(start), kinds[whole_number(which)])
+                for uid, (start, which) in document["begun"].items()
+            }
+        except UNREADABLE as error:
+            _log.error("holdings cannot be read", name=name, error=repr(error))
+    return found
+
+
 def _in_force(prices: Prices, instant: int) -> tuple[bool, Mapping[str, Fraction]]:
     named = prices_in_force(prices, instant)
     return by_words(prices, instant) and len(named) > 1, named
@@ -104,7 +160,10 @@ def read_prices(documents: Mapping[str, Any]) -> Prices:
 
 
 def later_prices(stored: Prices, kept: Prices, now: int) -> Prices:
-    """Returns whichever prices charged by the later change: a store may be empty, or of a time before the change."""
+    """Returns the stored or the kept prices, by whichever has the later change up to now.
+
+    A store may be empty, or older than the change that a checkpoint keeps.
+    """
     return kept if last_change(kept, now) > last_change(stored, now) else stored
 
 
@@ -118,8 +177,14 @@ def last_change(prices: Prices, now: int) -> int:
     return max(price_changes(prices, 0, now + 1), default=0 if prices else -1)
 
 
-def load(client: redis.Redis, books: Books, now: int) -> set[str]:
+def load(client: redis.Redis, books: Books, now: int, surely_past: int) -> set[str]:
     """Reads the store into the leader's state; returns the accounts that were in memory and are lost in the store.
+
+    Args:
+        client: the store; its answers are bytes.
+        books: the leader's state.
+        now: nanoseconds since 1970.
+        surely_past: the instant up to which time has certainly passed. Periods that end later are not final.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -128,7 +193,7 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     books.snapshot = books.snapshot or snapshot_of(books)
     books.budgets.take_stored(*reading.budgets_and_faults(client))
     _take_assignments(client, books)
-    stored, books.unreadable = _readable(client, reading.account_names(client))
+    stored, books.unreadable = _readable(client, reading.account_names(client), now)
     books.failed = dict(books.unreadable)
     books.accounts = {
         account.name: Account(
@@ -152,16 +217,16 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     books.ensure_accounts(books.unreadable)
     shared.write_accounts(client, sorted(books.accounts.keys() - there))
     _take_sessions(client, books, stored)
-    _take_amounts(client, books, stored, now)
+    _take_amounts(client, books, stored, now, surely_past)
     for name in lost:
         books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.snapshot.checkpoints.get(name))
     return lost
 
 
-def _readable(client: redis.Redis, names: Sequence[str]) -> tuple[list[StoredAccount], dict[str, str]]:
+def _readable(client: redis.Redis, names: Sequence[str], now: int) -> tuple[list[StoredAccount], dict[str, str]]:
     """Reads accounts; returns those that are readable, and for each other one why it is not."""
     stored: list[StoredAccount] = []
-    failed = isolate_failures(names, lambda found: stored.extend(load_accounts(client, found)))
+    failed = isolate_failures(names, lambda found: stored.extend(load_accounts(client, found, now=now)))
     for name, error in failed.items():
         _log.error("account unreadable", account=name, error=described(error))
     return stored, {name: f"it cannot be read: {described(error)}" for name, error in failed.items()}
@@ -172,17 +237,17 @@ def snapshot_of(books: Books) -> RecoverySnapshot:
     again = [*books.pods.sessions.all(), *(metered for _, metered in books.finalized)]
     computed: dict[Key, int] = {}
     for metered in again:
-        for key, posted in metered.acknowledged.periods.items():
-            if posted.finalized:
-                computed[key] = computed.get(key, 0) + posted.amount
+        for key, amount in metered.acknowledged.periods.items():
+            if amount.finalized:
+                computed[key] = computed.get(key, 0) + amount.amount
     checkpoints = {}
     for name, account in books.accounts.items():
         if account.period_totals:
             start, totals = max(account.period_totals.items())
             period = next(period for period in account.periods if period.start == start)
             period_credits = tuple(account.credits.get(start, {}).values())
-            gone = max(totals.finalized - computed.get((name, start), 0), 0)
-            sums = (gone, totals.exhausted_at, period_credits, totals.previous_spent)
+            finalized = max(totals.finalized - computed.get((name, start), 0), 0)
+            sums = (finalized, totals.exhausted_at, period_credits, totals.previous_spent)
             # Without a time: a session that has left is restored whole.
             checkpoints[name] = Checkpoint(period, 0, *sums, account.version)
     return RecoverySnapshot(checkpoints, frozenset(metered.session.uid for metered in again))
@@ -257,13 +322,13 @@ def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None
     return Checkpoint(Period(start, end), time, amount, exhausted_at, period_credits, previous_spent, version)
 
 
-def _read_credit(found: dict[str, Any]) -> Credit:
+def _read_credit(fields: dict[str, Any]) -> Credit:
     return Credit(
-        name=str(found.get("grant", OWN)),
-        amount=int(found["microGPUSeconds"]),
-        expires=parse_instant(found["expires"]),
-        since=int(found.get("sinceMicroGPUSeconds", 0)),
-        expired=found.get("lapsed") is True,
+        name=str(fields.get("grant", OWN)),
+        amount=int(fields["microGPUSeconds"]),
+        expires=parse_instant(fields["expires"]),
+        since=int(fields.get("sinceMicroGPUSeconds", 0)),
+        expired=fields.get("lapsed") is True,
     )
 
 
@@ -283,7 +348,7 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount
     for metered in sessions.all():
         metered.acknowledged = recorded_use_alone(metered.acknowledged)
     for account in stored:
-        for record in account.ended:
+        for record in account.closed:
             metered = sessions.keep(loaded(record))
             metered.acknowledged = Acknowledged(
                 session=without_use(record), use=use_of(record), closed=True, ended_under=account.name
@@ -324,7 +389,7 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
     )
 
 
-def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount], now: int) -> None:
+def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount], now: int, surely_past: int) -> None:
     """Reads the amounts of metered sessions alone: a period also holds one of every pod that ever ran in it."""
     wanted = _amounts_that_matter(books, stored, now)
     found: dict[str, dict[Key, StoredAmount]] = {}
@@ -345,7 +410,7 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]
             for (account, _), amount in amounts_found.items():
                 if amount is UNREADABLE_AMOUNT and metered.acknowledged.closed:
                     books.ends_unreadable[account] = f"the amount of {uid} cannot be read"
-            metered.acknowledged = _with_amounts(books, metered, amounts_found, now)
+            metered.acknowledged = _with_amounts(books, metered, amounts_found, now, surely_past)
 
 
 def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) -> list[tuple[str, int, list[str]]]:
@@ -366,7 +431,7 @@ def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) ->
         for period in books.accounts[account.name].periods_after(now - MENDED_WITHIN):
             if period.start not in starts:
                 starts[period.start] = [m.session.uid for m in found if _may_be_in(m.session, period)]
-        for session in account.ended:
+        for session in account.closed:
             last = books.accounts[account.name].period_at((session.end or 0) - 1)
             if last is not None and last.start not in starts:
                 starts.setdefault(last.start, []).append(session.uid)
@@ -379,7 +444,9 @@ def _may_be_in(session: Session, period: Period) -> bool:
     return session.start < period.end and (session.end is None or session.end > period.start)
 
 
-def _with_amounts(books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount], now: int) -> Acknowledged:
+def _with_amounts(
+    books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount], now: int, surely_past: int
+) -> Acknowledged:
     """Adds the store's amounts in the periods that were read to an acknowledged session.
 
     A period is final once it holds all of the session, and so do those before it. The store may have taken the end of a
@@ -388,7 +455,7 @@ def _with_amounts(books: Books, metered: MeteredSession, amounts: Mapping[Key, S
     """
     known, session = metered.acknowledged, metered.session
     periods = {
-        key: Posted(amount.amount, amount.last_point, amount.flag == FINALIZED)
+        key: AcknowledgedAmount(amount.amount, amount.last_point, amount.flag == FINALIZED)
         for key, amount in amounts.items()
         if amount is not UNREADABLE_AMOUNT
     }
@@ -400,12 +467,16 @@ def _with_amounts(books: Books, metered: MeteredSession, amounts: Mapping[Key, S
     if known.closed and not lacking:
         return known._replace(periods=periods)
     ends = {key: found.end for key in {*amounts, *expected} if (found := books.accounts[key[0]].period_at(key[1]))}
-    over = {key: end for key, end in ends.items() if end <= until}
+    over = {key: end for key, end in ends.items() if end <= min(until, surely_past)}
     lacking += [key for key in amounts.keys() - expected.keys() if not _holds(amounts[key], key[1])]
     unsettled = [over[key] for key in lacking if key in over]
     final = [end for end in over.values() if end < min(unsettled, default=until + 1)]
     settled_until = max([first_known(known.use), *final])
-    going_on = {key: found for key, found in periods.items() if ends.get(key, until + 1) > settled_until}
+    going_on = {
+        key: found
+        for key, found in periods.items()
+        if ends.get(key, until + 1) > settled_until and is_kept(key, found, until)
+    }
     payers = books.assignments.get(session.namespace, ())
     posted_at, posted_rate = posting(session, payers, going_on, known.open_under)
     return known._replace(

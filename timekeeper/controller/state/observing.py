@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from timekeeper.controller.state.sessions import MeterRules, Meters, departed, missing, opened, seen
-from timekeeper.domain.budgets import Budget, BudgetError, parse_budget
+from timekeeper.controller.state.sessions import MeterRules, Meters, end_deleted, missing, opened, update_from_pod
+from timekeeper.domain.budgets import OVERHEAD, Budget, BudgetError, overhead_budget, parse_budget
 from timekeeper.domain.orders import Correction, CorrectionError, Grant, GrantError, parse_correction, parse_grant
 from timekeeper.domain.periods import PeriodRule
-from timekeeper.domain.pods import PodFacts, read_pod
-from timekeeper.domain.sessions import silent_nodes
-from timekeeper.domain.timestamps import SKEW
+from timekeeper.domain.pods import PodFacts, asks_for_the_same, read_pod
+from timekeeper.domain.sessions import CLAIM, finished_at, silent_nodes
+from timekeeper.domain.timestamps import HOUR, SKEW
 from timekeeper.sources.base import Departure, Mirror, Mirrors, uid_of
 
 Json = dict[str, Any]
 Value = TypeVar("Value")
 Fault = TypeVar("Fault", bound=ValueError)
+_created, _namespace = attrgetter("created"), attrgetter("namespace")
+KEPT_ENDS = HOUR
+"""The time for which the end of a deleted pod is remembered: its claims are deallocated some seconds later."""
 Reported = Callable[[str], int | None]
 """Returns the instant of a pod's last report, by the pod's uid; None where it sent none."""
 
@@ -32,7 +36,7 @@ class BudgetView:
     opens its periods by it.
 
     Attributes:
-        kept: the last valid version of each budget.
+        last_valid: the last valid version of each budget.
         stored: the versions that the store is known to hold.
         unreadable: the budgets whose version in the store is unreadable, and why.
     """
@@ -46,7 +50,7 @@ class BudgetView:
     corrections: dict[str, Correction] = field(default_factory=dict)
     correction_objects: dict[str, Json] = field(default_factory=dict)
     correction_faults: dict[str, CorrectionError] = field(default_factory=dict)
-    kept: dict[str, Json] = field(default_factory=dict)
+    last_valid: dict[str, Json] = field(default_factory=dict)
     stored: dict[str, Json] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     _rules: dict[str, tuple[Json, PeriodRule]] = field(default_factory=dict)
@@ -54,38 +58,46 @@ class BudgetView:
     def take_stored(self, stored: dict[str, Json], unreadable: dict[str, str]) -> None:
         """Adopts the versions that the store holds, except where a newer one is kept here."""
         self.stored, self.unreadable = stored, unreadable
-        self.kept = {**stored, **{name: item for name, item in self.kept.items() if stored.get(name) != item}}
+        self.last_valid = {
+            **stored,
+            **{name: item for name, item in self.last_valid.items() if stored.get(name) != item},
+        }
 
     def unknown(self) -> dict[str, str]:
         """Returns the budgets whose last valid version is lost, and why."""
-        return {name: why for name, why in self.unreadable.items() if name not in self.kept}
+        return {name: why for name, why in self.unreadable.items() if name not in self.last_valid}
 
     def not_stored(self) -> dict[str, Json]:
         """Returns the kept versions that the store does not hold yet."""
-        return {name: item for name, item in self.kept.items() if self.stored.get(name) is not item}
+        return {name: item for name, item in self.last_valid.items() if self.stored.get(name) is not item}
 
     def forget(self, name: str) -> None:
         """Drops a deleted budget that pays for no namespace any more."""
-        for known in (self.kept, self.stored, self._rules):
-            known.pop(name, None)
+        for versions in (self.last_valid, self.stored, self._rules):
+            versions.pop(name, None)
 
     def last_rule(self, name: str) -> PeriodRule | None:
         """Returns a budget's period rule, or its last one before its deletion; None where it is lost."""
-        item = self.kept.get(name)
+        item = self.last_valid.get(name)
         if item is None:
             return None
-        known = self._rules.get(name)
-        if known is None or known[0] is not item:
-            known = self._rules[name] = (item, parse_budget(item).period)
-        return known[1]
+        parsed = self._rules.get(name)
+        if parsed is None or parsed[0] is not item:
+            parsed = self._rules[name] = (item, parse_budget(item).period)
+        return parsed[1]
 
-    def refresh(self, mirrors: Mirrors) -> None:
-        """Parses the objects that changed in the mirrors since the last call."""
+    def refresh(self, mirrors: Mirrors, overhead: frozenset[str]) -> None:
+        """Parses the objects that changed in the mirrors since the last call.
+
+        The namespaces in `overhead` have a budget without an object; an object of its name replaces it.
+        """
         before = self.objects
         self.objects = _read(mirrors.budgets, self.objects, self.budgets, self.budget_faults, parse_budget)
         for name, item in self.objects.items():
             if before.get(name) is not item or name not in self.budgets:
                 self._keep(name, item)
+        if overhead and OVERHEAD not in self.objects:
+            self.budgets[OVERHEAD] = overhead_budget(overhead)
         self.grant_objects = _read(mirrors.grants, self.grant_objects, self.grants, self.grant_faults, parse_grant)
         self.correction_objects = _read(
             mirrors.corrections, self.correction_objects, self.corrections, self.correction_faults, parse_correction
@@ -95,10 +107,10 @@ class BudgetView:
         """Keeps a budget's object if it is valid; otherwise puts its last valid version in its place."""
         if name not in self.budget_faults:
             lasting = _lasting(item)
-            if self.kept.get(name) != lasting:
-                self.kept[name] = lasting
-        elif name not in self.budgets and uid_of(self.kept.get(name, {})) == uid_of(item):
-            self.budgets[name] = parse_budget(self.kept[name])
+            if self.last_valid.get(name) != lasting:
+                self.last_valid[name] = lasting
+        elif name not in self.budgets and uid_of(self.last_valid.get(name, {})) == uid_of(item):
+            self.budgets[name] = parse_budget(self.last_valid[name])
 
 
 def _lasting(item: Json) -> Json:
@@ -110,18 +122,18 @@ def _lasting(item: Json) -> Json:
 
 def _read(
     mirror: Mirror,
-    known: dict[str, Json],
+    before: dict[str, Json],
     values: dict[str, Value],
     faults: dict[str, Fault],
     parse: Callable[[Json], Value],
 ) -> dict[str, Json]:
     """Parses the objects that changed into values and faults, and drops deleted ones; returns all present objects."""
     items = {_name(item): item for item in mirror.items()}
-    for name in known.keys() - items.keys():
+    for name in before.keys() - items.keys():
         values.pop(name, None)
         faults.pop(name, None)
     for name, item in items.items():
-        if known.get(name) is item:
+        if before.get(name) is item:
             continue
         try:
             values[name] = parse(item)
@@ -152,9 +164,9 @@ class PodView:
     facts: dict[str, PodFacts] = field(default_factory=dict)
     sessions: Meters = field(default_factory=Meters)
     namespaces: set[str] = field(default_factory=set)
-    stirred: set[str] = field(default_factory=set)
-    """Namespaces in which a waiting pod was created, deleted or changed since the last take_stirred()."""
-    let_in: dict[str, int] = field(default_factory=dict)
+    changed_waiting: set[str] = field(default_factory=set)
+    """Namespaces in which a waiting pod was created, deleted or changed since the last take_changed_waiting()."""
+    ungated_at: dict[str, int] = field(default_factory=dict)
     """The instant at which each pod left its last scheduling gate in this term, by uid."""
     newest: int = 0
     """The latest creation stamp that is believed; the present is no earlier than that, whatever our clock shows."""
@@ -162,6 +174,8 @@ class PodView:
     """The instant of the last refresh; all that it observed had happened by then."""
     ahead: int = 0
     """The time by which the latest creation stamp of a present pod is ahead of our clock, in nanoseconds."""
+    _ends: dict[str, int] = field(default_factory=dict)
+    """The end of each deleted pod that reserved claims, for KEPT_ENDS."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _behind: bool = True
 
@@ -187,63 +201,71 @@ class PodView:
         items = mirror.by_uid()
         seen_at = now = max(now, clocks.ours())
         changed_items = {uid: item for uid, item in items.items() if self._objects.get(uid) is not item}
-        fresh = {uid: read_pod(item, rules.held_of) for uid, item in changed_items.items()}
+        fresh = {uid: self._read(uid, item, rules) for uid, item in changed_items.items()}
         self.newest = latest_believed([self.newest, *(facts.created for facts in fresh.values())], now, clocks.witness)
         self.as_of = now = max(now, self.newest)
         for facts in fresh.values():
-            self._take_in(facts, now)
+            self._take_facts(facts, now)
             changed |= self._observe(facts, rules, silent, reported, now)
         departures = mirror.take_departures()
         self.as_of = now = max(now, clocks.ours())
-        changed |= self._depart_all(mirror, departures, silent, reported, now)
+        changed |= self._end_all_deleted(mirror, departures, silent, reported, now)
+        self._ends = {uid: end for uid, end in self._ends.items() if end > now - KEPT_ENDS}
         for uid in self.facts.keys() - items.keys():
-            self._stir(self.facts.pop(uid))
-            self.let_in.pop(uid, None)
-        self.ahead = max(
-            (facts.created - seen_at for facts in self.facts.values() if facts.created > seen_at), default=0
-        )
-        self.namespaces = {facts.namespace for facts in self.facts.values()}
+            self._note_waiting(self.facts.pop(uid))
+            self.ungated_at.pop(uid, None)
+        self.ahead = max(max(map(_created, self.facts.values()), default=0) - seen_at, 0)
+        self.namespaces = set(map(_namespace, self.facts.values()))
         self._objects = items
         self._behind = False
         return changed
 
-    def _take_in(self, facts: PodFacts, now: int) -> None:
+    def _read(self, uid: str, item: Json, rules: MeterRules) -> PodFacts:
+        """Parses a pod; its reservation only where it may have changed, as most changes are of a bound pod's status."""
+        facts, before = self.facts.get(uid), self._objects.get(uid)
+        kept = None if facts is None or not facts.bound else facts.reservation
+        if before is None or kept is None or kept.holdings or not asks_for_the_same(before, item):
+            return read_pod(item, rules.held_of)
+        return read_pod(item, rules.held_of, kept)
+
+    def _take_facts(self, facts: PodFacts, now: int) -> None:
         """Stores a pod's facts, and the instant at which it left its last gate."""
-        self._stir(facts)
+        self._note_waiting(facts)
         known = self.facts.get(facts.uid)
         if known is not None and _is_gated(known) and not _is_gated(facts):
-            self.let_in[facts.uid] = now
+            self.ungated_at[facts.uid] = now
         self.facts[facts.uid] = facts
 
-    def _depart_all(
+    def _end_all_deleted(
         self, mirror: Mirror, departures: list[Departure], silent: dict[str, int], reported: Reported, now: int
     ) -> set[str]:
         """Ends the sessions of deleted pods; after an error, the mirror returns the remaining deletions again."""
         changed: set[str] = set()
         while departures:
             try:
-                changed |= self._depart(departures[0], silent, reported, now)
+                changed |= self._end_deleted(departures[0], silent, reported, now)
             except Exception:
                 mirror.return_departures(departures)
                 raise
             departures.pop(0)
         return changed
 
-    def take_stirred(self) -> set[str]:
+    def take_changed_waiting(self) -> set[str]:
         """Returns the namespaces whose waiting pods have changed since the last call."""
-        stirred, self.stirred = self.stirred, set()
-        return stirred
+        changed_waiting, self.changed_waiting = self.changed_waiting, set()
+        return changed_waiting
 
-    def _stir(self, facts: PodFacts) -> None:
+    def _note_waiting(self, facts: PodFacts) -> None:
         if facts.reservation is not None and not facts.bound:
-            self.stirred.add(facts.namespace)
+            self.changed_waiting.add(facts.namespace)
 
     def end_missing(self, watched: int | None, reported: Reported, now: int) -> set[str]:
         """Ends the sessions that the store holds open and whose pods no longer exist; returns their uids."""
-        gone = [m for m in self.sessions.all() if m.session.uid not in self.facts and not m.pod_gone]
-        for metered in gone:
+        of_pods = (m for m in self.sessions.all() if not m.session.pod.startswith(CLAIM))
+        podless = [m for m in of_pods if m.session.uid not in self.facts and not m.pod_deleted]
+        for metered in podless:
             missing(metered, watched or 0, reported(metered.session.uid), now)
-        return {metered.session.uid for metered in gone}
+        return {metered.session.uid for metered in podless}
 
     def _observe(
         self, facts: PodFacts, rules: MeterRules, silent: dict[str, int], reported: Reported, now: int
@@ -255,7 +277,7 @@ class PodView:
         metered = self.sessions.get(facts.uid)
         if metered is not None:
             before = metered.session
-            seen(metered, facts, rules, alive, now)
+            update_from_pod(metered, facts, rules, alive, now)
             return {facts.uid} if metered.session is not before else set()
         metered = opened(facts, rules, now)
         if metered is None:
@@ -263,17 +285,31 @@ class PodView:
         self.sessions.keep(metered)
         return {facts.uid}
 
-    def _depart(self, departure: Departure, silent: dict[str, int], reported: Reported, now: int) -> set[str]:
+    def ended_at(self, uid: str) -> int | None:
+        """Returns the instant at which a pod that reserves claims ended; None while it runs, or if it is unknown."""
+        facts = self.facts.get(uid)
+        return self._ends.get(uid) if facts is None else _end_of(facts)
+
+    def _end_deleted(self, departure: Departure, silent: dict[str, int], reported: Reported, now: int) -> set[str]:
+        facts = self.facts.get(uid_of(departure.item))
+        if facts is not None and facts.reserves_claims:
+            stated = _end_of(read_pod(departure.item))
+            self._ends[facts.uid] = departure.at if stated is None else stated
         metered = self.sessions.get(uid_of(departure.item))
         if metered is None:
             return set()
         uid = metered.session.uid
         if metered.session.end is not None:
-            metered.pod_gone = True  # neither the pod nor its reports change this end
+            metered.pod_deleted = True  # neither the pod nor its reports change this end
             return {uid}
         last = read_pod(departure.item)
-        departed(metered, departure, last, silent.get(last.node), reported(uid), now)
+        end_deleted(metered, departure, last, silent.get(last.node), reported(uid), now)
         return {uid}
+
+
+def _end_of(facts: PodFacts) -> int | None:
+    """Returns the instant at which a pod had ended, by its status; None while it runs."""
+    return (finished_at(facts) or facts.changed) if facts.terminal else None
 
 
 def _is_gated(facts: PodFacts) -> bool:
@@ -286,11 +322,11 @@ def latest_believed(stamps: Iterable[int], now: int, witness: Callable[[], int])
     An API server whose clock is wrong must not open future periods, nor spend their money. Where the witness's clock is
     ahead of ours, too, ours is the one that is behind.
     """
-    found = sorted(stamps)
+    in_order = sorted(stamps)
     limit = now + SKEW
-    if found[-1] > limit:
+    if in_order[-1] > limit:
         limit = max(now, witness()) + SKEW
-    return max((stamp for stamp in found if stamp <= limit), default=0)
+    return max((stamp for stamp in in_order if stamp <= limit), default=0)
 
 
 def nodes_that_are_silent(mirrors: Mirrors) -> dict[str, int]:

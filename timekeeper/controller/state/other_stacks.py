@@ -6,6 +6,7 @@ A new node's labels come minutes after its first pods. Until its model is known,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,30 +14,36 @@ from functools import cache
 from fairgpu.cluster.api import Json
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.loading import from_now_on
-from timekeeper.domain.attribution import attribution, read_origin
+from timekeeper.domain.attribution import Origin, attribution
+from timekeeper.domain.charges import rate_now
+from timekeeper.domain.holdings.claims import FullName, without_claimed
 from timekeeper.domain.holdings.deciding import capacity, decide
-from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, Holding, holding_rate
+from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, Decision, Doubt, Holding, holding_rate
 from timekeeper.domain.holdings.listed import Listed
-from timekeeper.domain.holdings.observed import HostNode, read_bound_pod, read_host_node
+from timekeeper.domain.holdings.observed import HostNode, read_host_node
 from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.pricing import ONE
 from timekeeper.domain.reservations import Reservation, tariff
+from timekeeper.domain.sessions import CLAIM
 from timekeeper.domain.timestamps import MINUTE
 from timekeeper.sources.base import Mirrors, uid_of
 
 PROVISIONAL = 10 * MINUTE
 """The time from a session's start for which labels of its node still decide what it holds."""
 
-HeldOf = Callable[[Mapping[str, object]], tuple[Holding, ...]]
-"""Returns the parts of GPUs that a bound pod holds by another stack."""
+HeldOf = Callable[[Mapping[str, object]], Decision]
+"""Decides on the parts of GPUs that a bound pod holds by another stack."""
 
 
-def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed]) -> HeldOf:
+def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed], drivers: frozenset[str]) -> HeldOf:
     """Returns a function that decides what a bound pod holds on its node; its first call reads the mirror of nodes.
+
+    Extended resources that a pod has by a claim are metered by the claim, and are no second bill.
 
     Args:
         mirrors: the cluster, as last observed.
         own: the resources that the admin lists.
+        drivers: the drivers whose claims are metered.
     """
 
     @cache
@@ -44,13 +51,21 @@ def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed]) -> HeldOf:
         return {str((item.get("metadata") or {}).get("name", "")): item for item in mirrors.nodes.items()}
 
     @cache
+    def claims() -> dict[FullName, Json]:
+        return {_full_name(item): item for item in mirrors.claims.items()}
+
+    @cache
     def node(name: str) -> HostNode:
         return read_host_node(nodes().get(name, {}))
 
-    def of(pod: Mapping[str, object]) -> tuple[Holding, ...]:
+    equal: dict[Decision, Decision] = {}
+    """Decisions by themselves: of 50,000 pods most hold the same, which is in memory once."""
+
+    def of(pod: Mapping[str, object]) -> Decision:
         spec = pod.get("spec")
         name = spec.get("nodeName") if isinstance(spec, dict) else None
-        return decide(read_bound_pod(pod), node(str(name)), own).holdings
+        decision = decide(without_claimed(pod, claims, drivers), node(str(name)), own)
+        return equal.setdefault(decision, decision)
 
     return of
 
@@ -59,18 +74,23 @@ def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed]) -> HeldOf:
 class OtherCapacity:
     """The capacity of nodes by other stacks; a node is examined again once it has changed."""
 
-    _known: dict[str, tuple[Json, int]] = field(default_factory=dict)
+    _rates: dict[str, tuple[Json, int]] = field(default_factory=dict)
 
     def rate(self, nodes: Sequence[Json], own: Mapping[str, Listed]) -> int:
         """Returns the capacity of all nodes, in microGPU-seconds a second."""
-        found: dict[str, tuple[Json, int]] = {}
+        rates: dict[str, tuple[Json, int]] = {}
         for node in nodes:
-            known = self._known.get(uid_of(node))
-            if known is None or known[0] is not node:
-                known = node, int(GPU_SECOND * capacity(read_host_node(node), own))
-            found[uid_of(node)] = known
-        self._known = found
-        return sum(rate for _, rate in found.values())
+            cached = self._rates.get(uid_of(node))
+            if cached is None or cached[0] is not node:
+                cached = node, int(GPU_SECOND * capacity(read_host_node(node), own))
+            rates[uid_of(node)] = cached
+        self._rates = rates
+        return sum(rate for _, rate in rates.values())
+
+
+def _full_name(item: Json) -> FullName:
+    metadata = item.get("metadata") or {}
+    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
 
 
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
@@ -80,18 +100,22 @@ def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int)
         session = metered.session
         if session.end is not None or now - session.start >= PROVISIONAL or not _lacks_model(session.holdings):
             continue
-        pod = mirrors.pods.get(session.uid)
-        found = held_of(pod) if pod is not None else ()
-        if pod is None or not found or found == session.holdings:
+        if session.pod.startswith(CLAIM):
+            decision = books.claims.decide_again(session, mirrors, books.rules.drivers)
+        else:
+            pod = mirrors.pods.get(session.uid)
+            decision = held_of(pod) if pod is not None else NOTHING
+        if not decision.holdings or decision.holdings == session.holdings:
             continue
-        metered.reservation = Reservation((), holdings=found)
-        since = max(session.start, metered.acknowledged.settled_until)  # periods that are over stay as they are
+        metered.reservation = Reservation((), holdings=decision.holdings, doubts=decision.doubts)
+        since = max(session.start, metered.acknowledged.settled_until)  # periods that have ended stay as they are
         rates = from_now_on(session.tariff, tariff(metered.reservation, books.prices, since, books.rules.charge))
-        origin = read_origin(pod.get("metadata") or {})
-        shown = attribution(origin, metered.reservation, books.rules.labels, books.rules.charge)
-        if session.attribution is not None:
-            shown = replace(shown, owner=session.attribution.owner, user=session.attribution.user)
-        metered.session = replace(session, holdings=found, tariff=rates, attribution=shown)
+        shown = session.attribution
+        if shown is not None:
+            again = attribution(Origin(), metered.reservation, (), books.rules.charge)
+            shown = replace(shown, model=again.model, core_rate=again.core_rate, memory_rate=again.memory_rate)
+        doubts = tuple(sorted(decision.doubts))
+        metered.session = replace(session, holdings=decision.holdings, doubts=doubts, tariff=rates, attribution=shown)
         changed.add(session.uid)
     return changed
 
@@ -104,6 +128,25 @@ def unknown_models(books: Books) -> int:
         if metered.session.end is None
         for holding in metered.session.holdings
         if holding.model == UNKNOWN_MODEL
+    )
+
+
+def doubtful(books: Books) -> Counter[Doubt]:
+    """Returns the number of open sessions whose holding the cluster's objects do not state whole, by what they lack."""
+    return Counter(
+        doubt
+        for metered in books.pods.sessions.all()
+        if metered.session.end is None
+        for doubt in metered.session.doubts
+    )
+
+
+def held_idle(books: Books, now: int) -> int:
+    """Returns the rate of open sessions of claims that no pod reserves, in microGPU-seconds a second."""
+    return sum(
+        rate_now(metered.session.tariff, now)
+        for metered in books.pods.sessions.all()
+        if metered.session.idle and metered.session.end is None
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fairgpu.charging import ChargeRules
 from timekeeper.domain.attribution import attribution
 from timekeeper.domain.charges import Assignments, HourlyPoint, rate_now
-from timekeeper.domain.holdings.holding import Holding
+from timekeeper.domain.holdings.holding import Decision, Holding
 from timekeeper.domain.pods import PodFacts, holds_nothing_else
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.reports import Bases
@@ -31,7 +31,7 @@ Key = tuple[str, int]
 """An account, and the start of one of its periods in nanoseconds since 1970."""
 
 
-class Posted(NamedTuple):
+class AcknowledgedAmount(NamedTuple):
     """The amount of a session in one period of one account, as the store holds it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Acknowledged(NamedTuple):
         closed: whether the store, and a replica where there is one, holds the session's end.
     """
 
-    periods: Mapping[Key, Posted] = MappingProxyType({})
+    periods: Mapping[Key, AcknowledgedAmount] = MappingProxyType({})
     settled_until: int = 0
     session: Session | None = None
     use: RecordedUse = _NO_USE
@@ -103,7 +103,9 @@ NOTHING = Acknowledged()
 """The acknowledged value of a session that the store does not hold."""
 
 
-def posting(session: Session, payers: Assignments, periods: Mapping[Key, Posted], open_under: str) -> tuple[int, int]:
+def posting(
+    session: Session, payers: Assignments, periods: Mapping[Key, AcknowledgedAmount], open_under: str
+) -> tuple[int, int]:
     """Returns the instant up to which the ledger has entries of an open session, and its rate at that instant.
 
     The instant is that of the last hourly point in the latest period of the account under which the session is open.
@@ -116,6 +118,11 @@ def posting(session: Session, payers: Assignments, periods: Mapping[Key, Posted]
     moved = max((since for since, account in payers[1:] if account == open_under), default=0)
     at = max(session.start, *starts, moved) if found.last_point is None else found.last_point.until
     return at, rate_now(session.tariff, at)
+
+
+def is_kept(key: Key, found: AcknowledgedAmount, until: int) -> bool:
+    """Whether an amount says more than that a session has not reached a period, which a clock that was ahead opened."""
+    return found.amount != 0 or key[1] <= until
 
 
 def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
@@ -160,13 +167,13 @@ class MeteredSession:
     Attributes:
         session: the session, as its pod shows it.
         reservation: the pod's reservation, needed when prices change; None where the pod is deleted.
-        pod_gone: whether the pod is deleted from the API server.
+        pod_deleted: whether the pod is deleted from the API server.
         acknowledged: the session as the store holds it.
     """
 
     session: Session
     reservation: Reservation | None = None
-    pod_gone: bool = False
+    pod_deleted: bool = False
     acknowledged: Acknowledged = NOTHING
 
 
@@ -214,13 +221,21 @@ class Meters:
             del self._by_namespace[namespace]
 
 
+class Decided(NamedTuple):
+    """The start of a session in nanoseconds since 1970, and what it holds by another stack, as decided once."""
+
+    start: int
+    holdings: tuple[Holding, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class MeterRules:
     """The rules that start a meter and set its rate.
 
     `namespace_uid` returns the uid of the namespace that has a name now, or "". `labels` are the keys of those labels
-    of pods that usage is kept by. `held_of` returns the parts of GPUs that a bound pod holds by another stack; these
-    are metered from the instant `since` on, at the earliest.
+    of pods that usage is kept by. `held_of` decides on the parts of GPUs that a bound pod holds by another stack; these
+    are metered from the instant `since` on, at the earliest. `drivers` are those whose claims are metered; None where
+    pods of other stacks are not. `decided` has what an earlier leader decided of sessions that the store lacks, by uid.
     """
 
     charge: ChargeRules
@@ -228,8 +243,10 @@ class MeterRules:
     prices: Prices
     namespace_uid: Callable[[str], str]
     labels: tuple[str, ...] = ()
-    held_of: Callable[[Mapping[str, Any]], tuple[Holding, ...]] = holds_nothing_else
+    held_of: Callable[[Mapping[str, Any]], Decision] = holds_nothing_else
     since: int = 0
+    drivers: frozenset[str] | None = None
+    decided: Mapping[str, Decided] = field(default_factory=dict)
 
 
 def loaded(record: Session) -> MeteredSession:
@@ -241,21 +258,26 @@ def loaded(record: Session) -> MeteredSession:
 def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
     """Starts metering a newly observed pod; returns None where it holds no reservation.
 
-    A terminal pod's session is ended at once.
+    A terminal pod's session is ended at once. What an earlier leader decided of its holdings stays, and so does its
+    start.
     """
+    decided = rules.decided.get(pod.uid) if pod.bound else None
+    if decided is not None:
+        pod = replace(pod, reservation=Reservation((), holdings=decided.holdings))
     start = start_of(pod, now, rules.meter_from)
     if start is None or pod.reservation is None:
         return None
     if pod.reservation.holdings:
         if pod.terminal and (pod.finished or pod.changed or 0) <= rules.since:
             return None  # it ended before metering began
-        start = min(max(start, rules.since), now)
+        start = min(max(start, rules.since), now) if decided is None else decided.start
     rates = tariff(pod.reservation, rules.prices, start, rules.charge)
     which = rules.namespace_uid(pod.namespace)
     shown = attribution(pod.origin, pod.reservation, rules.labels, rules.charge)
     session = Session(pod.uid, pod.namespace, pod.name, pod.node, start, rates, namespace_uid=which, attribution=shown)
     if pod.reservation.holdings:
-        session = replace(session, holdings=pod.reservation.holdings)
+        doubts = tuple(sorted(pod.reservation.doubts))
+        session = replace(session, holdings=pod.reservation.holdings, doubts=doubts)
     if pod.held and (pod.terminal or pod.removed):
         session = end_with_finalizer(session, pod, now, None)
     elif pod.terminal:
@@ -263,7 +285,9 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
     return MeteredSession(session, pod.reservation)
 
 
-def seen(metered: MeteredSession, pod: PodFacts, rules: MeterRules, alive: Callable[[], int | None], now: int) -> None:
+def update_from_pod(
+    metered: MeteredSession, pod: PodFacts, rules: MeterRules, alive: Callable[[], int | None], now: int
+) -> None:
     """Updates a session from its pod's present object.
 
     `alive` returns the instant until which a pod of a silent node counts as alive; None where the node is not silent.
@@ -280,7 +304,7 @@ def seen(metered: MeteredSession, pod: PodFacts, rules: MeterRules, alive: Calla
         metered.session = end_at_terminal_phase(metered.session, pod, now)
 
 
-def departed(
+def end_deleted(
     metered: MeteredSession, departure: Departure, last: PodFacts, silent: int | None, reported: int | None, now: int
 ) -> None:
     """Ends the session of a deleted pod.
@@ -293,7 +317,7 @@ def departed(
         reported: the instant of the pod's last report, or None.
         now: nanoseconds since 1970.
     """
-    metered.pod_gone = True
+    metered.pod_deleted = True
     if metered.session.end is not None:
         return
     if departure.proof is DepartureProof.DELETED:
@@ -305,6 +329,6 @@ def departed(
 
 def missing(metered: MeteredSession, last_seen: int, reported: int | None, now: int) -> None:
     """Ends the session of a pod that no longer exists and whose deletion was not observed."""
-    metered.pod_gone = True
+    metered.pod_deleted = True
     if metered.session.end is None:
         metered.session = end_found_missing(metered.session, max(last_seen, reported or 0), now)

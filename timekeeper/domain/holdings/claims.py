@@ -12,21 +12,26 @@ Sources:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fairgpu.json_values import mapping, mappings
 from fairgpu.quantity import QuantityError, parse_quantity
 from timekeeper.domain.holdings import listed, nvidia
 from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
+from timekeeper.domain.holdings.observed import BoundPod, read_bound_pod
 
 WAY: Final = "dra"
 DRIVERS: Final = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com", "gaudi.intel.com", "tpu.google.com"})
 """The drivers whose devices are accelerators; a claim for a NIC, or for NVIDIA's compute domains, is no bill."""
 MODEL_ATTRIBUTES: Final = ("productName", "model", "tpuGen")
 """The attributes that name the model, the first that a device has counts."""
+PROFILE: Final = "profile"
+PARTITION: Final = "partitionProfile"
+ATTRIBUTES: Final = frozenset({*MODEL_ATTRIBUTES, PROFILE, PARTITION})
+"""The attributes of devices that are read."""
 MEMORY: Final = "memory"
 COMPUTE: Final = "multiprocessors"
 """The counter of compute; only NVIDIA's driver has counters."""
@@ -43,6 +48,7 @@ class SliceDevice:
         profile: the profile of a MIG device; empty for any other.
         partition: the compute and memory modes of an AMD GPU, such as `cpx_nps4`; empty for any other.
         shared: whether several claims may have a part of its capacity each.
+        node: the node that it is on; empty where its slice names none.
     """
 
     model: str = UNKNOWN_MODEL
@@ -51,6 +57,7 @@ class SliceDevice:
     profile: str = ""
     partition: str = ""
     shared: bool = False
+    node: str = ""
 
 
 DeviceKey = tuple[str, str, str]
@@ -72,10 +79,12 @@ def read_slices(slices: Iterable[Mapping[str, Any]]) -> dict[DeviceKey, SliceDev
     counters: dict[tuple[str, str], dict[tuple[str, str], Fraction]] = {}
     for spec in present:
         for group in mappings(spec.get("sharedCounters")):
-            found = {(str(group.get("name")), name): amount for name, amount in _amounts(group.get("counters")).items()}
-            counters.setdefault(_pool(spec), {}).update(found)
+            totals = {
+                (str(group.get("name")), name): amount for name, amount in _amounts(group.get("counters")).items()
+            }
+            counters.setdefault(_pool(spec), {}).update(totals)
     return {
-        (*_pool(spec), str(device.get("name"))): _device(device, counters.get(_pool(spec), {}))
+        (*_pool(spec), str(device.get("name"))): _device(device, counters.get(_pool(spec), {}), _node(spec))
         for spec in present
         for device in mappings(spec.get("devices"))
     }
@@ -94,29 +103,82 @@ def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], d
         devices: the devices of the cluster.
         drivers: the drivers whose devices are charged.
     """
-    allocation = mapping(mapping(claim.get("status")).get("allocation"))
     doubts: set[Doubt] = set()
-    found = []
-    for result in mappings(mapping(allocation.get("devices")).get("results")):
+    holdings = []
+    for result in results_of(claim):
         driver = str(result.get("driver"))
         if driver not in drivers or result.get("adminAccess") is True:
             continue
         device = devices.get((driver, str(result.get("pool")), str(result.get("device"))))
         if device is None:
             doubts |= {Doubt.DEVICE_UNKNOWN, Doubt.MODEL_UNKNOWN}
-            found.append(Holding(WAY, UNKNOWN_MODEL, 1, WHOLE, WHOLE))
+            holdings.append(Holding(WAY, UNKNOWN_MODEL, 1, WHOLE, WHOLE))
             continue
         if not device.model:
             doubts.add(Doubt.MODEL_UNKNOWN)
         time, memory = _part(device, _amounts(result.get("consumedCapacity")), doubts)
-        found.append(Holding(WAY, device.model, 1, time, memory))
-    return Decision(join(*found), frozenset(doubts))
+        holdings.append(Holding(WAY, device.model, 1, time, memory))
+    return Decision(join(*holdings), frozenset(doubts))
+
+
+def results_of(claim: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the devices that a claim has, as its allocation states them; none before it is allocated."""
+    allocation = mapping(mapping(claim.get("status")).get("allocation"))
+    return mappings(mapping(allocation.get("devices")).get("results"))
 
 
 def reserving_pods(claim: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the uids of the pods that reserve a claim; a claim that several share is still one holding."""
     consumers = mappings(mapping(claim.get("status")).get("reservedFor"))
     return tuple(str(item.get("uid")) for item in consumers if item.get("resource") == "pods")
+
+
+def names_drivers(claim: Mapping[str, Any], drivers: frozenset[str]) -> bool:
+    """Whether a claim has devices of any of these drivers."""
+    return any(item.get("driver") in drivers for item in results_of(claim))
+
+
+def unlisted_drivers(claim: Mapping[str, Any], drivers: frozenset[str]) -> frozenset[str]:
+    """Returns the drivers of a claim's devices that are not among these: what they drive costs nothing."""
+    return frozenset(str(item.get("driver")) for item in results_of(claim)) - drivers
+
+
+FullName = tuple[str, str]
+"""The namespace and the name of an object."""
+
+
+def without_claimed(
+    pod: Mapping[str, Any], claims: Callable[[], Mapping[FullName, Mapping[str, Any]]], drivers: frozenset[str]
+) -> BoundPod:
+    """Returns a bound pod without the extended resources that it has by a claim, which is metered by itself.
+
+    Status is not believed without the claim: it must be reserved for the pod, and have a device of one of the drivers.
+    """
+    bound = read_bound_pod(pod)
+    covering = extended_claim(pod)
+    if covering is None:
+        return bound
+    claim = claims().get((bound.namespace, covering.claim), {})
+    uid = str(mapping(pod.get("metadata")).get("uid"))
+    believed = uid in reserving_pods(claim) and names_drivers(claim, drivers)
+    return bound.without(covering.resources) if believed else bound
+
+
+class ExtendedClaim(NamedTuple):
+    """The claim by which a pod has extended resources of a DeviceClass, and these resources."""
+
+    claim: str
+    resources: frozenset[str]
+
+
+def extended_claim(pod: Mapping[str, Any]) -> ExtendedClaim | None:
+    """Returns what the scheduler wrote about a pod's extended resources that a claim covers; None for no such claim.
+
+    Source: kubernetes/kubernetes v1.34, staging/src/k8s.io/api/core/v1/types.go, PodExtendedResourceClaimStatus.
+    """
+    status = mapping(mapping(pod.get("status")).get("extendedResourceClaimStatus"))
+    names = frozenset(str(item.get("resourceName")) for item in mappings(status.get("requestMappings")))
+    return ExtendedClaim(str(status.get("resourceClaimName")), names) if names else None
 
 
 def _part(device: SliceDevice, consumed: Mapping[str, Fraction], doubts: set[Doubt]) -> tuple[Fraction, Fraction]:
@@ -145,11 +207,16 @@ def _pool(spec: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _generation(spec: Mapping[str, Any]) -> int:
-    found = mapping(spec.get("pool")).get("generation")
-    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+    generation = mapping(spec.get("pool")).get("generation")
+    return generation if isinstance(generation, int) and not isinstance(generation, bool) else 0
 
 
-def _device(item: Mapping[str, Any], counters: Mapping[tuple[str, str], Fraction]) -> SliceDevice:
+def _node(spec: Mapping[str, Any]) -> str:
+    name = spec.get("nodeName")
+    return name if isinstance(name, str) else ""
+
+
+def _device(item: Mapping[str, Any], counters: Mapping[tuple[str, str], Fraction], node: str) -> SliceDevice:
     # v1beta1 has the fields of a device one level deeper, in `basic`.
     fields = mapping(item.get("basic")) or item
     attributes = {_own(name): mapping(value) for name, value in mapping(fields.get("attributes")).items()}
@@ -164,9 +231,10 @@ def _device(item: Mapping[str, Any], counters: Mapping[tuple[str, str], Fraction
         model=next((name for name in named if name), UNKNOWN_MODEL),
         capacity=_amounts(fields.get("capacity")),
         counters=shares,
-        profile=_text(attributes.get("profile", {})),
-        partition=_text(attributes.get("partitionProfile", {})),
+        profile=_text(attributes.get(PROFILE, {})),
+        partition=_text(attributes.get(PARTITION, {})),
         shared=fields.get("allowMultipleAllocations") is True,
+        node=node or _node(fields),
     )
 
 
@@ -181,15 +249,15 @@ def _consumed(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _amounts(values: Any) -> dict[str, Fraction]:
     """Returns amounts by name: each is a quantity, or an object with one as its value."""
-    found = {}
+    amounts = {}
     for name, value in mapping(values).items():
         try:
             amount = parse_quantity(mapping(value).get("value") if isinstance(value, dict) else value)
         except QuantityError:
             continue
         if amount > 0:
-            found[_own(name)] = amount
-    return found
+            amounts[_own(name)] = amount
+    return amounts
 
 
 def _own(name: str) -> str:

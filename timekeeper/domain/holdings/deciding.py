@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from timekeeper.domain.holdings import aliyun, gpu_manager, hami, kai, listed, nvidia, volcano
-from timekeeper.domain.holdings.device_lists import decode_lists
+from timekeeper.domain.holdings.hami import decode_lists
 from timekeeper.domain.holdings.holding import NOTHING, Decision, Doubt, join
 from timekeeper.domain.holdings.listed import TABLE, Listed
 from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
@@ -40,6 +40,12 @@ def is_accelerator(resource: str, own: Mapping[str, Listed]) -> bool:
     return resource in NAMES or resource.startswith(nvidia.MIG_PREFIX) or resource in own
 
 
+def is_read(resource: str, own: Mapping[str, Listed]) -> bool:
+    """Whether a request of a resource decides what a pod holds: an accelerator, or the memory that it takes of one."""
+    named = resource.removesuffix(listed.ASCEND_MEMORY)
+    return is_accelerator(resource, own) or is_accelerator(named, own)
+
+
 ANNOTATIONS: Final = (
     hami.ALLOCATED,
     volcano.ALLOCATED,
@@ -55,28 +61,31 @@ ANNOTATIONS: Final = (
 ASKING_ANNOTATIONS: Final = (kai.FRACTION, kai.MEMORY)
 """The annotations by which a pod asks for a part of a GPU without naming a resource."""
 
+ASKING_SCHEDULERS: Final = kai.SCHEDULERS
+"""The schedulers whose pods may hold a part of a GPU without naming a resource."""
+
 LABEL: Final = kai.GROUP
 """The label of pods that decides what they hold; some have a slash and a suffix behind it."""
 
 
 def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision:
-    """Returns what a bound pod holds; each of its resources is counted once.
+    """Returns the parts of GPUs that a bound pod holds by other stacks; each of its resources is counted once.
 
     Args:
         pod: the pod.
         node: its node.
-        own: the resources that the admin lists; such a line counts more than a table of ours.
+        own: the resources that the admin lists in the settings. They override FairGPU's own table.
     """
     if kai.reserves(pod):
         return NOTHING
-    found = [listed.decide(pod, node, own)] if own else []
-    covered: frozenset[str] = frozenset().union(*(decision.resources for decision in found))
+    decisions = [listed.decide(pod, node, own)] if own else []
+    covered: frozenset[str] = frozenset().union(*(decision.resources for decision in decisions))
     for way in (*WAYS, _by_table):
         decision = way(pod.without(covered), node)
-        found.append(decision)
+        decisions.append(decision)
         covered |= decision.resources
-    doubts: frozenset[Doubt] = frozenset().union(*(decision.doubts for decision in found))
-    return Decision(join(*(holding for decision in found for holding in decision.holdings)), doubts, covered)
+    doubts: frozenset[Doubt] = frozenset().union(*(decision.doubts for decision in decisions))
+    return Decision(join(*(holding for decision in decisions for holding in decision.holdings)), doubts, covered)
 
 
 def capacity(node: HostNode, own: Mapping[str, Listed]) -> Fraction:

@@ -1,8 +1,9 @@
 """Tencent's gpu-manager: hundredths of a GPU's time, and blocks of 256 MiB of its memory.
 
 Source: gpu-manager v1.1, pkg/types/types.go (`tencent.com/vcuda-core`, `tencent.com/vcuda-memory`), and gpu-admission,
-pkg/algorithm/exclusive.go: a request of 100 and more is of whole GPUs. Its own label `gaia.tencent.com/gpu-model` has
-one word of the driver's name, which need not be the model's.
+pkg/algorithm/allocate.go: each container is given devices by itself, one to share for fewer than 100 cores, and whole
+ones from 100 on. Its own label `gaia.tencent.com/gpu-model` has one word of the driver's name, which need not be the
+model's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 from timekeeper.domain.holdings import nvidia
 from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, join
-from timekeeper.domain.holdings.observed import BoundPod, HostNode
+from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
 
 WAY: Final = "gpu-manager"
 CORE: Final = "tencent.com/vcuda-core"
@@ -22,22 +23,45 @@ HUNDRED: Final = 100
 
 
 def decide(pod: BoundPod, node: HostNode) -> Decision:
-    """Returns the whole GPUs, or the one part of a GPU, that a pod holds.
+    """Returns the whole GPUs and the parts of GPUs that a pod's containers hold, each by itself.
 
-    A node offers 100 cores for each device, and its blocks of memory are evenly on them.
+    A node offers 100 cores for each device, and its blocks of memory are evenly on them. Two containers with 60 cores
+    each hold two parts of 60, and not two GPUs. An init container counts where it holds more than what runs later.
     """
     asked = pod.resources & RESOURCES
     if not asked:
         return NOTHING
     model = nvidia.model_of(node)
     doubts = set() if model else {Doubt.MODEL_UNKNOWN}
-    core, blocks = pod.amount(CORE), pod.amount(MEMORY)
-    if core >= HUNDRED:
-        count = -(-core // HUNDRED)
-        return Decision(join(Holding(WAY, model, count, WHOLE, WHOLE)), frozenset(doubts), asked)
     devices = node.capacity.get(CORE, 0) // HUNDRED
     each = node.capacity.get(MEMORY, 0) // devices if devices else 0
-    if blocks and not each:
+    if not each and any(_blocks(item) for item in (*pod.containers, *pod.init)):
         doubts.add(Doubt.SIZE_UNKNOWN)
-    memory = min(Fraction(blocks, each), WHOLE) if each else Fraction(1 if blocks else 0)
-    return Decision(join(Holding(WAY, model, 1, Fraction(core, HUNDRED), memory)), frozenset(doubts), asked)
+
+    def parts(*containers: Container) -> tuple[Holding, ...]:
+        return join(*(_part(item, model, each) for item in containers))
+
+    running: tuple[Container, ...] = ()
+    steps = []
+    for item in pod.init:
+        steps.append(parts(*running, item))
+        running += (item,) if item.keeps_running else ()
+    steps.append(parts(*running, *pod.containers))
+    return Decision(max(reversed(steps), key=_size), frozenset(doubts), asked)
+
+
+def _part(container: Container, model: str, blocks_of_a_device: int) -> Holding:
+    core, blocks = container.resources.get(CORE, 0), _blocks(container)
+    if core >= HUNDRED:
+        return Holding(WAY, model, -(-core // HUNDRED), WHOLE, WHOLE)
+    whole = Fraction(1 if blocks else 0)
+    memory = min(Fraction(blocks, blocks_of_a_device), WHOLE) if blocks_of_a_device else whole
+    return Holding(WAY, model, 1 if core or blocks else 0, Fraction(core, HUNDRED), memory)
+
+
+def _blocks(container: Container) -> int:
+    return container.resources.get(MEMORY, 0)
+
+
+def _size(holdings: tuple[Holding, ...]) -> Fraction:
+    return sum((item.count * max(item.time, item.memory) for item in holdings), Fraction(0))

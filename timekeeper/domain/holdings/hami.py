@@ -1,17 +1,231 @@
-"""HAMi: vGPUs of NVIDIA devices, joined by uuid to the devices that the node lists.
+"""HAMi: vGPUs of NVIDIA devices, and the lists of devices that it writes on nodes and pods.
 
-Source: HAMi v2.6, pkg/device/nvidia/device.go (`hami.io/node-nvidia-register`, `hami.io/vgpu-devices-allocated`) and
-charts/hami/values.yaml (resource names).
+Volcano's vGPU plugin comes from HAMi's and writes the same lists (timekeeper.domain.holdings.volcano).
+
+Sources: HAMi v2.8, pkg/device/devices.go (MarshalNodeDevices, EncodePodSingleDevice, DecodePodDevices), and v2.6,
+pkg/util/util.go (EncodeNodeDevices), pkg/device/nvidia/device.go (`hami.io/node-nvidia-register`,
+`hami.io/vgpu-devices-allocated`) and charts/hami/values.yaml (resource names); Volcano v1.12,
+pkg/scheduler/api/devices/nvidia/vgpu/utils.go (decodeNodeDevices, encodeContainerDevices, encodePodDevices).
 """
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
 
 from fairgpu.dialects.hami import CORES, COUNT, MEMORY, PERCENTAGE, PRIORITY
-from timekeeper.domain.holdings.device_lists import Names, decode_lists, parts
-from timekeeper.domain.holdings.holding import NOTHING, Decision
-from timekeeper.domain.holdings.observed import BoundPod, HostNode
+from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
+from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
+
+MOST_CHARACTERS: Final = 256 * 1024
+"""The largest total size of an object's annotations that the API server accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredDevice:
+    """A device as its node lists it; its memory is in the unit of the pod's figures.
+
+    That is MiB, or as many MiB as `gpu-memory-factor` of Volcano's plugin says.
+    """
+
+    uuid: str
+    model: str
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedDevice:
+    """A container's part of a device: its memory, and cores in percent of the device's time, 0 for no bound."""
+
+    uuid: str
+    memory: int
+    cores: int
+
+
+class DeviceListError(ValueError):
+    """The annotation is not a list of devices; the message says where."""
+
+
+def decode_node(text: str) -> dict[str, RegisteredDevice]:
+    """Returns a node's devices by uuid, from JSON (HAMi since v2.8) or from the text of earlier releases and Volcano.
+
+    The text has a colon after each device, and its fields in this order: uuid, count, memory, then cores where the
+    fourth is a number, and the type.
+
+    Raises:
+        DeviceListError: it is in neither form.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise DeviceListError(f"it is longer than {MOST_CHARACTERS} characters")
+    devices = _from_json(text) if text.lstrip().startswith("[") else _from_text(text)
+    return {device.uuid: device for device in devices}
+
+
+def decode_pod(text: str) -> tuple[tuple[AllocatedDevice, ...], ...]:
+    """Returns each container's devices: a semicolon ends a container's list, and a colon each device.
+
+    Raises:
+        DeviceListError: a device has fewer than four fields, or a figure is no whole number from 0: the annotation was
+            cut short, or somebody else wrote it.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise DeviceListError(f"it is longer than {MOST_CHARACTERS} characters")
+    return tuple(
+        tuple(_allocated(device) for device in container.split(":") if device.strip()) for container in text.split(";")
+    )
+
+
+def _allocated(text: str) -> AllocatedDevice:
+    fields = text.split(",")
+    if len(fields) < 4 or not fields[0]:
+        raise DeviceListError(f"a device has {len(fields)} fields of 4")
+    # A device in MIG mode has the place of its instance behind its uuid, in brackets.
+    return AllocatedDevice(fields[0].partition("[")[0], _whole(fields[2]), _whole(fields[3]))
+
+
+def _from_json(text: str) -> list[RegisteredDevice]:
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DeviceListError(f"it is no JSON: {error}") from error
+    devices = []
+    for item in items:
+        if not isinstance(item, dict) or not isinstance(item.get("id"), str):
+            raise DeviceListError("a device has no id")
+        devices.append(RegisteredDevice(item["id"], _model(item.get("type")), _whole(item.get("devmem"))))
+    return devices
+
+
+def _from_text(text: str) -> list[RegisteredDevice]:
+    devices = []
+    for device in text.split(":"):
+        fields = device.split(",")
+        if not device.strip():
+            continue
+        if len(fields) < 5:
+            raise DeviceListError(f"a device has {len(fields)} fields of 5")
+        model = fields[4] if fields[3].isdigit() else fields[3]
+        devices.append(RegisteredDevice(fields[0], _model(model), _whole(fields[2])))
+    return devices
+
+
+def _model(value: Any) -> str:
+    """Returns the driver's name of the model; the plugins put `NVIDIA-` in front of it.
+
+    HAMi since v2.8 does so only for a name that does not begin with NVIDIA.
+    """
+    return value.removeprefix("NVIDIA-") if isinstance(value, str) else UNKNOWN_MODEL
+
+
+def _whole(value: Any) -> int:
+    text = str(value).strip()
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise DeviceListError(f"{value!r} is no whole number from 0")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The resources of a vGPU request: their number, and for each of them memory, its percentage, and cores."""
+
+    count: str
+    memory: str
+    percentage: str
+    cores: str
+
+    def number(self, asked: Mapping[str, int]) -> int:
+        """Returns the number of vGPUs of a request; one that names only their size is of one."""
+        named = any(asked.get(name) for name in (self.memory, self.percentage, self.cores))
+        return asked.get(self.count, 0) or int(named)
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """The lists of devices on a node and on a pod; None for a list that is missing, cut short or invalid."""
+
+    node: dict[str, RegisteredDevice] | None
+    pod: tuple[tuple[AllocatedDevice, ...], ...] | None
+
+
+def decode_lists(node: str | None, pod: str | None) -> Lists:
+    """Decodes the annotations of a node and of a pod; a missing or invalid one is None."""
+    try:
+        registered = decode_node(node) if node else None
+    except DeviceListError:
+        registered = None
+    try:
+        allocated = decode_pod(pod) if pod else None
+    except DeviceListError:
+        allocated = None
+    return Lists(registered, allocated)
+
+
+def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Holding, ...], frozenset[Doubt]]:
+    """Returns the parts that a pod's containers hold, and the doubts.
+
+    Each container holds what was allocated to it, and no less than it requested. Where several of a pod's containers
+    run one after the other, all that was allocated stays allocated for the pod's whole life.
+    """
+    doubts: set[Doubt] = set()
+    holdings = []
+    asking = [item for item in (*pod.init, *pod.containers) if names.number(item.resources)]
+    allocated = [devices for devices in lists.pod or () if devices]
+    if not allocated:
+        doubts.add(Doubt.ALLOCATION_UNREADABLE)
+    for index, container in enumerate(asking):
+        devices = allocated[index] if index < len(allocated) else ()
+        if allocated and len(devices) < names.number(container.resources):
+            doubts.add(Doubt.ALLOCATION_BELOW_REQUEST)
+        holdings += _container_parts(way, container, names, devices, lists.node or {}, doubts)
+    for devices in allocated[len(asking) :]:
+        holdings += _container_parts(way, Container({}), names, devices, lists.node or {}, doubts)
+    return join(*holdings), frozenset(doubts)
+
+
+def _container_parts(
+    way: str,
+    container: Container,
+    names: Names,
+    devices: Sequence[AllocatedDevice],
+    registered: dict[str, RegisteredDevice],
+    doubts: set[Doubt],
+) -> list[Holding]:
+    """Returns the parts of one container: its devices, then those of its request that have none."""
+    asked = container.resources
+    cores = min(Fraction(asked.get(names.cores, 0), 100), WHOLE)
+    models = {device.model for device in registered.values()}
+    missing = max(names.number(asked) - len(devices), 0)
+    holdings = []
+    for given, count in [*((device, 1) for device in devices), *([(None, missing)] if missing else [])]:
+        device = None if given is None else registered.get(given.uuid)
+        if given is not None and device is None:
+            doubts.add(Doubt.DEVICE_UNKNOWN)
+        model = device.model if device else next(iter(models)) if len(models) == 1 else UNKNOWN_MODEL
+        if not model:
+            doubts.add(Doubt.MODEL_UNKNOWN)
+        # Without the device, a share of memory is one of the smallest device that it can be on.
+        total = device.memory if device else min((other.memory for other in registered.values()), default=0)
+        memory = _asked_memory(asked, names, total)
+        if given is not None:
+            memory = max(memory, Fraction(given.memory, total) if total else WHOLE)
+        elif not memory:
+            memory = WHOLE  # both projects give the whole device's memory where a request names none
+        if not total:
+            doubts.add(Doubt.SIZE_UNKNOWN)
+        time = max(cores, min(Fraction(given.cores, 100), WHOLE)) if given is not None else cores
+        holdings.append(Holding(way, model, count, time, min(memory, WHOLE)))
+    return holdings
+
+
+def _asked_memory(asked: Mapping[str, int], names: Names, total: int) -> Fraction:
+    """Returns the share of a device's memory that each vGPU of a request has; 0 where the request names none."""
+    percent = Fraction(asked.get(names.percentage, 0), 100)
+    mib = asked.get(names.memory, 0)
+    return max(percent, (Fraction(mib, total) if total else WHOLE) if mib else Fraction(0))
+
 
 WAY: Final = "hami"
 ALLOCATED: Final = "hami.io/vgpu-devices-allocated"

@@ -19,6 +19,8 @@ MEMORY: Final = "gpu-memory"
 DEVICES: Final = "gpu-fraction-num-devices"
 RECEIVED: Final = "received-resource-type"
 RECEIVED_FRACTION: Final = "Fraction"
+SCHEDULERS: Final = frozenset({"kai-scheduler", "runai-scheduler"})
+"""The default names of its scheduler: a pod's annotations may be removed while it runs, its scheduler's name not."""
 GROUP: Final = "runai-gpu-group"
 """On a pod: the shared GPU that it is on; with a slash and a suffix where it is on several."""
 RESERVATION_NAMESPACES: Final = frozenset({"kai-resource-reservation", "runai-reservation"})
@@ -53,11 +55,11 @@ def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
     """Returns the share of each GPU: the fraction, or the memory in MiB of the GPU's; a whole GPU if unreadable."""
     if FRACTION in pod.annotations:
         try:
-            found = Fraction(pod.annotations[FRACTION].strip()[:_LONGEST])
+            fraction = Fraction(pod.annotations[FRACTION].strip()[:_LONGEST])
         except (ValueError, ZeroDivisionError):
-            found = Fraction(0)
-        if 0 < found <= 1:
-            return found
+            fraction = Fraction(0)
+        if 0 < fraction <= 1:
+            return fraction
         doubts.add(Doubt.ALLOCATION_UNREADABLE)
         return WHOLE
     asked, total = _whole(pod.annotations[MEMORY]), nvidia.memory_mib(node)

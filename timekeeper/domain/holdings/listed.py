@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from timekeeper.domain.holdings.device_lists import decode_lists
+from timekeeper.domain.holdings.hami import decode_lists
 from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, join, spread
 from timekeeper.domain.holdings.observed import BoundPod, HostNode
 
@@ -107,7 +107,7 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
     if not asked:
         return NOTHING
     doubts: set[Doubt] = set()
-    found, covered = [], set(asked)
+    holdings, covered = [], set(asked)
     for name in sorted(asked):
         entry = table[name]
         if entry.whole in asked:
@@ -122,8 +122,8 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
             count, part = pod.amount(name), _share_of_memory(pod.amount(memory), register, doubts)
         else:
             count, part = spread(Fraction(pod.amount(name), _units_of_a_device(name, entry, model, node, doubts)))
-        found.append(Holding(entry.way, model, count, part, part))
-    return Decision(join(*found), frozenset(doubts), frozenset(covered))
+        holdings.append(Holding(entry.way, model, count, part, part))
+    return Decision(join(*holdings), frozenset(doubts), frozenset(covered))
 
 
 def _units_of_a_device(name: str, entry: Listed, model: str, node: HostNode, doubts: set[Doubt]) -> int:

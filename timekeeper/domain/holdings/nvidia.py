@@ -121,12 +121,12 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
         return NOTHING
     model = model_of(node)
     doubts: set[Doubt] = set() if model else {Doubt.MODEL_UNKNOWN}
-    found = []
+    holdings = []
     for name in sorted(asked):
         replicas = _replicas(node, name, doubts)
         time, memory = _part(node, name, model, doubts)
-        found.append(Holding(WAY, model, pod.amount(name), time / replicas, memory / replicas))
-    return Decision(join(*found), frozenset(doubts), frozenset(asked))
+        holdings.append(Holding(WAY, model, pod.amount(name), time / replicas, memory / replicas))
+    return Decision(join(*holdings), frozenset(doubts), frozenset(asked))
 
 
 def model_of(node: HostNode) -> str:
@@ -164,16 +164,16 @@ def _replicas(node: HostNode, name: str, doubts: set[Doubt]) -> int:
         if shared_by_name and inferred <= 1:
             doubts.add(Doubt.REPLICAS_UNREADABLE)
         return max(inferred, 1)
-    found = node.number(label)
-    if found is None:
+    replicas = node.number(label)
+    if replicas is None:
         doubts.add(Doubt.REPLICAS_UNREADABLE)
         return 1
-    if found > 1 and node.label(SHARING) == "none":
+    if replicas > 1 and node.label(SHARING) == "none":
         doubts.add(Doubt.LABELS_CONTRADICT)
         return 1
-    if found <= 1 and shared_by_name:
+    if replicas <= 1 and shared_by_name:
         doubts.add(Doubt.LABELS_CONTRADICT)
-    return max(found, 1)
+    return max(replicas, 1)
 
 
 def _replicas_by_capacity(node: HostNode, name: str) -> int:

@@ -124,7 +124,7 @@ def _container(item: Mapping[str, Any]) -> Container:
 
 def _amounts(values: Any) -> dict[str, int]:
     """Returns the extended resources, whose names have a domain, with whole amounts from 0."""
-    found = {}
+    amounts = {}
     for name, value in mapping(values).items():
         if "/" not in name:
             continue
@@ -133,8 +133,8 @@ def _amounts(values: Any) -> dict[str, int]:
         except QuantityError:
             continue
         if amount >= 0:
-            found[name] = -(-amount.numerator // amount.denominator)
-    return found
+            amounts[name] = -(-amount.numerator // amount.denominator)
+    return amounts
 
 
 def _texts(values: Any) -> dict[str, str]:

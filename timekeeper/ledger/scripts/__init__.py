@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
+
+_DEFINITION = re.compile(r"^local (?:function )?(\w+)", re.MULTILINE)
+_WORD = re.compile(r"\w+")
 
 SHARED = ("amounts.lua", "hours.lua", "segments.lua", "pace.lua")
 
@@ -20,7 +24,20 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    """The script NAME.lua, with the shared functions before it."""
-    folder = files(__name__)
-    text = "".join(folder.joinpath(file).read_text() for file in (*SHARED, f"{name}.lua"))
+    """The script NAME.lua, with the shared functions that it needs before it: Redis makes each of them in every run."""
+    own = files(__name__).joinpath(f"{name}.lua").read_text()
+    needed, definitions, words = set[str](), _definitions(), set(_WORD.findall(own))
+    while missing := (words & definitions.keys()) - needed:
+        needed |= missing
+        words = {word for each in missing for word in _WORD.findall(definitions[each])}
+    text = "".join([definition for each, definition in definitions.items() if each in needed]) + own
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@cache
+def _definitions() -> dict[str, str]:
+    """Returns the shared definitions by name, in their order; each begins a line."""
+    shared = "".join(files(__name__).joinpath(file).read_text() for file in SHARED)
+    begins = [(match[1], match.start()) for match in _DEFINITION.finditer(shared)]
+    ends = [start for _, start in begins[1:]] + [len(shared)]
+    return {each: shared[start:end] for (each, start), end in zip(begins, ends, strict=True)}

@@ -1,15 +1,24 @@
--- Reduces an ended pod's reports to the time of the last one and their GPU time. The rest is never read again, and ended
--- pods may stay on the API server for any time.
+-- Reduces ended pods' reports to the time of the last one and their GPU time. The rest is never read again, and ended pods
+-- may stay on the API server for any time.
 --
--- KEYS  report
--- ARGV  seconds to keep it
-local kept = redis.call('HMGET', KEYS[1], 'at', 'used')
-redis.call('DEL', KEYS[1])
-if kept[1] then
-  redis.call('HSET', KEYS[1], 'at', kept[1])
-  if kept[2] then
-    redis.call('HSET', KEYS[1], 'used', kept[2])
+-- KEYS  reports
+-- ARGV  seconds to keep them
+-- Returns for each key 1, or the error of that key: one stops no other.
+local answers = {}
+for index, key in ipairs(KEYS) do
+  local kept = redis.pcall('HMGET', key, 'at', 'used')
+  if not kept.err and redis.call('HLEN', key) > (kept[1] and 1 or 0) + (kept[2] and 1 or 0) then
+    redis.call('DEL', key)
+    if kept[1] then
+      redis.call('HSET', key, 'at', kept[1])
+    end
+    if kept[1] and kept[2] then
+      redis.call('HSET', key, 'used', kept[2])
+    end
   end
-  redis.call('EXPIRE', KEYS[1], ARGV[1])
+  if not kept.err then
+    redis.call('EXPIRE', key, ARGV[1])
+  end
+  answers[index] = kept.err and kept or 1
 end
-return 1
+return answers

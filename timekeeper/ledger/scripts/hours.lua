@@ -73,11 +73,15 @@ local function take_cuts(rows, item, posted)
     local later = until_when and (#cut.instant > #until_when
       or (#cut.instant == #until_when and cut.instant > until_when))
     if from_the_first or later or index == #item.cuts then
-      if cut.figures[4] == '-' then
-        cut.figures[4] = taken[4]
+      local figures = cut.figures
+      if figures[4] == '-' then
+        figures[4] = taken[4]
       end
-      add_to_row(rows, cut.hour .. ' ' .. item.dimensions, taken, cut.figures)
-      taken = cut.figures
+      -- The last point of a session that is finalized adds nothing to its hour, which may be packed by now.
+      if figures[1] ~= taken[1] or figures[2] ~= taken[2] or figures[3] ~= taken[3] or figures[4] ~= taken[4] then
+        add_to_row(rows, cut.hour .. ' ' .. item.dimensions, taken, figures)
+      end
+      taken = figures
     end
   end
   return ' ' .. last.instant .. ' ' .. taken[2] .. ' ' .. taken[3] .. ' ' .. taken[4]

@@ -1,30 +1,38 @@
--- Closes a session's time up to an instant, and reads the terms and the state of its reports. Marks only rise.
+-- Closes sessions' time up to an instant each, and reads the limits and the state of their reports. Marks only rise.
 --
--- KEYS  report
--- ARGV  the instant before which reports add nothing any more, the one before which reports are not read any more, the
---       phases of the periods to come, seconds to keep the report
--- Returns terms and state (empty for none); nothing where there are no terms.
-local known = redis.call('HMGET', KEYS[1], 'terms', 'state', 'closed', 'settled', 'phase')
-if not known[1] then
-  return false
-end
+-- KEYS  reports
+-- ARGV  seconds to keep the reports, then for each key the instant before which reports add nothing any more, the one
+--       before which reports are not read any more, and the phases of the periods to come
+-- Returns for each key limits and state (empty for none), nothing where there are no limits, or the error of that key:
+-- one stops no other.
 local function later(given, held)
   return not held or string.find(held, '%D') or #given > #held or (#given == #held and given > held)
 end
-local changed = {}
-for place, name in ipairs({'closed', 'settled'}) do
-  if ARGV[place] ~= '0' and later(ARGV[place], known[place + 2]) then
-    changed[#changed + 1] = name
-    changed[#changed + 1] = ARGV[place]
+
+local answers = {}
+for index, key in ipairs(KEYS) do
+  local known, answer = redis.pcall('HMGET', key, 'terms', 'state', 'closed', 'settled', 'phase'), false
+  if known.err then
+    answer = known
+  elseif known[1] then
+    local closed, settled, phases = unpack(ARGV, 3 * index - 1, 3 * index + 1)
+    local changed = {}
+    if closed ~= '0' and later(closed, known[3]) then
+      changed[1], changed[2] = 'closed', closed
+    end
+    if settled ~= '0' and later(settled, known[4]) then
+      changed[#changed + 1], changed[#changed + 2] = 'settled', settled
+    end
+    if phases ~= known[5] then
+      changed[#changed + 1], changed[#changed + 2] = 'phase', phases
+    end
+    if #changed > 0 then
+      write_though_full(key)
+      redis.call('HSET', key, unpack(changed))
+      redis.call('EXPIRE', key, ARGV[1])
+    end
+    answer = {known[1], known[2] or ''}
   end
+  answers[index] = answer
 end
-if ARGV[3] ~= known[5] then
-  changed[#changed + 1] = 'phase'
-  changed[#changed + 1] = ARGV[3]
-end
-if #changed > 0 then
-  write_though_full(KEYS[1])
-  redis.call('HSET', KEYS[1], unpack(changed))
-  redis.call('EXPIRE', KEYS[1], ARGV[4])
-end
-return {known[1], known[2] or ''}
+return answers

@@ -1,41 +1,26 @@
--- Reads the use of an account in a window, and its open sessions with their amounts, at one moment. Pieces that would take
--- too long are named instead of read: the caller reads them one by one, and runs the script again if they have changed.
+-- Reads the use of accounts in a window, and their open sessions with their amounts, each account at one moment. Pieces that
+-- would take too long are named instead of read: the caller reads them one by one, and runs the script again if they have
+-- changed.
 --
--- KEYS  head, what the keys of hours begin with, folded, sessions, what the keys of amounts begin with (the period's
---       start follows)
--- ARGV  what the caller knows of the past or nothing, the hour before which it then needs no rows, the first hour of the
---       window, the hour after its last one, whether nodes, owners, users or labels are asked for (1 or 0), whether one
---       sum of the window will do (1 or 0), the most rows to read (the last hour is read whole), the most bytes of packed
---       rows (the last value is read whole), the most sessions
--- Returns when its sessions were last settled; the starts of the latest period and of the one before; the past; whether
--- the caller knows that; hours, each followed by its fields and values; packed values, without sections
--- that were not asked for; for each open session that may have added something its record and what stands of it in the
--- two periods; then the stamp of this moment (version, folds), the hours that were not read, each followed by its
--- revision, the names of packed values that were not read, and whether sessions were not read.
--- Returns nothing where the account has no period.
-local head, hours, folded, sessions, amounts = unpack(KEYS)
-local settled, latest, previous, past, version, folds =
-  unpack(redis.call('HMGET', head, 'settled', 'period', 'previous', 'past', 'version', 'folds'), 1, 6)
-if not latest then
-  return false
-end
-local converting = redis.error_reply('FORMAT the use of this account is being converted: ask again in a minute')
-if redis.call('EXISTS', hours) == 1 then
-  return converting
-end
-past = past or '-'
-local known = ARGV[1] == past
-local first, finish = tonumber(ARGV[3]), tonumber(ARGV[4])
-if known then
-  first = math.max(first, tonumber(ARGV[2]))
-end
-local details, one_sum = ARGV[5] == '1', ARGV[6] == '1'
-local most_rows, most_bytes, most_sessions = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-
-local rows, unread_hours = read_hours(hours, first, finish, most_rows, details and key_of_rows or key_of_sums)
+-- KEYS  for each account head, what the keys of hours begin with, folded, sessions, what the keys of amounts begin with
+--       (the period's start follows)
+-- ARGV  the hour before which the caller needs no rows of an account whose past it knows, the first hour of the window, the
+--       hour after its last one, whether nodes, owners, users or labels are asked for (1 or 0), whether one sum of the
+--       window will do (1 or 0), of each account the most rows to read (the last hour is read whole), the most bytes of
+--       packed rows (the last value is read whole) and the most sessions; then for each account what the caller knows of
+--       its past, or nothing
+-- Returns for each account nothing where it has no period; otherwise when its sessions were last settled; the starts of the
+-- latest period and of the one before; the past; whether the caller knows that; hours, each followed by its fields and
+-- values; packed values, without sections that were not asked for; for each open session that may have added something its
+-- record and what stands of it in the two periods; then the stamp of this moment (version, folds), the hours that were not
+-- read, each followed by its revision, the names of packed values that were not read, and whether sessions were not read.
+local window_first, finish = tonumber(ARGV[2]), tonumber(ARGV[3])
+local details, one_sum = ARGV[4] == '1', ARGV[5] == '1'
+local most_rows, most_bytes, most_sessions = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local CONVERTING = redis.error_reply('FORMAT the use of this account is being converted: ask again in a minute')
 
 -- The sections that the caller reads of a packed value of the hours from `from` up to `to` (domain/usage_folding.py).
-local function sections(value, from, to)
+local function sections(value, from, to, first)
   local HEAD, SECTIONED, NOTHING = 10, 2, '\0\0\0\0'
   if string.byte(value, 1) ~= SECTIONED or #value < HEAD then
     return value
@@ -52,45 +37,90 @@ local function sections(value, from, to)
   return details and value or string.sub(value, 1, HEAD + plain)
 end
 
-local packed, unread_parts, bytes = {}, {}, 0
-for _, name in ipairs(redis.call('HKEYS', folded)) do
-  local from, to = string.match(name, '^[hd] (%d+) (%d+)$')
-  if not from then
-    return converting
-  end
-  from, to = tonumber(from), tonumber(to)
-  if to > first and from < finish then
-    if bytes < most_bytes then
-      packed[#packed + 1] = sections(redis.call('HGET', folded, name), from, to)
-      bytes = bytes + #packed[#packed]
-    else
-      unread_parts[#unread_parts + 1] = name
-    end
-  end
-end
-
 local window_end = string.format('%.0f', finish * 3600000000000)
 local function after_the_window(instant)
   return instant and (#instant > #window_end or (#instant == #window_end and instant >= window_end))
 end
 
--- Whether the latest period alone can have hours in the window: then what a session left in the one before says nothing.
-previous = previous or ''
-local one_period = previous == '' or tonumber(ARGV[3]) * 3600000000000 >= tonumber(latest)
-
-local open, too_many = {}, redis.call('HLEN', sessions) > most_sessions
-if not too_many then
-  local records = redis.call('HGETALL', sessions)
-  for position = 1, #records, 2 do
-    local uid, record = records[position], records[position + 1]
-    local amount = redis.call('HGET', amounts .. latest, uid)
-    local posted_until = amount and string.match(amount, '^%d+ %d+ %d+ %d+ %a (%d+)')
-    local later = after_the_window(string.match(record, '"start":(%d+)'))
-    if not later and not (one_period and after_the_window(posted_until)) then
-      open[#open + 1], open[#open + 2] = record, amount
-      open[#open + 1] = not one_period and redis.call('HGET', amounts .. previous, uid) or false
+-- What stands of open sessions in a period, in their order; nothing of any where there is no such period.
+local function amounts_in(amounts, period, uids)
+  local found = {}
+  for first = 1, period ~= '' and #uids or 0, 1000 do
+    local texts = redis.call('HMGET', amounts .. period, unpack(uids, first, math.min(first + 999, #uids)))
+    for place, text in ipairs(texts) do
+      found[first + place - 1] = text
     end
   end
+  return found
 end
-return {settled, {latest, previous}, past, known and 1 or 0, rows, packed, open,
-  {version or '0', folds or '0'}, unread_hours, unread_parts, too_many and 1 or 0}
+
+-- The use of one account; nothing where it has no period, and an error where it cannot be read yet.
+local function use_of(head, hours, folded, sessions, amounts, past_known)
+  local settled, latest, previous, past, version, folds =
+    unpack(redis.call('HMGET', head, 'settled', 'period', 'previous', 'past', 'version', 'folds'), 1, 6)
+  if not latest then
+    return false
+  end
+  if redis.call('EXISTS', hours) == 1 then
+    return nil, CONVERTING
+  end
+  past = past or '-'
+  local known = past_known == past
+  local first = window_first
+  if known then
+    first = math.max(first, tonumber(ARGV[1]))
+  end
+
+  local rows, unread_hours = read_hours(hours, first, finish, most_rows, details and key_of_rows or key_of_sums)
+
+  local packed, unread_parts, bytes = {}, {}, 0
+  for _, name in ipairs(redis.call('HKEYS', folded)) do
+    local from, to = string.match(name, '^[hd] (%d+) (%d+)$')
+    if not from then
+      return nil, CONVERTING
+    end
+    from, to = tonumber(from), tonumber(to)
+    if to > first and from < finish then
+      if bytes < most_bytes then
+        packed[#packed + 1] = sections(redis.call('HGET', folded, name), from, to, first)
+        bytes = bytes + #packed[#packed]
+      else
+        unread_parts[#unread_parts + 1] = name
+      end
+    end
+  end
+
+  -- Whether the latest period alone can have hours in the window: then what a session left in the one before says nothing.
+  previous = previous or ''
+  local one_period = previous == '' or window_first * 3600000000000 >= tonumber(latest)
+
+  local open, too_many = {}, redis.call('HLEN', sessions) > most_sessions
+  if not too_many then
+    local records, uids = redis.call('HGETALL', sessions), {}
+    for position = 1, #records, 2 do
+      uids[#uids + 1] = records[position]
+    end
+    local present, before = amounts_in(amounts, latest, uids), amounts_in(amounts, one_period and '' or previous, uids)
+    for place = 1, #uids do
+      local record, amount = records[2 * place], present[place]
+      local posted_until = one_period and amount and string.match(amount, '^%d+ %d+ %d+ %d+ %a (%d+)')
+      local later = after_the_window(string.match(record, '"start":(%d+)'))
+      if not later and not after_the_window(posted_until) then
+        open[#open + 1], open[#open + 2], open[#open + 3] = record, amount, before[place] or false
+      end
+    end
+  end
+  return {settled, {latest, previous}, past, known and 1 or 0, rows, packed, open,
+    {version or '0', folds or '0'}, unread_hours, unread_parts, too_many and 1 or 0}
+end
+
+local answers = {}
+for place = 1, #KEYS / 5 do
+  local found, refused = use_of(KEYS[5 * place - 4], KEYS[5 * place - 3], KEYS[5 * place - 2], KEYS[5 * place - 1],
+    KEYS[5 * place], ARGV[8 + place])
+  if refused then
+    return refused
+  end
+  answers[place] = found
+end
+return answers

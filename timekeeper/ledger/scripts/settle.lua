@@ -44,7 +44,7 @@ while position <= #ARGV do
   end
   local item = {uid = uid, amount = amount, action = action, high = high, low = low}
   position = position + 3
-  if LONG[item.action] then
+  if LONG[action] then
     item.kind, item.namespace, item.pod = ARGV[position], ARGV[position + 1], ARGV[position + 2]
     item.note, item.record = ARGV[position + 3], ARGV[position + 4]
     item.dimensions, item.cuts = ARGV[position + 5], read_cuts(ARGV[position + 6])

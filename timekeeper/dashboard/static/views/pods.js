@@ -1,7 +1,7 @@
 /** The pods that cost the most in their budgets' present periods. */
 
 import { element } from "../lib/dom.js";
-import { hours, moment, number, span } from "../lib/format.js";
+import { hours, moment, number, percent, span } from "../lib/format.js";
 import { Panel } from "./panel.js";
 
 /** How many are shown. */
@@ -28,11 +28,18 @@ export class PodsView {
   }
 }
 
+/** What stands in place of reports: how busy another monitor says the GPUs are, if one does. */
+function unreported({ presentUse }, now) {
+  if (presentUse === null) return element("span", { class: "faint" }, "not reported");
+  const source = `by Prometheus, ${span(now - Date.parse(presentUse.at))} ago; advisory, and no part of any bill`;
+  return element("span", { class: "faint", title: source }, `not reported; ${percent(presentUse.percent, 100)} busy now`);
+}
+
 function line(session, now) {
   return element("tr", {},
     element("th", { scope: "row" }, session.pod, element("small", {}, `${session.namespace} · ${session.node}`)),
     element("td", {}, number(session.rate.gpus)),
     element("td", {}, hours(session.amount)),
-    element("td", {}, session.used === null ? element("span", { class: "faint" }, "not reported") : hours(session.used)),
+    element("td", {}, session.used === null ? unreported(session, now) : hours(session.used)),
     element("td", { title: `since ${moment(session.start)}` }, span(now - Date.parse(session.start))));
 }

@@ -1,6 +1,6 @@
 """Computes a session's settlement from what the store acknowledged and from the facts of its pod and reports.
 
-`settle` is a pure function: the caller adopts `Settlement.following` only once the store has taken all items.
+`compute_settlement` is a pure function. The caller adopts `Settlement.following` once the store has taken all items.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from timekeeper.controller.state.accounts import Account
-from timekeeper.controller.state.sessions import Acknowledged, Key, Posted, RecordedUse, first_known, posting, with_use
+from timekeeper.controller.state.sessions import (
+    Acknowledged,
+    AcknowledgedAmount,
+    Key,
+    RecordedUse,
+    first_known,
+    is_kept,
+    posting,
+    with_use,
+)
 from timekeeper.domain.attribution import Attribution
 from timekeeper.domain.charges import (
     Assignments,
@@ -39,17 +48,24 @@ POST_EVERY = HOUR
 """The longest time between two ledger entries of a running session, in nanoseconds."""
 
 
+def is_entry_due(posted_at: int, until: int) -> bool:
+    """Whether a running session is due a ledger entry: its last one is old, or by a clock that was ahead."""
+    return not posted_at <= until < posted_at + POST_EVERY
+
+
 class Facts(NamedTuple):
     """A session as its pod and its reports show it now.
 
     Attributes:
         session: the session.
-        pod_gone: whether its pod is deleted from the API server.
+        surely_past: the instant up to which time has certainly passed. Periods that end later are not final.
+        pod_deleted: whether its pod is deleted from the API server.
         reports: its reports; None where they were not read, or where the store has none.
     """
 
     session: Session
-    pod_gone: bool = False
+    surely_past: int
+    pod_deleted: bool = False
     reports: SessionReports | None = None
 
     @property
@@ -66,7 +82,7 @@ class Settlement(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """The arguments of `settle`, which its parts share."""
+    """The arguments of `compute_settlement`, which its parts share."""
 
     acknowledged: Acknowledged
     facts: Facts
@@ -82,19 +98,19 @@ class _Inputs(NamedTuple):
 def amount_going_on(
     acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
 ) -> tuple[Key, int] | None:
-    """Returns the new amount of a session that continues at its rate, as most do; None for any other session.
+    """Returns the new amount of a session of which only time has changed, as of most; None for any other session.
 
-    `settle` would write that amount and nothing else. A session that is due a ledger entry gets None. To be used only
-    where reservations are billed.
+    The session's settlement would write that amount and nothing else. A session that is due a ledger entry gets None.
+    To be used only where reservations are billed.
     """
     periods, settled_until, recorded, _, open_under, posted_at, posted_rate, _, also_open, _ = acknowledged
     rates = session.tariff
     if recorded is not session or session.end is not None or len(payers) != 1 or len(rates) != 1 or len(periods) != 1:
         return None
-    ((key, posted),) = periods.items()
+    ((key, acknowledged_amount),) = periods.items()
     account, start = key
     rate, begun = rates[0][1], session.start
-    if rate != posted_rate or until - posted_at >= POST_EVERY or until < settled_until or posted.finalized:
+    if rate != posted_rate or is_entry_due(posted_at, until) or until < settled_until or acknowledged_amount.finalized:
         return None
     if account != open_under or account != payers[0][1] or also_open:
         return None
@@ -109,11 +125,11 @@ def amount_going_on(
 def with_amount(acknowledged: Acknowledged, key: Key, amount: int) -> Acknowledged:
     """Returns the acknowledged session after the store took a new amount in its one present period."""
     _, settled_until, session, use, open_under, posted_at, posted_rate, closed, *_ = acknowledged
-    periods = {key: Posted(amount, acknowledged.periods[key].last_point)}
+    periods = {key: AcknowledgedAmount(amount, acknowledged.periods[key].last_point)}
     return Acknowledged(periods, settled_until, session, use, open_under, posted_at, posted_rate, closed)
 
 
-def settle(
+def compute_settlement(
     acknowledged: Acknowledged,
     facts: Facts,
     payers: Assignments,
@@ -131,6 +147,7 @@ def settle(
         until: nanoseconds since 1970; the session's end where it has ended.
         bill: whether reservations, usage or the larger of both is billed.
     """
+    until = _computable_until(acknowledged, facts, until)
     present = _present(payers, accounts, until)
     current, end = present or (None, 0)
     inputs = _Inputs(acknowledged, facts, payers, accounts, until, current)
@@ -144,8 +161,9 @@ def settle(
         # The end changes nothing in final periods before its own, and their older reports are not kept.
         ended_in = session_segments[-1].account, session_segments[-1].period
         reserved = {key: amount for key, amount in reserved.items() if key in acknowledged.periods or key == ended_in}
-    course = _course(inputs, session_segments, shortened=shortened)
-    use = _known_use(inputs, course, bill)
+    course = _course(inputs, session_segments)
+    # Before what is recorded nothing can be computed again: the session goes on once it is past that.
+    use = _bounded(inputs, course) if shortened and not session_segments else _known_use(inputs, course, bill)
     due = _amounts_due(inputs, bill, use, reserved, session_segments) if bill is not Bill.RESERVED else reserved
     last = max(due, key=lambda key: key[1], default=current)
     if facts.session.end is None or current in due:
@@ -158,26 +176,38 @@ def settle(
     totals = _totals(inputs, taken_back, due, last)
     if len(totals) > 1:
         # The store must hold the record of the end before it forgets the session: see `_finalized`.
-        inputs = inputs._replace(facts=facts._replace(pod_gone=False))
+        inputs = inputs._replace(facts=facts._replace(pod_deleted=False))
     others = {*acknowledged.periods, *totals} - {current}
     inputs = inputs._replace(ends={**_ends(accounts, others), **({} if current is None else {current: end})})
     items = _items(inputs, totals, last, use, session_segments)
     return Settlement(items, _following(inputs, items, _recorded(use)))
 
 
-def with_taken(acknowledged: Acknowledged, settlement: Settlement, taken: Collection[Key]) -> Acknowledged:
+def _computable_until(acknowledged: Acknowledged, facts: Facts, until: int) -> int:
+    """Returns the instant up to which a session is charged, at the earliest that from which it can be computed again.
+
+    A session on a silent node is charged up to its last sign of life, and goes on once the node is heard. The store
+    keeps the totals of its reports from the last final periods on. What it cost in earlier ones stays until its end is
+    known, since no later settlement could charge it again. An instant that a clock was ahead of is not such a period.
+    """
+    if facts.session.end is not None:
+        return until
+    return max(until, min(first_known(acknowledged.use), facts.surely_past))
+
+
+def with_stored_amounts(acknowledged: Acknowledged, settlement: Settlement, stored: Collection[Key]) -> Acknowledged:
     """Returns the acknowledged session after the store took a settlement's amounts in some of its periods.
 
     Args:
         acknowledged: the session as the store held it before.
         settlement: the settlement that was sent.
-        taken: the periods in which the store took the amount.
+        stored: the periods in which the store took the amount.
     """
-    items = {key: item for key, item in settlement.items.items() if key in taken}
-    posted = {key: _posted(acknowledged, key, item) for key, item in items.items()}
+    items = {key: item for key, item in settlement.items.items() if key in stored}
+    amounts_taken = {key: _acknowledged_amount(acknowledged, key, item) for key, item in items.items()}
     opened = {account for (account, _), item in items.items() if item.action is LedgerAction.OPEN}
     also_open = acknowledged.also_open | (opened - {acknowledged.open_under})
-    return acknowledged._replace(periods={**acknowledged.periods, **posted}, also_open=also_open)
+    return acknowledged._replace(periods={**acknowledged.periods, **amounts_taken}, also_open=also_open)
 
 
 def _finalized(inputs: _Inputs) -> Settlement:
@@ -197,9 +227,10 @@ def _finalized(inputs: _Inputs) -> Settlement:
 
 
 def _is_shortened(inputs: _Inputs, bill: Bill) -> bool:
-    """Whether periods that were final are computed again, since the session ended before they did.
+    """Whether the session ended earlier than the store assumes, so that final periods are computed again.
 
-    What was reported after an end counts at the end, also where that is the very end of a period that was final.
+    Use that was reported after the session's end counts at the end, even if the end coincides with that of a final
+    period.
     """
     until, settled_until, facts = inputs.until, inputs.acknowledged.settled_until, inputs.facts
     by_reports = bill is not Bill.RESERVED and facts.session.end is not None and facts.samples != ()
@@ -214,7 +245,7 @@ def _session_segments(inputs: _Inputs, final: int) -> list[Segment]:
     return segments(inputs.payers, periods.__getitem__, start, inputs.until)
 
 
-def _course(inputs: _Inputs, session_segments: Sequence[Segment], *, shortened: bool) -> Course:
+def _course(inputs: _Inputs, session_segments: Sequence[Segment]) -> Course:
     """Returns the session's segments; a period that begins at the very instant of settlement adds an empty segment."""
     session, until, current = inputs.facts.session, inputs.until, inputs.current
     begun = []
@@ -222,7 +253,7 @@ def _course(inputs: _Inputs, session_segments: Sequence[Segment], *, shortened: 
         last = session_segments[-1] if session_segments else None
         if last is None or (last.account, last.period) != current:
             begun = [Segment(*current, until, until)]
-    return Course(session.start, (*session_segments, *begun), shortened or session.end is not None)
+    return Course(session.start, (*session_segments, *begun))
 
 
 def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
@@ -234,18 +265,18 @@ def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
     if bill is Bill.RESERVED or inputs.facts.reports is None or (not samples and known.total is None):
         return use
     if not known.billed:
-        # The first report: the session may turn out to have ended in the period before the present one.
+        # With the first report the period before the present one is kept, too: the session may have ended in it.
         past = [span for span in _session_segments(inputs, 0) if span not in course.segments]
         course = replace(course, segments=(*past[-1:], *course.segments))
     present = _total(inputs).money
     total = max(present, known.total or 0)
 
     def money_before(instant: int) -> int:
-        # Where the store has lost the reports, the record's total is all from before this instant.
+        # Where the store has lost the reports, the recorded total counts as used before this instant.
         return _before(samples, instant).money if present == total else total
 
     missing = _total(inputs).missing
-    whole = inputs.facts.reports.terms.whole
+    whole = inputs.facts.reports.limits.whole
     pair = (missing, whole) if samples and missing else (0, 0) if samples else known.missing
     return use._replace(billed=extended(known.billed, course, money_before), total=total, missing=pair)
 
@@ -255,7 +286,7 @@ def _bounded(inputs: _Inputs, course: Course) -> RecordedUse:
     use, reports = inputs.acknowledged.use, inputs.facts.reports
     if reports is None or use == RecordedUse():
         return use
-    terms, until = reports.terms, inputs.until
+    limits, until = reports.limits, inputs.until
     starts = {(span.account, span.period): span.start for span in course.segments}
 
     def within(bases: Bases, most: Callable[[int], int]) -> Bases:
@@ -263,9 +294,9 @@ def _bounded(inputs: _Inputs, course: Course) -> RecordedUse:
             (account, period, min(base, most(starts.get((account, period), until)))) for account, period, base in bases
         )
 
-    total = None if use.total is None else min(use.total, terms.most_money(until))
+    total = None if use.total is None else min(use.total, limits.most_money(until))
     return use._replace(
-        billed=within(use.billed, terms.most_money), reported=within(use.reported, terms.most_gpu), total=total
+        billed=within(use.billed, limits.most_money), reported=within(use.reported, limits.most_gpu), total=total
     )
 
 
@@ -281,7 +312,7 @@ def _total(inputs: _Inputs) -> Sample:
         return samples[-1]
     reports = inputs.facts.reports
     # A clock that is ahead may have stamped a report later than now; it does not count yet.
-    none = Sample(0, 0, 0, 0 if reports is None else reports.terms.whole)
+    none = Sample(0, 0, 0, 0 if reports is None else reports.limits.whole)
     return sample_before(samples, inputs.until + 1) or none
 
 
@@ -303,20 +334,20 @@ def _amounts_due(
         return dict(reserved)
     if reports is None:
         stored = {key: known[key].amount for key in reserved if key in known}
-        # The store holds the end, and so an amount, though not one that can be read.
+        # The store holds the session's end, so it holds an amount that cannot be read: nothing replaces it.
         return stored if inputs.acknowledged.ended_under else {**reserved, **stored}
-    terms, found = reports.terms, parts(use.billed, use.total)
+    limits, found = reports.limits, parts(use.billed, use.total)
     due = {}
     for key, amount in reserved.items():
         if key in found:
             missing = _missing(inputs, key, session_segments)
             # Devices that no report names are billed at their share of the reservation.
-            used = found[key] + (amount * missing // terms.whole if terms.whole else 0)
-            ceiling = amount * terms.most // terms.rate if terms.rate else amount
+            used = found[key] + (amount * missing // limits.whole if limits.whole else 0)
+            ceiling = amount * limits.most // limits.rate if limits.rate else amount
             if not inputs.facts.samples and key in known:
-                # The record may be older than the last bill that the lost reports had made.
+                # Lost reports lower no bill: the record may be older than the last bill that they led to.
                 used = max(used, known[key].amount)
-            due[key] = amount if missing and missing == terms.whole else billed(bill, amount, used, ceiling)
+            due[key] = amount if missing and missing == limits.whole else billed(bill, amount, used, ceiling)
         elif key in known:
             due[key] = known[key].amount
     return due
@@ -329,7 +360,7 @@ def _missing(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
     if not samples or reports is None or end is None:
         return _total(inputs).missing if samples else inputs.acknowledged.use.missing[0]
     found = sample_before(samples, end)
-    return reports.terms.whole if found is None else found.missing
+    return reports.limits.whole if found is None else found.missing
 
 
 def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int | None:
@@ -369,7 +400,8 @@ def _totals(inputs: _Inputs, taken_back: Mapping[Key, int], due: Mapping[Key, in
     open_under, ended = inputs.acknowledged.open_under, inputs.facts.session.end is not None
     if last is not None and (last[0] == open_under or not ended or due):
         totals.setdefault(last, 0)
-    for account in inputs.acknowledged.also_open - {open_under}:
+    # The session leaves each account that has a record of it, also one in which it has no amount.
+    for account in (inputs.acknowledged.also_open | {open_under}) - {""}:
         present = inputs.accounts[account].period_at(inputs.until)
         if present is not None and all(name != account for name, _ in totals):
             totals[account, present.start] = 0
@@ -388,7 +420,7 @@ def _items(
         known = acknowledged.periods.get(key)
         changed = known is not None and known.amount != amount
         action, kind = _action(inputs, key, last, stale=stale, changed=changed)
-        if action is LedgerAction.HOLD and known is not None and not changed:
+        if known is not None and not changed and (action is LedgerAction.HOLD or _is_posted(inputs, key, known, last)):
             continue
         found: Sequence[HourlyPoint] = ()
         if action not in {LedgerAction.HOLD, LedgerAction.OPEN}:
@@ -404,16 +436,23 @@ def _items(
     return items
 
 
-def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]) -> dict[Key, int]:
-    """Returns the GPU time of each period by the reports, and no less than its hourly points already hold.
+def _is_posted(inputs: _Inputs, key: Key, known: AcknowledgedAmount, last: Key | None) -> bool:
+    """Whether the ledger holds all of a running session in a period that the session has left for another one."""
+    point, left = known.last_point, key != last and key[0] == inputs.acknowledged.open_under
+    posted = point is not None and point.until >= inputs.ends[key] > 0 and point.billed == known.amount
+    return inputs.facts.session.end is None and left and posted
 
-    Periods by whose end no report had come are left out.
+
+def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]) -> dict[Key, int]:
+    """Returns the reported GPU time of each period, and at least what its hourly points already contain.
+
+    A period is left out if no report was received before the session left it.
     """
     samples = inputs.facts.samples
     if not samples:
         return {}
     known = inputs.acknowledged.periods
-    taken = {key: posted.last_point.used or 0 for key, posted in known.items() if posted.last_point is not None}
+    taken = {key: each.last_point.used or 0 for key, each in known.items() if each.last_point is not None}
     found = parts(use.reported, _total(inputs).gpu)
     return {
         key: max(amount, taken.get(key, 0))
@@ -427,7 +466,7 @@ def marks(
 ) -> tuple[int, int]:
     """Returns the start of a session's present segment, and the instant since which its reports' totals are needed.
 
-    Later reports change nothing before the first.
+    Use before the start of the segment is fixed: a report that arrives later does not change it.
     """
     present = _present(payers, accounts, until)
     since = max((since for since, _ in payers if since <= until), default=0)
@@ -438,15 +477,27 @@ def marks(
 def _totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
     """Returns the instant since which later settlements need the totals of a session's reports.
 
-    Each period that is not final needs them since its last hourly point, as its amount may have been refused. Periods
-    of an account that the session has left need none: the record under the present account holds the totals.
+    A period that is not final needs the totals since its last hourly point, because the store may have refused a later
+    amount. Periods of a former payer need none: the record under the present account holds their totals.
     """
     starts = [start for _, start in acknowledged.periods]
     if starts and min(starts) > max(acknowledged.settled_until, session.start):
         return acknowledged.settled_until  # an earlier period's amount could not be read
     under = acknowledged.open_under
-    points = [posted.last_point for (account, _), posted in acknowledged.periods.items() if under in {"", account}]
-    return min((0 if point is None else point.until for point in points), default=0)
+    periods = acknowledged.periods.items()
+    return min(
+        (_posted_until(start, amount) for (account, start), amount in periods if under in {"", account}), default=0
+    )
+
+
+def _posted_until(start: int, amount: AcknowledgedAmount) -> int:
+    """Returns the instant up to which a period's hourly points hold a session; 0 without any.
+
+    The point of a session that has no time in the period yet is a nanosecond after the period's start (see `_points`).
+    """
+    if amount.last_point is None:
+        return 0
+    return start if amount.last_point.until == start + 1 else amount.last_point.until
 
 
 def _present(payers: Assignments, accounts: Mapping[str, Account], until: int) -> tuple[Key, int] | None:
@@ -461,21 +512,41 @@ def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool, changed
     kind = Kind.PERIOD if inputs.ends[key] <= until else Kind.MOVE
     if session.end is not None:
         ending = LedgerAction.CLOSE if key == last else LedgerAction.MOVE
-        return (LedgerAction.FINALIZE if inputs.facts.pod_gone else ending), (Kind.CLOSE if key == last else kind)
+        return (LedgerAction.FINALIZE if inputs.facts.pod_deleted else ending), (Kind.CLOSE if key == last else kind)
     if key != last:
-        # No later settlement posts this period, so the ledger gets its entry now.
-        under = key[0] == acknowledged.open_under or key[0] in acknowledged.also_open
-        # A late report may change the amount of a period that was left: its hours are posted anew.
-        left = LedgerAction.MOVE if under or changed or key not in acknowledged.periods else LedgerAction.HOLD
-        goes_on = not under or last is None or last[0] == key[0]
-        return (LedgerAction.POST if kind is Kind.PERIOD and goes_on else left), kind
+        return _leaving(acknowledged, key, last, over=kind is Kind.PERIOD, changed=changed), kind
     if key[0] != acknowledged.open_under:
         return LedgerAction.OPEN, kind
     if rate_now(session.tariff, until) != acknowledged.posted_rate:
         return LedgerAction.POST, Kind.RATE
-    if until - acknowledged.posted_at >= POST_EVERY:
+    if is_entry_due(acknowledged.posted_at, until) or _is_behind(inputs, key):
         return LedgerAction.POST, Kind.HOURLY
     return (LedgerAction.OPEN if stale else LedgerAction.HOLD), Kind.HOURLY
+
+
+def _is_behind(inputs: _Inputs, key: Key) -> bool:
+    """Whether a session on a silent node is not charged beyond a period that is over, and is due an entry of that.
+
+    Use that the ledger does not hold is looked up in an account's last two periods alone.
+    """
+    known = inputs.acknowledged.periods.get(key)
+    point = None if known is None else known.last_point
+    over = 0 < inputs.ends[key] <= inputs.facts.surely_past
+    return over and (point is None or point.until != max(inputs.until, key[1] + 1))
+
+
+def _leaving(acknowledged: Acknowledged, key: Key, last: Key | None, *, over: bool, changed: bool) -> LedgerAction:
+    """Returns the action in a period that a running session has left, or turns out not to have reached.
+
+    No later settlement posts this period, so the ledger gets its entry now.
+    """
+    under = key[0] == acknowledged.open_under or key[0] in acknowledged.also_open
+    # A late report may change the amount of a period that was left: its hours are posted anew.
+    if not (under or over or changed or key not in acknowledged.periods):
+        return LedgerAction.HOLD
+    # Where it goes on under this account, the account's record of it stays.
+    goes_on = (over and not under) or last is None or last[0] == key[0]
+    return LedgerAction.POST if goes_on else LedgerAction.MOVE
 
 
 def _points(inputs: _Inputs, key: Key, amount: int, session_segments: Sequence[Segment]) -> Sequence[HourlyPoint]:
@@ -506,7 +577,7 @@ def _item(
 def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> Acknowledged:
     """Returns the acknowledged session after the store took all of these items."""
     known, session, until = inputs.acknowledged, inputs.facts.session, inputs.until
-    periods = {**known.periods, **{key: _posted(known, key, item) for key, item in items.items()}}
+    periods = {**known.periods, **{key: _acknowledged_amount(known, key, item) for key, item in items.items()}}
     written = any(item.record for item in items.values())
     following = known._replace(
         periods=periods,
@@ -519,8 +590,9 @@ def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> 
     )
     if session.end is not None:
         return following._replace(settled_until=0, posted_at=0, posted_rate=0)
-    over = {inputs.ends[key] for key in periods if inputs.ends[key] <= until}
-    going_on = {key: found for key, found in periods.items() if inputs.ends[key] > until}
+    final = min(until, inputs.facts.surely_past)
+    over = {inputs.ends[key] for key in periods if inputs.ends[key] <= final}
+    going_on = {key: found for key, found in periods.items() if inputs.ends[key] > final and is_kept(key, found, until)}
     # A session that turns out to have ended, or a clock that was ahead, moves the settled instant back.
     before = known.settled_until if known.settled_until <= until else first_known(known.use)
     posted_at, posted_rate = posting(following.session or session, inputs.payers, going_on, following.open_under)
@@ -532,36 +604,36 @@ def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> 
     )
 
 
-def _open_under(known: str, items: Mapping[Key, Item]) -> str:
+def _open_under(before: str, items: Mapping[Key, Item]) -> str:
     """Returns the account under which the session is open after the store took these items; empty for none."""
     for (account, _), item in items.items():
         if item.action is LedgerAction.OPEN:
             return account
-    left = any(account == known and item.action in CLOSING for (account, _), item in items.items())
-    return "" if left else known
+    left = any(account == before and item.action in CLOSING for (account, _), item in items.items())
+    return "" if left else before
 
 
-def _ended_under(known: str, items: Mapping[Key, Item]) -> str:
+def _ended_under(before: str, items: Mapping[Key, Item]) -> str:
     """Returns the account that holds the record of the session's end after the store took these items."""
-    return next((account for (account, _), item in items.items() if item.action is LedgerAction.CLOSE), known)
+    return next((account for (account, _), item in items.items() if item.action is LedgerAction.CLOSE), before)
 
 
-def _also_open(known: Acknowledged, items: Mapping[Key, Item]) -> frozenset[str]:
+def _also_open(acknowledged: Acknowledged, items: Mapping[Key, Item]) -> frozenset[str]:
     """Returns the other accounts under which the session may still be open after the store took these items."""
-    if not known.also_open:
-        return known.also_open
-    return known.also_open - {
+    if not acknowledged.also_open:
+        return acknowledged.also_open
+    return acknowledged.also_open - {
         account for (account, _), item in items.items() if item.action in CLOSING or item.action is LedgerAction.OPEN
     }
 
 
-def _posted(known: Acknowledged, key: Key, item: Item) -> Posted:
-    before = known.periods.get(key)
+def _acknowledged_amount(acknowledged: Acknowledged, key: Key, item: Item) -> AcknowledgedAmount:
+    before = acknowledged.periods.get(key)
     last = before.last_point if before is not None else None
     if item.points:
         used = item.points[-1].used
         last = item.points[-1]._replace(used=last.used if used is None and last is not None else used)
-    return Posted(item.amount, last, item.action in {LedgerAction.FINALIZE_PERIOD, LedgerAction.FINALIZE})
+    return AcknowledgedAmount(item.amount, last, item.action in {LedgerAction.FINALIZE_PERIOD, LedgerAction.FINALIZE})
 
 
 def _ends(accounts: Mapping[str, Account], keys: Iterable[Key]) -> dict[Key, int]:

@@ -36,7 +36,10 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
     lost.
     """
     books = context.books
-    books.payers, books.conflicts = payers(books.budgets.budgets.values())
+    budgets = tuple(books.budgets.budgets.values())
+    if budgets != books.paying:
+        books.payers, books.conflicts = payers(budgets)
+        books.paying = budgets
     sessions = books.pods.sessions
     metered = sessions.namespaces() | books.pods.namespaces
     found = reassigned(books.assignments, books.payers, metered, now)
@@ -91,7 +94,7 @@ def _mark_reports(context: ReconcileContext, now: int, moved: set[str], ruled: s
         rule = (books.payers.get(namespace) or books.rules.template).period
         period = books.accounts[payer].period_at(now) if payer in books.accounts else None
         phases = phases_after(rule, boundary_after(rule, now) if period is None else period.end)
-        marks = Marks(now if namespace in moved else 0, 0, phases)
+        marks = Marks(context.surely_past(now) if namespace in moved else 0, 0, phases)
         running = [each for each in books.pods.sessions.of_namespaces([namespace]) if each.session.end is None]
         wanted += [(each.session.uid, marks) for each in running]
     if wanted:
@@ -195,7 +198,10 @@ def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None
 
 
 def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance | None:
-    """Returns the account's earliest due change: a credit to expire or a balance to carry over; None where none is."""
+    """Returns the account's earliest due change: a credit to expire or a balance to carry over; None where none is.
+
+    Where a clock was ahead, periods follow one that is not over: its balance is carried over, once more, at its end.
+    """
     if account.budget.allowance is None:
         return None
     latest = account.periods[-len(account.period_totals) :]
@@ -203,7 +209,7 @@ def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance
         if period.start not in account.period_totals:
             continue
         found = _expire(account, period, now, spent_by)
-        if found is None and following is not None and following.start in account.period_totals:
+        if found is None and following is not None and period.end <= now and following.start in account.period_totals:
             found = _carry(account, period, following, spent_by)
         if found is not None:
             return found
@@ -287,10 +293,11 @@ def _carry(account: Account, period: Period, following: Period, spent_by: SpentB
         return None
     allowance, rollover = terms = account.terms_before(following)
     own, period_credits = account.own_money(period, allowance), account.expiring(period)
-    left = {credit.name: credit for credit in carried(own, period_credits, period.end, spent)}
-    for name, known in account.expiring(following).items():
-        if name in period_credits and not known.expired:
-            left.setdefault(name, Credit(name, 0, known.expires))
+    there = account.expiring(following)
+    expired = {name for name, known in there.items() if known.expired}  # the store changes these no more
+    left = {each.name: each for each in carried(own, period_credits, period.end, spent) if each.name not in expired}
+    for name in sorted((there.keys() & period_credits.keys()) - expired):
+        left.setdefault(name, Credit(name, 0, there[name].expires))
     entries = [CreditEntry(credit, Kind.CARRY, f"left of {format_instant(period.start)}") for credit in left.values()]
     before = account.credits.get(period.start, {}).get(OWN)
     lasting = allowance + (before.amount if before is not None else 0)

@@ -9,17 +9,33 @@ from typing import NamedTuple
 import redis
 import structlog
 
-from timekeeper.controller.reconcile import settling
+from timekeeper.controller.reconcile.compute_settlement import (
+    Facts,
+    Settlement,
+    amount_going_on,
+    compute_settlement,
+    is_entry_due,
+    marks,
+    with_amount,
+    with_stored_amounts,
+)
 from timekeeper.controller.reconcile.context import ReconcileContext, is_general
-from timekeeper.controller.reconcile.periods import open_due_periods, phases_after
+from timekeeper.controller.reconcile.open_and_close_periods import open_due_periods, phases_after
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.sessions import Key, MeteredSession
 from timekeeper.domain.pricing import Bill
-from timekeeper.domain.reports import Marks, report_terms
+from timekeeper.domain.reports import Marks, report_limits
 from timekeeper.ledger import shared
 from timekeeper.ledger.client import StoreError
-from timekeeper.ledger.reports import SessionReports, close_and_read, write_terms
-from timekeeper.ledger.settlement import Item, LedgerAction, Revision, SettlementBatch, settle, settle_each
+from timekeeper.ledger.reports import SessionReports, close_and_read, end_reports, write_report_limits
+from timekeeper.ledger.settlement import (
+    Item,
+    LedgerAction,
+    Revision,
+    SettlementBatch,
+    write_each_settlement,
+    write_settlements,
+)
 from timekeeper.ledger.totals import PeriodTotals
 
 Refused = tuple[Key, str]
@@ -29,7 +45,7 @@ _log = structlog.get_logger()
 
 
 REMOVING = frozenset({LedgerAction.MOVE, LedgerAction.FINALIZE})
-"""Actions that remove a record of the session that a next leader may need; they are sent last."""
+"""Actions that remove a record of the session that a next leader may need; they are sent after its other items."""
 KEEPING = frozenset(LedgerAction) - REMOVING
 
 Grown = tuple[MeteredSession, Key, int]
@@ -40,7 +56,7 @@ class Prepared(NamedTuple):
     """A session, and the settlement that is to be written."""
 
     metered: MeteredSession
-    settlement: settling.Settlement
+    settlement: Settlement
 
 
 class Work(NamedTuple):
@@ -65,9 +81,9 @@ def settle_accounts(context: ReconcileContext, now: int, touched: set[str]) -> N
     namespaces = {metered.session.namespace for metered in concerned}
     open_due_periods(context, now, {account for namespace in namespaces for _, account in books.assignments[namespace]})
     done = _write(context, _prepare(context, now, concerned), now)
-    ended = [each.metered for each in done if _is_left(each.metered) and not _is_finalized(each.metered)]
-    if ended:
-        _write(context, _prepare(context, now, ended), now)
+    closed = [each.metered for each in done if _may_be_finalized(each.metered) and not _is_finalized(each.metered)]
+    if closed:
+        _write(context, _prepare(context, now, closed), now)
 
 
 def _write(context: ReconcileContext, work: Work, now: int) -> list[Prepared]:
@@ -77,12 +93,13 @@ def _write(context: ReconcileContext, work: Work, now: int) -> list[Prepared]:
     """
     refused = _send(context, work, now)
     done = [each for each in work.prepared if not _is_refused(each, refused)]
-    ends = [account for each in done if _ended(each) for account, _ in each.settlement.items]
+    ends = [account for each in done if _ends_session(each) for account, _ in each.settlement.items]
     if ends and not context.replicated("ends of sessions", ends):
-        done = [each for each in done if not _ended(each)]
-    write_report_terms(context, [each.metered for each in done if _opens(each)], now)
+        done = [each for each in done if not _ends_session(each)]
+    write_limits_of(context, [each.metered for each in done if _opens(each)], now)
     _write_index(context, done)
     _adopt(context, done, now)
+    _end_reports(context, done)  # until the end is adopted, another attempt needs the reports
     return done
 
 
@@ -103,25 +120,45 @@ def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> lis
 def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession]) -> Work:
     """Computes the settlements of sessions; reads the reports of the sessions that get a ledger entry."""
     books = context.books
-    bill = books.rules.bill
+    bill, past = books.rules.bill, context.surely_past(now)
 
     def settled(metered: MeteredSession, until: int, reports: SessionReports | None) -> Prepared:
-        facts = settling.Facts(metered.session, metered.pod_gone, reports)
+        facts = Facts(metered.session, past, metered.pod_deleted, reports)
         payers = books.assignments[metered.session.namespace]
-        return Prepared(metered, settling.settle(metered.acknowledged, facts, payers, books.accounts, until, bill))
+        return Prepared(metered, compute_settlement(metered.acknowledged, facts, payers, books.accounts, until, bill))
 
     instants = context.charged_until(concerned, now)
     if bill is not Bill.RESERVED:
         found = _read_reports(context, concerned, instants)
         return Work([], [settled(*each) for each in zip(concerned, instants, found, strict=True)])
     grown, changed = _grown(books, concerned, instants)
-    prepared = [settled(metered, until, None) for metered, until in changed]
-    cutting = [index for index, (_, found) in enumerate(prepared) if _has_points(found)]
+    # A session that is due an entry is computed once, with its reports; the others first have to show whether they are.
+    due = [_is_due(metered, until) for metered, until in changed]
+    prepared = [
+        None if entry else settled(metered, until, None) for (metered, until), entry in zip(changed, due, strict=True)
+    ]
+    cutting = [
+        index
+        for index, found in enumerate(prepared)
+        if found is None or (_has_points(found.settlement) and not _is_closed(found.metered))
+    ]
     reports = _read_reports(context, [changed[index][0] for index in cutting], [changed[index][1] for index in cutting])
     for index, known in zip(cutting, reports, strict=True):
-        if known is not None:
+        if known is not None or prepared[index] is None:
             prepared[index] = settled(*changed[index], known)
-    return Work(grown, prepared)
+    return Work(grown, [found for found in prepared if found is not None])
+
+
+def _is_closed(metered: MeteredSession) -> bool:
+    """Whether the store holds the session's end: its amounts stand, whatever its reports say."""
+    return metered.acknowledged.closed and bool(metered.acknowledged.periods)
+
+
+def _is_due(metered: MeteredSession, until: int) -> bool:
+    """Whether the ledger gets an entry of the session in any case: it has ended, or its last entry is old."""
+    known = metered.acknowledged
+    old = bool(known.open_under) and is_entry_due(known.posted_at, until)
+    return not _is_closed(metered) and (metered.session.end is not None or old)
 
 
 def _grown(
@@ -129,7 +166,7 @@ def _grown(
 ) -> tuple[list[Grown], list[tuple[MeteredSession, int]]]:
     """Splits sessions into those of which only the amount grew, and the others with their instants of settlement."""
     grown, others = list[Grown](), list[tuple[MeteredSession, int]]()
-    accounts, assignments, amount_going_on = books.accounts, books.assignments, settling.amount_going_on
+    accounts, assignments = books.accounts, books.assignments
     for metered, until in zip(concerned, instants, strict=True):
         session, acknowledged = metered.session, metered.acknowledged
         found = amount_going_on(acknowledged, session, assignments[session.namespace], accounts, until)
@@ -150,12 +187,13 @@ def _read_reports(
     wanted = []
     for metered, until in zip(sessions, instants, strict=True):
         session, payers = metered.session, books.assignments[metered.session.namespace]
-        start, needed_since = settling.marks(metered.acknowledged, session, payers, books.accounts, until)
-        wanted.append((session.uid, Marks(start, needed_since, _phases(books, metered, until))))
+        start, needed_since = marks(metered.acknowledged, session, payers, books.accounts, until)
+        closed, needed_since = context.surely_past(start), context.surely_past(needed_since)
+        wanted.append((session.uid, Marks(closed, needed_since, _phases(books, metered, until))))
     found = close_and_read(context.client, wanted)
     lacking = [m for m, known in zip(sessions, found, strict=True) if known is None and m.acknowledged.open_under]
     if lacking:
-        write_report_terms(context, lacking, max(instants), replace=True)
+        write_limits_of(context, lacking, max(instants), replace=True)
     return found
 
 
@@ -166,10 +204,10 @@ def _phases(books: Books, metered: MeteredSession, until: int) -> tuple[int, ...
     return (0,) if period is None else phases_after(account.budget.period, period.end)
 
 
-def write_report_terms(
+def write_limits_of(
     context: ReconcileContext, sessions: Iterable[MeteredSession], now: int, *, replace: bool = False
 ) -> None:
-    """Writes the report terms of sessions: the most that each one's reports may name."""
+    """Writes the report limits of sessions: the most that each one's reports may name."""
     books = context.books
     by_use = books.rules.bill is not Bill.RESERVED
     found, phases = {}, {}
@@ -177,16 +215,16 @@ def write_report_terms(
         reservation, session = metered.reservation, metered.session
         reports = reservation is not None and reservation.placed and not reservation.holdings
         if reservation is not None and reports and session.end is None:
-            terms = report_terms(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
-            found[session.uid], phases[session.uid] = terms, _phases(books, metered, now)
-    write_terms(context.client, found, phases, replace=replace)
+            limits = report_limits(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
+            found[session.uid], phases[session.uid] = limits, _phases(books, metered, now)
+    write_report_limits(context.client, found, phases, replace=replace)
 
 
-def _has_points(settlement: settling.Settlement) -> bool:
+def _has_points(settlement: Settlement) -> bool:
     return any(item.points for item in settlement.items.values())
 
 
-def _ended(prepared: Prepared) -> bool:
+def _ends_session(prepared: Prepared) -> bool:
     """Whether the settlement closes the session; once it is stored, the session is not computed again."""
     return prepared.metered.session.end is not None
 
@@ -194,8 +232,8 @@ def _ended(prepared: Prepared) -> bool:
 def _send(context: ReconcileContext, work: Work, now: int) -> set[Refused]:
     """Sends all items, batched by account and period; returns those that the store refused.
 
-    Items that remove a session's record under an account are sent last, once the store holds all other items of that
-    session: a leader that follows in between finds the record and writes the rest.
+    Items that remove a session's record under an account are sent once the store holds all other items of that session:
+    a leader that follows in between finds the record and writes the rest.
     """
     batches: dict[Key, list[Item]] = {}
     for metered, key, amount in work.grown:
@@ -204,25 +242,33 @@ def _send(context: ReconcileContext, work: Work, now: int) -> set[Refused]:
             batches[key].append(item)
         else:
             batches[key] = [item]
-    _add_items(batches, work.prepared, KEEPING)
+    _add_items(batches, work, KEEPING)
     revision = context.next_revision()
     refused = _send_batches(context, now, revision, work, batches, KEEPING)
     last = Work([], [prepared for prepared in work.prepared if not _is_refused(prepared, refused)])
     batches = {}
-    _add_items(batches, last.prepared, REMOVING)
+    _add_items(batches, last, REMOVING)
     if batches:
         refused |= _send_batches(context, now, revision, last, batches, REMOVING)
     return refused
 
 
-def _add_items(
-    batches: dict[Key, list[Item]], prepared: Iterable[Prepared], actions: AbstractSet[LedgerAction]
-) -> None:
-    """Adds each item with one of these actions to the batch of its account and period."""
-    for _, found in prepared:
-        for key, item in found.items.items():
-            if item.action in actions:
-                batches.setdefault(key, []).append(item)
+def _items_sent(settlement: Settlement, actions: AbstractSet[LedgerAction]) -> Mapping[Key, Item]:
+    """Returns the items of a settlement that are sent with those of KEEPING actions, or after them with REMOVING ones.
+
+    A settlement's only item waits for no other.
+    """
+    items = settlement.items
+    if len(items) == 1:
+        return items if actions is KEEPING else {}
+    return {key: item for key, item in items.items() if item.action in actions}
+
+
+def _add_items(batches: dict[Key, list[Item]], work: Work, actions: AbstractSet[LedgerAction]) -> None:
+    """Adds each prepared item that is sent with these actions to the batch of its account and period."""
+    for _, found in work.prepared:
+        for key, item in _items_sent(found, actions).items():
+            batches.setdefault(key, []).append(item)
 
 
 def _send_batches(
@@ -243,11 +289,11 @@ def _send_batches(
         revision: the revision of all items.
         work: the sessions that the items belong to.
         batches: the items to send, by account and period.
-        actions: the actions of these items.
+        actions: KEEPING or REMOVING, with which the items are sent.
     """
     settlements = [SettlementBatch(account, period, items) for (account, period), items in batches.items()]
     try:
-        answers = settle(context.client, revision, now, settlements)
+        answers = write_settlements(context.client, revision, now, settlements)
     except (redis.RedisError, StoreError):
         _note_unanswered(work, actions)
         raise
@@ -280,8 +326,8 @@ def _note_unanswered(work: Work, actions: AbstractSet[LedgerAction]) -> None:
         known = metered.acknowledged
         opened = {
             account
-            for (account, _), item in settlement.items.items()
-            if item.action is LedgerAction.OPEN and item.action in actions
+            for (account, _), item in _items_sent(settlement, actions).items()
+            if item.action is LedgerAction.OPEN
         }
         if not opened <= {known.open_under}:
             metered.acknowledged = known._replace(also_open=known.also_open | (opened - {known.open_under}))
@@ -299,7 +345,7 @@ def _one_by_one(
         return answer, {}
     if is_general(answer) or len(settlement.items) == 1:
         return None, {item.uid: answer for item in settlement.items}
-    return settle_each(context.client, revision, now, settlement)
+    return write_each_settlement(context.client, revision, now, settlement)
 
 
 def _is_refused(prepared: Prepared, refused: AbstractSet[Refused]) -> bool:
@@ -308,28 +354,24 @@ def _is_refused(prepared: Prepared, refused: AbstractSet[Refused]) -> bool:
 
 
 def _note_taken(
-    work: Work, taken: AbstractSet[Key], refused: AbstractSet[Refused], actions: AbstractSet[LedgerAction]
+    work: Work, stored: AbstractSet[Key], refused: AbstractSet[Refused], actions: AbstractSet[LedgerAction]
 ) -> None:
     """Adopts the amounts that the store took, of items with these actions.
 
     A session with further items is not yet acknowledged whole.
     """
     for metered, key, amount in work.grown:
-        if key in taken and (not refused or (key, metered.session.uid) not in refused):
-            metered.acknowledged = settling.with_amount(metered.acknowledged, key, amount)
+        if key in stored and (not refused or (key, metered.session.uid) not in refused):
+            metered.acknowledged = with_amount(metered.acknowledged, key, amount)
     for metered, settlement in work.prepared:
         uid = metered.session.uid
-        found = [
-            key
-            for key, item in settlement.items.items()
-            if key in taken and item.action in actions and (key, uid) not in refused
-        ]
+        found = [key for key in _items_sent(settlement, actions) if key in stored and (key, uid) not in refused]
         if found:
-            metered.acknowledged = settling.with_taken(metered.acknowledged, settlement, found)
+            metered.acknowledged = with_stored_amounts(metered.acknowledged, settlement, found)
 
 
 def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
-    """Updates the index of open sessions; lets the reports of closed sessions and deleted pods expire."""
+    """Updates the index of open sessions."""
     opened: list[tuple[str, str]] = []
     closed: list[tuple[str, str]] = []
     for metered, settlement in changed:
@@ -339,8 +381,19 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
             elif item.action not in {LedgerAction.HOLD, LedgerAction.POST}:
                 closed.append((metered.session.uid, account))
     shared.index_sessions(context.client, opened, closed)
-    shared.end_reports(context.client, [each.metered.session.uid for each in changed if _closes(each.settlement)])
-    shared.expire_reports(context.client, [metered.session.uid for metered, _ in changed if metered.pod_gone])
+
+
+def _end_reports(context: ReconcileContext, changed: list[Prepared]) -> None:
+    """Reduces the reports of closed sessions to what is kept of them; lets those of deleted pods expire soon."""
+    closed, finalized, expiring = list[str](), list[str](), list[str]()
+    for metered, settlement in changed:
+        if _closes(settlement):
+            (finalized if metered.pod_deleted else closed).append(metered.session.uid)
+        elif metered.pod_deleted:
+            expiring.append(metered.session.uid)
+    end_reports(context.client, closed)
+    end_reports(context.client, finalized, shared.GONE_REPORT_SECONDS)
+    shared.expire_reports(context.client, expiring)
 
 
 def _adopt(context: ReconcileContext, done: list[Prepared], now: int) -> None:
@@ -348,32 +401,32 @@ def _adopt(context: ReconcileContext, done: list[Prepared], now: int) -> None:
     books = context.books
     for metered, settlement in done:
         metered.acknowledged = settlement.following
-        if _is_left(metered) and _is_finalized(metered):
+        if _may_be_finalized(metered) and _is_finalized(metered):
             books.finalized.append((now, metered))
             books.pods.sessions.drop(metered)
 
 
-def _is_left(metered: MeteredSession) -> bool:
+def _may_be_finalized(metered: MeteredSession) -> bool:
     """Whether the pod is deleted, and the store holds the session's end."""
-    return metered.pod_gone and metered.acknowledged.closed
+    return metered.pod_deleted and metered.acknowledged.closed
 
 
 def _is_finalized(metered: MeteredSession) -> bool:
     """Whether the store holds all of the session's amounts as finalized."""
-    return all(posted.finalized for posted in metered.acknowledged.periods.values())
+    return all(amount.finalized for amount in metered.acknowledged.periods.values())
 
 
 def _opens(prepared: Prepared) -> bool:
     return prepared.settlement.following.open_under not in {"", prepared.metered.acknowledged.open_under}
 
 
-def _closes(settlement: settling.Settlement) -> bool:
+def _closes(settlement: Settlement) -> bool:
     return any(item.action in {LedgerAction.CLOSE, LedgerAction.FINALIZE} for item in settlement.items.values())
 
 
 def _unsettled(metered: MeteredSession) -> bool:
     """Whether the session may still need a write: it is not closed, or its pod is deleted."""
-    return not metered.acknowledged.closed or metered.pod_gone
+    return not metered.acknowledged.closed or metered.pod_deleted
 
 
 def _has_failed_payer(books: Books, metered: MeteredSession) -> bool:

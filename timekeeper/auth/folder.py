@@ -1,4 +1,4 @@
-"""Identities of a standalone folder: callers by `jwks.json` and `access.yaml`, and the certificates of its servers.
+"""Access control by files of a folder, without an API server: tokens by `jwks.json`, rights by `access.yaml`.
 
 `access.yaml` is a list of rules; a namespace of `*` is cluster scope and with it every namespace:
 
@@ -11,9 +11,6 @@ A person's token is a JWT of the audience fairgpu-timekeeper and the issuer belo
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
@@ -22,11 +19,9 @@ import yaml
 from jwt.exceptions import PyJWTError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fairgpu.certificates import Pair
 from timekeeper.auth.access_control import Action, Caller, IdentityUnavailableError, UnauthenticatedError
 from timekeeper.auth.key_set import Issuer, KeySet
 from timekeeper.auth.pod_tokens import verified_claims
-from timekeeper.certificates import StoredPair, VaultError
 
 ISSUER = "https://standalone.fairgpu.io"
 EVERYWHERE = "*"
@@ -112,69 +107,3 @@ def read_issuer(folder: Path) -> Issuer:
     if not isinstance(document, dict):
         raise IdentityUnavailableError("jwks.json is no JSON object")
     return Issuer(name=ISSUER, key_set=document)
-
-
-_BETWEEN = b"-----BEGIN PRIVATE KEY-----"
-
-
-class FolderVault:
-    """Stores each pair in one file, certificate before key, so that one step replaces it; its owner alone reads it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "certificates" / "timekeeper"
-
-    def read(self, name: str) -> StoredPair | None:
-        """Returns the pair in a file; None where there is none."""
-        try:
-            data = self._file(name).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise VaultError(str(error)) from error
-        certificate, _, key = data.partition(_BETWEEN)
-        return StoredPair(Pair(certificate, _BETWEEN + key), sha256(data).hexdigest())
-
-    def create(self, name: str, pair: Pair) -> bool:
-        """Creates a file with the pair, unless one of that name exists."""
-        beside = self._write_beside(pair.certificate_pem + pair.key_pem)
-        try:
-            os.link(beside, self._file(name))
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise VaultError(str(error)) from error
-        finally:
-            beside.unlink()
-        return True
-
-    def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces a file whose content is still of this version; returns whether it did.
-
-        Where two replicas replace it at once, the content of the later one stays.
-        """
-        kept = self.read(name)
-        if kept is None or kept.version != version:
-            return False
-        self._write_beside(pair.certificate_pem + pair.key_pem).replace(self._file(name))
-        return True
-
-    def publish(self, certificate_pem: bytes) -> None:
-        """Writes ca.crt."""
-        file = self._folder / "ca.crt"
-        if not file.exists() or file.read_bytes() != certificate_pem:
-            beside = self._write_beside(certificate_pem)
-            beside.chmod(0o644)
-            beside.replace(file)
-
-    def _file(self, name: str) -> Path:
-        return self._folder / f"{name}.pem"
-
-    def _write_beside(self, data: bytes) -> Path:
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor, path = tempfile.mkstemp(prefix=".", dir=self._folder)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-        except OSError as error:
-            raise VaultError(str(error)) from error
-        return Path(path)

@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 
 from fairgpu.cluster.api import KubernetesAPI
+from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.base import Source
+from timekeeper.sources.folder import FolderSource
 from timekeeper.sources.kubernetes import KubernetesSource
 from timekeeper.sources.looking import LookingSource
-from timekeeper.standalone.folder import FolderSource
 
 
 def cluster_source(settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> Source:
@@ -19,5 +20,6 @@ def cluster_source(settings: TimekeeperSettings, api: KubernetesAPI | None, fold
     own = settings.own_resources
     if api is None:
         return FolderSource(folder or Path(), time.time_ns, own)
-    cluster = KubernetesSource if settings.mode == "share" else LookingSource
-    return cluster(api, time.time_ns, random.random, settings.usage.labels, own)
+    cluster = LookingSource if settings.mode == "look" else KubernetesSource
+    drivers = DRIVERS | set(settings.other_stacks.drivers)
+    return cluster(api, time.time_ns, random.random, settings.usage.labels, own, drivers)

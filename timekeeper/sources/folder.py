@@ -3,6 +3,7 @@
     budgets.yaml        GPUBudget objects, and GPUGrant and GPUCorrection objects beside them, as a YAML stream
     pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
     nodes/NAME.json     Node objects, by whose labels pods of other stacks are metered
+    claims/NAME.json    ResourceClaim objects, and in slices/ ResourceSlice objects, for the same
     grants/NAME.json    GPUGrant objects that were made through the REST API, and in corrections/ GPUCorrection objects
     status/*.json       statuses that the timekeeper writes, and reads back with the objects
     events.jsonl        events that the timekeeper writes
@@ -62,7 +63,10 @@ class FolderSource:
             budgets=Mirror("budgets", now),
             grants=Mirror("grants", now),
             corrections=Mirror("corrections", now),
+            claims=Mirror("claims", now),
+            slices=Mirror("slices", now),
         )
+        self._holds_elsewhere = own is not None
 
     @property
     def mirrors(self) -> Mirrors:
@@ -91,22 +95,26 @@ class FolderSource:
             ("GPUGrant", self._mirrors.grants),
             ("GPUCorrection", self._mirrors.corrections),
         ):
-            found = [item for item in (*objects, *orders) if item.get("kind") == kind]
-            _update(mirror, [self._stating(item) for item in found])
-        _update(self._mirrors.pods, [pod for pod in pods if self._is_kept(pod)])
+            items = [item for item in (*objects, *orders) if item.get("kind") == kind]
+            _update(mirror, [self._stating(item) for item in items])
+        held = self._mirrors.pods
+        _update(held, [pod for pod in pods if held.get(uid_of(pod)) is not None or self._is_kept(pod)])
         _update(self._mirrors.nodes, self._objects(sorted((self._folder / "nodes").glob("*.json"))))
+        for kind, mirror in (("claims", self._mirrors.claims), ("slices", self._mirrors.slices)):
+            files = sorted((self._folder / kind).glob("*.json")) if self._holds_elsewhere else []
+            _update(mirror, self._objects(files))
         for mirror in (self._mirrors.node_leases, self._mirrors.namespaces):
             _update(mirror, [])
 
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget gate from the pod's file."""
         file = self._folder / "pods" / f"{uid_of(pod)}.json"
-        found = _load(file)
-        gates = [gate for item in found for gate in item["spec"].get("schedulingGates", [])]
+        documents = _load(file)
+        gates = [gate for item in documents for gate in item["spec"].get("schedulingGates", [])]
         if not any(gate.get("name") == names.BUDGET_GATE for gate in gates):
             raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone or has no budget gate")
-        found[0]["spec"]["schedulingGates"] = [gate for gate in gates if gate.get("name") != names.BUDGET_GATE]
-        write_json(file, found[0])
+        documents[0]["spec"]["schedulingGates"] = [gate for gate in gates if gate.get("name") != names.BUDGET_GATE]
+        write_json(file, documents[0])
 
     def remove_finalizer(self, pod: Json) -> None:
         """Removes the meter's finalizer from the pod's file; deletes the file if the pod is being deleted."""
@@ -124,14 +132,14 @@ class FolderSource:
     def announce_eviction(self, pod: Json, at: str | None) -> None:
         """Writes the annotation into the pod's file, or removes it."""
         file = self._folder / "pods" / f"{uid_of(pod)}.json"
-        found = _load(file)
-        if not found:
+        documents = _load(file)
+        if not documents:
             raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone")
-        annotations = found[0]["metadata"].setdefault("annotations", {})
+        annotations = documents[0]["metadata"].setdefault("annotations", {})
         annotations.pop(names.EVICTION_AT, None)
         if at is not None:
             annotations[names.EVICTION_AT] = at
-        write_json(file, found[0])
+        write_json(file, documents[0])
 
     def evict(self, pod: Json) -> None:
         """Removes the pod's file; a folder has no PodDisruptionBudgets."""
@@ -147,7 +155,7 @@ class FolderSource:
     def read_checkpoints(self) -> dict[str, Json]:
         """Reads status/checkpoints-SHARD.json."""
         files = sorted((self._folder / "status").glob("checkpoints-*.json"))
-        return {name: found for shard in self._objects(files) for name, found in shard.items()}
+        return {name: checkpoint for shard in self._objects(files) for name, checkpoint in shard.items()}
 
     def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
         """Writes status/checkpoints-SHARD.json."""
@@ -193,14 +201,14 @@ class FolderSource:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             return item  # the reader of its spec reports the fault
         file = self._status_file(kind, name)
-        found = self._objects([file])
-        if not found:
+        statuses = self._objects([file])
+        if not statuses:
             return item
-        (status,) = found
-        known = self._stated.get(file)
-        if known is None or known[0] is not item or known[1] is not status:
-            known = self._stated[file] = (item, status, {**item, "status": status})
-        return known[2]
+        (status,) = statuses
+        stated = self._stated.get(file)
+        if stated is None or stated[0] is not item or stated[1] is not status:
+            stated = self._stated[file] = (item, status, {**item, "status": status})
+        return stated[2]
 
     def _objects(self, files: Iterable[Path]) -> list[Json]:
         """Returns the objects of the files; a file is read only if it changed."""

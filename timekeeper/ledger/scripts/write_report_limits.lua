@@ -1,12 +1,12 @@
--- Writes the terms of sessions' reports. Terms that are there stay, since what was reported has been priced by them, unless
+-- Writes the limits of sessions' reports. Limits that are there stay, because earlier reports were priced by them, unless
 -- use is billed now and was not before, or the reverse.
 --
 -- KEYS  reports
--- ARGV  seconds to keep them, 1 where terms that are there are replaced, then for each key the terms, the offsets of its
+-- ARGV  seconds to keep them, 1 where limits that are there are replaced, then for each key the limits, the offsets of its
 --       periods from a quarter of an hour, and of its session the start in microseconds and the number of vGPUs
 -- Returns for each key 1, or the error of that key: one stops no other.
-local function is_billed(terms)
-  return type(terms) == 'string' and string.match(terms, ',([01]),%d+,%d+%]$')
+local function is_billed(limits)
+  return type(limits) == 'string' and string.match(limits, ',([01]),%d+,%d+%]$')
 end
 
 -- Holds the GPU time of reports that an earlier version took, and did not hold to anything, to what the session can have
@@ -29,13 +29,13 @@ end
 
 local answers = {}
 for index, key in ipairs(KEYS) do
-  local terms, phases, start, shares = unpack(ARGV, 4 * index - 1, 4 * index + 2)
+  local limits, phases, start, shares = unpack(ARGV, 4 * index - 1, 4 * index + 2)
   write_though_full(key)
   local known = ARGV[2] ~= '1' and redis.pcall('HGET', key, 'terms')
-  if is_billed(known) and is_billed(known) == is_billed(terms) then
-    terms = known
+  if is_billed(known) and is_billed(known) == is_billed(limits) then
+    limits = known
   end
-  local written = redis.pcall('HSET', key, 'terms', terms, 'phase', phases)
+  local written = redis.pcall('HSET', key, 'terms', limits, 'phase', phases)
   if type(written) == 'number' then
     hold_old_use(key, tonumber(start), tonumber(shares))
     written = redis.call('EXPIRE', key, ARGV[1])

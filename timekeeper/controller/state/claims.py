@@ -1,0 +1,254 @@
+"""Claims of Dynamic Resource Allocation: each allocation of a claim is a session of its own.
+
+A claim that several pods share is one holding, so it is metered once, and by itself: from the instant at which the
+earliest of its pods was bound, or else from its first observation as allocated, to the end of the last pod that
+reserved it, or else to its deallocation. An allocated claim that no pod reserves is held idle, and is charged.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from fairgpu.json_values import mapping, mappings
+from timekeeper.controller.state.observing import Clocks, PodView
+from timekeeper.controller.state.sessions import Decided, MeteredSession, MeterRules, Meters
+from timekeeper.domain.attribution import Origin, attribution
+from timekeeper.domain.holdings.claims import (
+    DeviceKey,
+    SliceDevice,
+    decide,
+    read_slices,
+    reserving_pods,
+    results_of,
+    unlisted_drivers,
+)
+from timekeeper.domain.holdings.holding import NOTHING, Decision
+from timekeeper.domain.reservations import Reservation, tariff
+from timekeeper.domain.sessions import CLAIM, EndProof, Session, end_found_missing, ended
+from timekeeper.domain.timestamps import instant_or_none
+from timekeeper.sources.base import Mirrors, uid_of
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """A ResourceClaim at one moment.
+
+    Attributes:
+        created: its creation, in nanoseconds since 1970.
+        allocation: identifies its allocated devices; empty while it has none.
+        pods: the uids of the pods that reserve it.
+        unlisted: whether it has devices of drivers that are not metered.
+        owner_pod: the uid of the pod that it was generated for; empty for a claim that pods share.
+        origin: the origin that its use is attributed to, unless a pod owns it.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    created: int
+    allocation: str
+    pods: tuple[str, ...]
+    unlisted: bool
+    owner_pod: str
+    origin: Origin
+
+
+def read_claim(claim: Mapping[str, Any], drivers: frozenset[str]) -> ClaimFacts:
+    """Parses a ResourceClaim; a field that is missing or of another type counts as absent.
+
+    `drivers` are those whose devices are metered.
+    """
+    metadata = mapping(claim.get("metadata"))
+    name = str(metadata.get("name", ""))
+    owners = [item for item in mappings(metadata.get("ownerReferences")) if item.get("kind") == "Pod"]
+    devices = [f"{item.get('driver')}/{item.get('pool')}/{item.get('device')}" for item in results_of(claim)]
+    return ClaimFacts(
+        uid=uid_of(dict(claim)),
+        namespace=str(metadata.get("namespace", "")),
+        name=name,
+        created=instant_or_none(metadata.get("creationTimestamp")) or 0,
+        allocation=f"{zlib.crc32(' '.join(sorted(devices)).encode()):08x}" if devices else "",
+        pods=reserving_pods(claim),
+        unlisted=bool(unlisted_drivers(claim, drivers)),
+        owner_pod=str(owners[0].get("uid", "")) if owners else "",
+        origin=Origin(f"ResourceClaim/{name}", "", mapping(metadata.get("labels"))),
+    )
+
+
+class _Observation(NamedTuple):
+    """One reading of the mirrors, by the rules of metering; `watched` is as in `refresh`.
+
+    `decided` has what an earlier leader decided of each allocation, by the uid of its claim and what identifies it.
+    """
+
+    mirrors: Mirrors
+    pods: PodView
+    rules: MeterRules
+    now: int
+    watched: int | None
+    decided: Mapping[str, Decided]
+
+
+@dataclass(slots=True)
+class ClaimView:
+    """The claims of the mirror, and the open session of each that is allocated."""
+
+    facts: dict[str, ClaimFacts] = field(default_factory=dict)
+    _open: dict[str, str] = field(default_factory=dict)
+    """The uid of each claim's open session, by the claim's uid."""
+    _ends: dict[str, int] = field(default_factory=dict)
+    """The end of a claim's last session, before which none of its next ones begins."""
+    _objects: dict[str, Json] = field(default_factory=dict)
+    _devices: Mapping[DeviceKey, SliceDevice] | None = None
+    _behind: bool = True
+
+    def open_uids(self) -> set[str]:
+        """Returns the uids of the open sessions of claims."""
+        return set(self._open.values())
+
+    def unlisted(self) -> int:
+        """Returns the number of claims with devices of drivers that are not metered."""
+        return sum(facts.unlisted for facts in self.facts.values())
+
+    def take_loaded(self, sessions: Meters) -> None:
+        """Adopts the open sessions of claims that the store holds."""
+        for metered in sessions.all():
+            if metered.session.pod.startswith(CLAIM) and metered.session.end is None:
+                self._open.setdefault(_claim_of(metered.session), metered.session.uid)
+
+    def refresh(
+        self, mirrors: Mirrors, pods: PodView, rules: MeterRules, now: int, clocks: Clocks, watched: int | None = None
+    ) -> set[str]:
+        """Reads changed claims from the mirror; returns the uids of the sessions that changed.
+
+        Args:
+            mirrors: the cluster.
+            pods: the pods, refreshed before; their sessions and the claims' are kept together.
+            rules: the rules of metering.
+            now: the instant of the observation.
+            clocks: the clock that is read after the mirror.
+            watched: for a new leader, the instant up to which the last one watched; what was deallocated meanwhile
+                ended then.
+        """
+        if rules.drivers is None or (not mirrors.claims.wait_for_change(0) and not self._behind):
+            return set()
+        self._behind = True
+        items = mirrors.claims.by_uid()
+        pods.as_of = now = max(now, pods.as_of, clocks.ours())
+        decided = {uid.rpartition("-")[0]: decision for uid, decision in sorted(rules.decided.items())}
+        at = _Observation(mirrors, pods, rules, now, watched, decided)
+        changed: set[str] = set()
+        for departure in mirrors.claims.take_departures():
+            changed |= self._close(uid_of(departure.item), departure.at, at)
+        for uid, item in items.items():
+            if self._objects.get(uid) is not item:
+                changed |= self._observe(read_claim(item, rules.drivers), item, at)
+        for uid in self._open.keys() - items.keys():
+            changed |= self._close_unseen(uid, at)
+        for uid in self.facts.keys() - items.keys():
+            del self.facts[uid]
+            self._ends.pop(uid, None)
+        self._objects = items
+        self._behind = False
+        return changed
+
+    def decide_again(self, session: Session, mirrors: Mirrors, drivers: frozenset[str]) -> Decision:
+        """Returns what a claim's session holds by the devices that are published now; nothing for an unknown claim."""
+        claim = mirrors.claims.get(_claim_of(session))
+        return NOTHING if claim is None else decide(claim, self._published(mirrors), drivers)
+
+    def _observe(self, facts: ClaimFacts, item: Json, at: _Observation) -> set[str]:
+        changed: set[str] = set()
+        known = self._open.get(facts.uid)
+        if known is not None and not _is_of(known, facts):
+            unseen = facts.uid not in self.facts
+            changed |= self._close_unseen(facts.uid, at) if unseen else self._close(facts.uid, at.now, at)
+        self.facts[facts.uid] = facts
+        metered = at.pods.sessions.get(self._open.get(facts.uid, ""))
+        if metered is None:
+            return changed | (self._begin(facts, item, at) if facts.allocation else set())
+        if metered.session.idle is bool(facts.pods):
+            metered.session = replace(metered.session, idle=not facts.pods)
+            changed.add(metered.session.uid)
+        return changed
+
+    def _begin(self, facts: ClaimFacts, item: Json, at: _Observation) -> set[str]:
+        """Opens the session of an allocation; a claim without an accelerator has none."""
+        devices, rules, now = self._published(at.mirrors), at.rules, at.now
+        decision = decide(item, devices, rules.drivers or frozenset())
+        if not (holdings := decision.holdings):
+            return set()
+        of = [pod for uid in facts.pods if (pod := at.pods.facts.get(uid)) is not None and pod.bound]
+        bound = [max(pod.created, now if pod.scheduled is None else pod.scheduled) for pod in of]
+        earliest = max(facts.created, rules.since, self._ends.get(facts.uid, 0))
+        start = min(max(min(bound, default=now), earliest), now)
+        decided = at.decided.get(f"{facts.uid}-{facts.allocation}")
+        if decided is not None:
+            start, holdings = decided
+        nodes = [devices[key].node for key in _keys(item) if key in devices] + [pod.node for pod in of]
+        owner = at.pods.facts.get(facts.owner_pod)
+        origin = facts.origin if owner is None else owner.origin
+        reservation = Reservation((), holdings=holdings)
+        session = Session(
+            uid=f"{facts.uid}-{facts.allocation}-{start}",
+            namespace=facts.namespace,
+            pod=CLAIM + facts.name,
+            node=next((name for name in nodes if name), ""),
+            start=start,
+            tariff=tariff(reservation, rules.prices, start, rules.charge),
+            namespace_uid=rules.namespace_uid(facts.namespace),
+            attribution=attribution(origin, reservation, rules.labels, rules.charge),
+            holdings=holdings,
+            doubts=tuple(sorted(decision.doubts)),
+            idle=not facts.pods,
+        )
+        at.pods.sessions.keep(MeteredSession(session, reservation))
+        self._open[facts.uid] = session.uid
+        return {session.uid}
+
+    def _close(self, uid: str, freed: int, at: _Observation) -> set[str]:
+        """Ends a claim's session: with the last of the pods that reserved it, or else at its deallocation."""
+        reserving = self.facts[uid].pods if uid in self.facts else ()
+        ends = [at.pods.ended_at(pod) for pod in reserving]
+        proved = [end for end in ends if end is not None]
+        end = min(max(proved), freed) if proved and len(proved) == len(ends) else freed
+        return self._end(uid, at, lambda session: ended(session, end, EndProof.DELETED, at.now))
+
+    def _close_unseen(self, uid: str, at: _Observation) -> set[str]:
+        """Ends the session of a claim that was deallocated while no leader observed it."""
+        seen = at.now if at.watched is None else at.watched
+        return self._end(uid, at, lambda session: end_found_missing(session, seen, at.now))
+
+    def _end(self, uid: str, at: _Observation, end: Callable[[Session], Session]) -> set[str]:
+        metered = at.pods.sessions.get(self._open.pop(uid, ""))
+        if metered is None:
+            return set()
+        if metered.session.end is None:
+            metered.session = end(metered.session)
+        metered.pod_deleted = True
+        self._ends[uid] = metered.session.end or 0
+        return {metered.session.uid}
+
+    def _published(self, mirrors: Mirrors) -> Mapping[DeviceKey, SliceDevice]:
+        if mirrors.slices.wait_for_change(0) or self._devices is None:
+            self._devices = read_slices(mirrors.slices.items())
+        return self._devices
+
+
+def _keys(claim: Json) -> list[DeviceKey]:
+    return [(str(item.get("driver")), str(item.get("pool")), str(item.get("device"))) for item in results_of(claim)]
+
+
+def _claim_of(session: Session) -> str:
+    """Returns the uid of a session's claim: the session's own without the allocation and the start."""
+    return session.uid.rsplit("-", 2)[0]
+
+
+def _is_of(session_uid: str, facts: ClaimFacts) -> bool:
+    """Whether a session is of a claim's present allocation."""
+    return bool(facts.allocation) and session_uid.rsplit("-", 2)[1] == facts.allocation

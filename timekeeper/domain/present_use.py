@@ -1,0 +1,188 @@
+"""Present use: how busy pods keep their GPUs now, as a Prometheus answers the admin's query.
+
+It is advisory: it is shown beside what pods reserve, and no settlement, bill or audit reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from fairgpu.json_values import mapping
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.sessions import CLAIM
+from timekeeper.domain.timestamps import MINUTE
+
+FullName = tuple[str, str]
+"""A namespace, and the name of a session in it: the pod's, or CLAIM and the resource claim's."""
+
+OVERSHOOT = 1.05
+"""The part of full use up to which a value counts as full use, since rates and averages overshoot a little."""
+STALE = 2 * MINUTE
+"""The most by which an answer's evaluation may differ from our clock: a cache may have kept it."""
+MOST_WARNINGS = 3
+MOST_CHARACTERS = 200
+
+
+class SeriesFault(StrEnum):
+    """The causes for which a series of an answer counts for no pod."""
+
+    NO_POD = "no-pod"
+    """It lacks the labels that name a pod, as the series of a GPU that no pod holds does."""
+    NO_NUMBER = "no-number"
+    """Its value is NaN, infinite, a histogram, or no sample at all."""
+    OUT_OF_SCALE = "out-of-scale"
+    """Its value is below 0, or above full use."""
+
+
+class AnswerFault(StrEnum):
+    """The causes for which an answer says nothing."""
+
+    UNREADABLE = "unreadable"
+    ERROR = "error"
+    NO_VECTOR = "no-vector"
+    STALE = "stale"
+
+
+class AnswerError(ValueError):
+    """An answer that says nothing; the text is for the log.
+
+    Attributes:
+        fault: the cause.
+    """
+
+    def __init__(self, fault: AnswerFault, text: str) -> None:
+        super().__init__(text)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRules:
+    """The meaning of a series.
+
+    Attributes:
+        labels: pairs of labels that name a namespace and a pod; the first pair counts of which a series has both.
+        full: the value of a GPU in full use.
+        claims: pairs of labels that name a namespace and a resource claim; they count before those of pods.
+    """
+
+    labels: tuple[FullName, ...]
+    full: float
+    claims: tuple[FullName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BusyPods:
+    """The pods of an answer, and how busy they keep their GPUs.
+
+    Attributes:
+        busy: the values of the series of each pod or claim, as parts of full use from 0 to 1.
+        faults: the number of series that count for no pod, by cause.
+        warnings: Prometheus's warnings; the answer may be incomplete.
+    """
+
+    busy: Mapping[FullName, Sequence[float]]
+    faults: Mapping[SeriesFault, int]
+    warnings: tuple[str, ...] = ()
+
+
+def read_answer(body: bytes, rules: AnswerRules, now: int) -> BusyPods:
+    """Reads the answer to an instant query (https://prometheus.io/docs/prometheus/latest/querying/api/).
+
+    Args:
+        body: the body of the response.
+        rules: the meaning of a series.
+        now: nanoseconds since 1970.
+
+    Raises:
+        AnswerError: it is an error or no answer, or was evaluated at another time.
+    """
+    document = _document(body)
+    data = mapping(document.get("data"))
+    result = data.get("result")
+    if data.get("resultType") != "vector" or not isinstance(result, list):
+        given = str(data.get("resultType"))[:MOST_CHARACTERS]
+        raise AnswerError(AnswerFault.NO_VECTOR, f"the result is of the type {given!r}: write a query for a vector")
+    busy: dict[FullName, list[float]] = {}
+    faults: Counter[SeriesFault] = Counter()
+    for series in result:
+        found = mapping(series)
+        pod = _pod(mapping(found.get("metric")), rules)
+        share = _share(found.get("value"), rules.full, now)
+        if pod is None:
+            faults[SeriesFault.NO_POD] += 1
+        elif isinstance(share, SeriesFault):
+            faults[share] += 1
+        else:
+            busy.setdefault(pod, []).append(share)
+    return BusyPods(busy, faults, _texts(document.get("warnings")))
+
+
+def error_text(body: bytes) -> str:
+    """Returns what Prometheus says of an error; empty where the body says nothing."""
+    try:
+        _document(body)
+    except AnswerError as error:
+        return str(error) if error.fault is AnswerFault.ERROR else ""
+    return ""
+
+
+def _document(body: bytes) -> Mapping[str, Any]:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise AnswerError(AnswerFault.UNREADABLE, f"it is no JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("status") not in ("success", "error"):
+        raise AnswerError(AnswerFault.UNREADABLE, "it has no status `success` or `error`")
+    if document["status"] == "error":
+        texts = [str(document.get(key, ""))[:MOST_CHARACTERS] for key in ("errorType", "error")]
+        raise AnswerError(AnswerFault.ERROR, ": ".join(texts))
+    return document
+
+
+def _pod(labels: Mapping[str, Any], rules: AnswerRules) -> FullName | None:
+    claim = _named(labels, rules.claims)
+    return _named(labels, rules.labels) if claim is None else (claim[0], f"{CLAIM}{claim[1]}")
+
+
+def _named(labels: Mapping[str, Any], pairs: Sequence[FullName]) -> FullName | None:
+    for of_namespace, of_name in pairs:
+        namespace, name = labels.get(of_namespace), labels.get(of_name)
+        if isinstance(namespace, str) and isinstance(name, str) and namespace and name:
+            return namespace, name
+    return None
+
+
+def _share(sample: Any, full: float, now: int) -> float | SeriesFault:
+    """Returns the part of full use that a sample states, or why it states none.
+
+    Raises:
+        AnswerError: the sample was not evaluated now.
+    """
+    if not isinstance(sample, list) or len(sample) != 2:
+        return SeriesFault.NO_NUMBER
+    at, text = sample
+    if not isinstance(at, int | float) or isinstance(at, bool) or not isinstance(text, str):
+        return SeriesFault.NO_NUMBER
+    late = now / SECOND - at
+    if abs(late) > STALE / SECOND:
+        raise AnswerError(AnswerFault.STALE, f"it was evaluated {late:.0f} s before now")
+    try:
+        value = float(text)
+    except ValueError:
+        return SeriesFault.NO_NUMBER
+    if not math.isfinite(value):
+        return SeriesFault.NO_NUMBER
+    share = value / full
+    return min(share, 1.0) if 0 <= share <= OVERSHOOT else SeriesFault.OUT_OF_SCALE
+
+
+def _texts(warnings: Any) -> tuple[str, ...]:
+    given = warnings if isinstance(warnings, list) else []
+    return tuple(str(one)[:MOST_CHARACTERS] for one in given[:MOST_WARNINGS])

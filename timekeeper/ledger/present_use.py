@@ -1,0 +1,114 @@
+"""The present use of sessions in the store: advisory figures beside the books, which no fencing token guards.
+
+Each figure carries the instant up to which it may be shown, so that one that is not renewed disappears by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import redis
+
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import readable_answers
+
+FIELDS_AT_ONCE = 1000
+LEFT_SECONDS = 4 * 3600
+"""The time after the last write after which the store drops all of it: more than three of the longest intervals."""
+
+Value = TypeVar("Value")
+Use = TypeVar("Use", "PresentUse", "NamespaceUse")
+
+_STORED = re.compile(rb"([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,9})")
+_STORED_OF_NAMESPACE = re.compile(rb"([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,15}) ([0-9]{1,15})")
+
+
+@dataclass(frozen=True, slots=True)
+class PresentUse:
+    """The busy part of a session's GPUs.
+
+    Attributes:
+        at: the instant of the answer, in nanoseconds since 1970.
+        until: the instant from which it is not shown any more.
+        share: the part of what the session holds that is busy, in ten-thousandths.
+    """
+
+    at: int
+    until: int
+    share: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceUse:
+    """The busy part of the GPUs that the sessions of a namespace hold, as far as it is known.
+
+    Attributes:
+        at: the instant of the answer, in nanoseconds since 1970.
+        until: the instant from which it is not shown any more.
+        busy: what is busy of `known`, in microGPU-seconds a second.
+        known: what those sessions hold of GPU time whose use is known, in the same unit.
+    """
+
+    at: int
+    until: int
+    busy: int
+    known: int
+
+
+def write(client: redis.Redis, uses: Mapping[str, PresentUse], namespaces: Mapping[str, NamespaceUse]) -> None:
+    """Replaces the present use of all sessions, by uid, and of all namespaces, by name.
+
+    Raises:
+        redis.RedisError: the store does not answer, or refuses.
+    """
+    fields = {uid: f"{use.at} {use.until} {use.share}" for uid, use in uses.items()}
+    for name, use in namespaces.items():
+        fields[_field(name)] = f"{use.at} {use.until} {use.busy} {use.known}"
+    kept = {field.encode() for field in fields}
+    gone = [field for field in client.hkeys(keys.PRESENT_USE) if field not in kept]
+    pipeline = client.pipeline(transaction=False)
+    for chunk in _chunks(list(fields.items())):
+        pipeline.hset(keys.PRESENT_USE, mapping=dict(chunk))
+    for names in _chunks(gone):
+        pipeline.hdel(keys.PRESENT_USE, *names)
+    pipeline.expire(keys.PRESENT_USE, LEFT_SECONDS)
+    pipeline.execute()
+
+
+def of_namespaces(client: redis.Redis, names: Sequence[str], now: int) -> dict[str, NamespaceUse]:
+    """Returns the present use of those of the namespaces of which it is known at `now`.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    if not names:
+        return {}
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hmget(keys.PRESENT_USE, [_field(name) for name in names])
+    (texts,) = readable_answers(pipeline.execute(raise_on_error=False))
+    stored = zip(names, texts or [None] * len(names), strict=True)
+    uses = {name: _read(_STORED_OF_NAMESPACE, NamespaceUse, text, now) for name, text in stored}
+    return {name: use for name, use in uses.items() if use is not None}
+
+
+def _field(namespace: str) -> str:
+    return f"namespace/{namespace}"  # no uid has a slash
+
+
+def shown(text: Any, now: int) -> PresentUse | None:
+    """Returns a stored figure; None where there is none, it is not readable, or its time is over at `now`."""
+    return _read(_STORED, PresentUse, text, now)
+
+
+def _read(pattern: re.Pattern[bytes], kind: type[Use], text: Any, now: int) -> Use | None:
+    found = pattern.fullmatch(text) if isinstance(text, bytes) else None
+    use = None if found is None else kind(*map(int, found.groups()))
+    return use if use is not None and now < use.until else None
+
+
+def _chunks(values: Sequence[Value]) -> Iterator[Sequence[Value]]:
+    for start in range(0, len(values), FIELDS_AT_ONCE):
+        yield values[start : start + FIELDS_AT_ONCE]

@@ -1,0 +1,214 @@
+"""The changes that the modes `account` and `share` would bring to a cluster, for `fairgpu doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from fairgpu import names
+from fairgpu.asks import StackNames, read_asked
+from fairgpu.client.tables import table
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.reflector import Collection, list_collection
+from fairgpu.dialects.reading import DialectSettings
+from fairgpu.dialects.registry import FOREIGN
+from fairgpu.existing import Existing
+from fairgpu.json_values import mapping, mappings
+from fairgpu.pod import read_pod
+from timekeeper.domain.pods import TERMINAL_PHASES
+from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS
+
+WRITERS: Final = {
+    "hami": ("kube-system:hami-scheduler",),
+    "volcano": ("volcano-system:volcano-scheduler",),
+    "kai": ("kai-scheduler:scheduler", "kai-scheduler:binder"),
+    "aliyun": ("kube-system:gpushare-schd-extender",),
+}
+"""The service accounts by which each stack's scheduler writes the status of pods, or the annotations by which they are
+charged, as its own manifests name them: NAMESPACE:NAME."""
+_SCHEDULERS: Final = {"hami-scheduler": "hami", "volcano": "volcano", "kai-scheduler": "kai"}
+_QUOTAS: Final = "/api/v1/resourcequotas"
+_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+@dataclass(frozen=True, slots=True)
+class AskingPod:
+    """A pod that asks for GPUs and has not ended.
+
+    Attributes:
+        namespace: its namespace.
+        scheduler: the scheduler that it names.
+        readable: whether the mode share reads its request.
+        own_class: whether it names a priority class that is neither FairGPU's nor the cluster's default.
+    """
+
+    namespace: str
+    scheduler: str
+    readable: bool
+    own_class: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChanges:
+    """The changes that the modes would bring.
+
+    Attributes:
+        pods: the pods that ask for GPUs.
+        refused_schedulers: the schedulers whose pods account refuses while their budget is held, with their pods.
+        writers: the service accounts that write what GPU pods are charged by, and need a right for it, by stack.
+        nothing_yields: the budgets that only deprioritize, which acts on nobody without classes.
+        idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts nothing in account.
+        unreadable: the collections that could not be read.
+    """
+
+    pods: tuple[AskingPod, ...] = ()
+    refused_schedulers: Mapping[str, int] = field(default_factory=dict)
+    writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nothing_yields: tuple[str, ...] = ()
+    idle_quotas: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+def read_changes(api: KubernetesAPI, existing: Existing, stacks: Iterable[str]) -> ModeChanges:
+    """Examines a cluster, which is only read.
+
+    Args:
+        api: the API server.
+        existing: the section `existing` of the settings.
+        stacks: the names of the cluster's stacks.
+
+    Raises:
+        ApiError: the API server refuses the list of pods, or does not answer.
+    """
+    found, _ = list_collection(api, Collection(COLLECTIONS["pods"], {}, partial(_asking, existing.names)))
+    unreadable: list[str] = []
+    usual = {_name(item) for item in _optional(api, _CLASSES, unreadable) if item.get("globalDefault")}
+    known = {"", names.IN_BUDGET_CLASS, names.OVER_BUDGET_CLASS, *usual}
+    pods = tuple(
+        AskingPod(item["namespace"], item["scheduler"], item["readable"], item["class"] not in known) for item in found
+    )
+    quotas = _optional(api, _QUOTAS, unreadable)
+    budgets = _optional(api, BUDGETS, unreadable)
+    refused: dict[str, int] = {}
+    for pod in pods:
+        if pod.scheduler not in (*existing.gated_schedulers, names.SCHEDULER_NAME):
+            refused[pod.scheduler] = refused.get(pod.scheduler, 0) + 1
+    present = {*stacks, *(_SCHEDULERS.get(pod.scheduler, "") for pod in pods)}
+    return ModeChanges(
+        pods,
+        refused,
+        {stack: accounts for stack, accounts in WRITERS.items() if stack in present},
+        tuple(sorted(_name(item) for item in budgets if existing.classes == "never" and _only_deprioritizes(item))),
+        tuple(sorted({_namespace(item) for item in quotas if _counts_own_resources(item)})),
+        tuple(unreadable),
+    )
+
+
+def as_lines(changes: ModeChanges) -> list[str]:
+    """Returns the changes for people: what account and share would do with each namespace, and what they need."""
+    rows: dict[str, list[int]] = {}
+    for pod in changes.pods:
+        row = rows.setdefault(pod.namespace, [0, 0, 0, 0])
+        row[0] += 1
+        row[1] += pod.readable
+        row[2] += not pod.readable
+        row[3] += pod.own_class
+    lines = ["With mode: account, new pods keep scheduler, node and request; a held budget holds them behind a gate."]
+    lines += ["With mode: share, new pods go to FairGPU's scheduler and nodes, as far as it reads their request:", ""]
+    head = ["namespace", "pods", "share reads", "share does not read", "own class: share refuses"]
+    lines += [table(head, [[name, *map(str, row)] for name, row in sorted(rows.items())])]
+    for scheduler, count in sorted(changes.refused_schedulers.items()):
+        text = "was not tried with gated pods: account refuses its pods while their budget is held, and holds none"
+        lines += ["", f"The scheduler {scheduler} ({count} pods) {text}.", _ADD_SCHEDULER]
+    for stack, accounts in sorted(changes.writers.items()):
+        text = "writes the status of GPU pods, and by which devices they are charged"
+        lines += ["", f"The scheduler of {stack} {text}. Let it, with the accounts that it has:"]
+        lines += [
+            f"  kubectl create clusterrolebinding {stack}-writes-gpu-pods --clusterrole=fairgpu-pod-status-writer \\"
+        ]
+        lines += ["    " + " ".join(f"--serviceaccount={account}" for account in accounts)]
+    if changes.nothing_yields:
+        text = "without priority classes (existing.classes: never), onExhausted: deprioritize acts on no pod of theirs"
+        lines += ["", f"Budgets {', '.join(changes.nothing_yields)}: {text}. Write hold, or enforcement: evict."]
+    if changes.idle_quotas:
+        text = "a quota on fairgpu.io/* counts nothing in account. Use requests.nvidia.com/gpu or your stack's resource"
+        lines += ["", f"Namespaces {', '.join(changes.idle_quotas)}: {text}."]
+    if changes.unreadable:
+        lines += ["", f"Not read: {', '.join(changes.unreadable)}."]
+    return lines
+
+
+_ADD_SCHEDULER: Final = "Try it with a gated pod; where it leaves the pod alone, add it to existing.gated_schedulers."
+
+
+def as_document(changes: ModeChanges) -> dict[str, Any]:
+    """Returns the changes for programs."""
+    namespaces = sorted({pod.namespace for pod in changes.pods})
+    return {
+        "namespaces": [
+            {
+                "namespace": namespace,
+                "pods": sum(pod.namespace == namespace for pod in changes.pods),
+                "readByShare": sum(pod.namespace == namespace and pod.readable for pod in changes.pods),
+                "ownPriorityClass": sum(pod.namespace == namespace and pod.own_class for pod in changes.pods),
+            }
+            for namespace in namespaces
+        ],
+        "schedulersNotTriedWithGates": dict(changes.refused_schedulers),
+        "writers": dict(changes.writers),
+        "budgetsByWhichNothingYields": changes.nothing_yields,
+        "namespacesWithIdleQuotas": changes.idle_quotas,
+        "notRead": changes.unreadable,
+    }
+
+
+def _asking(stack: StackNames, pod: Json) -> Json | None:
+    """Returns the fields of an AskingPod; None for a pod that asks for no GPU, or has ended."""
+    metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
+    claims = len(mappings(spec.get("resourceClaims")))
+    if mapping(pod.get("status")).get("phase") in TERMINAL_PHASES:
+        return None
+    if read_asked(pod, stack, DialectSettings(), claims) is None:
+        return None
+    reading = read_pod(pod, DialectSettings(), dialects=FOREIGN)
+    return {
+        "namespace": str(metadata.get("namespace", "")),
+        "scheduler": str(spec.get("schedulerName") or "default-scheduler"),
+        "readable": reading.requests_gpu and not reading.faults and not claims,
+        "class": str(spec.get("priorityClassName") or ""),
+    }
+
+
+def _optional(api: KubernetesAPI, path: str, unreadable: list[str]) -> list[Json]:
+    """Returns a collection; nothing where the API server does not have it, and its name where it refuses."""
+    try:
+        items, _ = list_collection(api, Collection(path, {}))
+    except ApiError as error:
+        if not error.not_found:
+            unreadable.append(path.rpartition("/")[2])
+        return []
+    return items
+
+
+def _only_deprioritizes(budget: Json) -> bool:
+    spec = mapping(budget.get("spec"))
+    limited = spec.get("allowance") is not None
+    return (
+        limited
+        and spec.get("onExhausted", "deprioritize") == "deprioritize"
+        and spec.get("enforcement", "enforce") == "enforce"
+    )
+
+
+def _counts_own_resources(quota: Json) -> bool:
+    return any(names.ANNOTATION_PREFIX in key for key in mapping(mapping(quota.get("spec")).get("hard")))
+
+
+def _name(item: Json) -> str:
+    return str(mapping(item.get("metadata")).get("name", ""))
+
+
+def _namespace(item: Json) -> str:
+    return str(mapping(item.get("metadata")).get("namespace", ""))

@@ -1,1 +1,0 @@
-"""One machine without a cluster: a folder replaces the API server, its identities, its Secrets and its Lease."""
