@@ -14,6 +14,7 @@ from setuptools import setup
 HERE = Path(__file__).parent
 FOLDERS = ("fairgpu/dialects", "webhook/admission")
 MODULES = (
+    "asks",
     "choices",
     "container_parser",
     "json_values",

@@ -10,6 +10,10 @@ from typing import Final
 
 DOMAIN: Final = "fairgpu.io"
 SYSTEM_NAMESPACE: Final = "fairgpu-system"
+SYSTEM_NAMESPACES: Final = frozenset(
+    {"kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE, "fairgpu-nodes"}
+)
+"""The namespaces of Kubernetes' own pods and of FairGPU's."""
 SCHEDULER_NAME: Final = "fairgpu-scheduler"
 
 GPU: Final = "fairgpu.io/gpu"
@@ -72,6 +76,14 @@ POD_LABEL_VALUE: Final = "gpu"
 
 NAMESPACE_ALLOW: Final = "fairgpu.io/allow"
 """On a Namespace: a comma list of its pods' permissions (elastic, high-priority)."""
+
+NAMESPACE_MODE: Final = "fairgpu.io/mode"
+"""On a Namespace: `account` or `share`; without it, the setting `webhook.mode` counts."""
+
+RENDERED_CONDITION: Final = "RenderedFromSettings"
+"""The condition of FairGPU's policies that says whether they and the webhook rules are what the settings make."""
+RENDERED_POLICIES: Final = ("fairgpu-spec", "fairgpu-metadata")
+"""The policies that are written from the settings."""
 
 BUDGET_GATE: Final = "fairgpu.io/budget"
 """The scheduling gate that holds a pod until its budget can pay for it."""

@@ -63,7 +63,7 @@ class StatesCache(Protocol):
         """Stores the timekeeper's CA."""
 
     def learn_states(self, document: StatesDocument, now: float) -> None:
-        """Stores the timekeeper's answer of the monotonic second `now`."""
+        """Stores the timekeeper's answer, received at `now` in monotonic seconds."""
 
 
 class FollowError(RuntimeError):

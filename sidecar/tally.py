@@ -16,7 +16,7 @@ MAX_DEVICES_PER_CONTAINER = 32
 
 
 class Tally(NamedTuple):
-    """The totals of the epochs that ended, and the last record of the present epoch."""
+    """A container's usage: the totals of its earlier epochs, and the last record of the present one."""
 
     ended: tuple[DeviceUsage, ...] = ()
     running: UsageRecord | None = None

@@ -37,6 +37,15 @@ def main() -> None:
     elsewhere = [(text, is_bool) for text, is_bool in sentences if not is_bool]
     show("… that begin with Whether, but of a truth value", sum(bool(WHETHER.match(text)) for text, _ in elsewhere))
     show_share("… with told, tells, whoever, nobody or put down", sentences, IDIOM.search)
+    tests = [
+        sentence
+        for path in sorted((root / "tests").rglob("*.py"))
+        for sentence in first_sentences(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    show(
+        "… of tests that begin with What, Who, Whom, Whose, Of, How or Whether",
+        sum(bool(OBJECT_FIRST.match(text) or (WHETHER.match(text) and not is_bool)) for text, is_bool in tests),
+    )
     modules = [path for path in trees if path.name != "__init__.py"]
     timekeeper = [path for path in modules if path.parts[0] == "timekeeper"]
     show("modules of the timekeeper", len(timekeeper))
@@ -55,7 +64,7 @@ def main() -> None:
 
 def show(measure: str, figure: int | str, detail: str = "") -> None:
     """Prints a line of the table."""
-    sys.stdout.write(f"{measure:62} {figure:>8} {detail}".rstrip() + "\n")
+    sys.stdout.write(f"{measure:70} {figure:>8} {detail}".rstrip() + "\n")
 
 
 def show_share(measure: str, sentences: list[tuple[str, bool]], matches: Callable[[str], re.Match[str] | None]) -> None:

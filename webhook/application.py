@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -17,12 +19,22 @@ from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import ImmediateAnswer, Response, problem
 from fairgpu.serving.probes import build_about, build_probes
 from fairgpu.states_client import ReadAuthority, follow_authority, follow_states
-from webhook.admission.review import ReviewError, answer
+from webhook.admission.review import ROUTES, ReviewError, answer
 from webhook.admission.verdict import Subject, Verdict
 from webhook.cache.admission_cache import AdmissionCache
-from webhook.cache.watches import NAMESPACES, PRIORITY_CLASSES, NamespacesView, PriorityClassesView
+from webhook.cache.watches import (
+    CLAIM_TEMPLATES,
+    CLAIMS,
+    NAMESPACES,
+    PRIORITY_CLASSES,
+    ClaimsView,
+    NamespacesView,
+    PriorityClassesView,
+    follow_claims,
+)
 from webhook.ingress import follow_policy
 from webhook.metrics import Measures
+from webhook.rendering import follow_differences
 from webhook.settings import Webhook
 
 _log = structlog.get_logger(__name__)
@@ -48,11 +60,16 @@ def build_application(
     if api is not None:
         namespaces, classes = NamespacesView(cache), PriorityClassesView(cache, settings.priorities)
         lifecycle.run_thread("namespaces", lambda: reflect(api, NAMESPACES, namespaces, wait, random.random))
+        for kind in (CLAIMS, CLAIM_TEMPLATES):
+            view = ClaimsView(cache, kind, settings.existing.device_classes)
+            follow = partial(follow_claims, api, view, kind, wait, random.random)
+            lifecycle.run_thread(kind, follow)
+        now = partial(dt.datetime.now, dt.UTC)
+        differing = partial(follow_differences, settings, api, measures.set_objects_differing, wait, now)
+        lifecycle.run_thread("rendered", differing)
         lifecycle.run_thread("ingress", lambda: follow_policy(api, measures.set_ingress_open, wait))
         lifecycle.run_thread("classes", lambda: reflect(api, PRIORITY_CLASSES, classes, wait, random.random))
-    reviews = {
-        ("POST", f"/{route}"): review_answer(route, cache, settings, measures) for route in ("mutate", "validate")
-    }
+    reviews = {("POST", f"/{route}"): review_answer(route, cache, settings, measures) for route in ROUTES}
     waits_until = time.monotonic() + settings.states.first_wait_seconds
 
     def missing() -> tuple[str, ...]:
@@ -72,7 +89,7 @@ def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float]
 
 
 def review_answer(route: str, cache: AdmissionCache, settings: Webhook, measures: Measures) -> ImmediateAnswer:
-    """Returns the function that answers the bodies of a review route."""
+    """Returns the function from a request's body to its answer, for one of the two review routes."""
 
     def respond(body: bytes) -> Response:
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The commands `fairgpu webhook`, `fairgpu admit` and `fairgpu apiserver-cidrs`."""
+"""The commands `fairgpu webhook`, `fairgpu admit`, `fairgpu render` and `fairgpu apiserver-cidrs`."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def register(subparsers: Any) -> None:
     certificates.set_defaults(run=run_certificates, extras="webhook")
     _add_admit(subparsers)
     _add_api_servers(subparsers)
+    _add_render(subparsers)
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -105,6 +106,17 @@ def run_api_servers(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_render(arguments: argparse.Namespace) -> int:
+    """Prints the policies, webhook rules and role bindings that follow from the settings, as patches for an overlay."""
+    import sys
+
+    from webhook.rendering import as_patches
+    from webhook.settings import read_settings
+
+    sys.stdout.write(as_patches(read_settings(os.environ, arguments.settings)))
+    return 0
+
+
 def run_admit(arguments: argparse.Namespace) -> int:
     """Shows the outcome of manifests in admission without creating anything."""
     from webhook.dryrun.command import run
@@ -125,6 +137,13 @@ def _add_api_servers(subparsers: Any) -> None:
     parser.set_defaults(run=run_api_servers, extras="webhook")
 
 
+def _add_render(subparsers: Any) -> None:
+    text = "print the policies, webhook rules and role bindings that hold your settings, as patches for your overlay"
+    parser = subparsers.add_parser("render", help=text, description=text)
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="the settings of your overlay")
+    parser.set_defaults(run=run_render, extras="webhook")
+
+
 def _add_admit(subparsers: Any) -> None:
     admit = subparsers.add_parser(
         "admit",
@@ -142,6 +161,7 @@ def _add_admit(subparsers: Any) -> None:
     asked.add_argument("--ca-file", type=Path, metavar="FILE", help="the CA that the webhook is known by, in PEM")
     supposed = admit.add_argument_group("or suppose")
     supposed.add_argument("--settings", type=Path, metavar="FILE", help="the webhook's settings")
+    supposed.add_argument("--mode", choices=("share", "account"), help="the namespace's; default: webhook.mode")
     supposed.add_argument("--state", default="unlimited", help="the budget's: unlimited, open, grace, over or held")
     supposed.add_argument("--allow", default="", metavar="LIST", help="the namespace's fairgpu.io/allow")
     admit.set_defaults(run=run_admit, extras="webhook")

@@ -70,7 +70,11 @@ def find_sources(api: KubernetesAPI) -> list[Source]:
 
 
 def propose(slices: Sequence[Json], nodes: Sequence[Json], agent_labels: Sequence[str]) -> list[Source]:
-    """Returns the sources that follow from the API servers' EndpointSlices, their nodes, and a tunnel's agents."""
+    """Returns the addresses from which API servers may call the webhook.
+
+    They come from the API servers' EndpointSlices and their nodes. Where API servers reach pods through a tunnel, the
+    pods of the tunnel's agents, by their label, are sources as well.
+    """
     sources = [*_slice_sources(slices), *(source for node in nodes for source in _node_sources(node))]
     unique: dict[str, Source] = {}
     for source in sources:

@@ -10,7 +10,7 @@ from datetime import datetime
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
-ROUTES = ("mutate", "validate")
+ROUTES = ("mutate", "validate", "account")
 OUTCOMES = ("untouched", "changed", "refused", "unreadable")
 
 
@@ -75,6 +75,12 @@ class Measures:
             registry=registry,
             multiprocess_mode="livemax",
         )
+        self._differing = Gauge(
+            "fairgpu_webhook_rendered_objects_differing",
+            "Policies and webhook configurations in force that are not what the settings make.",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
         self._states_confirmed.set(0)
         self._counters = {
             (route, outcome): self._reviews.labels(route, outcome) for route in ROUTES for outcome in OUTCOMES
@@ -113,6 +119,10 @@ class Measures:
     def set_ingress_open(self, is_open: bool) -> None:  # noqa: FBT001 - a callback's argument
         """Sets whether every address may connect."""
         self._ingress_open.set(is_open)
+
+    def set_objects_differing(self, count: int) -> None:
+        """Sets how many objects in force are not what the settings make."""
+        self._differing.set(count)
 
     def set_certificate_expiry(self, moment: datetime) -> None:
         """Sets the end of the certificate."""

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from fairgpu import names
 from fairgpu.commands import CommandError
 from fairgpu.dialects.reading import DialectSettings
+from fairgpu.existing import Existing
 from fairgpu.quantity import QuantityError, parse_quantity
 from fairgpu.settings import Section, SettingsError, load_settings
 
@@ -139,7 +140,7 @@ class Sidecar(Section):
 
 
 class Dialects(Section):
-    """The reading of requests."""
+    """The settings by which dialects read GPU requests."""
 
     max_gpus_per_node: Annotated[int, Field(ge=1, le=1024)] = 16
     """The most GPUs that a node has; a container that asks for more is refused."""
@@ -223,6 +224,9 @@ class Toleration(Section):
 class Webhook(Section):
     """The section `webhook` of the settings."""
 
+    mode: Literal["share", "account"] = "share"
+    """share: FairGPU places GPU pods and gives them their devices; account: their stack does, and FairGPU budgets them.
+    A namespace's label `fairgpu.io/mode` counts more. Policies and webhook rules hold it, too: render them anew."""
     serving: Serving = Serving()
     states: StatesSettings = StatesSettings()
     priorities: Priorities = Priorities()
@@ -246,11 +250,25 @@ class Webhook(Section):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """The lowest level that is logged."""
 
+    _existing: Existing = PrivateAttr(default_factory=Existing)
+
+    @property
+    def existing(self) -> Existing:
+        """The section `existing`, which other services read, too."""
+        return self._existing
+
+    def beside(self, existing: Existing) -> Webhook:
+        """Returns these settings with another section `existing`."""
+        copied = self.model_copy()
+        copied._existing = existing  # noqa: SLF001 - its own
+        return copied
+
 
 class Settings(Section):
     """The sections of the settings file that the webhook reads."""
 
     webhook: Webhook = Webhook()
+    existing: Existing = Existing()
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, default_file: Path = DEFAULT_FILE) -> Webhook:
@@ -262,6 +280,7 @@ def read_settings(environ: Mapping[str, str], file: Path | None, default_file: P
         CommandError: a setting is invalid.
     """
     try:
-        return load_settings(Settings, environ, file or (default_file if default_file.exists() else None)).webhook
+        read = load_settings(Settings, environ, file or (default_file if default_file.exists() else None))
     except SettingsError as error:
         raise CommandError(str(error)) from error
+    return read.webhook.beside(read.existing)

@@ -74,7 +74,7 @@ def _command(subparsers: Any, name: str, text: str, run: Any) -> argparse.Argume
 def _list_budgets(arguments: argparse.Namespace) -> int:
     server = from_environment(os.environ)
     with transport.asking(None):
-        budgets = _all_pages(server, "/v1/budgets", "budgets", {})
+        budgets = _all_pages(server, "/v1/budgets", "budgets", {})["budgets"]
     if arguments.output == "json":
         return _print_json({"budgets": budgets})
     if not budgets:
@@ -128,6 +128,7 @@ def describe(budget: Json) -> str:
         *(("  of which expires", figures.expiring(found)) for found in budget.get("expiring", [])),
         ("In grace", figures.grace(budget)),
         ("Being spent", f"{gpus(budget['rate'])} GPUs"),
+        ("  busy now", figures.busy_now(budget, datetime.now(UTC).isoformat())),
         ("  over the hour", figures.stretch(budget, "lastHour")),
         ("  over the day", figures.stretch(budget, "lastDay")),
         ("Exhausted", moment(budget["exhaustedAt"])),
@@ -184,14 +185,22 @@ def _sessions(arguments: argparse.Namespace) -> int:
     query = {"namespace": arguments.namespace} if arguments.namespace else {}
     server = from_environment(os.environ)
     with transport.asking(arguments.namespace):
-        sessions = _all_pages(server, "/v1/sessions", "sessions", query)
+        answer = _all_pages(server, "/v1/sessions", "sessions", query)
     if arguments.output == "json":
-        return _print_json({"sessions": sessions})
+        return _print_json(answer)
+    sessions = answer["sessions"]
     if not sessions:
         return _print("No pod holds a GPU now.")
-    headings = ("namespace", "pod", "node", "budget", "GPUs", "held for", "GPU-hours", "used", "last report")
+    headings = ["namespace", "pod", "node", "budget", "GPUs", "held for", "GPU-hours", "used", "last report"]
     now = datetime.now(UTC).isoformat()
-    return _print(table(headings, [_session_row(session, now) for session in sorted(sessions, key=_place)]))
+    sessions.sort(key=_place)
+    rows = [_session_row(session, now) for session in sessions]
+    source = answer.get("presentUseFrom")
+    if source is None:
+        return _print(table(headings, rows))
+    shown = [[*row, *_present_use(session, now)] for row, session in zip(rows, sessions, strict=True)]
+    note = f"BUSY NOW is by {source.capitalize()}, advisory, and no part of any bill."
+    return _print(f"{table([*headings, 'busy now', 'as of'], shown)}\n\n{note}")
 
 
 def _place(session: Json) -> tuple[str, str]:
@@ -207,18 +216,24 @@ def _session_row(session: Json, now: str) -> tuple[str, ...]:
         gpus(session["rate"]),
         span(session["start"], session["end"] or now),
         gpu_hours(session["amount"]),
-        gpu_hours(session["used"]),
+        "held idle" if session.get("heldIdle") else gpu_hours(session["used"]),
         f"{span(session['reportedAt'], now)} ago" if session["reportedAt"] else "",
     )
 
 
-def _all_pages(server: Server, path: str, what: str, query: dict[str, str]) -> list[Json]:
+def _present_use(session: Json, now: str) -> tuple[str, str]:
+    use = session["presentUse"]
+    return ("", "") if use is None else (f"{use['percent']:.0f}%", f"{span(use['at'], now)} ago")
+
+
+def _all_pages(server: Server, path: str, what: str, query: dict[str, str]) -> Json:
+    """Returns the last page with the items of all pages."""
     items: list[Json] = []
     for _ in range(MAX_PAGES):
         answer = transport.get(server, f"{path}?{urlencode(query)}" if query else path)
         items += answer[what]
         if answer.get("cursor") is None:
-            return items
+            return {**{key: value for key, value in answer.items() if key != "cursor"}, what: items}
         query = {**query, "cursor": answer["cursor"]}
     raise CommandError(f"more than {MAX_PAGES} pages of {what}: name a namespace with -n")
 

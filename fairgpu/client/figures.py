@@ -97,6 +97,15 @@ def grace(budget: Json) -> str:
     return " or ".join([*ends, f"until {moment(found['ends'])}"] if found["ends"] else ends)
 
 
+def busy_now(budget: Json, now: str) -> str:
+    """Returns how many GPUs of the budget's pods are busy; empty where no source knows."""
+    use = budget.get("presentUse")
+    if not use:
+        return ""
+    source = f"by {use['source'].capitalize()}, {span(use['at'], now)} ago; advisory"
+    return f"{use['busy']:.2f} of {use['known']:.2f} GPUs whose use is known, without prices, {source}"
+
+
 def expiring(grant: Json) -> str:
     """Returns the remainder of a grant that expires before its period ends, and its expiry."""
     return f"{gpu_hours(grant['remaining'])} GPU-hours until {moment(grant['expires'])} (grant {grant['grant']})"

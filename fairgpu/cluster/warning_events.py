@@ -71,7 +71,7 @@ def warning_event(
 
 
 def post(api: Creating, event: Json) -> None:
-    """Writes an event. One that exists already stands.
+    """Writes an event; an event of that name that exists already is left as it is.
 
     Raises:
         ApiError: the API server refused or did not answer.
@@ -95,9 +95,12 @@ class RepeatedWarnings:
         self._written: dict[tuple[About, str, str], float] = {}
 
     def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> None:
-        """Writes a warning, unless it was written in the last REPEAT_SECONDS."""
+        """Writes a warning, unless it was written in the last REPEAT_SECONDS.
+
+        A warning that was written later than `now`, before the clock was set back, does not count.
+        """
         key = (about, reason, message)
-        if now.timestamp() - self._written.get(key, float("-inf")) < REPEAT_SECONDS:
+        if 0 <= now.timestamp() - self._written.get(key, float("-inf")) < REPEAT_SECONDS:
             return
         if len(self._written) >= REMEMBERED:
             self._written.clear()

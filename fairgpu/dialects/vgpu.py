@@ -18,7 +18,7 @@ from fairgpu.dialects.reading import Container, DialectSettings, Reading
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The names of the four resources, and the differences of the two projects.
+    """The names of a dialect's four resources, and the ways in which HAMi and Volcano differ.
 
     Attributes:
         memory_unit_mib: the size of one unit of memory, in MiB.

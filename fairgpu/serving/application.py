@@ -22,10 +22,12 @@ from fairgpu.serving.messages import (
     Response,
     Scope,
     Send,
+    Stream,
     discard_body,
     problem,
     read_body,
     send_response,
+    send_stream,
 )
 
 _log = structlog.get_logger(__name__)
@@ -88,21 +90,30 @@ class Application:
         except Disconnected:
             return
         except BodyError as error:
-            response = problem(error.status, HTTPStatus(error.status).phrase, str(error))
+            refusal = problem(error.status, HTTPStatus(error.status).phrase, str(error))
             if error.arriving:
                 await discard_body(receive, self._options.body_seconds)
-            await send_response(send, response, close=True)
+            await send_response(send, refusal, close=True)
             return
         handler = self._hot.get((scope["method"], scope["path"]))
         if handler is None:
             await self._serve_wsgi(scope, body, send)
             return
+        response: Response | Stream
         try:
             response = await handler(Request(scope, body))
         except Exception:  # noqa: BLE001 - the one place where the unforeseen becomes an answer
             _log.exception("request failed", method=scope["method"], path=scope["path"])
             response = _internal_error()
-        await send_response(send, response, close=self._lifecycle.draining)
+        if not isinstance(response, Stream):
+            await send_response(send, response, close=self._lifecycle.draining)
+            return
+        try:
+            await send_stream(receive, send, response, close=self._lifecycle.draining)
+        except Exception:
+            # The connection is closed without the end of the answer, by which the client sees that it is cut off.
+            _log.exception("request failed", method=scope["method"], path=scope["path"])
+            raise
 
     async def _serve_wsgi(self, scope: Scope, body: bytes, send: Send) -> None:
         if not scope["query_string"].isascii():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -51,7 +52,15 @@ class Response(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+class Stream(NamedTuple):
+    """An answer of status 200 whose parts are sent as they come; it ends early where its client leaves."""
+
+    parts: AsyncGenerator[bytes]
+    content_type: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+Handler = Callable[[Request], Awaitable[Response | Stream]]
 ImmediateAnswer = Callable[[bytes], Response]
 """Returns the answer to a whole body, without waiting for anything."""
 
@@ -134,6 +143,37 @@ async def send_response(send: Send, response: Response, *, close: bool = False) 
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})
+
+
+async def send_stream(receive: Receive, send: Send, stream: Stream, *, close: bool = False) -> None:
+    """Sends the parts of an answer as they come, until they end or the client leaves; then the generator is closed."""
+    headers = [(b"content-type", stream.content_type), *stream.headers]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    left = asyncio.ensure_future(_leaves(receive))
+    try:
+        async with aclosing(stream.parts) as parts:
+            while True:
+                part = asyncio.ensure_future(anext(parts, None))
+                await asyncio.wait((part, left), return_when=asyncio.FIRST_COMPLETED)
+                if not part.done():
+                    part.cancel()
+                    await asyncio.wait((part,))
+                    return
+                found = part.result()
+                if found is None:
+                    break
+                await send({"type": "http.response.body", "body": found, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        left.cancel()
+
+
+async def _leaves(receive: Receive) -> None:
+    """Returns once the client of a request whose body was read has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def body_came_late(seconds: float) -> Response:

@@ -85,7 +85,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         reading.cancel()
 
     async def _first_chain(self, read_chain: ReadChain) -> LiveContext:
-        """Returns the context once there is a chain, whose issuer may be starting at this moment."""
+        """Waits until the certificate chain can be read, as its issuer may be starting; returns the TLS context."""
         while True:
             try:
                 return LiveContext(await asyncio.to_thread(read_chain))

@@ -29,6 +29,19 @@ class BudgetRequest:
         self.reading: Final = reading
         self.deadline_seconds: Final = deadline_seconds
 
+    def highest(self, states: BudgetStates) -> int:
+        """Returns the highest cost in microGPU-seconds a second, as the timekeeper charges without an allocation."""
+        return highest_rate(self.reading, states.prices, states.charge)
+
+    def price(self, states: BudgetStates) -> str:
+        """Returns the cost in GPU-hours an hour, for a warning."""
+        low, high = hourly_cost(self.reading, states.prices, states.charge)
+        return f"about {low:.3g}" if low == high else f"about {low:.3g} to {high:.3g}"
+
+    def consequence(self, met: BudgetState) -> str:
+        """Returns the words of the warning that follow the pod's name: the pod's fate in this state of the budget."""
+        return _CONSEQUENCES[met]
+
 
 class BudgetVerdict:
     """The budget's decision on a pod that is created now.
@@ -88,7 +101,7 @@ def evaluate_budget(
         state=met.value,
         over=met is BudgetState.OVER,
         held=met is BudgetState.HELD,
-        warnings=_warnings(state, request.reading, states) if shortfall is None else (shortfall,),
+        warnings=_warnings(state, request, states) if shortfall is None else (shortfall,),
         stale_seconds=age if age > stale_after_seconds else None,
     )
 
@@ -105,12 +118,12 @@ def _shortfall(state: NamespaceState, request: BudgetRequest, states: BudgetStat
     if state.safe is None or state.state not in {BudgetState.OPEN, BudgetState.GRACE}:
         return None
     seconds = state.safe.default_commit_seconds if request.deadline_seconds is None else request.deadline_seconds
-    needed = highest_rate(request.reading, states.prices, states.charge) * seconds
+    needed = request.highest(states) * seconds
     if needed <= state.remaining - state.safe.committed:
         return None
     runs = "its activeDeadlineSeconds" if request.deadline_seconds is not None else "defaultCommit"
     left = f"{_hours(state.remaining)} less {_hours(state.safe.committed)} committed are left"
-    consequence = f'GPU budget "{state.budget[:40]}": the pod {_CONSEQUENCES[_unfit(state.safe)]}.'
+    consequence = f'GPU budget "{state.budget[:40]}": the pod {request.consequence(_unfit(state.safe))}.'
     return f"{consequence} It may spend {_hours(needed)} GPU-hours ({runs}), and {left}."
 
 
@@ -126,13 +139,12 @@ def _unknown(when_unknown: Literal["in-budget", "over-budget", "refuse"]) -> Bud
     return BudgetVerdict(state=UNKNOWN, faults=(fault,))
 
 
-def _warnings(state: NamespaceState, reading: PodReading, states: BudgetStates) -> tuple[str, ...]:
-    what = _consequence(state) if state.enforced else None
+def _warnings(state: NamespaceState, request: BudgetRequest, states: BudgetStates) -> tuple[str, ...]:
+    what = _consequence(state, request) if state.enforced else None
     if what is None:
         return ()
-    low, high = hourly_cost(reading, states.prices, states.charge)
-    price = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
-    line = f'GPU budget "{state.budget}": {what}. {_balance(state)}; this pod costs about {price} GPU-hours an hour.'
+    price = request.price(states)
+    line = f'GPU budget "{state.budget}": {what}. {_balance(state)}; this pod costs {price} GPU-hours an hour.'
     return (line,)
 
 
@@ -150,11 +162,11 @@ def _hours(amount: int) -> str:
     return f"{rounded:.{places}f}".rstrip("0").rstrip(".")
 
 
-def _consequence(state: NamespaceState) -> str | None:
+def _consequence(state: NamespaceState, request: BudgetRequest) -> str | None:
     if state.state is BudgetState.GRACE:
         return "spent, and in its grace"
     if state.state in {BudgetState.OVER, BudgetState.HELD}:
-        return f"spent; the pod {_CONSEQUENCES[state.state]}"
+        return f"spent; the pod {request.consequence(state.state)}"
     if state.state is BudgetState.OPEN and state.rate > 0:
         seconds = state.remaining / state.rate
         if seconds < WARN_WITHIN_SECONDS:

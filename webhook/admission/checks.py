@@ -47,7 +47,7 @@ def check_pod(
     faults += _faults_of_runtime(spec, reading, settings.runtime_classes, root)
     faults += faults_of_class(spec, settings.priorities, knowledge, root)
     faults += _faults_of_names(spec, root)
-    faults += _faults_of_copies(spec, root)
+    faults += faults_of_copies(spec, root)
     faults += _faults_of_mounts(spec, reading)
     if settings.dialects.best_effort == "refuse":
         faults += _faults_of_best_effort(reading)
@@ -117,7 +117,7 @@ def _faults_of_names(spec: dict[str, Any], root: Path) -> list[Fault]:
     ]
 
 
-def _faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
+def faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
     """Refuses more copies of FairGPU's own elements than a copied pod can have, which is one of each."""
     faults: list[Fault] = []
     for field, ours in _COPIED:

@@ -71,7 +71,7 @@ def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: fl
             *collective_warnings(pod, reading),
             *budget.warnings,
         ),
-        audit=_audit(budget),
+        audit=audit_of(budget),
     )
 
 
@@ -87,8 +87,8 @@ def _rewrite(
     spec = mapping(pod.get("spec"))
     priorities = settings.priorities
     operations = _annotate(subject, reading, granted, budget)
-    operations += _label(pod)
-    operations += _hold(pod, holds=settings.end_proof == "finalizer")
+    operations += label(pod)
+    operations += keep_until_metered(pod, holds=settings.end_proof == "finalizer")
     operations += change_containers(spec, "containers", reading.containers)
     operations += change_containers(spec, "initContainers", reading.init)
     parts = sidecar_parts(settings.sidecar, knowledge.timekeeper_ca)
@@ -98,7 +98,7 @@ def _rewrite(
     if not keeps_own(spec, priorities, knowledge):
         operations += set_class(spec, earned_class(priorities, knowledge, over=budget.over))
     operations += tolerate(spec, settings.tolerations)
-    operations += _gate(spec, held=budget.held)
+    operations += gate(spec, held=budget.held)
     return operations
 
 
@@ -133,13 +133,13 @@ def _annotate(subject: Subject, reading: PodReading, granted: Granted, budget: B
     return change_map(metadata, "/metadata", "annotations", wanted, (*reading.strip_annotations, *names.NOTICES))
 
 
-def _label(pod: dict[str, Any]) -> list[Operation]:
+def label(pod: dict[str, Any]) -> list[Operation]:
     """Returns the operations that add the label by which policies and webhooks select GPU pods."""
     metadata = pod.get("metadata")
     return change_map(metadata, "/metadata", "labels", LABELS, ()) if isinstance(metadata, dict) else []
 
 
-def _hold(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
+def keep_until_metered(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
     """Adds the finalizer that keeps the pod until its end is in the ledger; removes it where it is not in use."""
     given = mapping(pod.get("metadata")).get("finalizers")
     if not isinstance(given, list):
@@ -157,15 +157,16 @@ def _source(reading: PodReading, given: Any) -> str:
     return ",".join(reading.dialects)
 
 
-def _gate(spec: dict[str, Any], *, held: bool) -> list[Operation]:
+def gate(spec: dict[str, Any], *, held: bool) -> list[Operation]:
+    """Returns the operations that add the budget's gate to a pod whose budget is held, and remove it from any other."""
     given = spec.get("schedulingGates")
     path = "/spec/schedulingGates"
-    gate = {"name": names.BUDGET_GATE}
+    wanted = {"name": names.BUDGET_GATE}
     if not isinstance(given, list):
-        return [add(path, [gate])] if held else []
+        return [add(path, [wanted])] if held else []
     ours = indexes_named(given, (names.BUDGET_GATE,))
     if held:
-        return [] if ours else [add(f"{path}/-", gate)]
+        return [] if ours else [add(f"{path}/-", wanted)]
     return remove_elements(path, ours)
 
 
@@ -193,7 +194,8 @@ def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _audit(budget: BudgetVerdict) -> dict[str, str]:
+def audit_of(budget: BudgetVerdict) -> dict[str, str]:
+    """Returns the annotation of the audit log for a state that is older than the limit, with its age."""
     if budget.stale_seconds is None:
         return {}
     return {"stale-budget-state": f"{budget.stale_seconds:.0f} seconds old"}

@@ -65,6 +65,7 @@ class Spec(TypedDict, total=False):
     ephemeralContainers: Any
     volumes: Any
     hostPID: Any
+    resourceClaims: Any
     nodeName: Any
     runtimeClassName: Any
     nodeSelector: Any

@@ -39,6 +39,10 @@ class BudgetStates:
         return known if known is not None else NamespaceState(namespace, "", self.default, 0, 0, 0)
 
 
+OtherClaim = tuple[str, str | None, str | None]
+"""A ResourceClaim or a template as a pod names it: the pod's namespace, and the name of either; the other is None."""
+
+
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
     """A PriorityClass: the API server refuses a pod of it with another value or preemption policy."""
@@ -60,6 +64,7 @@ class Knowledge:
         classes: the live PriorityClasses by name; empty without an API server.
         default_class: the class that is globalDefault.
         timekeeper_ca: the CA that sidecars trust, in PEM.
+        other_claims: the ResourceClaims and templates that ask for no GPU.
     """
 
     states: BudgetStates | None = None
@@ -67,6 +72,7 @@ class Knowledge:
     classes: Mapping[str, PriorityClass] = field(default_factory=dict)
     default_class: str | None = None
     timekeeper_ca: str = ""
+    other_claims: frozenset[OtherClaim] = frozenset()
 
     def permissions_of(self, namespace: str) -> frozenset[Permission]:
         """Returns the permissions of a namespace."""

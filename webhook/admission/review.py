@@ -13,6 +13,7 @@ import orjson
 
 from fairgpu.faults import explain
 from fairgpu.json_values import mapping
+from webhook.admission.accounting import admit_accounted
 from webhook.admission.creation import admit_new
 from webhook.admission.excerpt import DECODER
 from webhook.admission.json_patch import add
@@ -25,6 +26,12 @@ from webhook.settings import Webhook
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 FORBIDDEN: Final = 403
+MUTATE: Final = "mutate"
+VALIDATE: Final = "validate"
+ACCOUNT: Final = "account"
+"""The mutating webhook of namespaces whose mode is `account`."""
+ROUTES: Final = (MUTATE, VALIDATE, ACCOUNT)
+"""The routes, which are the paths that the webhook configurations name."""
 
 _ORDERS: Final = ("GPUGrant", "GPUCorrection")
 _LONGEST_NAME: Final = 256
@@ -47,7 +54,7 @@ def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now
     """Decodes a review, judges it and encodes the verdict.
 
     Args:
-        route: the webhook, `mutate` or `validate`.
+        route: the webhook, one of ROUTES.
         body: the AdmissionReview as JSON.
         knowledge: the state of the cluster.
         settings: the admin's settings.
@@ -131,9 +138,16 @@ def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float
 
 
 def judge(route: str, subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """Returns the verdict of the webhook of a route, `mutate` or `validate`."""
-    if route == "mutate":
+    """Returns the verdict of the webhook of a route, one of ROUTES.
+
+    The API server chooses the route by the label of the pod's namespace, so that no review waits until this process has
+    seen a change of it; policies read the same label.
+    """
+    if route == MUTATE:
         return mutate(subject, knowledge, settings, now)
+    if route == ACCOUNT:
+        accounts = subject.kind == "Pod" and subject.operation == "CREATE" and not subject.sub_resource
+        return admit_accounted(subject, knowledge, settings, now) if accounts else UNTOUCHED
     return validate(subject, knowledge, settings)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fairgpu.permissions import Permission
 from fairgpu.states import NamespaceState, StatesDocument
-from webhook.admission.knowledge import BudgetStates, Knowledge, PriorityClass
+from webhook.admission.knowledge import BudgetStates, Knowledge, OtherClaim, PriorityClass
 
 
 class AdmissionCache:
@@ -24,6 +24,7 @@ class AdmissionCache:
         self._lock = threading.Lock()
         self._permissions_known = False
         self._classes_known = False
+        self._other_claims: dict[str, frozenset[OtherClaim]] = {}
 
     def missing(self, *, cluster: bool, states: bool) -> tuple[str, ...]:
         """Returns the names of the knowledge that the first review waits for and that has not arrived.
@@ -45,7 +46,7 @@ class AdmissionCache:
         return self.knowledge.timekeeper_ca
 
     def learn_states(self, document: StatesDocument, now: float) -> None:
-        """Stores the timekeeper's answer of the monotonic second `now`; a partial one changes the states before it."""
+        """Stores the timekeeper's answer, received at `now` in monotonic seconds; a partial one updates states."""
         with self._lock:
             known = self.knowledge.states
             states: dict[str, NamespaceState] = {} if document.full or known is None else dict(known.by_namespace)
@@ -64,6 +65,13 @@ class AdmissionCache:
         with self._lock:
             self.knowledge = replace(self.knowledge, classes=classes, default_class=default)
             self._classes_known = True
+
+    def learn_other_claims(self, kind: str, claims: frozenset[OtherClaim]) -> None:
+        """Stores the claims of a kind, or the templates of claims, that ask for no GPU."""
+        with self._lock:
+            self._other_claims[kind] = claims
+            others: frozenset[OtherClaim] = frozenset().union(*self._other_claims.values())
+            self.knowledge = replace(self.knowledge, other_claims=others)
 
     def learn_authority(self, pem: str) -> None:
         """Stores the CA by which sidecars verify the timekeeper."""

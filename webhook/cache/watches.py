@@ -1,23 +1,30 @@
-"""The watches on the API server: the permissions of namespaces, and the priority classes."""
+"""The watches on the API server: the permissions of namespaces, priority classes, and claims that are for no GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 
 from fairgpu import names
-from fairgpu.cluster.api import ApiError, Json
-from fairgpu.cluster.reflector import Collection
-from fairgpu.json_values import mapping
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.reflector import Collection, Wait, reflect
+from fairgpu.json_values import mapping, mappings
 from fairgpu.permissions import Permission, parse_permissions
-from webhook.admission.knowledge import read_priority_class
+from webhook.admission.knowledge import OtherClaim, read_priority_class
 from webhook.cache.admission_cache import AdmissionCache
 from webhook.settings import Priorities
 
 _log = structlog.get_logger(__name__)
 
 NAMESPACES = Collection("/api/v1/namespaces", {})
+CLAIMS_GROUP = "/apis/resource.k8s.io"
+CLAIMS_VERSIONS = ("v1", "v1beta2", "v1beta1")
+CLAIMS = "resourceclaims"
+CLAIM_TEMPLATES = "resourceclaimtemplates"
+ASK_AGAIN_SECONDS = 30.0
+"""The time after which an API server without Dynamic Resource Allocation is asked for it again."""
 PRIORITY_CLASSES = Collection("/apis/scheduling.k8s.io/v1/priorityclasses", {})
 
 
@@ -33,7 +40,7 @@ class _Logged:
 
 
 class NamespacesView(_Logged):
-    """The permissions of namespaces that have any."""
+    """A view of Namespaces, which keeps the permissions that their annotations give."""
 
     def __init__(self, cache: AdmissionCache) -> None:
         self._cache = cache
@@ -96,6 +103,99 @@ class PriorityClassesView(_Logged):
                 _log.warning(
                     "priority class differs from the settings", priority_class=name, live=live.value, set=value
                 )
+
+
+class ClaimsView(_Logged):
+    """The ResourceClaims, or the templates of them, that ask for no GPU."""
+
+    def __init__(self, cache: AdmissionCache, kind: str, device_classes: tuple[str, ...]) -> None:
+        self._cache = cache
+        self._kind = kind
+        self._of_gpus = frozenset(device_classes)
+        self._others: set[OtherClaim] = set()
+        self.gone = False
+        """Whether the API server does not have the collection, at least in the version that was asked for."""
+
+    def read(self, item: Json) -> Json:
+        """Returns the fields that are read of a claim."""
+        metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
+        named = {key: metadata[key] for key in ("namespace", "name", "resourceVersion") if key in metadata}
+        return {"metadata": named, "spec": mapping(spec.get("spec")) or spec}
+
+    def replaced(self, items: list[Json]) -> None:
+        """Stores all of them."""
+        self._others = {self._key(item) for item in items if not self._asks_for_gpu(item)}
+        self._cache.learn_other_claims(self._kind, frozenset(self._others))
+
+    def changed(self, kind: str, item: Json) -> None:
+        """Stores one of them; most are for GPUs and change nothing."""
+        key = self._key(item)
+        if kind == "DELETED" or self._asks_for_gpu(item):
+            if key not in self._others:
+                return
+            self._others.discard(key)
+        elif key in self._others:
+            return
+        else:
+            self._others.add(key)
+        self._cache.learn_other_claims(self._kind, frozenset(self._others))
+
+    def failed(self, error: ApiError) -> None:
+        """Takes note that the collection is not there; logs other failures."""
+        self.gone = error.not_found
+        if not error.not_found:
+            super().failed(error)
+
+    def _key(self, item: Json) -> OtherClaim:
+        metadata = mapping(item.get("metadata"))
+        namespace, name = str(metadata.get("namespace")), str(metadata.get("name"))
+        return (namespace, None, name) if self._kind == CLAIM_TEMPLATES else (namespace, name, None)
+
+    def _asks_for_gpu(self, item: Json) -> bool:
+        """Whether a claim asks for a device of a class of GPUs. Administrative access is free, and asks for none.
+
+        In v1 the class stands in `exactly`, in v1beta1 and v1beta2 it may stand in the request itself; in all of them
+        alternatives stand in `firstAvailable`.
+        """
+        devices = mapping(mapping(item.get("spec")).get("devices"))
+        for request in mappings(devices.get("requests")):
+            exactly = mapping(request.get("exactly")) or request
+            asked = [exactly, *mappings(request.get("firstAvailable"))]
+            classes = {one.get("deviceClassName") for one in asked if one.get("adminAccess") is not True}
+            if not self._of_gpus.isdisjoint(classes):
+                return True
+        return False
+
+
+def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, random: Callable[[], float]) -> None:
+    """Keeps a view of a collection of Dynamic Resource Allocation current, where the API server has it.
+
+    Args:
+        api: the API server.
+        view: the view.
+        kind: `resourceclaims` or `resourceclaimtemplates`.
+        wait: sleeps that many seconds, and says whether the process ends.
+        random: returns numbers in [0, 1).
+    """
+    while not wait(0):
+        version = _version_of_claims(api)
+        if version:
+            view.gone = False
+            collection = Collection(f"{CLAIMS_GROUP}/{version}/{kind}", {}, view.read)
+            reflect(api, collection, view, lambda seconds: view.gone or wait(seconds), random)
+        if wait(ASK_AGAIN_SECONDS * (0.5 + random())):
+            return
+
+
+def _version_of_claims(api: KubernetesAPI) -> str:
+    """Returns the newest version of claims that the API server has and admission reads; empty where there is none."""
+    try:
+        served = {found.get("version") for found in mappings(api.get(CLAIMS_GROUP).get("versions"))}
+    except ApiError as error:
+        if not error.not_found:
+            _log.warning("watch failed", view=ClaimsView.__name__, error=str(error))
+        return ""
+    return next((version for version in CLAIMS_VERSIONS if version in served), "")
 
 
 def _name(item: dict[str, Any]) -> str:

@@ -23,10 +23,10 @@ from fairgpu.permissions import parse_permissions
 from fairgpu.states import BudgetState
 from webhook.admission.knowledge import DEFAULT_PRICES, BudgetStates, Knowledge
 from webhook.admission.review import answer
-from webhook.dryrun.dry_run import DryRun, DryRunError, Outcome, Review, dry_run
+from webhook.dryrun.dry_run import DryRun, DryRunError, Outcome, Review, accounted, dry_run
 from webhook.dryrun.manifests import read_manifests
 from webhook.dryrun.schema import NAMESPACE_ALLOWED, is_namespace
-from webhook.settings import read_settings
+from webhook.settings import Webhook, read_settings
 
 TIMEOUT_SECONDS = 10.0
 REFUSED_STATUS = 1
@@ -47,10 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
         _check_namespace(arguments.namespace)
         manifests = read_manifests(arguments.filename)
         namespaces = {manifest.namespace or arguments.namespace for manifest in manifests.objects}
-        review = _remote(arguments.webhook, arguments.ca_file) if arguments.webhook else _local(arguments, namespaces)
-        user = getpass.getuser()
+        settings = read_settings(os.environ, arguments.settings)
+        local = not arguments.webhook
+        review = _local(arguments, settings, namespaces) if local else _remote(arguments.webhook, arguments.ca_file)
+        if (arguments.mode or settings.mode) == "account":
+            review = accounted(review)
+        user, exempt = getpass.getuser(), settings.existing.unseen_namespaces
         results = [
-            result for manifest in manifests.objects for result in dry_run(manifest, arguments.namespace, user, review)
+            result
+            for manifest in manifests.objects
+            for result in dry_run(manifest, arguments.namespace, user, review, exempt)
         ]
     except (DryRunError, CommandError) as error:
         print(f"fairgpu admit: {error}", file=sys.stderr)  # noqa: T201 - a person reads this
@@ -77,8 +83,7 @@ def _check_namespace(given: str) -> None:
         raise CommandError(f"--namespace: given {show(given)}; allowed: {NAMESPACE_ALLOWED}")
 
 
-def _local(arguments: argparse.Namespace, namespaces: set[str]) -> Review:
-    settings = read_settings(os.environ, arguments.settings)
+def _local(arguments: argparse.Namespace, settings: Webhook, namespaces: set[str]) -> Review:
     try:
         state = BudgetState(arguments.state)
     except ValueError as error:

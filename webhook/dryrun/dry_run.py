@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -14,14 +14,12 @@ import jsonpatch
 import orjson
 
 from fairgpu.faults import explain
-from fairgpu.names import SYSTEM_NAMESPACE
+from webhook.admission.review import ACCOUNT, MUTATE
 from webhook.admission.verdict import Subject
 from webhook.dryrun.manifests import Manifest
 from webhook.dryrun.schema import misshapen, misshapen_spec, resources_of_others, wrong_kind
 from webhook.dryrun.templates import Template, gpus_elsewhere, is_custom, is_workload, templates_of
 
-EXEMPT_NAMESPACES: Final = ("kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE)
-"""The namespaces whose reviews the API server does not send, by the configurations' namespaceSelector."""
 REVIEWED_TEMPLATES: Final = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
 """The kinds of Kubernetes' own whose templates the API server sends, by the rules of the webhook's configuration."""
 REVIEWED_JOBS: Final = (
@@ -36,6 +34,18 @@ _NUMBER = re.compile(r"[0-9]+\. ")
 
 Review = Callable[[str, bytes], bytes]
 """Answers a review: the route, `mutate` or `validate`, and the body. Raises DryRunError."""
+
+
+def accounted(review: Review) -> Review:
+    """Returns the reviews of a namespace whose mode is `account`: a new pod goes to one webhook, a template to none."""
+
+    def asked(route: str, body: bytes) -> bytes:
+        return review(ACCOUNT, body) if route == MUTATE else _ALLOWED
+
+    return asked
+
+
+_ALLOWED: Final = b'{"response": {"allowed": true}}'
 
 
 class DryRunError(RuntimeError):
@@ -83,13 +93,17 @@ class DryRun:
     warned: bool = False
 
 
-def dry_run(manifest: Manifest, namespace: str, user: str, review: Review) -> list[DryRun]:
+def dry_run(
+    manifest: Manifest, namespace: str, user: str, review: Review, left_alone: Container[str] = ()
+) -> list[DryRun]:
     """Reviews the creation of a manifest, and of the pods made from each of its templates.
+
+    The API server sends no reviews of the namespaces in `left_alone`, by the configurations' namespaceSelector.
 
     Raises:
         DryRunError: the webhook gave no answer.
     """
-    request = _Request(manifest, manifest.namespace or namespace, user, review)
+    request = _Request(manifest, manifest.namespace or namespace, user, review, left_alone)
     wrong = wrong_kind(manifest)
     if wrong:
         return [request.refused(explain(wrong))]
@@ -119,6 +133,7 @@ class _Request:
     namespace: str
     user: str
     review: Review
+    left_alone: Container[str]
 
     def outcome(self, outcome: Outcome, message: str) -> DryRun:
         """Returns the result for the object as a whole."""
@@ -141,7 +156,7 @@ def _judge(request: _Request, template: Template) -> DryRun:
     if faults:
         message = explain(faults)
         return request.refused(message) if own else _pod_result(request, template, Outcome.REFUSED, message=message)
-    if request.namespace in EXEMPT_NAMESPACES:
+    if request.namespace in request.left_alone:
         message = f"in the namespace {request.namespace}, which FairGPU leaves alone"
         return _pod_result(request, template, Outcome.UNTOUCHED, message=message)
     of_object: list[str] = []

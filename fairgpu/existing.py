@@ -1,0 +1,113 @@
+"""The settings of GPUs that other stacks than FairGPU's share: the names that pods ask for them by, and who acts there.
+
+The list stands here once. Policies and webhook rules cannot read settings: `fairgpu render` writes them from it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from fairgpu.asks import StackNames
+from fairgpu.dialects.registry import FOREIGN
+from fairgpu.names import SYSTEM_NAMESPACE
+from fairgpu.settings import Section
+
+SYSTEM: Final = ("kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE)
+"""The namespaces whose pods nothing of FairGPU acts on."""
+ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*$", max_length=317)]
+ResourcePrefix = Annotated[str, Field(pattern=r"^[a-z0-9][-a-z0-9.]*/[-A-Za-z0-9_.]*$", max_length=317)]
+Key = Annotated[str, Field(pattern=r"^([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9][-A-Za-z0-9_.]*$", max_length=317)]
+ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+Account = Annotated[str, Field(pattern=r"^[^\s'\\]+$", max_length=317)]
+
+_AMD_MODES: Final = ("spx", "dpx", "tpx", "qpx", "cpx")
+_AMD: Final = (
+    "gpu",
+    *(f"{mode}_nps{memory}" for mode in _AMD_MODES for memory in (1, 2, 4, 8)),
+)
+_ASCEND: Final = (
+    *("Ascend910", "Ascend310", "Ascend310P", "Ascend910A"),
+    *("Ascend910B2", "Ascend910B3", "Ascend910B4", "Ascend910B4-1", "Ascend910C"),
+    *("Ascend910-2c", "Ascend910-4c", "Ascend910-8c", "Ascend910-16c"),
+    *("Ascend310P-1c", "Ascend310P-2c", "Ascend310P-4c"),
+)
+_NOT_METERED: Final = frozenset({"aliyun.com/gpu-count", "volcano.sh/gpu-memory", "volcano.sh/gpu-number"})
+"""Resources that the share mode's dialects read, and by which no present release of their stacks gives devices."""
+RESOURCES: Final = (
+    *sorted(FOREIGN.resources - _NOT_METERED),
+    "nvidia.com/gpu.shared",
+    *(f"amd.com/{name}" for name in _AMD),
+    "gpu.intel.com/i915",
+    "gpu.intel.com/xe",
+    "habana.ai/gaudi",
+    *(f"huawei.com/{name}" for name in _ASCEND),
+    "google.com/tpu",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neurondevice",
+    "aws.amazon.com/neuroncore",
+)
+DEVICE_CLASSES: Final = (
+    "gpu.nvidia.com",
+    "mig.nvidia.com",
+    "vfio.gpu.nvidia.com",
+    "gpu.amd.com",
+    "gpu.intel.com",
+    "gaudi.intel.com",
+    "tpu.google.com",
+)
+SCHEDULERS_ANNOTATIONS: Final = (
+    "hami.io/vgpu-devices-allocated",
+    "volcano.sh/vgpu-ids-new",
+    "received-resource-type",
+    "scheduler.framework.gpushare.allocation",
+    "ALIYUN_COM_GPU_MEM_DEV",
+)
+"""The annotations in which schedulers say what a pod got, and by which it is charged."""
+OF_DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io/"
+"""The prefix of the resource by which a container asks for a device of a DeviceClass without a claim.
+
+https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/#extended-resource
+"""
+
+
+class Existing(Section):
+    """The section `existing`: the GPUs that other stacks share, in clusters and namespaces of the mode `account`."""
+
+    classes: Literal["never", "unnamed", "always"] = "never"
+    """The pods that get the priority class of their budget's state: none; those that name no class; all. KAI takes a
+    pod with a class value of 100 or more as one that cannot be preempted, and Kueue and Volcano order by the value."""
+    resources: tuple[ResourceName, ...] = RESOURCES
+    """The resources by which pods ask for GPUs. A resource of your own gets a line in
+    `timekeeper.other_stacks.resources`, too, which says what a unit of it is."""
+    prefixes: tuple[ResourcePrefix, ...] = ("nvidia.com/mig-",)
+    """The beginnings of further resources."""
+    annotations: tuple[Key, ...] = tuple(sorted(FOREIGN.requesting_annotations))
+    """The annotations by which pods ask for a part of a GPU without a resource."""
+    device_classes: tuple[ObjectName, ...] = DEVICE_CLASSES
+    """The DeviceClasses of GPUs, for claims of Dynamic Resource Allocation."""
+    schedulers_annotations: tuple[Key, ...] = SCHEDULERS_ANNOTATIONS
+    """The annotations in which schedulers write what a pod got; only `writers` may change them."""
+    writers: tuple[Account, ...] = ()
+    """The users that may change those annotations, and the ones by which pods ask. Without any, the users that may
+    `update podstatuses.fairgpu.io` in the whole cluster, as they need to write the status of GPU pods."""
+    gated_schedulers: tuple[ObjectName, ...] = ("default-scheduler", "hami-scheduler")
+    """The schedulers that leave a pod behind a scheduling gate alone, as kube-scheduler does. A pod of any other is
+    refused while its budget is held: add your scheduler once you have tried it with a gated pod."""
+    left_alone: tuple[ObjectName, ...] = ("gpu-operator", "kai-resource-reservation", "runai-reservation")
+    """The namespaces whose pods no webhook of FairGPU sees, beside those of the system: operators that check GPUs with
+    pods of their own, and pods that only keep a GPU for others. Where pods of other stacks are metered, these pods are
+    charged to the account overhead, which has no limit; a budget that names such a namespace pays for it instead."""
+
+    @property
+    def unseen_namespaces(self) -> tuple[str, ...]:
+        """The namespaces of which the webhooks see no pod: those of the system, and those of `left_alone`."""
+        return tuple(dict.fromkeys((*SYSTEM, *self.left_alone)))
+
+    @cached_property
+    def names(self) -> StackNames:
+        """The names by which a pod asks for GPUs."""
+        extended = (f"{OF_DEVICE_CLASS}{name}" for name in self.device_classes)
+        return StackNames(frozenset((*self.resources, *extended)), self.prefixes, frozenset(self.annotations))

@@ -1,0 +1,225 @@
+"""`fairgpu render`: the policies, webhook rules and role bindings that hold what the settings say.
+
+None of these objects can read settings, and CEL knows no patterns at run time. So the settings are written into them,
+and the webhook says in a metric, and in a condition of the policies, whether what is in force is what its own settings
+would write.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
+from string import Template
+from typing import Final
+
+import structlog
+import yaml
+
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.dialects import hami
+from fairgpu.dialects.registry import FOREIGN
+from fairgpu.json_values import mapping, mappings
+from fairgpu.names import RENDERED_CONDITION
+from fairgpu.names import RENDERED_POLICIES as _POLICIES
+from webhook.settings import Webhook
+
+_log = structlog.get_logger(__name__)
+
+MANIFESTS: Final = {
+    "mutating": "webhook/mutating.yaml",
+    "validating": "webhook/validating.yaml",
+    "spec": "policies/spec.yaml",
+    "metadata": "policies/metadata.yaml",
+    "pod-status-writers": "access/pod-status-writers.yaml",
+}
+"""The names of the templates, and the file of deploy/base that each makes with the default settings."""
+_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+IN_FORCE: Final = {
+    ("MutatingWebhookConfiguration", "zz-fairgpu"): f"{_ADMISSION}/mutatingwebhookconfigurations/zz-fairgpu",
+    ("ValidatingWebhookConfiguration", "zz-fairgpu"): f"{_ADMISSION}/validatingwebhookconfigurations/zz-fairgpu",
+    **{("ValidatingAdmissionPolicy", name): f"{_ADMISSION}/validatingadmissionpolicies/{name}" for name in _POLICIES},
+}
+"""The objects that the webhook compares with its settings, by kind and name, and their paths."""
+CHECK_SECONDS: Final = 300.0
+_AS_RENDERED: Final = "Policies and webhook rules are what the webhook's settings make."
+_DIFFERS: Final = "not what the webhook's settings make; write them with `fairgpu render`, and apply them"
+_OF_THE_OVERLAY: Final = ("sidecarRepository",)
+_WIDTH: Final = 120
+_SERVICE_ACCOUNT: Final = "system:serviceaccount:"
+
+
+def render(settings: Webhook) -> dict[str, str]:
+    """Returns the manifests by their names, each with its comments as it stands in deploy/."""
+    values = _values(settings)
+    folder = resources.files("webhook") / "manifests"
+    return {name: Template((folder / f"{name}.yaml").read_text()).substitute(values) for name in MANIFESTS}
+
+
+def as_patches(settings: Webhook) -> str:
+    """Returns all manifests as one file of patches for an overlay over deploy/base."""
+    documents = [document for text in render(settings).values() for document in yaml.safe_load_all(text)]
+    head = "# Written by `fairgpu render` from the settings beside it: patches over deploy/base.\n"
+    return head + yaml.safe_dump_all(documents, sort_keys=False, width=_WIDTH)
+
+
+def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[str, ...]:
+    """Returns the names of the objects in force that are not what the settings make, or are not there.
+
+    What an overlay changes for other causes does not count: the sidecar's image, ports and addresses.
+
+    Args:
+        settings: the webhook's settings.
+        read: returns the object at a path of the API; None where there is none.
+    """
+    wanted = {
+        (document["kind"], document["metadata"]["name"]): document
+        for text in render(settings).values()
+        for document in yaml.safe_load_all(text)
+    }
+    return tuple(
+        path.rpartition("/admissionregistration.k8s.io/v1/")[2]
+        for (kind, name), path in IN_FORCE.items()
+        if (live := read(path)) is None or _decisive(live) != _decisive(wanted[kind, name])
+    )
+
+
+def follow_differences(
+    settings: Webhook,
+    api: KubernetesAPI,
+    publish: Callable[[int], None],
+    wait: Callable[[float], bool],
+    now: Callable[[], dt.datetime],
+) -> None:
+    """Publishes how many objects are not what the settings make, at intervals, until `wait` returns true.
+
+    Each policy that is there gets the same in a condition.
+    """
+
+    def read(path: str) -> Json | None:
+        try:
+            return api.get(path)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+
+    while True:
+        try:
+            live = {path: read(path) for path in IN_FORCE.values()}
+            found = differences(settings, live.get)
+            publish(len(found))
+            if found:
+                _log.warning("rendered objects differ from the settings", objects=found, instead="fairgpu render")
+        except ApiError as error:
+            _log.warning("rendered objects not read", error=str(error))
+        else:
+            _write_conditions(api, live, found, now())
+        if wait(CHECK_SECONDS):
+            return
+
+
+def _write_conditions(
+    api: KubernetesAPI, live: Mapping[str, Json | None], differing: Sequence[str], now: dt.datetime
+) -> None:
+    for (kind, _), path in IN_FORCE.items():
+        status = changed_status(live[path], differing, now) if kind == "ValidatingAdmissionPolicy" else None
+        try:
+            if status is not None:
+                api.patch(f"{path}/status", {"status": status})
+        except ApiError as error:
+            _log.warning("condition of a policy not written", policy=path, error=str(error))
+
+
+def changed_status(policy: Json | None, differing: Sequence[str], now: dt.datetime) -> Json | None:
+    """Returns the status by which a policy's condition says what differs from the settings.
+
+    None where there is no policy, or where it says the same already. The other conditions stay as they are.
+
+    Args:
+        policy: the policy as it is in force.
+        differing: the names of the objects that differ.
+        now: the time at which the condition changes, with a time zone.
+    """
+    if policy is None:
+        return None
+    wanted = {"type": RENDERED_CONDITION, "status": "True", "reason": "AsRendered", "message": _AS_RENDERED}
+    if differing:
+        wanted |= {"status": "False", "reason": "Differs", "message": f"{', '.join(differing)}: {_DIFFERS}"}
+    conditions = mappings(mapping(policy.get("status")).get("conditions"))
+    known = next((one for one in conditions if one.get("type") == RENDERED_CONDITION), {})
+    if all(known.get(key) == value for key, value in wanted.items()):
+        return None
+    same = known.get("status") == wanted["status"]
+    changed = known["lastTransitionTime"] if same else now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    others = [one for one in conditions if one.get("type") != RENDERED_CONDITION]
+    return {"conditions": [*others, {**wanted, "lastTransitionTime": changed}]}
+
+
+def _decisive(document: Json) -> Json:
+    """Returns the expressions and selectors of a policy or a configuration, without their white space."""
+    if "webhooks" in document:
+        return {
+            webhook["name"]: (
+                [_words(condition["expression"]) for condition in webhook.get("matchConditions") or []],
+                (webhook.get("namespaceSelector") or {}).get("matchExpressions") or [],
+            )
+            for webhook in document["webhooks"]
+        }
+    spec = document["spec"]
+    found = {one["name"]: _words(one["expression"]) for one in spec["variables"] if one["name"] not in _OF_THE_OVERLAY}
+    return {**found, "validations": [_words(one["expression"]) for one in spec["validations"]]}
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _values(settings: Webhook) -> dict[str, str]:
+    existing, priorities = settings.existing, settings.priorities
+    accounts = settings.mode == "account"
+    left = {hami.COUNT} if settings.dialects.hami_plain_gpu == "leave" else set()
+    deciding = (*existing.annotations, *existing.schedulers_annotations)
+    stack = sorted(existing.names.resources)
+    return {
+        "dialect_resources": _listed(sorted(FOREIGN.resources - left), 14),
+        "dialect_annotations": _listed(sorted(FOREIGN.requesting_annotations), 10),
+        "stack_resources": _listed(stack, 14),
+        "stack_annotations": _listed(existing.annotations, 10),
+        "stack_prefixes": "".join(f" || k.startsWith('{prefix}')" for prefix in existing.prefixes),
+        "deciding_annotations": _listed(sorted(deciding), 8),
+        "may_decide": _may_decide(existing.writers),
+        "who_decides": "an account in existing.writers"
+        if existing.writers
+        else 'an account that may "update podstatuses.fairgpu.io" in the whole cluster',
+        "account_comparison": "!= 'share'" if accounts else "== 'account'",
+        "other_mode": "share" if accounts else "account",
+        "share_operator": "In" if accounts else "NotIn",
+        "account_operator": "NotIn" if accounts else "In",
+        "left_alone": f"[{', '.join(existing.unseen_namespaces)}]",
+        "priority_classes": _listed((priorities.in_budget_class, priorities.over_budget_class, *priorities.keep), 8),
+        "scheduler": settings.scheduler,
+        "writers_subjects": "".join(f"  - {_subject(writer)}\n" for writer in existing.writers),
+    }
+
+
+def _may_decide(writers: Sequence[str]) -> str:
+    if writers:
+        return f"variables.caller in {_listed(writers, 8)}"
+    return "variables.mayEndBills"
+
+
+def _listed(given: Iterable[str], indent: int) -> str:
+    """Returns a list in CEL; its lines after the first stand at an indent, as the template's do."""
+    quoted = [f"'{name}'" for name in given]
+    lines = textwrap.wrap(", ".join(quoted), _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return f"[{(chr(10) + ' ' * indent).join(lines)}]"
+
+
+def _subject(user: str) -> str:
+    """Returns a user as a subject of a role binding."""
+    namespace, _, account = user.removeprefix(_SERVICE_ACCOUNT).partition(":")
+    if user.startswith(_SERVICE_ACCOUNT) and account:
+        return f"{{kind: ServiceAccount, name: {account}, namespace: {namespace}}}"
+    return f'{{kind: User, name: "{user}", apiGroup: rbac.authorization.k8s.io}}'
