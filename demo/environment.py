@@ -65,7 +65,7 @@ class Environment:
         return watch(self.screen, self.children, self.reading, *states)
 
     def next_pod(self, name: str, priority_class: str, state: BudgetState, namespace: str = NAMESPACE) -> Admitted:
-        """Creates a pod once the webhook knows a state; test reviews find out whether it does."""
+        """Creates a pod once the webhook knows the budget's state; until then, trial reviews ask for it."""
         native = dict(manifests())["native"]
         document = {**native, "metadata": {**native["metadata"], "name": name}}
 
