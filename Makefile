@@ -117,11 +117,11 @@ node: setup
 	sh tools/runc.sh $(VENV)
 	$(BIN)/python -m tests.cluster.control_plane.build
 	$(BIN)/python -m tests.node.binaries
-	$(MAKE) -C vcuda all simgpu build/tests/actor PYTHON=$(abspath $(BIN)/python)
+	$(MAKE) --silent -C vcuda all simgpu build/tests/actor PYTHON=$(abspath $(BIN)/python)
 	sh tools/node.sh $(VENV)
 
 vcuda: setup
-	$(MAKE) --jobs=1 -C vcuda test PYTHON=$(abspath $(BIN)/python)
+	$(MAKE) --silent --jobs=1 -C vcuda test PYTHON=$(abspath $(BIN)/python)
 
 bench: setup browser $(ACCELERATED)/.built
 	sh tools/load_generator.sh
@@ -132,10 +132,10 @@ DAYS := 30
 bench-month: setup
 	$(BIN)/python -m tests.bench.month --days $(DAYS)
 
-# The kubelet's APIs, as far as the node agent speaks them; tests/contract/nodeagent holds the modules to the files.
+# The APIs of kubelet and runtime, as far as the node agent speaks them; tests/contract/nodeagent holds the modules to the files.
 .PHONY: protos
 protos: setup
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. nodeagent/kubelet/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. nodeagent/*/*.proto
 
 # Pins every dependency of every extra, with hashes, for all platforms; then the same for what each image takes.
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \

@@ -1,4 +1,4 @@
-"""How many random examples each property is tried with: few while writing, many where CI=true.
+"""Sets the number of random examples of each property: few while writing, many where CI=true.
 
 Health checks of the machine's speed and of luck are no reason to fail. Hypothesis draws the same examples in each run
 where it sees CI; here the seed decides.

@@ -29,7 +29,7 @@ Requests = Sequence[tuple[str, bytes]]
 
 @dataclass(frozen=True)
 class Load:
-    """What came of it: latencies in seconds, answers a second of all clients together, and the clients' own part.
+    """The outcome of a load: latencies in seconds, answers a second of all clients together, and the clients' own part.
 
     Attributes:
         client_spent: processor seconds that the clients spent on a request, kernel included.

@@ -1,4 +1,4 @@
-"""What the benchmarks of admission ask: a pod of some four kilobytes, mutated and then validated."""
+"""The reviews that the benchmarks of admission send: a pod of some four kilobytes, mutated and then validated."""
 
 from __future__ import annotations
 

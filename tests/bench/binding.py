@@ -61,7 +61,7 @@ class SimulatedServer:
                 raise ApiError(404, "NotFound", path)
             return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
-    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def create(self, path: str, body: dict[str, Any], _query: Any = None) -> dict[str, Any]:
         """Takes a Binding."""
         name = path.split("/")[-2]
         with self.lock:
@@ -135,7 +135,7 @@ def place_all(
                 state.remove_pod(item["metadata"]["uid"])
             if found:
                 arguments = BindArguments(name, "team", item["metadata"]["uid"], found[0])
-                bind(state, server, arguments, clock)
+                bind(state, server, arguments, clock, lambda: True)
 
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(place, pods))

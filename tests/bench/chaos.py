@@ -182,7 +182,7 @@ def begin(folder: Path, client: redis.Redis) -> ChaosStory:
 
 
 def error_of(story: ChaosStory) -> int:
-    """What all accounts are off by."""
+    """Returns the sum of all accounts' errors, in microGPU-seconds."""
     story.round()
     return sum(abs(error) for error in story.error().values())
 

@@ -1,4 +1,4 @@
-"""What FairGPU's policies and webhook configurations cost kube-apiserver where users make pods large.
+"""The cost of FairGPU's policies and webhook configurations to kube-apiserver where users make pods large.
 
 Two control planes stand side by side, one with the installation and one without, and are written to in turns. What is
 compared is the processor time of kube-apiserver alone, from /proc. Nothing here reaches a webhook: pods without a GPU
@@ -112,7 +112,7 @@ def patch_large(site: Site) -> None:
 
 
 def write_status(site: Site) -> None:
-    """What the kubelet writes of it."""
+    """Writes the status of the large pod, as the kubelet does."""
     site.node.kubelet.api.patch(f"{site.pods}/large/status", {"status": {"message": site.number()}})
 
 
@@ -122,7 +122,7 @@ def create_large(site: Site) -> None:
 
 
 def give_notice(site: Site) -> None:
-    """What the timekeeper writes on a GPU pod that it is about to evict."""
+    """Writes on a GPU pod the notice that the timekeeper writes before it evicts the pod."""
     at = {"fairgpu.io/eviction-at": site.number()}
     site.timekeeper.api.patch(f"{site.pods}/gpu", {"metadata": {"annotations": at}})
 

@@ -98,7 +98,7 @@ def timed(keeper: Reconciler, clock: list[int], collector: Collector) -> float:
 
 
 def check(client: Any, now: int) -> None:
-    """What was measured must be right."""
+    """Checks that the measured settlements are right."""
     expected = SESSIONS * 300_000 * (now - START) // SECOND
     for name in ("b0", f"b{BUDGETS - 1}"):
         standing = reading.period_totals(client, name, parse_instant("2026-01-01T00:00:00Z"))

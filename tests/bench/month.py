@@ -67,7 +67,7 @@ KINDS = 8
 SECONDS_OF_A_MINUTE = 1.0
 """Simulated, while questions are asked."""
 FORK = multiprocessing.get_context("fork")
-"""Who asks has an interpreter of its own: it must not wait for the leader's."""
+"""The processes that ask are forked: each has an interpreter of its own, and does not wait for the leader's."""
 LABELS = ("app", "project", "team")
 BYTES_IN_MIB = 1 << 20
 GOALS = {"memory": 512.0, "round": 2.0, "question": 0.3, "command": 0.05, "day": 120.0}
@@ -76,7 +76,7 @@ GOALS = {"memory": 512.0, "round": 2.0, "question": 0.3, "command": 0.05, "day":
 
 @dataclass(slots=True)
 class Measured:
-    """What a run found; seconds, and bytes of Redis's memory by the simulated hour.
+    """The results of a run; seconds, and bytes of Redis's memory by the simulated hour.
 
     `cpu` holds the processor time of each part until questions are asked; `asking` that of the REST API.
     `undisturbed` where Redis had a processor whenever it could use one: its longest command is then no other process's.

@@ -1,4 +1,4 @@
-"""What the node agent costs: a container's start, the schedule pages, and the look at the driver's word."""
+"""The node agent's costs: a container's start, the schedule pages, and a reading of the driver's figures."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _start() -> dict[str, Any]:
                 client.pre_start(f"slot-{number % PODS}")
                 times.append(1000 * (time.perf_counter() - began))
     p99 = sorted(times)[int(0.99 * STARTS)]
-    return _row("nodeagent.start.p99", p99, "ms", START_GOAL_MS, f"{STARTS} PreStartContainer, {PODS} pods on the node")
+    return row("nodeagent.start.p99", p99, "ms", START_GOAL_MS, f"{STARTS} PreStartContainer, {PODS} pods on the node")
 
 
 @contextmanager
@@ -121,6 +121,7 @@ def _agent(folder: Path) -> Iterator[FakeKubelet]:
 def _pod(number: int) -> dict[str, Any]:
     device = {"uuid": f"GPU-{number % GPUS}", "model": "A100", "totalMiB": 81920, "core": 5, "memoryMiB": 1024}
     allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": [device]}]}
+    limits = {names.GPU: "1", names.GPU_CORE: "5", names.GPU_MEMORY: "1024"}
     return {
         "metadata": {
             "namespace": "team",
@@ -128,7 +129,7 @@ def _pod(number: int) -> dict[str, Any]:
             "uid": f"uid-{number}",
             "annotations": {names.ALLOCATION: json.dumps(allocation)},
         },
-        "spec": {"containers": [{"name": "main", "resources": {"limits": {names.GPU: "1"}}}], "initContainers": []},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}], "initContainers": []},
         "status": {"phase": "Pending"},
     }
 
@@ -136,26 +137,26 @@ def _pod(number: int) -> dict[str, Any]:
 def _writer(containers: int, goal_percent: float) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         root = Path(name)
-        ledgers = _lay_out(root, containers)
+        ledgers = lay_out(root, containers)
         writer = subprocess.Popen([sys.executable, "-m", "nodeagent.pages", "--root", root])
         try:
             pages = [root / "gpus" / f"GPU-{number}" / "schedule" for number in range(GPUS)]
-            _use(ledgers)
+            use(ledgers)
             wait_until(lambda: all(page.exists() for page in pages), "the pages are there")
             before, began = _processor_seconds(writer.pid), time.monotonic()
             ages: list[float] = []
             while time.monotonic() - began < WRITER_SECONDS:
-                _use(ledgers)
-                ages.extend(_ages(pages))
+                use(ledgers)
+                ages.extend(ages_of(pages))
                 time.sleep(0.04)
             percent = 100 * (_processor_seconds(writer.pid) - before) / (time.monotonic() - began)
         finally:
             writer.terminate()
             writer.wait()
     context = f"{GPUS} GPUs, {containers} active containers each"
-    yield _row(f"nodeagent.pages.{containers}.processor", percent, "% of a core", goal_percent, context)
+    yield row(f"nodeagent.pages.{containers}.processor", percent, "% of a core", goal_percent, context)
     oldest = sorted(ages)[int(0.999 * len(ages))]
-    yield _row(f"nodeagent.pages.{containers}.age.p99.9", oldest, "ms", AGE_GOAL_MS, context)
+    yield row(f"nodeagent.pages.{containers}.age.p99.9", oldest, "ms", AGE_GOAL_MS, context)
 
 
 def _look() -> dict[str, Any]:
@@ -185,11 +186,11 @@ def _look() -> dict[str, Any]:
         if seen.strays or len(seen.figures) != len(records):
             raise RuntimeError(f"{len(seen.strays)} strays, {len(seen.figures)} figures of {len(records)} containers")
     context = f"once a second, {GPUS} GPUs, {SHARING} containers of one process each, without NVML's own time"
-    return _row("nodeagent.look.processor", percent, "% of a core", LOOK_GOAL, context)
+    return row("nodeagent.look.processor", percent, "% of a core", LOOK_GOAL, context)
 
 
 def _process(folder: Path, cgroup: str) -> None:
-    """What /proc has of a process that is the first of its PID namespace."""
+    """Writes the files of /proc of a process that is the first of its PID namespace."""
     folder.mkdir(parents=True)
     fields = " ".join(map(str, range(4, 22)))
     (folder / "stat").write_text(f"{folder.name} (python) S {fields} 50 0\n")
@@ -209,7 +210,7 @@ def _ledger_of_one(folder: Path) -> None:
         file.write(struct.pack("<QQQ", LIVE, 1, 50))
 
 
-def _lay_out(root: Path, containers: int) -> list[int]:
+def lay_out(root: Path, containers: int) -> list[int]:
     """The schedule of a node on which every GPU is divided among so many; returns their ledgers, open."""
     gpus, ledgers = [], []
     for gpu in range(GPUS):
@@ -225,18 +226,18 @@ def _lay_out(root: Path, containers: int) -> list[int]:
     return ledgers
 
 
-def _use(ledgers: list[int]) -> None:
+def use(ledgers: list[int]) -> None:
     """Lets every container say that it has work now."""
     now = time.monotonic_ns()
     head = struct.pack("<QQ", schedule_page.LEDGER_MAGIC, schedule_page.LEDGER_VERSION)
-    activity = schedule_page.ACTIVITY.pack(now, 0, now // 100, 0, 5, 0)
+    activity = schedule_page.ACTIVITY.pack(now, 0, now // 100, 0, 5, 0, 0)
     for ledger in ledgers:
         os.pwrite(ledger, head, 0)
         os.pwrite(ledger, activity, schedule_page.LEDGER_DEVICES_AT)
 
 
-def _ages(pages: list[Path]) -> Iterator[float]:
-    """How old each page is, in ms; one that is being written is passed over."""
+def ages_of(pages: list[Path]) -> Iterator[float]:
+    """Yields the age of each page in ms; a page that is being written is passed over."""
     for page in pages:
         try:
             found = schedule_page.unpack(page.read_bytes())
@@ -246,12 +247,13 @@ def _ages(pages: list[Path]) -> Iterator[float]:
 
 
 def _processor_seconds(pid: int) -> float:
-    """What a process has used so far."""
+    """Returns the processor seconds that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _row(name: str, value: float, unit: str, goal: float, context: str) -> dict[str, Any]:
+def row(name: str, value: float, unit: str, goal: float, context: str) -> dict[str, Any]:
+    """A figure with its goal, at most which it is to be."""
     return {
         "name": name,
         "value": value,

@@ -1,4 +1,4 @@
-"""What the sidecar costs its pod: memory after 1,000 reports, processor time a minute."""
+"""The sidecar's cost to its pod: memory after 1,000 reports, processor time a minute."""
 
 from __future__ import annotations
 

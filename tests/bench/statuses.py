@@ -37,7 +37,7 @@ BUDGET_COUNT = 2000
 PASSES = 3
 GOAL_SECONDS = 30.0
 GOAL_PROCESSOR_SECONDS = 30.0
-"""Of the client and the servers together: half of what two cores have in the time of a pass."""
+"""The most processor time of the client and the servers together: half of what two cores have in the time of a pass."""
 TICKS = os.sysconf("SC_CLK_TCK")
 RATE = 1_000_000
 
@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 
 def rows() -> Iterator[Row]:
-    """How long a pass over all budgets takes."""
+    """Yields the row of the time that a pass over all budgets takes."""
     with running_control_plane(control_plane_binaries(os.environ)) as plane:
         install(plane)
         items = _create(plane.admin.api)

@@ -118,7 +118,7 @@ def seed(client: redis.Redis) -> None:
         owners = {number: str(random_uid(chance)) for number in chunk}
         for index in range(0, ENTRIES, AT_ONCE):
             now = START + (index + AT_ONCE) * DAYS * DAY // ENTRIES + 2 * HOUR + chance.randrange(10 * SECOND)
-            settlement.settle(
+            settlement.write_settlements(
                 client,
                 settlement.Revision(1, index + 1),
                 now,
@@ -144,7 +144,7 @@ def item(number: int, index: int, owner: str, chance: random.Random) -> settleme
     found = hourly_points([Segment(account(number), START, start, end)], ((start, rate),), shown, None, amount)
     note = f"finished {format_exact(start)} {format_exact(end)} {owner}"
     namespace, pod = f"ns-{number:05d}", f"train-{index % 20}-29391020-{chance.randrange(36**5):07x}"
-    put_down = dimensions(namespace, f"gpu-node-{chance.randrange(300):03d}", shown)
+    entered = dimensions(namespace, f"gpu-node-{chance.randrange(300):03d}", shown)
     return settlement.Item(
         str(random_uid(chance)),
         amount,
@@ -154,7 +154,7 @@ def item(number: int, index: int, owner: str, chance: random.Random) -> settleme
         pod,
         note,
         "",
-        put_down,
+        entered,
         tuple(found),
     )
 
@@ -165,7 +165,7 @@ def random_uid(chance: random.Random) -> UUID:
 
 
 def archive(client: redis.Redis) -> None:
-    """What the leader does hourly, at the end of the 30 days."""
+    """Archives as the leader does hourly, at the end of the 30 days."""
     for number in range(NAMESPACES):
         while not fold_hours(client, 1, account(number), START + (DAYS - HOURLY_DAYS) * DAY, [START]):
             pass
@@ -224,7 +224,7 @@ def timed(rest: RestServer, query: Callable[[], str], path: str = "/v1/usage") -
 
 
 def cpu_seconds(rest: RestServer) -> float:
-    """What the timekeeper and its workers have computed so far."""
+    """Returns the processor seconds that the timekeeper and its workers have used so far."""
     assert rest.process is not None
     group, total = rest.process.pid, 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -264,7 +264,7 @@ def used_memory(client: redis.Redis) -> int:
 
 
 def audited(client: redis.Redis, number: int) -> tuple[Difference, ...]:
-    """What an audit of the store alone finds in some accounts."""
+    """Returns the differences that an audit of the store alone finds in some accounts."""
     around = AuditEnvironment(client, lambda: None, lambda: START + DAYS * DAY, lambda _: False)
     asked_for = tuple(account(index) for index in range(number))
     return audit(around, AuditRequest(asked_for, patience_seconds=0)).differences

@@ -1,4 +1,4 @@
-"""What the shim costs and how exactly it keeps shares, on the simulated GPU: the rows of `make -C vcuda bench`."""
+"""The shim's cost and the error of its shares, on the simulated GPU: the rows of `make -C vcuda bench`."""
 
 from __future__ import annotations
 

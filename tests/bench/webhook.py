@@ -58,7 +58,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one round: seconds, answers a second, and processor seconds that workers and client spent on an answer."""
+    """The figures of one round: seconds, answers a second, and processor seconds of workers and client an answer."""
 
     p50: float
     p99: float
@@ -124,7 +124,7 @@ def latencies(compared: Comparison, field: str) -> str:
 
 
 def client(compared: Comparison) -> str:
-    """What the client itself takes for a review of ours, which no server can make less."""
+    """States the client's own processor time for a review of ours, which no server can lower."""
     return f"the client's own part {compared.medians(attrgetter('client_spent'))[0] * 1e6:.0f} us of processor"
 
 

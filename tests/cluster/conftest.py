@@ -30,7 +30,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
             pytest.exit(str(error), returncode=1)
 
 
-_APART = ("journey", "demonstration", "upgrade", "look")
+_APART = ("journey", "demonstration", "upgrade", "look", "account")
 """The folders whose tests have a control plane of their own; all others share one."""
 
 
@@ -60,7 +60,7 @@ def control_plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def installation(control_plane: ControlPlane) -> list[Manifest]:
-    """What deploy/ ships, applied and in force, but for the webhook configurations. Returns the manifests."""
+    """Applies the manifests of deploy/ except the webhook configurations; returns them once they are in force."""
     return install(control_plane)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,16 @@ WEBHOOK_CONFIGURATIONS = frozenset({"MutatingWebhookConfiguration", "ValidatingW
 Manifest = dict[str, Any]
 
 
-def render(plane: ControlPlane, *, webhook_port: int | None = None, extra: Manifest | None = None) -> list[Manifest]:
+def render(
+    plane: ControlPlane,
+    *,
+    webhook_port: int | None = None,
+    extra: Manifest | None = None,
+    files: Mapping[str, str] | None = None,
+) -> list[Manifest]:
     """The objects of the installation for tests; the webhook's is the only port that a manifest names.
 
-    `extra` are further fields of a kustomization over deploy/overlays/loopback-test.
+    `extra` are further fields of a kustomization over deploy/overlays/loopback-test, `files` those beside it.
     """
 
     def ports(count: int) -> str:
@@ -37,7 +43,7 @@ def render(plane: ControlPlane, *, webhook_port: int | None = None, extra: Manif
         return json.dumps([{"op": "replace", "path": path.format(n), "value": webhook_port} for n in range(count)])
 
     patches = [
-        {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": ports(3)},
+        {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": ports(4)},
         {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": ports(4)},
     ]
     with tempfile.TemporaryDirectory(dir=plane.folder) as folder:
@@ -46,7 +52,8 @@ def render(plane: ControlPlane, *, webhook_port: int | None = None, extra: Manif
             "patches": patches if webhook_port else [],
             **(extra or {}),
         }
-        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        for name, text in {**(files or {}), "kustomization.yaml": yaml.safe_dump(kustomization)}.items():
+            (Path(folder) / name).write_text(text)
         rendered = plane.admin.kubectl("kustomize", folder).stdout
     return [document for document in yaml.safe_load_all(rendered) if document]
 
@@ -87,7 +94,7 @@ def install(plane: ControlPlane) -> list[Manifest]:
 
 def _wait_for_resources(plane: ControlPlane) -> None:
     for resource in ("gpubudgets", "gpugrants", "gpucorrections"):
-        wait_until(partial(_served, plane, f"/apis/fairgpu.io/v1alpha1/{resource}"), f"{resource} are served")
+        wait_until(partial(served, plane, f"/apis/fairgpu.io/v1alpha1/{resource}"), f"{resource} are served")
     for policy in (
         "binding",
         "deletion",
@@ -103,7 +110,8 @@ def _wait_for_resources(plane: ControlPlane) -> None:
         wait_until(partial(_type_checked, plane, path), f"fairgpu-{policy} is type-checked")
 
 
-def _served(plane: ControlPlane, path: str) -> bool:
+def served(plane: ControlPlane, path: str) -> bool:
+    """Whether the API server answers a list of a new resource."""
     try:
         return plane.exists(path)
     except ApiError as error:
@@ -129,7 +137,7 @@ def wait_for_policies(plane: ControlPlane) -> None:
 
 
 def _attempts(plane: ControlPlane, editor: Identity, namespace: str) -> dict[str, Callable[[], object]]:
-    """What each policy refuses once it is in force, tried without effect."""
+    """Returns requests without effect, one for each policy, which the policy refuses once it is in force."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
     dry = {"dryRun": "All"}
     pod = plain_pod("probe")

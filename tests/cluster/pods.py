@@ -8,7 +8,7 @@ from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import parse_instant
 
 SIDECAR_IMAGE = "localhost/fairgpu/sidecar:test"
-"""What deploy/overlays/loopback-test names."""
+"""The sidecar's image that deploy/overlays/loopback-test names."""
 
 Pod = dict[str, Any]
 
@@ -78,7 +78,7 @@ def spent_in(status: dict[str, Any]) -> int | None:
 
 
 def cost(pod: Pod, rate: int) -> int:
-    """What a pod that has ended must have cost, from nothing but what the API server says of it.
+    """Returns the cost of a pod that has ended, from nothing but the API server's record of it.
 
     `rate` is in microGPU-seconds a second; one that is deleted before its containers have ended costs up to then.
     """

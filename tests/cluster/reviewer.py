@@ -27,7 +27,7 @@ class Reviewer:
 
     @property
     def ca_bundle(self) -> str:
-        """What a webhook configuration takes as caBundle."""
+        """The reviewer's authority in the form of a webhook configuration's caBundle."""
         return base64.b64encode(self.authority).decode()
 
     def answer(self, path: str, review: dict[str, Any]) -> dict[str, Any]:

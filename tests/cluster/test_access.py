@@ -1,4 +1,4 @@
-"""What each account may do, asked of the API server's own authorizer under that account."""
+"""The rights of each account, asked of the API server's own authorizer under that account."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ NEEDED = {
         Access("get", "configmaps", SYSTEM, "fairgpu-timekeeper-ca"),
         Access("get", "networkpolicies.networking.k8s.io", SYSTEM, "fairgpu-webhook"),
         Access("get", "gpubudgets.fairgpu.io"),
+        Access("watch", "resourceclaims.resource.k8s.io"),
+        Access("watch", "resourceclaimtemplates.resource.k8s.io"),
+        Access("get", f"mutating{HOOKS}", name="zz-fairgpu"),
+        Access("get", f"validating{HOOKS}", name="zz-fairgpu"),
+        Access("get", "validatingadmissionpolicies.admissionregistration.k8s.io", name="fairgpu-spec"),
+        Access("get", "validatingadmissionpolicies.admissionregistration.k8s.io", name="fairgpu-metadata"),
     ],
     "certificates": [
         Access("patch", f"mutating{HOOKS}", name="zz-fairgpu"),
@@ -51,6 +57,8 @@ NEEDED = {
         Access("create", "pods/eviction", "team-a"),
         Access("watch", "nodes"),
         Access("watch", "namespaces"),
+        Access("watch", "resourceclaims.resource.k8s.io"),
+        Access("watch", "resourceslices.resource.k8s.io"),
         Access("watch", "gpubudgets.fairgpu.io"),
         Access("patch", "gpubudgets/status.fairgpu.io"),
         Access("create", "gpugrants.fairgpu.io"),
@@ -94,7 +102,7 @@ NOT_NEEDED = {
     ("coordination.k8s.io", "leasecandidates", "*"): "an election among versions, which is alpha",
     ("extensions", "replicasets", "*"): "a group that is gone",
 }
-"""What Kubernetes allows its own scheduler, by group, resource and verb, that FairGPU's does without, and why."""
+"""Rights of Kubernetes' own scheduler that FairGPU's does without, by group, resource and verb, with the reason."""
 
 DANGEROUS = [
     Access("*", "*"),

@@ -1,4 +1,4 @@
-"""How the control plane's binaries come to be there; Go itself is played by a script that compiles in no time."""
+"""The build of the control plane's binaries; a script that compiles in no time stands for Go itself."""
 
 from __future__ import annotations
 

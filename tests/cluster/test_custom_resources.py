@@ -1,4 +1,4 @@
-"""What the API server itself says about GPUBudgets, before any part of FairGPU sees them."""
+"""The API server's own checks of GPUBudgets, before any part of FairGPU sees them."""
 
 from __future__ import annotations
 

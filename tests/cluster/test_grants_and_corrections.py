@@ -1,4 +1,4 @@
-"""What the API server itself says about GPUGrants and GPUCorrections: money that is given, or put right, once."""
+"""The API server's own checks of GPUGrants and GPUCorrections: each gives or corrects money once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import yaml
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, named, render
+from tests.cluster.services.replicas import COMMAND
 from tests.support.waiting import wait_until
 
 INSTRUCTIONS = Path(__file__).parents[2] / "docs" / "install.md"
@@ -75,24 +77,33 @@ def test_a_namespace_is_left_out_everywhere_as_the_instructions_say(
     assert len(installation) > 0
     for manifest in patched:
         excluded = [set(values) for values in _excluded(manifest)]
-        assert all("gpu-operator" in values for values in excluded if "kube-system" in values), manifest["metadata"]
-    assert sum(len(list(_excluded(manifest))) for manifest in patched) == 12
+        assert all("lab" in values for values in excluded if "kube-system" in values), manifest["metadata"]
+    assert sum(len(list(_excluded(manifest))) for manifest in patched) == 13
 
 
-def test_the_guards_are_reported_ones_own_classes_and_of_another_device_plugin_as_documented(
-    control_plane: ControlPlane, installation: list[Manifest]
+def test_settings_that_policies_cannot_read_are_rendered_into_them_as_documented(
+    control_plane: ControlPlane, installation: list[Manifest], tmp_path: Path
 ) -> None:
-    patched = named(
-        render(control_plane, extra={"patches": _patches(GUARDS)}), "ValidatingAdmissionPolicy", "fairgpu-spec"
-    )
-    variables = {each["name"]: each["expression"] for each in patched["spec"]["variables"]}
-    shipped = named(installation, "ValidatingAdmissionPolicy", "fairgpu-spec")["spec"]["variables"]
-    before = {each["name"]: each["expression"] for each in shipped}
-    assert _texts(variables["priorityClasses"]) - _texts(before["priorityClasses"]) == {"research-urgent"}
-    assert _texts(before["priorityClasses"]) < _texts(variables["priorityClasses"])
-    assert _texts(before["dialectResources"]) - _texts(variables["dialectResources"]) == {"nvidia.com/gpu"}
-    assert _texts(variables["dialectResources"]) < _texts(before["dialectResources"])
-    assert "serverside-applied" in apply(control_plane, [patched], "--dry-run=server")
+    settings = {"priorities": {"keep": ["research-urgent"]}, "dialects": {"hami_plain_gpu": "leave"}}
+    (tmp_path / "settings.yaml").write_text(yaml.safe_dump({"webhook": settings}))
+    command = [COMMAND, "render", "--settings", str(tmp_path / "settings.yaml")]
+    rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (lines,) = [
+        found for found in re.findall("```yaml\n(.*?)```", GUARDS.read_text(), re.DOTALL) if "rendered" in found
+    ]
+    patched = render(control_plane, extra=yaml.safe_load(lines), files={"rendered.yaml": rendered})
+
+    after = _expressions(named(patched, "ValidatingAdmissionPolicy", "fairgpu-spec"))
+    before = _expressions(named(installation, "ValidatingAdmissionPolicy", "fairgpu-spec"))
+    assert _texts(after["priorityClasses"]) - _texts(before["priorityClasses"]) == {"research-urgent"}
+    assert _texts(before["dialectResources"]) - _texts(after["dialectResources"]) == {"nvidia.com/gpu"}
+    assert after["sidecarRepository"] == before["sidecarRepository"]
+    policies = [manifest for manifest in patched if manifest["kind"].startswith("ValidatingAdmissionPolicy")]
+    assert apply(control_plane, policies, "--dry-run=server").count("serverside-applied") == len(policies)
+
+
+def _expressions(policy: Manifest) -> dict[str, str]:
+    return {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
 
 
 def _texts(expression: str) -> set[str]:

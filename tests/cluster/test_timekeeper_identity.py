@@ -1,4 +1,4 @@
-"""Whom the timekeeper recognises and what it keeps, asked of a real API server under its own account and Role."""
+"""The timekeeper's recognition of callers and its certificates, on a real API server under its own account and Role."""
 
 from __future__ import annotations
 

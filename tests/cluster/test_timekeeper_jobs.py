@@ -36,7 +36,7 @@ BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
 RATE = 300_000
 LEASE_SECONDS = 3
 AWAY_SECONDS = 60 if os.environ.get("CI") == "true" else 2 * LEASE_SECONDS
-"""How long the API server is away: longer than the Lease lasts."""
+"""Seconds for which the API server is away: longer than the Lease lasts."""
 
 
 class Jobs:
@@ -102,7 +102,7 @@ class Team:
         self.reserved[name].append(max(parse_instant(at), self.reserved[name][0]))
 
     def expected(self) -> int:
-        """What it must have spent once all its pods have ended, from the API server's stamps alone."""
+        """Returns the budget's spending once all its pods have ended, from the API server's timestamps alone."""
         return sum(RATE * (end - start) // SECOND for start, end in self.reserved.values())
 
 
@@ -146,7 +146,7 @@ def team(control_plane: ControlPlane, namespace: str, jobs: Jobs) -> Team:
 
 
 def spent(server: RedisServer, team: Team) -> int:
-    """What the store says that the budget has spent in its periods."""
+    """Returns the amount that the budget has spent in its periods, by the store."""
     with server.client() as client:
         (account,) = load_accounts(client, [team.namespace]) or [None]
         return sum(totals.total for totals in account.totals.values()) if account else -1
@@ -258,7 +258,7 @@ def test_a_pod_that_is_bound_without_an_allocation_costs_nothing_before_a_contai
 
 
 def audited(team: Team, server: RedisServer) -> dict[str, Any]:
-    """What `fairgpu audit` answers under the timekeeper's own account."""
+    """Returns the answer of `fairgpu audit` under the timekeeper's own account."""
     settings = {"FAIRGPU_TIMEKEEPER_REDIS_URL": server.url}
     command = [COMMAND, "audit", "--budget", team.namespace, "-o", "json"]
     around = {**environment(team.plane, "fairgpu-timekeeper"), **settings}

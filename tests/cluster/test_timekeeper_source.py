@@ -1,4 +1,4 @@
-"""What the timekeeper reads and writes, under its own account with the Role that deploy/ ships."""
+"""The timekeeper's reads and writes, under its own account with the Role that deploy/ ships."""
 
 from __future__ import annotations
 

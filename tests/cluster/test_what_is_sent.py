@@ -203,7 +203,7 @@ AGAIN: dict[str, tuple[Any, list[str]]] = {
 def test_a_manifest_that_brings_back_what_was_rewritten_is_sent(
     control_plane: ControlPlane, webhook: Reviewer, pods: str, way: str
 ) -> None:
-    """What cannot change is refused by the API server itself, after the mutating webhook had its turn."""
+    """The API server itself refuses a change of an immutable field, after the mutating webhook."""
     patch, seen = AGAIN[way]
     api = control_plane.admin.api
     api.create(pods, canonical_pod())
@@ -227,7 +227,7 @@ def test_debugging_containers_of_gpu_pods_are_sent(control_plane: ControlPlane, 
 
 
 def others_write(api: KubernetesAPI, namespace: str, gpu: str) -> None:
-    """What controllers, CNIs, schedulers, nodes and people write at a GPU pod that is there."""
+    """Writes to a running GPU pod as controllers, CNIs, schedulers, nodes and people do."""
     # An owner that were not there would have the pod collected.
     owner = {"metadata": {"generateName": "owner-"}}
     made = api.create(f"/api/v1/namespaces/{namespace}/configmaps", owner)["metadata"]

@@ -34,7 +34,7 @@ class ByServers(LoadFileScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServers:
-    """What `--dist` asks for otherwise.
+    """Replaces the scheduler that `--dist` names.
 
     The mark `xdist_group` would say as much beside each test, and is not heard: its place in a test's id is gone from
     pytest 9.2, so that xdist 3.8 spreads all tests.

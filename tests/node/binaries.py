@@ -1,4 +1,4 @@
-"""What a node is made of beside the control plane's binaries; `python -m tests.node.binaries` compiles it."""
+"""The binaries of a node beside the control plane's; `python -m tests.node.binaries` compiles them."""
 
 from __future__ import annotations
 

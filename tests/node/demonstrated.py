@@ -10,11 +10,10 @@ from typing import Any
 from demo.children import Children, StepError, wait_until
 from demo.steps import STEP_LIMIT_SECONDS
 from fairgpu import names
-from tests.cluster.installation import install
-from tests.cluster.pods import SIDECAR_IMAGE
+from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.node import images, shipped_images
 from tests.node.journey.name_server import name_server
-from tests.node.machine import ACTOR, ADDRESS, SIMULATED, Machine, running_node
+from tests.node.machine import ACTOR, ADDRESS, SIMULATED, Machine, joined_node
 from tests.support import waiting
 
 Json = dict[str, Any]
@@ -68,13 +67,15 @@ class RealNode:
 
 
 @contextmanager
-def demonstrated_node(folder: Path) -> Iterator[Machine]:
-    """A node that has FairGPU's sidecar and the manifests' images, on a control plane with FairGPU's manifests."""
-    folder.mkdir()
+def demonstrated_node(folder: Path, plane: ControlPlane, sidecar: str) -> Iterator[Machine]:
+    """A node that has the sidecar's image and those of the manifests, on a control plane that has FairGPU.
+
+    `folder` is the one that the namespaces were laid out with.
+    """
     with ExitStack() as stack:
-        machine = stack.enter_context(running_node(folder, install, GPUS, MEMORY_MIB))
+        machine = stack.enter_context(joined_node(folder, plane, GPUS, MEMORY_MIB))
         stack.enter_context(name_server(ADDRESS))
-        machine.import_image(shipped_images.sidecar(folder, SIDECAR_IMAGE))
+        machine.import_image(shipped_images.sidecar(folder, sidecar))
         (folder / "program").write_text(PROGRAM)
         files = {f"bin/{name}": Path("/bin") / name for name in ("sh", "sleep")}
         files |= {"usr/bin/actor": ACTOR, "program": folder / "program"}

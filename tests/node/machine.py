@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,10 +55,22 @@ CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 CHECKPOINT = Path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
 LIBRARIES = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
 MEMORY_MIB = 16384
+QUICK = {
+    "FAIRGPU_NODEAGENT_LOOK_SECONDS": "1",
+    "FAIRGPU_NODEAGENT_RECOVER_SECONDS": "2",
+    "FAIRGPU_NODEAGENT_UNSLOTTED_PROCESSES": "kill",
+}
+"""Settings of an agent whose looks and whose patience a test does not wait long for."""
 
 
-def _enter(folder: Path) -> None:
-    """Lays out the session's own namespaces."""
+def lay_out(folder: Path) -> None:
+    """Gives the session's own namespaces their folders and address; before anything else is started in them.
+
+    Raises:
+        RuntimeError: this process has no namespaces of its own.
+    """
+    if os.environ.get(NAMESPACES) != "1":
+        raise RuntimeError("these tests want namespaces of their own: run `make node` as root")
     for path, target in ((folder / "lib", "/var/lib"), (folder / "log", "/var/log")):
         path.mkdir()
         _run("mount", "--bind", path, target)
@@ -97,15 +109,25 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What every process of the node gets."""
+        """The environment of every process of the node."""
         return {"PATH": f"{self.binaries}:{self.runc.parent}:{os.environ['PATH']}", "HOME": str(self.folder)}
+
+    @property
+    def static_pods(self) -> Path:
+        """Where the kubelet looks for pods that no API server has."""
+        return self.folder / "static"
+
+    @property
+    def runtime_socket(self) -> Path:
+        """A link to containerd's socket, by which the agent asks it: a test can take it away."""
+        return self.folder / "runtime.sock"
 
     def node(self) -> dict[str, Any]:
         """The Node as the API server has it."""
         return self.plane.admin.api.get(f"/api/v1/nodes/{NAME}")
 
     def allocatable(self, name: str) -> str:
-        """How much of `fairgpu.io/NAME` the kubelet says that there is; 0 where it says nothing."""
+        """Returns the node's allocatable amount of `fairgpu.io/NAME`, by the kubelet; 0 where it names none."""
         shown: str = self.node()["status"].get("allocatable", {}).get(f"fairgpu.io/{name}", "0")
         return shown
 
@@ -152,11 +174,6 @@ class Machine:
         ctr = [self.binaries / "ctr", "--address", CONTAINERD_SOCKET, "version"]
         return subprocess.run(ctr, capture_output=True, check=False).returncode == 0
 
-    def tag_image(self, name: str, other: str) -> None:
-        """Gives an image another name."""
-        ctr = [self.binaries / "ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io"]
-        _run(*ctr, "images", "tag", name, other)
-
 
 @contextmanager
 def running_node(
@@ -164,31 +181,39 @@ def running_node(
     prepare: Callable[[ControlPlane], object] = lambda _: None,
     gpus: int = 2,
     memory_mib: int = MEMORY_MIB,
+    settings: Mapping[str, str] = QUICK,
+    *,
+    audited: bool = False,
 ) -> Iterator[Machine]:
     """A node with simulated GPUs, in the namespaces that `make node` gives this process.
 
-    `prepare` is called with the control plane before the node joins.
+    `prepare` is called with the control plane before the node joins; `settings` are the agent's own, by their
+    variables; `audited` says whether the API server writes a line for each request.
     """
-    if os.environ.get(NAMESPACES) != "1":
-        raise RuntimeError("these tests want namespaces of their own: run `make node` as root")
-    binaries = built(NODE, os.environ), control_plane_binaries(os.environ)
-    runc = shutil.which("runc") or str(Path(sys.executable).with_name("runc"))
-    _enter(folder)
-    with running_control_plane(binaries[1]) as plane:
+    lay_out(folder)
+    with running_control_plane(control_plane_binaries(os.environ), audited=audited) as plane:
         prepare(plane)
-        with _running(Machine(folder, binaries[0], Path(runc), plane, gpus, memory_mib)) as machine:
+        with joined_node(folder, plane, gpus, memory_mib, settings) as machine:
             yield machine
 
 
 @contextmanager
-def _running(machine: Machine) -> Iterator[Machine]:
-    """A node that is ready, with its simulated GPUs and the node agent on it."""
+def joined_node(
+    folder: Path,
+    plane: ControlPlane,
+    gpus: int = 2,
+    memory_mib: int = MEMORY_MIB,
+    settings: Mapping[str, str] = QUICK,
+) -> Iterator[Machine]:
+    """A node of a control plane that runs, once it is ready, with its simulated GPUs and the node agent on it."""
+    runc = shutil.which("runc") or str(Path(sys.executable).with_name("runc"))
+    machine = Machine(folder, built(NODE, os.environ), Path(runc), plane, gpus, memory_mib)
     with ExitStack() as stack:
         _start_containerd(machine, stack)
         _start_kubelet(machine, stack)
         wait_until(lambda: machine.plane.exists(f"/api/v1/nodes/{NAME}"), "the kubelet registers its node")
         _install(machine)
-        _start_agent(machine, stack)
+        _start_agent(machine, settings, stack)
         wait_until(machine.is_ready, "the node is ready and offers its GPUs")
         yield machine
 
@@ -218,8 +243,11 @@ def _containerd_toml(machine: Machine) -> Path:
     return machine.folder / "containerd.toml"
 
 
-def configure_containerd(machine: Machine, *, cdi: bool = True) -> None:
-    """Writes containerd's configuration, with CDI switched on or off; it holds from containerd's next start."""
+def configure_containerd(machine: Machine, *, cdi: bool = True, default: Path | None = None) -> None:
+    """Writes containerd's configuration; it holds from containerd's next start.
+
+    `cdi` switches CDI on or off; `default` is the default runtime's program, if it is another than runc's.
+    """
     _containerd_toml(machine).write_text(
         f"""version = 3
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
@@ -232,7 +260,7 @@ def configure_containerd(machine: Machine, *, cdi: bool = True) -> None:
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = 'io.containerd.runc.v2'
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-      BinaryName = '{machine.runc}'
+      BinaryName = '{default or machine.runc}'
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]
     runtime_type = 'io.containerd.runc.v2'
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]
@@ -288,9 +316,11 @@ def _start_kubelet(machine: Machine, stack: ExitStack) -> None:
         "nodeStatusUpdateFrequency": "2s",
         "oomScoreAdj": 0,
         "readOnlyPort": 0,
+        "staticPodPath": str(machine.static_pods),
         "resolvConf": "",
         "syncFrequency": "5s",
     }
+    machine.static_pods.mkdir()
     file = machine.folder / "kubelet.yaml"
     file.write_text(yaml.safe_dump(configuration))
     account = machine.plane.node(NAME).kubeconfig
@@ -329,29 +359,29 @@ def _refused(machine: Machine, patch: Any) -> bool:
     return False
 
 
-def _start_agent(machine: Machine, stack: ExitStack) -> None:
+def _start_agent(machine: Machine, chosen: Mapping[str, str], stack: ExitStack) -> None:
     vendor = machine.folder / "cdi"
     vendor.mkdir()
     (vendor / "nvidia.json").write_text(json.dumps(vendor_spec(machine.gpus)))
     SIMULATED.mkdir()
+    machine.runtime_socket.symlink_to(CONTAINERD_SOCKET)
     settings = {
         "FAIRGPU_NODEAGENT_NODE": NAME,
         "FAIRGPU_NODEAGENT_SHIM": str(SHIM),
+        "FAIRGPU_NODEAGENT_RUNTIME_SOCKET": str(machine.runtime_socket),
         "FAIRGPU_NODEAGENT_VENDOR_CDI_FOLDERS": f"[{vendor}]",
-        "FAIRGPU_NODEAGENT_LOOK_SECONDS": "1",
-        "FAIRGPU_NODEAGENT_RECOVER_SECONDS": "2",
-        "FAIRGPU_NODEAGENT_UNSLOTTED_PROCESSES": "kill",
         "KUBECONFIG": str(machine.agent.kubeconfig),
         "LD_LIBRARY_PATH": str(DRIVER),
         "SIMGPU_DIR": str(SIMULATED / "node"),
         "SIMGPU_DEVICES": str(machine.gpus),
         "SIMGPU_MEMORY_MIB": str(machine.memory_mib),
     }
-    machine.start("agent", [Path(sys.executable).with_name("fairgpu"), "nodeagent", "serve"], stack, **settings)
+    command = [Path(sys.executable).with_name("fairgpu"), "nodeagent", "serve"]
+    machine.start("agent", command, stack, **settings, **chosen)
 
 
 def vendor_spec(gpus: int) -> dict[str, Any]:
-    """What NVIDIA's toolkit would write for these GPUs: the driver's libraries, and each GPU's own."""
+    """Returns the CDI spec that NVIDIA's toolkit would write: the driver's libraries, and those of each GPU."""
     libraries = [
         {"hostPath": str(DRIVER / name), "containerPath": f"{LIBRARIES}/{name}", "options": ["ro", "rbind"]}
         for name in ("libcuda.so.1", "libnvidia-ml.so.1")

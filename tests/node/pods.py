@@ -73,7 +73,7 @@ class Placed:
         return Path("/var/lib/kubelet/pods", self.uid, "volumes/kubernetes.io~empty-dir/out", name)
 
     def found(self, container: str) -> Found:
-        """What the container found once it ran."""
+        """Returns the findings of a container once it has run."""
         done = self.file(f"{container}.done")
         wait_until(done.exists, f"container {container} of {self.name} has run")
         result, total, _ = self.file(f"{container}.info").read_text().splitlines()[-1].split()
@@ -98,7 +98,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Found:
-    """What a container found: its name, GPU and percent in its configuration, the driver's answer and total in MiB."""
+    """The findings of a container: name, GPU and percent of its configuration, the driver's answer and total in MiB."""
 
     name: str
     uuid: str
@@ -109,7 +109,7 @@ class Found:
 
     @property
     def share(self) -> tuple[str, str, int, int]:
-        """Who it is, and what it has of which GPU."""
+        """The container's name, and its part of which GPU."""
         return self.name, self.uuid, self.core, self.total_mib
 
 
@@ -127,6 +127,23 @@ def place(
     annotations: Mapping[str, str] | None = None,
 ) -> Placed:
     """Creates a pod and binds it with an allocation: all that its containers ask for on one GPU, or what is given."""
+    body = manifest(name, containers, init, restart=restart, annotations=annotations)
+    pod = machine.plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+    given = [{"name": each["name"], "devices": [_device(each, gpu)]} for each in [*init, *containers]]
+    usual = {"v": 1, "node": node, "containers": given}
+    bind(machine.plane.admin, pod, NAME, usual if allocation is None else allocation or None)
+    return Placed(machine, namespace, name, pod["metadata"]["uid"])
+
+
+def manifest(
+    name: str,
+    containers: Sequence[Mapping[str, Any]],
+    init: Sequence[Mapping[str, Any]] = (),
+    *,
+    restart: str = "Never",
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A pod that is not placed yet."""
     spec = {
         "schedulerName": "fairgpu-scheduler",
         "automountServiceAccountToken": False,
@@ -137,17 +154,8 @@ def place(
         "initContainers": list(init),
         "volumes": [{"name": "out", "emptyDir": {}}],
     }
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "annotations": annotations or {}},
-        "spec": spec,
-    }
-    pod = machine.plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
-    given = [{"name": each["name"], "devices": [_device(each, gpu)]} for each in [*init, *containers]]
-    usual = {"v": 1, "node": node, "containers": given}
-    bind(machine.plane.admin, pod, NAME, usual if allocation is None else allocation or None)
-    return Placed(machine, namespace, name, pod["metadata"]["uid"])
+    metadata = {"name": name, "annotations": annotations or {}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _device(container: Mapping[str, Any], gpu: int) -> dict[str, Any]:

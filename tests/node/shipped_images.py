@@ -1,4 +1,4 @@
-"""What deploy/images ships, laid out on this machine's Python by the Containerfiles' own words."""
+"""The images of deploy/images, laid out on this machine's Python by the Containerfiles' own instructions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 from sidecar.archive import build
 from tests.node.images import image
 
-CONTAINERFILES = Path(__file__).parents[2] / "deploy" / "images"
+ROOT = Path(__file__).parents[2]
+CONTAINERFILES = ROOT / "deploy" / "images"
 NOT_SHIPPED = frozenset({"test", "tests", "idlelib", "tkinter", "lib2to3", "ensurepip", "site-packages"})
 """Folders of the standard library that no service imports, and those of this machine alone."""
 BYTECODE = "__pycache__"
@@ -31,8 +32,8 @@ def sidecar(folder: Path, name: str) -> Path:
     return image(folder / "sidecar.tar", name, entry, files, _last(containerfile, "USER"))
 
 
-def nodeagent(folder: Path, name: str, shim: Path) -> Path:
-    """The agent of a GPU node, with this build of the shim."""
+def nodeagent(folder: Path, name: str, shim: Path, root: Path = ROOT) -> Path:
+    """The agent of a GPU node, with this build of the shim; `root` has the sources of its packages."""
     containerfile = CONTAINERFILES / "nodeagent" / "Containerfile"
     (entry,) = json.loads(_last(containerfile, "ENTRYPOINT"))
     home = Path(entry.lstrip("/")).parents[1]
@@ -47,7 +48,7 @@ def nodeagent(folder: Path, name: str, shim: Path) -> Path:
         str(home / "bin" / "fairgpu"): folder / "fairgpu",
         _copied(containerfile, "libvcuda.so.1").lstrip("/"): shim,
     }
-    files |= _python("") | _packages(containerfile, packages)
+    files |= _python("") | _packages(containerfile, root, packages)
     files |= _locked(CONTAINERFILES / "nodeagent" / "nodeagent.lock", packages)
     environment = _last(containerfile, "ENV").replace("$PATH", "/usr/local/bin:/usr/bin:/bin").split()
     return image(folder / "nodeagent.tar", name, [entry], files, _last(containerfile, "USER"), environment)
@@ -59,13 +60,16 @@ def _copied(containerfile: Path, name: str) -> str:
     return [line[-1] for line in lines if line[-2].endswith(f"/{name}")][-1]
 
 
-def _packages(containerfile: Path, target: Path) -> dict[str, Path]:
+def packages_of(containerfile: Path) -> list[str]:
+    """The packages of this repository that a Containerfile copies."""
+    return re.findall(r"^COPY (\w+)/ \1/$", containerfile.read_text(), re.MULTILINE)
+
+
+def _packages(containerfile: Path, root: Path, target: Path) -> dict[str, Path]:
     """The packages of this repository that the Containerfile copies, and the metadata by which commands are found."""
-    root = CONTAINERFILES.parents[1]
-    names = re.findall(r"^COPY (\w+)/ \1/$", containerfile.read_text(), re.MULTILINE)
     found = {
         str(target / path.relative_to(root)): path
-        for name in names
+        for name in packages_of(containerfile)
         for path in (root / name).rglob("*")
         if path.is_file()
     }

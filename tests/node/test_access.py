@@ -1,4 +1,4 @@
-"""What the account of one node's agent can change: its own Node's inventory and capacity, and nothing else."""
+"""The account of one node's agent can change its own Node's inventory and capacity, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver says of processes, beside what containers say of themselves."""
+"""The driver's list of processes, beside the containers' own figures."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_pod_that_reached_a_gpu_by_itself_is_reported(machine: Machine, namesp
 
 
 def _driver_bytes() -> int:
-    """What the page says of the one container on the first GPU; -1 while it cannot be read."""
+    """Returns the driver's figure for the one container on the first GPU, from the page; -1 while it cannot be read."""
     shown = slot(0)
     return -1 if shown is None else shown.driver_bytes
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from fairgpu import names
 from tests.node.machine import Machine, uuid
+from tests.node.machine import vendor_spec as vendors_spec
 from tests.node.pods import container, place
 from tests.node.test_recovery import fresh
 from tests.node.test_trials import node_events
@@ -29,10 +31,15 @@ def capacity(machine: Machine) -> str:
     return found
 
 
+def inventory(machine: Machine) -> dict[str, str]:
+    """The health of each GPU that the inventory names."""
+    written = json.loads(machine.node()["metadata"]["annotations"][names.INVENTORY])
+    return {device["uuid"]: device["health"] for device in written["devices"]}
+
+
 def fenced(machine: Machine) -> list[str]:
     """The GPUs that the inventory says are fenced."""
-    inventory = json.loads(machine.node()["metadata"]["annotations"][names.INVENTORY])
-    return [device["uuid"] for device in inventory["devices"] if device["health"] == "fenced"]
+    return [each for each, health in inventory(machine).items() if health == "fenced"]
 
 
 @pytest.mark.parametrize("line", ["1 xid 79", "1 dbe"])
@@ -92,4 +99,36 @@ def test_a_container_that_fills_or_truncates_its_ledger_changes_nothing_for_the_
     assert honest.found("main").share == ("main", uuid(0), 20, 1024)
     assert pods["replaced"].file("over").read_text() == "refused\n"
     wait_until(lambda: fresh(0), "the page is written")
-    assert [pod.phase() for pod in pods.values()] == ["Running"] * 3
+    wait_until(lambda: [pod.phase() for pod in pods.values()] == ["Running"] * 3, "the kubelet says that all three run")
+
+
+@pytest.fixture
+def vendor_spec(gpus: Machine) -> Iterator[Path]:
+    """The CDI spec that the vendor's toolkit wrote, which is there again after the test."""
+    path = gpus.folder / "cdi" / "nvidia.json"
+    content = path.read_text()
+    yield path
+    path.write_text(content)
+
+
+@pytest.mark.parametrize("content", [None, json.dumps({**vendors_spec(2), "devices": vendors_spec(1)["devices"]})])
+def test_a_gpu_that_the_vendors_spec_does_not_name_is_offered_no_more_and_its_containers_go_on(
+    gpus: Machine, namespace: str, vendor_spec: Path, content: str | None
+) -> None:
+    pod = place(gpus, namespace, [container("main", 30, 1024)], gpu=1)
+    pod.found("main")
+    if content is None:
+        vendor_spec.unlink()
+        wait_until(lambda: gpus.allocatable("gpu") == "0", "the node has no GPU to offer")
+    else:
+        vendor_spec.write_text(content)
+    wait_until(lambda: uuid(1) not in inventory(gpus), "the GPU has left the inventory")
+    why = f"GPU {uuid(1)} is not offered"
+    wait_until(lambda: any(why in each for each in node_events(gpus, "GPUNotOffered")), "the Node says so")
+    if content is not None:
+        refused = place(gpus, namespace, [container("main", 20, 1024)], name="refused", gpu=1)
+        (message, *_) = wait_until(lambda: refused.events("PlacementRefused"), "the pod says why")
+        assert f"GPU {uuid(1)} is not offered by this node" in message
+    assert int(capacity(gpus)) >= 30, "what bound pods hold stays in the capacity"
+    assert pod.phase() == "Running"
+    wait_until(lambda: fresh(1), "the page is written")

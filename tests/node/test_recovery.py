@@ -14,6 +14,8 @@ from tests.node.machine import Machine, uuid
 from tests.node.pods import Placed, container, place
 from tests.support.waiting import wait_until
 
+BUNDLES = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
+
 
 def page(number: int) -> schedule_page.Page | None:
     """A GPU's page; None before it is there, and while it is being written."""
@@ -63,7 +65,30 @@ def has_sandbox(pod: Placed) -> bool:
     return Path("/var/lib/kubelet/pods", pod.uid).exists()
 
 
-@pytest.mark.parametrize("moment", [has_sandbox, has_record])
+def has_spec(pod: Placed) -> bool:
+    """Whether the runtime can resolve the container's CDI device."""
+    return has_record(pod) and any(Path("/var/run/cdi").glob("*.json"))
+
+
+def is_made(pod: Placed) -> bool:
+    """Whether the runtime has made the container of its CDI device."""
+    mounted = f"containers/{pod.uid}/main/1/config"
+    return any(mounted in _read(path) for path in BUNDLES.glob("*/config.json"))
+
+
+def has_run(pod: Placed) -> bool:
+    """Whether the container's program has begun; its status may be nowhere yet."""
+    return pod.file("main.info").exists()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""  # a container that has just ended
+
+
+@pytest.mark.parametrize("moment", [has_sandbox, has_record, has_spec, is_made, has_run])
 @pytest.mark.parametrize("part", ["agent", "kubelet", "containerd"])
 def test_a_part_that_is_killed_while_a_pod_starts_leaves_the_share_to_that_pod_or_the_next(
     machine: Machine, namespace: str, part: str, moment: Callable[[Placed], bool]
@@ -85,3 +110,22 @@ def test_a_part_that_is_killed_while_a_pod_starts_leaves_the_share_to_that_pod_o
     assert pod.found("main").share == ("main", uuid(0), 60, 4096)
     specs = list(Path("/var/run/cdi").glob("*.json"))
     assert len(specs) == 1, "one container, one CDI spec"
+
+
+def test_a_pod_that_is_deleted_between_its_allocation_and_its_start_leaves_nothing(
+    machine: Machine, namespace: str
+) -> None:
+    agent = machine.servers["agent"].process.popen
+    pod = place(machine, namespace, [container("main", 60, 4096)])
+    wait_until(lambda: has_sandbox(pod), "its GPU is allocated")
+    agent.send_signal(signal.SIGSTOP)
+    try:
+        machine.plane.admin.api.delete(pod.path, {"gracePeriodSeconds": 0})
+        wait_until(lambda: not machine.plane.exists(pod.path), "the pod is gone")
+    finally:
+        agent.send_signal(signal.SIGCONT)
+    following = place(machine, namespace, [container("main", 60, 4096)], name="following", restart="Always")
+    assert following.found("main").share == ("main", uuid(0), 60, 4096)
+    folders = Path("/run/fairgpu-nodeagent/containers")
+    wait_until(lambda: [path.name for path in folders.iterdir()] == [following.uid], "nothing is left of it")
+    assert len(list(Path("/var/run/cdi").glob("*.json"))) == 1

@@ -1,15 +1,16 @@
-"""What a real kubelet and a real containerd give a container through the node agent."""
+"""Containers get their devices from a real kubelet and a real containerd through the node agent."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.node.machine import MEMORY_MIB, Machine, uuid
-from tests.node.pods import ENDS, Placed, container, place
+from tests.node.machine import MEMORY_MIB, NAME, Machine, uuid
+from tests.node.pods import ENDS, Placed, container, manifest, place
 from tests.support.waiting import wait_until
 
 CONTAINERS = Path("/run/fairgpu-nodeagent/containers")
@@ -90,15 +91,42 @@ def given(**fields: Any) -> dict[str, Any]:
         ("{", "no JSON"),
         ({**given(), "node": "other-node"}, "the allocation is of node other-node"),
         (given(uuid="GPU-none"), "GPU GPU-none is not offered by this node"),
-        (given(memoryMiB=MEMORY_MIB + 1, totalMiB=MEMORY_MIB + 1), f"offers {MEMORY_MIB} MiB"),
+        (given(core=31), "the limits of container main say 30 percent and 4096 MiB of each GPU"),
+        (given(memoryMiB=4097), "the limits of container main say 30 percent and 4096 MiB of each GPU"),
     ],
-    ids=["none", "no JSON", "of another node", "a GPU that is not there", "more memory than there is"],
+    ids=["none", "no JSON", "of another node", "a GPU that is not there", "more core", "more memory"],
 )
 def test_a_pod_whose_allocation_cannot_be_is_refused_and_says_why(
     machine: Machine, namespace: str, allocation: Any, why: str
 ) -> None:
     pod = place(machine, namespace, [container("main", 30, 4096)], allocation=allocation)
     assert why in refused(pod)
+
+
+def test_a_pod_that_asks_for_more_memory_than_its_gpu_has_is_refused_and_says_why(
+    machine: Machine, namespace: str
+) -> None:
+    more = MEMORY_MIB + 1
+    pod = place(machine, namespace, [container("main", 30, more)], allocation=given(memoryMiB=more, totalMiB=more))
+    assert f"offers {MEMORY_MIB} MiB" in refused(pod)
+
+
+@pytest.fixture
+def static(machine: Machine, namespace: str) -> Iterator[Placed]:
+    """A static pod with a GPU, until the end of the test: its mirror on the API server."""
+    body = manifest("static", [container("main", 30, 4096)])
+    body["metadata"]["namespace"] = namespace
+    file = machine.static_pods / "gpu.json"
+    file.write_text(json.dumps(body))
+    mirror = f"/api/v1/namespaces/{namespace}/pods/static-{NAME}"
+    wait_until(lambda: machine.plane.exists(mirror), "the static pod has its mirror")
+    yield Placed(machine, namespace, f"static-{NAME}", machine.plane.admin.api.get(mirror)["metadata"]["uid"])
+    file.unlink()
+    wait_until(lambda: not machine.plane.exists(mirror), "the static pod is gone")
+
+
+def test_a_static_pod_is_refused_and_its_mirror_says_why(static: Placed) -> None:
+    assert "was not placed by fairgpu-scheduler" in refused(static)
 
 
 def test_a_pod_that_overlaps_starts_once_the_other_has_gone(machine: Machine, namespace: str) -> None:

@@ -1,13 +1,14 @@
-"""What others do to a node or a container changes neither what the node offers nor what the container gets."""
+"""Interference with a node or a container changes neither the node's offer nor the container's devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from fairgpu import names
-from tests.node.machine import MEMORY_MIB, NAME, OWN_PRELOAD, Machine, configure_containerd, uuid
+from tests.node.machine import CONTAINERD_SOCKET, MEMORY_MIB, NAME, OWN_PRELOAD, Machine, configure_containerd, uuid
 from tests.node.pods import STAYS, container, place
 from tests.support.waiting import wait_until
 
@@ -58,26 +59,95 @@ def test_a_node_whose_gpus_another_plugin_offers_takes_no_new_pods(machine: Mach
 
 
 @pytest.fixture
+def foreign_slice(machine: Machine) -> Iterator[None]:
+    """NVIDIA's driver for Dynamic Resource Allocation offers a GPU of this node, until the end of the test."""
+    path = "/apis/resource.k8s.io/v1/resourceslices"
+    spec = {
+        "driver": "gpu.nvidia.com",
+        "nodeName": NAME,
+        "pool": {"name": NAME, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0"}],
+    }
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "foreign"}, "spec": spec}
+    machine.plane.admin.api.create(path, body)
+    yield
+    machine.plane.admin.api.delete(f"{path}/foreign")
+    wait_until(machine.is_ready, "the node offers its GPUs again")
+
+
+@pytest.mark.usefixtures("foreign_slice")
+def test_a_node_whose_gpus_a_driver_for_dynamic_resource_allocation_offers_takes_no_new_pods(machine: Machine) -> None:
+    wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no new GPU pods")
+    messages = wait_until(lambda: node_events(machine, "ForeignDevicePlugin"), "the Node says so")
+    assert any("ResourceSlices of gpu.nvidia.com" in message for message in messages)
+
+
+@contextmanager
 def without_cdi(machine: Machine) -> Iterator[None]:
-    """A runtime that ignores CDI, until the end of the test."""
+    """A runtime that ignores CDI."""
     with machine.servers["containerd"].away():
         configure_containerd(machine, cdi=False)
-    wait_until(machine.is_ready, "the node is ready again")
     yield
     with machine.servers["containerd"].away():
         configure_containerd(machine)
+
+
+@pytest.fixture
+def runtime_that_says_so(machine: Machine) -> Iterator[None]:
+    """A runtime that ignores CDI, and says that it does, until the end of the test."""
+    with without_cdi(machine):
+        yield
+    wait_until(machine.is_ready, "the node offers its GPUs again")
+
+
+@pytest.mark.usefixtures("runtime_that_says_so")
+def test_a_node_whose_runtime_says_that_it_ignores_cdi_takes_no_new_pods(machine: Machine) -> None:
+    wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no new GPU pods")
+    messages = wait_until(lambda: node_events(machine, "CDINotApplied"), "the Node says so")
+    assert any("enable_cdi" in message for message in messages)
+
+
+@pytest.fixture
+def silent_runtime(machine: Machine) -> Iterator[None]:
+    """A runtime that ignores CDI, and does not answer the agent, until the end of the test."""
+    machine.runtime_socket.unlink()
+    with without_cdi(machine):
+        wait_until(machine.is_ready, "the node is ready again")
+        yield
+    machine.runtime_socket.symlink_to(CONTAINERD_SOCKET)
     with machine.servers["agent"].away():
         wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no GPU pods without its agent")
     wait_until(machine.is_ready, "the node offers its GPUs again")
 
 
-@pytest.mark.usefixtures("without_cdi")
-def test_a_node_whose_runtime_ignores_cdi_takes_no_new_pods(machine: Machine, namespace: str) -> None:
+@pytest.mark.usefixtures("silent_runtime")
+def test_a_node_whose_runtime_made_a_container_without_cdi_takes_no_new_pods(machine: Machine, namespace: str) -> None:
     pod = place(machine, namespace, [container("main", 30, 4096, "exec sleep 3600")])
     (message,) = wait_until(lambda: pod.events("CDINotApplied"), "the pod says that nothing limits it")
     assert message == "the runtime made container main without its CDI device: nothing limits it"
-    assert wait_until(lambda: node_events(machine, "CDINotApplied"), "the Node says so")
+    expected = "the runtime made container main of pod"
+    wait_until(lambda: any(expected in each for each in node_events(machine, "CDINotApplied")), "the Node says so")
     wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no new GPU pods")
+
+
+@pytest.fixture
+def injecting_runtime(machine: Machine) -> Iterator[str]:
+    """A default runtime that has the name of NVIDIA's, until the end of the test."""
+    program = machine.folder / "nvidia-container-runtime"
+    program.symlink_to(machine.runc)
+    with machine.servers["containerd"].away():
+        configure_containerd(machine, default=program)
+    yield str(program)
+    with machine.servers["containerd"].away():
+        configure_containerd(machine)
+    wait_until(machine.is_ready, "the node is ready again")
+
+
+def test_a_default_runtime_that_gives_gpus_by_the_environment_is_named(
+    machine: Machine, injecting_runtime: str
+) -> None:
+    (message,) = wait_until(lambda: node_events(machine, "DefaultRuntimeInjects"), "the Node says so")
+    assert f"default runtime runc ({injecting_runtime})" in message
 
 
 EVASIONS = {
@@ -98,6 +168,18 @@ def test_neither_environment_nor_annotations_change_what_a_container_gets(
     assert found.share == ("main", uuid(1), 30, 4096)
     assert {"NVIDIA_VISIBLE_DEVICES=void", "SIMULATED_GPU=1"} <= found.environment
     assert "NVIDIA_VISIBLE_DEVICES=all" not in found.environment
+
+
+MOUNTED_OVER = ("/etc/vcuda", "/etc/vcuda/config", "/etc/ld.so.preload", "/run/vcuda", "/etc")
+
+
+@pytest.mark.parametrize("path", MOUNTED_OVER)
+def test_no_volume_of_the_pod_covers_the_agents_files(machine: Machine, namespace: str, path: str) -> None:
+    mounts = [{"name": "out", "mountPath": "/out"}, {"name": "out", "mountPath": path, "subPath": "own"}]
+    script = f"cp /etc/ld.so.preload /out/preload; {STAYS}"
+    pod = place(machine, namespace, [container("main", 30, 4096, script, volumeMounts=mounts)], gpu=1)
+    assert pod.found("main").share == ("main", uuid(1), 30, 4096)
+    assert pod.file("preload").read_text() == "/etc/vcuda/libvcuda.so.1\n"
 
 
 def test_an_images_own_preload_file_is_hidden_and_its_folder_stays(machine: Machine, namespace: str) -> None:

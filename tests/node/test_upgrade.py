@@ -12,24 +12,27 @@ from typing import Any, Self
 import pytest
 
 from nodeagent import schedule_page
+from nodeagent.containers.cdi_name import device_name
 from tests.node import shipped_images
 from tests.node.machine import DRIVER, NAME, SHIM, SIMULATED, Machine, uuid
-from tests.node.pods import Placed, container, place
+from tests.node.other_version import other_agent
+from tests.node.pods import ENDS, LOOK, Placed, container, place
 from tests.node.service_proxy import api_server_service
 from tests.node.test_recovery import page
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 NODES = "/api/v1/nodes"
 DAEMON_SET = "/apis/apps/v1/namespaces/fairgpu-nodes/daemonsets/fairgpu-nodeagent"
 AGENTS = "/api/v1/namespaces/fairgpu-nodes/pods"
-IMAGE, NEXT = "fairgpu.invalid/nodeagent:0.1.0", "fairgpu.invalid/nodeagent:next"
+IMAGE, OTHER = "fairgpu.invalid/nodeagent:0.1.0", "fairgpu.invalid/nodeagent:other"
 GPU_NODE = "nvidia.com/gpu.present"
+CONTAINERS, SPECS = Path("/run/fairgpu-nodeagent/containers"), Path("/var/run/cdi")
 SIMULATION = {"simulated": str(SIMULATED), "driver": str(DRIVER)}
-"""What NVIDIA's container toolkit would bring to the agent: the device nodes and the driver's libraries."""
+"""The volumes that NVIDIA's container toolkit would bring to the agent: the device nodes and the driver's libraries."""
 
 
 def simulated(machine: Machine) -> dict[str, Any]:
-    """What the simulated GPU takes beyond the manifest: the driver, and where its GPUs and its CDI spec are."""
+    """Adds to the manifest the simulated GPU: its driver, and the places of its GPUs and of its CDI spec."""
     environment = {"SIMGPU_DIR": f"{SIMULATED}/node", "LD_LIBRARY_PATH": str(DRIVER)}
     volumes = [{"name": name, "hostPath": {"path": path, "type": ""}} for name, path in SIMULATION.items()]
     spec = {
@@ -53,7 +56,7 @@ def shipped(machine: Machine) -> Iterator[Machine]:
     """The node with the agent of the DaemonSet in place of the process that other tests have."""
     api = machine.plane.admin.api
     machine.import_image(shipped_images.nodeagent(machine.folder, IMAGE, SHIM))
-    machine.tag_image(IMAGE, NEXT)
+    machine.import_image(other_agent(machine.folder / "other", OTHER))
     runtime_class = {
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",
@@ -90,12 +93,15 @@ def agents(machine: Machine) -> list[str]:
     return ready if len(ready) == len(pods) else []
 
 
-def roll(machine: Machine, image: str) -> None:
-    """Rolls the DaemonSet to an image; returns once its pod alone is there."""
+def rolled(machine: Machine, image: str) -> Iterator[None]:
+    """Rolls the DaemonSet to an image; yields again and again until the agent of that image is alone."""
     template = {"spec": {"containers": [{"name": "nodeagent", "image": image}]}}
     patch = {"spec": {"template": template}}
     machine.plane.admin.api.patch(DAEMON_SET, patch, "application/strategic-merge-patch+json")
-    wait_until(lambda: agents(machine) == [image], f"the agent of {image} is alone")
+    limit = time.monotonic() + LIMIT_S
+    while agents(machine) != [image]:
+        assert time.monotonic() < limit, f"the agent of {image} is not alone"
+        yield
 
 
 class Ages:
@@ -140,22 +146,68 @@ def test_the_shipped_agent_gives_a_container_its_share_with_the_rights_that_it_h
     assert [device["uuid"] for device in inventory["devices"]] == [uuid(0), uuid(1)]
 
 
-def test_a_roll_to_the_next_version_and_back_ends_no_container_and_leaves_no_page_stale(
+WORKS = LOOK + (
+    "{ echo init; echo ctx $SIMULATED_GPU; "
+    "until [ -e /out/end ]; do echo launch spin_ms_5; sleep 0.01; done; } | actor > /dev/null"
+)
+"""Works on the GPU until it is told to end."""
+
+
+def ended(pod: Placed) -> tuple[str, str | None] | None:
+    """The phase in which a pod has ended, and the reason of its status; None before."""
+    status = pod.read()["status"]
+    return (status["phase"], status.get("reason")) if status["phase"] in ("Succeeded", "Failed") else None
+
+
+def shim_of(pod: Placed) -> str:
+    """The digest of the shim that the pod's container has mounted."""
+    (record,) = (CONTAINERS / pod.uid / "main").glob("record.json")
+    spec = SPECS / f"fairgpu.io-container_{device_name(json.loads(record.read_text())['slots'])}.json"
+    (device,) = json.loads(spec.read_text())["devices"]
+    (source,) = [
+        mount["hostPath"]
+        for mount in device["containerEdits"]["mounts"]
+        if mount["containerPath"] == "/etc/vcuda/libvcuda.so.1"
+    ]
+    return Path(source).parent.name
+
+
+def test_a_roll_to_another_version_and_back_under_load_ends_no_container_and_leaves_no_page_stale(
     shipped: Machine, namespace: str
 ) -> None:
-    running = [place(shipped, namespace, [container("main", 20, 1024)], name=f"pod-{number}") for number in range(2)]
+    """Each version takes over the files that the other wrote, and gives new containers its own shim."""
+    running = [
+        place(shipped, namespace, [container("main", 20, 1024, WORKS)], name=f"pod-{number}") for number in range(2)
+    ]
     for pod in running:
         pod.found("main")
-    for number, image in enumerate((NEXT, IMAGE)):
+    shims = {IMAGE: {shim_of(pod) for pod in running}}
+    for number, image in enumerate((OTHER, IMAGE)):
         began = time.time()
+        ends = []
         with Ages(0) as ages:
-            roll(shipped, image)
+            for start, _ in enumerate(rolled(shipped, image)):
+                pod = place(
+                    shipped, namespace, [container("main", 20, 1024, ENDS)], name=f"during-{number}-{start}", gpu=1
+                )
+                ends.append(wait_until(lambda pod=pod: ended(pod), f"{pod.name} has ended"))
         assert ages.longest_ns < schedule_page.STALE_AFTER_NS
+        # The kubelet refuses a pod that comes while no agent is registered; a controller makes another.
+        assert set(ends) - {("Failed", "UnexpectedAdmissionError")} == {("Succeeded", None)}
         wait_until(lambda since=began: shipped.registered_since(since), "the kubelet knows the device plugin again")
-        following = place(shipped, namespace, [container("main", 20, 1024)], name=f"after-{number}")
-        assert following.found("main").share == ("main", uuid(0), 20, 1024)
+        after = place(shipped, namespace, [container("main", 20, 1024)], name=f"after-{number}")
+        assert after.found("main").share == ("main", uuid(0), 20, 1024)
+        shims.setdefault(image, set()).add(shim_of(after))
+    assert [len(digests) for digests in shims.values()] == [1, 1]
+    assert shims[IMAGE] != shims[OTHER]
+    assert {shim_of(pod) for pod in running} == shims[IMAGE]
     assert [restarts(pod) for pod in running] == [0, 0]
     shown = wait_until(lambda: page(0), "the page can be read")
-    assert [slot.core_percent for slot in shown.slots] == [20] * 4
-    folders = Path("/run/fairgpu-nodeagent/containers")
-    assert {path.name for pod in running for path in (folders / pod.uid / "main").iterdir() if path.is_dir()} == {"1"}
+    assert [(slot.core_percent, slot.active) for slot in shown.slots[:2]] == [(20, True)] * 2
+    assert {path.name for pod in running for path in (CONTAINERS / pod.uid / "main").iterdir() if path.is_dir()} == {
+        "1"
+    }
+    for pod in running:
+        pod.file("end").touch()
+    inventory = json.loads(shipped.node()["metadata"]["annotations"]["fairgpu.io/inventory"])
+    assert [device["uuid"] for device in inventory["devices"]] == [uuid(0), uuid(1)]

@@ -94,7 +94,7 @@ def board(browser: Browser, server: RestServer) -> Iterator[Page]:
 
 @contextmanager
 def tabs(browser: Browser, server: RestServer) -> Iterator[Visiting]:
-    """What opens tabs, and closes them in the end."""
+    """Yields a function that opens tabs, and closes them in the end."""
     contexts: list[BrowserContext] = []
 
     def begin(**options: object) -> Visit:

@@ -1,4 +1,4 @@
-"""What the board tells of budgets."""
+"""The board shows budgets."""
 
 from __future__ import annotations
 

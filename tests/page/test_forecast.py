@@ -1,4 +1,4 @@
-"""What the page computes by itself: the outlook of a budget, from its figures alone."""
+"""The page computes the forecast of a budget from its figures alone."""
 
 from __future__ import annotations
 

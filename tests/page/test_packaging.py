@@ -22,7 +22,7 @@ SOURCES = (
     "nodeagent",
 )
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-"""What `pip wheel` asks of the package's own build system (PEP 517), without the rest of pip."""
+"""The call that `pip wheel` makes to the package's own build system (PEP 517), without the rest of pip."""
 
 
 def test_a_wheel_carries_every_file_of_the_page(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the page loads, and what a browser lets it do."""
+"""The page's requests, and the browser's limits on them."""
 
 from __future__ import annotations
 

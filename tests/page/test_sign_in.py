@@ -72,7 +72,7 @@ FIGURES = ("speech", "robotics", "GPU-hours left")
 
 
 def figures_in(page: Page) -> list[str]:
-    """What of the figures is in the document, hidden or not."""
+    """Returns the figures that are in the document, hidden or not."""
     text = page.evaluate("document.documentElement.outerHTML")
     return [figure for figure in FIGURES if figure in text]
 

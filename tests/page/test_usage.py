@@ -1,4 +1,4 @@
-"""What the board tells of use, waste and pods."""
+"""The board shows use, waste and pods."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import csv
 import io
 import itertools
 import re
+import time
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
 from tests.page.conftest import Visiting
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.api.figures import Book
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import present_use
+from timekeeper.ledger.present_use import PresentUse
 
 
 def test_usage_is_stacked_by_team_the_largest_first_and_the_small_ones_together(board: Page) -> None:
@@ -107,6 +113,21 @@ def test_the_dearest_pods_come_first_and_say_what_they_used(board: Page) -> None
     expect(rows.first).to_contain_text("llm-eval-7")
     expect(rows).to_have_count(10)
     expect(board.locator("#pods")).to_contain_text("The 10 dearest of those that run now")
+
+
+def test_a_pod_that_reports_nothing_is_shown_with_how_busy_prometheus_says_it_is(
+    visit: Visiting, store: RedisServer
+) -> None:
+    now = time.time_ns()
+    with store.client() as client:
+        (pod,) = Book(client, time.time_ns).sessions("platform", "", 9)
+        present_use.write(client, {pod.session.uid: PresentUse(now, now + HOUR, 8360)}, {})
+    page = visit().enter(address="/?ns=platform")
+    used = page.locator("#pods tbody tr", has_text="dcgm-bench-0").locator("td").nth(2)
+    expect(used).to_have_text("not reported; 84 % busy now")
+    expect(used.locator("span")).to_have_attribute(
+        "title", re.compile("by Prometheus, .* advisory, and no part of any")
+    )
 
 
 def test_a_part_that_fails_says_why_and_can_be_tried_again_while_the_others_show(visit: Visiting) -> None:

@@ -39,7 +39,7 @@ class Team:
     on_exhausted: BudgetState = BudgetState.OVER
     pods: tuple[str, ...] = ()
     utilisation: float | None = None
-    """What part of its reservations is used; None where nothing reports."""
+    """The used part of its reservations; None where nothing reports."""
     model: str = "A100"
 
 
@@ -106,7 +106,7 @@ def _seed_team(client: redis.Redis, team: Team, number: int, period: tuple[int, 
     past = settlement.Item(
         f"past-{number}", max(0, spent - sum(amounts)), settlement.LedgerAction.CLOSE, settlement.Kind.CLOSE, team.name
     )
-    settlement.settle(
+    settlement.write_settlements(
         client, settlement.Revision(EPOCH, 1), now, [settlement.SettlementBatch(team.name, start, [past, *items])]
     )
     if pods:
@@ -183,7 +183,7 @@ def _load(hour: int) -> float:
 
 
 def state_of(team: Team) -> BudgetState:
-    """What the next pod of a team meets."""
+    """Returns the state that the next pod of a team meets."""
     if team.available is None:
         return BudgetState.UNLIMITED
     return BudgetState.OPEN if team.spent < team.available or team.enforcement == "observe" else team.on_exhausted

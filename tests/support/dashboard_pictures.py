@@ -60,7 +60,7 @@ def take_all(rest: RestServer, folder: Path) -> None:
 
 
 def picture(page: Page, file: Path) -> None:
-    """What is in view, as WebP, which playwright itself does not write."""
+    """Writes a picture of the view as WebP, which playwright itself does not write."""
     session = page.context.new_cdp_session(page)
     taken = session.send("Page.captureScreenshot", {"format": "webp", "quality": QUALITY})
     file.write_bytes(base64.b64decode(taken["data"]))

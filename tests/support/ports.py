@@ -14,7 +14,7 @@ from functools import cache
 
 FIRST, SIZE, RANGES = 10240, 64, 74
 BUS = 10_000
-"""How far above a node's port the bus of its Redis Cluster listens."""
+"""The distance from a node's port to the port of its Redis Cluster's bus."""
 
 
 def free_port() -> int:
@@ -33,7 +33,7 @@ def free_ports(count: int) -> list[int]:
 
 @cache
 def _own_range() -> tuple[socket.socket, Iterator[int]]:
-    """What claims this process's range, and its ports round and round."""
+    """Returns the socket that claims this process's range of ports, and the ports round and round."""
     for number in range(RANGES):
         claim = socket.socket(socket.AF_UNIX)
         try:

@@ -57,9 +57,11 @@ def page() -> str:
 
 
 def rows(model: type[BaseModel]) -> Iterator[str]:
-    """A row for each setting."""
+    """A row for each setting; of a section that several services read, at the first of them."""
     defaults = model()
     for path in fields(model):
+        if path[0] == "existing" and model is not WebhookSettings:
+            continue
         group: type[BaseModel] = model
         value: Any = defaults
         for name in path:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from fairgpu import names
-from timekeeper.standalone.identity import ISSUER
+from timekeeper.auth.folder import ISSUER
 
 
 class TokenSigner:

@@ -175,7 +175,7 @@ def _compile(build: Build, go: Path, work: Path, output: Path) -> None:
 
 
 def _go_name(package: str) -> str:
-    """What Go calls the binary of a package: its last path element that is no major version."""
+    """Returns Go's name for the binary of a package: its last path element that is no major version."""
     elements = [element for element in package.split("/") if not re.fullmatch(r"v[0-9]+", element)]
     return elements[-1]
 

@@ -28,7 +28,7 @@ _STOP_LIMIT_S = 0.5
 
 
 class ControlPlane:
-    """What tests ask of a running control plane. `admin` may do everything (group system:masters)."""
+    """The requests that tests make of a running control plane. `admin` may do everything (group system:masters)."""
 
     def __init__(self, folder: Path, binaries: Path, addresses: components.Addresses, authority: Authority) -> None:
         self.folder = folder
@@ -152,10 +152,13 @@ AUDIT_LOG = "audit.log"
 
 
 @contextmanager
-def running_control_plane(binaries: Path, *, audited: bool = False) -> Iterator[ControlPlane]:
+def running_control_plane(
+    binaries: Path, *, audited: bool = False, features: Sequence[str] = ()
+) -> Iterator[ControlPlane]:
     """Start a control plane, hand it over once controllers work, and end it with all that it wrote.
 
-    `audited`: whether the API server writes a line for each request into AUDIT_LOG.
+    `audited`: whether the API server writes a line for each request into AUDIT_LOG. `features`: the feature gates that
+    are switched on in every server, whatever this version's defaults are.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-cluster-")))
@@ -165,6 +168,9 @@ def running_control_plane(binaries: Path, *, audited: bool = False) -> Iterator[
         commands = _commands(plane, binaries, addresses, authority)
         if audited:
             commands["kube-apiserver"] += components.audit_flags(folder / "audit.json", folder / AUDIT_LOG)
+        gates = [f"--feature-gates={','.join(f'{name}=true' for name in features)}"] if features else []
+        for server in ("kube-apiserver", *_CONTROLLERS):
+            commands[server] += gates
         # Fewer rounds of garbage collection: what lives for minutes may grow by some hundred megabytes.
         environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "GOGC": "300"}
 

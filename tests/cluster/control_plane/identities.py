@@ -1,4 +1,4 @@
-"""Who speaks to the API server: a kubeconfig, a JSON client and kubectl under one identity."""
+"""Identities of callers of the API server: a kubeconfig, a JSON client and kubectl for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes and FairGPU's scheduler would do, done under their accounts by a few requests.
+"""Stand-ins for nodes and for FairGPU's scheduler: they act under the real accounts by a few requests.
 
 There is no kubelet and no GPU here. All else that happens to these objects, the real control plane does.
 """
@@ -94,7 +94,7 @@ def create_node(
 
 
 def inventory_of(node: str, gpus: int, memory_mib: int, model: str = "A100") -> inventory.Inventory:
-    """What a node agent would write: GPUs of one model, linked alike."""
+    """Returns the inventory that a node agent would write: GPUs of one model, linked alike."""
     devices = tuple(
         inventory.Device(f"GPU-{node}-{at}", model, memory_mib, None, f"00000000:{at:02X}:00.0") for at in range(gpus)
     )

@@ -19,18 +19,19 @@ from demo.screen import Screen
 from demo.story import interrupt
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.build import ControlPlaneBinariesError
-from tests.cluster.demonstration import sections, services
+from tests.cluster.demonstration import day_one, sections, services
 from tests.node.machine import NAMESPACES
 
 TITLE = "FairGPU on a real control plane"
 INTRODUCTION = (
     "Real: etcd, the API server, controllers, kubectl; Redis, timekeeper, webhook, scheduler, a sidecar for each pod.",
-    "Played by this program: the kubelet and a node with four A100 GPUs. As root they are real, but for the GPUs.",
+    "Played by this program: the kubelets of two nodes, as NVIDIA's plugin describes them, and of one of FairGPU's own",
+    "with four A100 GPUs. As root, that one is real, but for its GPUs.",
 )
 WITH_A_NODE = (
     "Real: etcd, the API server, controllers, kubectl, kubelet, containerd; Redis, timekeeper, webhook, scheduler,",
     "the node agent, and in each pod the sidecar and the library that holds it to its share.",
-    "Simulated: four A100 GPUs and their driver.",
+    "Simulated: four A100 GPUs and their driver. Played by this program: two nodes as NVIDIA's plugin describes them.",
 )
 FAILURES = (StepError, ApiError, AssertionError, TimeoutError, RuntimeError, subprocess.SubprocessError)
 
@@ -47,7 +48,7 @@ def main() -> int:
         )
         try:
             environment = services.build(screen, stack, folder, real_node=real_node)
-            for section in sections.ALL:
+            for section in (*day_one.ALL, *sections.ALL):
                 section(environment)
         except (*FAILURES, ControlPlaneBinariesError) as error:
             screen.verdict(f"This step did not happen: {error}", good=False)

@@ -20,7 +20,9 @@ from fairgpu.client.server import Server
 from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.stand_ins import StandInNode
 from tests.cluster.demonstration.nodes import Node
+from tests.cluster.services.replicas import Ports
 from tests.cluster.services.scheduler import running_scheduler
 
 Json = dict[str, Any]
@@ -32,26 +34,43 @@ FINANCE = "finance"
 class ClusterEnvironment:
     """Each section adds to it.
 
-    `ada` may do everything inside her namespace and nothing outside; `money` may hand out GPU-hours.
+    Attributes:
+        ada: she may do everything inside her teams' namespaces and nothing outside.
+        other_nodes: the nodes whose GPUs NVIDIA's plugin shares, by their names; this program plays their kubelets.
+        ports: those of the timekeeper's REST API.
+        real_node: whether pods that are shared by FairGPU run on a kubelet.
+        looking: the timekeeper of the mode look, while it runs.
+        money: the account that may hand out GPU-hours, once there is a timekeeper.
+        server: the timekeeper, once it is there.
+        node: the node whose GPUs FairGPU shares, once there is one.
+        bound: the pods that FairGPU's scheduler has placed.
     """
 
     screen: Screen
     children: Children
     plane: ControlPlane
     ada: Identity
-    money: Identity
-    node: Node
-    timekeeper: int
+    other_nodes: dict[str, StandInNode]
+    ports: Ports
+    redis_url: str
     folder: Path
     stack: ExitStack
+    real_node: bool
+    looking: ExitStack = field(default_factory=ExitStack)
+    money: Identity = field(init=False)
+    server: Server = field(init=False)
+    node: Node = field(init=False)
+    ca_pem: str = field(init=False)
     bound: list[Json] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def meet_timekeeper(self) -> None:
+        """Trusts the timekeeper's CA, which it has published, and asks it as the account that hands out GPU-hours."""
         config_map = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps/{names.TIMEKEEPER_SERVICE}-ca"
         self.ca_pem = self.plane.admin.api.get(config_map)["data"]["ca.crt"]
         tls = ssl.create_default_context(cadata=self.ca_pem)
         token = self.plane.token(names.SYSTEM_NAMESPACE, FINANCE, audience=names.TOKEN_AUDIENCE)
-        self.server = Server("localhost", self.timekeeper, "", tls, token)
+        self.server = Server("localhost", self.ports.https, "", tls, token)
+        self.money = self.plane.service_account(names.SYSTEM_NAMESPACE, FINANCE)
 
     def kubectl(self, who: Identity, *arguments: str, shown: str = "", stdin: Any = None, fails: bool = False) -> str:
         """Runs kubectl, and shows the command with all that it said.
@@ -78,26 +97,29 @@ class ClusterEnvironment:
         )
 
     def heard(self, state: BudgetState) -> None:
-        """Returns once admission has heard of a state, which dry runs on the API server tell."""
+        """Returns once admission has heard of the state of the budget that is spent."""
         document = yaml.safe_load(manifest_path("1-native.yaml").read_text())
-        document["metadata"]["name"] = "asking"
+        self.heard_of(state, NAMESPACE, {**document, "metadata": {"name": "asking"}})
+
+    def heard_of(self, state: BudgetState, namespace: str, pod: Json) -> None:
+        """Returns once admission has heard of the state of a namespace's budget: dry runs with a GPU pod tell."""
 
         def admission_shows_it() -> bool:
-            dry = self.ada.api.create(PODS, document, query={"dryRun": "All"})
-            return bool(dry["metadata"]["annotations"].get(names.BUDGET_STATE) == state.value)
+            dry = self.ada.api.create(f"/api/v1/namespaces/{namespace}/pods", pod, query={"dryRun": "All"})
+            return bool(dry["metadata"].get("annotations", {}).get(names.BUDGET_STATE) == state.value)
 
         wait_until(
             f"admission has heard that the budget is {state}", admission_shows_it, self.children, STEP_LIMIT_SECONDS
         )
 
-    def gated(self, name: str) -> bool:
-        """Whether a gate keeps the scheduler from a pod of the team that is held."""
-        pod = self.plane.admin.api.get(f"/api/v1/namespaces/{HELD_NAMESPACE}/pods/{name}")
+    def gated(self, name: str, namespace: str = HELD_NAMESPACE) -> bool:
+        """Whether a gate keeps the scheduler from a pod of a team that is held."""
+        pod = self.plane.admin.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
         return bool(pod["spec"].get("schedulingGates"))
 
     def start_scheduler(self) -> None:
         """Starts kube-scheduler and the extender beside it, which run until the end."""
-        self.stack.enter_context(running_scheduler(self.plane, self.timekeeper))
+        self.stack.enter_context(running_scheduler(self.plane, self.ports.https))
 
     def placed(self, name: str) -> bool:
         """Whether the scheduler has given a pod of the team a node and devices."""
@@ -129,13 +151,13 @@ class ClusterEnvironment:
         """The pods of the team that hold devices."""
         return [item for item in self.plane.admin.api.get(PODS)["items"] if item["spec"].get("nodeName")]
 
-    def reading(self) -> Reading:
-        """The budget as the timekeeper tells it now."""
-        return read_budget(self.server, BUDGET, NAMESPACE)
+    def reading(self, budget: str = BUDGET) -> Reading:
+        """A budget by the timekeeper's present answer; it and the namespace that it pays for have one name."""
+        return read_budget(self.server, budget, budget)
 
-    def watch(self, *states: BudgetState) -> Reading:
-        """Shows the budget until it is in one of these states."""
-        return watch(self.screen, self.children, self.reading, *states)
+    def watch(self, *states: BudgetState, budget: str = BUDGET) -> Reading:
+        """Shows a budget until it is in one of these states."""
+        return watch(self.screen, self.children, lambda: self.reading(budget), *states)
 
 
 def manifest_path(file: str) -> Path:

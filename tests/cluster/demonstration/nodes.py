@@ -1,4 +1,4 @@
-"""What runs the pods of the demonstration: a real node, or this program in its place."""
+"""The nodes that run the pods of the demonstration: a real node, or this program in its place."""
 
 from __future__ import annotations
 

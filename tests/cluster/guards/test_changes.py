@@ -73,7 +73,7 @@ def webhooks_away(control_plane: ControlPlane, editor: Identity, namespace: str,
 
 
 def evaluated(plane: ControlPlane) -> Counter[str]:
-    """How often a condition of FairGPU's has come to false so far, by its policy or webhook."""
+    """Returns the number of times that a condition of FairGPU's was false so far, by its policy or webhook."""
     text = plane.admin.kubectl("get", "--raw", "/metrics").stdout
     counts: Counter[str] = Counter()
     for family in text_string_to_metric_families(text):

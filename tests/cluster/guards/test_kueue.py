@@ -1,4 +1,4 @@
-"""What Kueue writes at GPU pods that it evicts (kubernetes-sigs/kueue, pkg/controller/jobs/pod), under rights like its.
+"""Kueue's writes to GPU pods that it evicts (kubernetes-sigs/kueue, pkg/controller/jobs/pod), under rights like its.
 
 It says by a condition that a pod is about to be deleted, with server-side apply, and deletes the pod afterwards.
 """
@@ -127,7 +127,7 @@ ENDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("claim", ENDS)
 def test_a_pod_is_not_said_to_be(kueue: Identity, running: str, claim: str) -> None:
-    """What decides how long a pod is paid for; a patch of a status merges, so that it claims as much as it can."""
+    """The end time decides how long a pod is paid for; Kueue's patch of the status claims as much as it can."""
     with pytest.raises(ApiError, match="the status of a GPU pod decides how long it is paid for") as refusal:
         kueue.api.patch(f"{running}/status", {"status": ENDS[claim]}, STRATEGIC)
     assert refusal.value.status == 403

@@ -76,7 +76,7 @@ METERED: dict[str, Manifest] = {
     ),
     "with control characters for a scheduler": pod("evading", GPU, schedulerName="\x1b[2J\u202e\n"),
 }
-"""What comes in, and is metered like any other."""
+"""Pods that are admitted, and metered like any other."""
 
 REFUSED: dict[str, tuple[Manifest, str]] = {
     "as the mirror of a static pod": (with_metadata(annotations={"kubernetes.io/config.mirror": "0"}), "a mirror pod"),
@@ -143,4 +143,4 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "lent beyond the share": (pod("evading", GPU, {"fairgpu.io/core-policy": "elastic"}), "fairgpu.io/allow"),
     "before all others": (pod("evading", GPU, {"fairgpu.io/task-priority": "0"}), "fairgpu.io/allow"),
 }
-"""What does not come in, and a part of what is said."""
+"""Pods that are refused, with a part of the message."""

@@ -1,4 +1,4 @@
-"""What becomes of pods that users create, through the API server alone."""
+"""Pods that users create, through the API server alone."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_deployment_whose_template_is_wrong_is_made_with_a_warning_that_says_w
 
 
 def created(who: Identity, namespace: str, item: Manifest) -> CompletedProcess[str] | None:
-    """What kubectl says of an object that it creates; None as long as its kind is not served."""
+    """Returns kubectl's answer about an object that it creates; None as long as the object's kind is not served."""
     flags = ("--validate=false", "-f", "-")
     tried = who.kubectl("create", "-n", namespace, *flags, stdin=item, check=False)
     return tried if tried.returncode == 0 else None

@@ -18,7 +18,7 @@ CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurat
 
 
 class Creations:
-    """What became of the pods that were created meanwhile."""
+    """The outcome of the pods that were created meanwhile."""
 
     def __init__(self) -> None:
         self.whole = 0

@@ -1,4 +1,4 @@
-"""What docs/guards.md offers against ways that FairGPU itself does not close."""
+"""The policies that docs/guards.md offers against ways that FairGPU itself does not close."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody who may do everything in one namespace tries with pods that are there, and with what makes pods."""
+"""Evasions by an admin of one namespace, through existing pods and through objects that make pods."""
 
 from __future__ import annotations
 

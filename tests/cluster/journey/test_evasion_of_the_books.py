@@ -1,4 +1,4 @@
-"""What somebody who may do everything in one namespace tries with budgets, reports and other teams' figures."""
+"""Evasions by an admin of one namespace, through budgets, reports and other teams' figures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def others(make_namespace: Callable[..., str], control_plane: ControlPlane) -> s
 
 @pytest.fixture
 def token(control_plane: ControlPlane, user: Identity, namespace: str) -> str:
-    """Of an account to which the user gave every right in their namespace, and all that a Role can say of budgets."""
+    """The token of an account with every right in its namespace, and every right on budgets that a Role can give."""
     subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
     everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "all"}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from fairgpu import inventory
 from fairgpu.names import INVENTORY
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, create_node, inventory_of
+from tests.cluster.control_plane.stand_ins import StandInNode, create_node, inventory_of, now
 from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, spent_in
 from tests.cluster.services.everything import H100_PRICE, Services
@@ -21,6 +21,8 @@ from tests.cluster.services.replicas import COMMAND
 from tests.cluster.services.scheduler import running_scheduler
 from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import parse_instant
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,6 +61,8 @@ def test_a_pod_that_spreads_takes_the_emptier_of_two_nodes(
     used, empty = (create_node(control_plane, f"{name}-{namespace}", gpus=1) for name in ("used", "empty"))
     user.api.create(pods, on(used, "first", {"fairgpu.io/gpu-core": 30}))
     wait_until(lambda: _bound(user, f"{pods}/first"), "one of them is in use")
+    path = f"/api/v1/nodes/{empty.name}"
+    wait_until(lambda: not control_plane.admin.api.get(path)["spec"].get("taints"), "the other one takes pods, too")
     hosts = {"key": "kubernetes.io/hostname", "operator": "In", "values": [used.name, empty.name]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [hosts]}]}
     manifest = pod("spreads", {"fairgpu.io/gpu-core": 30}, {"fairgpu.io/placement": "spread"})
@@ -179,8 +183,51 @@ def test_a_pod_of_a_held_budget_goes_the_whole_way_once_the_budget_has_money(
     ended = node.set_pod_phase(namespace, "trains", "Succeeded")
     due = cost(ended, int(H100_PRICE * 500_000))
     wait_until(
-        lambda: spent_in(admin.get(f"{budgets}/budget-{namespace}")["status"]) == due,
+        lambda: spent_in(admin.get(f"{budgets}/budget-{namespace}").get("status", {})) == due,
         "the budget pays for half an H100",
+    )
+    admin.delete(f"{budgets}/budget-{namespace}")
+
+
+def test_a_cordoned_node_gets_no_pod_until_it_is_uncordoned(
+    control_plane: ControlPlane, user: Identity, namespace: str, node: StandInNode
+) -> None:
+    admin, pods = control_plane.admin.api, f"/api/v1/namespaces/{namespace}/pods"
+    admin.patch(f"/api/v1/nodes/{node.name}", {"spec": {"unschedulable": True}})
+    wait_until(lambda: _is_cordoned(control_plane, node), "the node is cordoned")
+    user.api.create(pods, on(node, "waits", {"fairgpu.io/gpu-core": 10}))
+    wait_until(lambda: "unschedulable" in waiting_message(user, f"{pods}/waits"), "kube-scheduler leaves the node out")
+    admin.patch(f"/api/v1/nodes/{node.name}", {"spec": {"unschedulable": None}})
+    wait_until(lambda: _bound(user, f"{pods}/waits"), "the pod is bound")
+
+
+def test_a_pod_that_the_kubelet_fails_leaves_its_devices_to_the_next_and_costs_only_until_then(
+    control_plane: ControlPlane, user: Identity, namespace: str, make_namespace: Callable[..., str]
+) -> None:
+    node, admin = create_node(control_plane, f"full-{namespace}", gpus=1), control_plane.admin.api
+    pods, other = f"/api/v1/namespaces/{namespace}/pods", f"/api/v1/namespaces/{make_namespace()}/pods"
+    budgets = "/apis/fairgpu.io/v1alpha1/gpubudgets"
+    budget = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": f"budget-{namespace}"}}
+    spec = {"namespaces": [namespace], "period": month_midway(), "allowance": {"gpuHours": "100"}}
+    admin.create(budgets, budget | {"spec": spec})
+    user.api.create(pods, on(node, "failed", {"fairgpu.io/gpu-core": 100}))
+    bound = wait_until(lambda: _bound(user, f"{pods}/failed"), "the pod is bound")
+
+    # As the kubelet writes it where default-scheduler's pods have taken the processor time in between.
+    ready = {"type": "Ready", "status": "False", "reason": "PodFailed", "lastTransitionTime": now()}
+    text = "Pod was rejected: Node didn't have enough resource: cpu, requested: 1000, used: 4000, capacity: 4000"
+    status = {"phase": "Failed", "reason": "OutOfcpu", "message": text, "startTime": now(), "conditions": [ready]}
+    merge = "application/strategic-merge-patch+json"
+    node.kubelet.api.patch(f"{pods}/failed/status", {"status": status}, merge)
+    admin.create(other, on(node, "next", {"fairgpu.io/gpu-core": 100}))
+    wait_until(lambda: admin.get(f"{other}/next")["spec"].get("nodeName"), "the next pod has its GPU")
+
+    [since] = [one["lastTransitionTime"] for one in bound["status"]["conditions"] if one["type"] == "PodScheduled"]
+    due = 1_000_000 * (parse_instant(ready["lastTransitionTime"]) - parse_instant(since)) // SECOND
+    user.api.delete(f"{pods}/failed")
+    wait_until(lambda: not control_plane.exists(f"{pods}/failed"), "its session is settled")
+    wait_until(
+        lambda: spent_in(admin.get(f"{budgets}/budget-{namespace}").get("status", {})) == due, "it costs until then"
     )
     admin.delete(f"{budgets}/budget-{namespace}")
 
@@ -212,6 +259,11 @@ def test_people_see_what_is_held_and_why_a_pod_waits(
     said = asked(user, "why", "waits", "-n", namespace)
     assert "kube-scheduler says: " in said
     assert "this needs `list` of nodes and of pods in the whole cluster" in said
+
+
+def _is_cordoned(plane: ControlPlane, node: StandInNode) -> bool:
+    """Whether the node has the taint, which the node controller adds a moment after the mark."""
+    return bool(plane.admin.api.get(f"/api/v1/nodes/{node.name}")["spec"].get("taints"))
 
 
 def _gates(item: dict[str, Any]) -> list[str]:

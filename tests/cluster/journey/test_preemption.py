@@ -26,7 +26,7 @@ CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 @pytest.fixture(scope="module")
 def overlay(control_plane: ControlPlane, services: Services) -> Iterator[list[Manifest]]:
-    """What the component adds and changes, on the API server until the file's last test."""
+    """The objects that the component adds and changes, on the API server until the file's last test."""
     assert services
     component = os.path.relpath(COMPONENT, control_plane.folder.resolve() / "overlay")
     base, manifests = render(control_plane), render(control_plane, extra={"components": [component]})

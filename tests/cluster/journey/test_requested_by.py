@@ -1,4 +1,4 @@
-"""Who gave money stands in the order, whoever made it and however they wrote it."""
+"""An order names the person who gave the money, in whichever way the order was made."""
 
 from __future__ import annotations
 

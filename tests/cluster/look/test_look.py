@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from fractions import Fraction
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
 import redis
 
+from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane, running_control_plane
-from tests.cluster.control_plane.stand_ins import now
-from tests.cluster.installation import Manifest, apply, render_overlay
-from tests.cluster.services.replicas import COMMAND, Ports, environment, timekeeper_jobs, timekeeper_replica
+from tests.cluster.installation import Manifest
+from tests.cluster.look.devices import (
+    claiming,
+    create_claim,
+    create_class,
+    create_node,
+    create_template,
+    devices,
+    publish,
+)
+from tests.cluster.look.installed import LOOK, SETTINGS, installed
+from tests.cluster.services.replicas import COMMAND, environment
 from tests.cluster.services.timekeeper_client import TimekeeperClient
-from tests.support.ports import free_ports
-from tests.support.servers.redis_server import RedisServer
+from tests.support.other_stacks import OWN_LINE, STACKS, Asking, Stack
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import parse_instant
@@ -31,54 +39,42 @@ from timekeeper.ledger import reading
 from timekeeper.sources.kubernetes import CONFIG_MAPS
 from timekeeper.sources.looking import BUDGETS_MAP, STATUSES
 
-LOOK = Path(__file__).parents[3] / "deploy" / "overlays" / "look"
 ACCOUNT = "system:serviceaccount:fairgpu-system:fairgpu-timekeeper"
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 CLAIMS = "/api/v1/namespaces/fairgpu-system/persistentvolumeclaims"
 QUESTIONS = {"tokenreviews", "subjectaccessreviews"}
-"""What the API server answers and stores nothing of."""
+"""The resources that the API server answers and does not store."""
 
-A100 = "NVIDIA-A100-SXM4-80GB"
-HAMI_DEVICES = [
-    {"id": f"GPU-{at}", "count": 10, "devmem": 24576, "devcore": 100, "type": "NVIDIA A10", "health": True}
-    for at in range(2)
-]
-NODES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
-    "time-slicing": (
-        {"nvidia.com/gpu": "32"},
-        {
-            "nvidia.com/gpu.product": f"{A100}-SHARED",
-            "nvidia.com/gpu.replicas": "4",
-            "nvidia.com/gpu.sharing-strategy": "time-slicing",
-        },
-        {},
-    ),
-    "mig": (
-        {"nvidia.com/mig-3g.40gb": "2", "nvidia.com/mig-1g.10gb": "1"},
-        {"nvidia.com/gpu.product": A100, "nvidia.com/mig.strategy": "mixed", "nvidia.com/gpu.replicas": "0"},
-        {},
-    ),
-    "hami": (
-        {"nvidia.com/gpu": "20"},
-        {"gpu": "on"},
-        {"hami.io/node-nvidia-register": json.dumps(HAMI_DEVICES)},
-    ),
-    "amd": ({"amd.com/gpu": "8"}, {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}, {}),
+ASKING = {name: (stack, asking) for stack in STACKS for name, asking in stack.pods.items()}
+CLAIMED = {"trainer": 2, "common": 1}
+"""The GPUs of each claim: one is generated for a pod, and one is shared by two pods."""
+FOUND = {
+    "nvidia": 3,
+    "nvidia with MIG": 3,
+    "nvidia with shared GPUs": 3,
+    "hami": 1,
+    "volcano": 1,
+    "aliyun": 1,
+    "gpu-manager": 1,
+    "amd": 2,
+    "intel": 1,
+    "gaudi": 1,
+    "ascend": 1,
+    "tpu": 1,
+    "neuron": 1,
+    "example.com/npu": 1,
+    "claims of gpu.nvidia.com": 1,
 }
-"""Capacity, labels and annotations of each node, as its plugins write them."""
 
-PODS: dict[str, tuple[str, dict[str, str], dict[str, str], float]] = {
-    "sliced": ("time-slicing", {"nvidia.com/gpu": "2"}, {}, 0.5),
-    "instance": ("mig", {"nvidia.com/mig-3g.40gb": "1"}, {}, 0.5),
-    "vgpu": (
-        "hami",
-        {"nvidia.com/gpu": "1"},
-        {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,6144,25:;"},
-        0.25,
-    ),
-    "instinct": ("amd", {"amd.com/gpu": "2"}, {}, 2.0),
-}
-"""Node, request and annotations of each pod, and the GPUs that it is charged as."""
+
+def rate_of(gpus: Fraction) -> int:
+    """The rate at price 1, in microGPU-seconds a second."""
+    return math.ceil(gpus * GPU_SECOND)
+
+
+EXPECTED = {name: rate_of(asking.gpus) for name, (_, asking) in ASKING.items()}
+"""The rate of each pod that asks by a resource or an annotation."""
+WHOLE_RATE = sum(EXPECTED.values()) + rate_of(Fraction(sum(CLAIMED.values())))
 
 
 @pytest.fixture(scope="module")
@@ -90,31 +86,44 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def team(plane: ControlPlane) -> str:
     """A namespace whose pods the stock scheduler has bound, before anything of FairGPU is there."""
-    for name, offer in NODES.items():
-        _create_node(plane, name, *offer)
+    for stack in STACKS:
+        create_node(plane, stack.name, stack.capacity, stack.labels, stack.annotations)
+    create_node(plane, "dra", {}, {}, {})
+    publish(plane, "dra", devices("dra", 3))
+    create_class(plane)
     namespace = plane.create_namespace("vision-")
-    for name, (node, limits, written, _) in PODS.items():
-        plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", _pod(name, node, limits, written))
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    for name, (stack, asking) in ASKING.items():
+        plane.admin.api.create(pods, _pod(name, stack, asking))
+        if asking.scheduler:
+            _bind(plane, namespace, name, stack.name)
+    create_claim(plane, namespace, "common", 1)
+    create_template(plane, namespace, "pair", 2)
+    plane.admin.api.create(pods, claiming("trainer", resourceClaimTemplateName="pair"))
+    for name in ("reader", "writer"):
+        plane.admin.api.create(pods, claiming(name, resourceClaimName="common"))
     wait_until(lambda: all(pod["spec"].get("nodeName") for pod in _pods(plane, namespace)), "all pods are bound")
     return namespace
 
 
 def test_the_doctor_says_beforehand_what_each_team_would_pay(plane: ControlPlane, team: str) -> None:
-    command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig)]
+    settings = plane.folder / "doctor.yaml"
+    settings.write_text(json.dumps({"timekeeper": {"other_stacks": {"resources": {"example.com/npu": OWN_LINE}}}}))
+    command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "--settings", str(settings)]
     environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
     told = subprocess.run([*command, "-o", "json"], env=environ, capture_output=True, text=True, check=True)
     found = json.loads(told.stdout)
     text = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
 
-    assert found["stacks"] == {"nvidia with shared GPUs": 1, "nvidia with MIG": 1, "hami": 1, "amd": 1}
+    assert found["stacks"] == FOUND
     rates = {pod["name"]: int(pod["rateMicroGPUSecondsPerSecond"]) for pod in found["pods"] if pod["namespace"] == team}
-    assert rates == {name: int(gpus * GPU_SECOND) for name, (*_, gpus) in PODS.items()}
+    assert _named(rates) == EXPECTED | {name: rate_of(Fraction(gpus)) for name, gpus in CLAIMED.items()}
     assert "AMD_Instinct_MI300X_OAM" in text
 
 
 @dataclass(frozen=True)
 class Look:
-    """What was installed, where it is asked, and the state of the pods before."""
+    """The installed manifests, a client of them, and the state of the pods before."""
 
     client: TimekeeperClient
     manifests: list[Manifest]
@@ -124,22 +133,10 @@ class Look:
 
 @pytest.fixture(scope="module")
 def look(plane: ControlPlane, team: str) -> Iterator[Look]:
-    manifests = render_overlay(plane, LOOK)
-    (budgets,) = [item for item in manifests if item["metadata"]["name"] == "fairgpu-budgets"]
     spec = f"namespaces: [{team}]\nallowance: {{gpuHours: 1}}\nperiod: {{every: month}}\n"
-    budgets["data"] = {"vision": spec, "broken": "namespaces: team"}
     pods_before = _pods(plane, team)
-    apply(plane, manifests)
-    https, metrics, jobs_metrics = free_ports(3)
-    mode = {"FAIRGPU_TIMEKEEPER_MODE": "look"}
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
-        store = stack.enter_context(RedisServer(Path(folder)))
-        stack.enter_context(timekeeper_replica(plane, "look", Ports(https, metrics), store.url, **mode))
-        stack.enter_context(timekeeper_jobs(plane, "look-jobs", jobs_metrics, store.url, **mode))
-        _let_view(plane)
-        token = plane.token("kube-system", "default", audience="fairgpu-timekeeper")
-        yield Look(TimekeeperClient(plane, https, token), manifests, pods_before, store.url)
+    with installed(plane, {"vision": spec, "broken": "namespaces: team"}) as found:
+        yield Look(found.client, found.manifests, pods_before, found.redis_url)
 
 
 def test_it_brings_nothing_that_acts_on_pods(look: Look) -> None:
@@ -153,19 +150,20 @@ def test_it_brings_nothing_that_acts_on_pods(look: Look) -> None:
     assert {verb for rule in changing for verb in rule["verbs"]} == {"get", "list", "watch"}
 
 
-def test_each_pod_has_the_rate_of_what_it_holds_by_its_own_stack(look: Look, team: str) -> None:
-    def rates() -> dict[str, float] | None:
+def test_each_pod_and_claim_has_the_rate_of_what_it_holds_by_its_own_stack(look: Look, team: str) -> None:
+    def rates() -> dict[str, int] | None:
         found = look.client.get("/v1/sessions", namespace=team)["sessions"]
-        return {one["pod"]: one["rate"]["gpus"] for one in found} if len(found) == len(PODS) else None
+        return _rates(found) if len(found) == len(EXPECTED) + len(CLAIMED) else None
 
-    assert wait_until(rates, "a session of each pod") == {name: gpus for name, (*_, gpus) in PODS.items()}
+    claimed = {name: rate_of(Fraction(gpus)) for name, gpus in CLAIMED.items()}
+    assert _named(wait_until(rates, "a session of each pod and claim")) == EXPECTED | claimed
 
 
 def test_a_team_sees_its_first_bill_from_a_config_map(look: Look) -> None:
     budget = wait_until(lambda: _spent(look, "vision"), "the first bill")
 
     assert budget["state"] == "open"
-    assert budget["rate"]["gpus"] == sum(gpus for *_, gpus in PODS.values())
+    assert int(budget["rate"]["microGPUSecondsPerSecond"]) == WHOLE_RATE
 
 
 def test_metering_began_with_the_installation_and_not_with_the_pods(look: Look, team: str) -> None:
@@ -208,7 +206,7 @@ def test_a_grant_is_refused_with_what_to_do_instead(look: Look) -> None:
 def test_the_audit_of_the_books_finds_no_difference(plane: ControlPlane, look: Look) -> None:
     wait_until(lambda: _spent(look, "vision"), "the first bill")
     settings = environment(plane, "fairgpu-timekeeper") | {
-        "FAIRGPU_TIMEKEEPER_MODE": "look",
+        **SETTINGS,
         "FAIRGPU_TIMEKEEPER_REDIS_URL": look.redis_url,
     }
     done = subprocess.run([COMMAND, "audit", "-o", "json"], env=settings, capture_output=True, text=True, check=False)
@@ -243,7 +241,7 @@ def test_taking_it_away_leaves_nothing_of_it_and_every_pod_as_it_was(
         # No kubelet confirms that pods have ended, and the controller that frees claims of volumes does not run here.
         plane.remove_pods("fairgpu-system")
         for claim in plane.admin.api.get(CLAIMS)["items"]:
-            plane.admin.api.patch(f"{CLAIMS}/{claim['metadata']['name']}", {"metadata": {"finalizers": None}})
+            _free(plane, f"{CLAIMS}/{claim['metadata']['name']}")
         return False
 
     wait_until(ended, "the namespace is gone")
@@ -253,22 +251,40 @@ def test_taking_it_away_leaves_nothing_of_it_and_every_pod_as_it_was(
     assert _pods(plane, team) == look.pods_before
 
 
-def _create_node(
-    plane: ControlPlane, name: str, capacity: dict[str, str], labels: dict[str, str], annotations: dict[str, str]
-) -> None:
-    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}, "annotations": annotations}
-    plane.admin.api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-    offered = {"cpu": "64", "memory": "512Gi", "pods": "110", **capacity}
-    ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": now()}]
-    status = {"capacity": offered, "allocatable": offered, "conditions": ready}
-    plane.admin.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
-
-
-def _pod(name: str, node: str, limits: dict[str, str], annotations: dict[str, str]) -> Manifest:
-    container = {"name": "main", "image": "example.org/train:1", "resources": {"limits": limits}}
-    spec = {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": node}}
-    metadata = {"name": name, "annotations": annotations}
+def _pod(name: str, stack: Stack, asking: Asking) -> Manifest:
+    containers = [
+        {"name": f"c{at}", "image": "example.org/train:1", "resources": {"limits": limits}}
+        for at, limits in enumerate(asking.limits)
+    ]
+    spec: dict[str, Any] = {"containers": containers, "nodeSelector": {"kubernetes.io/hostname": stack.name}}
+    if asking.scheduler:
+        spec["schedulerName"] = asking.scheduler
+    metadata = {"name": name, "annotations": asking.annotations, "labels": asking.labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _bind(plane: ControlPlane, namespace: str, name: str, node: str) -> None:
+    """Binds a pod as the scheduler does that it names."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+    plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
+
+
+def _free(plane: ControlPlane, claim: str) -> None:
+    try:
+        plane.admin.api.patch(claim, {"metadata": {"finalizers": None}})
+    except ApiError as error:
+        if not error.not_found:  # its deletion may be over meanwhile
+            raise
+
+
+def _rates(sessions: Any) -> dict[str, int]:
+    return {one["pod"]: int(one["rate"]["microGPUSecondsPerSecond"]) for one in sessions}
+
+
+def _named(rates: Mapping[str, int]) -> dict[str, int]:
+    """Rates by a claim's own name, or by that of the pod that it was generated for."""
+    return {name.removeprefix("resourceclaim/").partition("-gpu-")[0]: rate for name, rate in rates.items()}
 
 
 def _pods(plane: ControlPlane, namespace: str) -> list[Any]:
@@ -276,23 +292,11 @@ def _pods(plane: ControlPlane, namespace: str) -> list[Any]:
     return found
 
 
-def _let_view(plane: ControlPlane) -> None:
-    """Gives an account the right to look at all budgets and to place orders."""
-    for role in ("fairgpu-view", "fairgpu-budget-admin"):
-        binding = {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": f"looks-{role}"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "kube-system"}],
-        }
-        plane.admin.api.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
-
-
 def _spent(look: Look, name: str) -> Any:
     """The figures of a budget once it has spent anything and all pods are metered."""
     found = next((one for one in look.client.get("/v1/budgets")["budgets"] if one["name"] == name), None)
-    there = found and float(found["spent"]["microGPUSeconds"]) > 0 and found["rate"]["gpus"] >= 1
+    whole = found and int(found["rate"]["microGPUSecondsPerSecond"]) >= WHOLE_RATE
+    there = whole and float(found["spent"]["microGPUSeconds"]) > 0
     return found if there else None
 
 

@@ -20,12 +20,12 @@ from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
 H100_PRICE = Fraction(1, 2)
-"""Of an H100, in GPU-hours an hour. Every other model costs 1, and so does a pod whose GPU is not known yet."""
+"""GPU-hours charged for an hour of an H100. Every other model costs 1, and so does a pod whose GPU is unknown yet."""
 
 
 @dataclass(frozen=True)
 class Services:
-    """What runs beside the control plane.
+    """The services that run beside the control plane.
 
     Attributes:
         redis: the timekeeper's store.

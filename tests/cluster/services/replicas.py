@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from typing import Self
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process, running
 from tests.cluster.pods import SIDECAR_IMAGE
+from tests.support.waiting import wait_until
 
 COMMAND = Path(sys.executable).with_name("fairgpu")
 STOP_LIMIT_SECONDS = 60.0
@@ -48,7 +50,7 @@ class Ports:
 
 
 def environment(plane: ControlPlane, account: str) -> dict[str, str]:
-    """What every service gets: its account's kubeconfig and token, as a pod would have them mounted."""
+    """The environment of every service: its account's kubeconfig and token, as a pod would have them mounted."""
     identity = plane.service_account("fairgpu-system", account)
     token = identity.kubeconfig.with_suffix(".token")
     token.touch(mode=0o600)
@@ -147,7 +149,10 @@ def timekeeper_replica(plane: ControlPlane, name: str, ports: Ports, redis_url: 
 def timekeeper_jobs(
     plane: ControlPlane, name: str, metrics: int, redis_url: str, lease_seconds: int = 15, **more: str
 ) -> Iterator[Process]:
-    """One process that does the timekeeper's jobs while it leads, in a hurry; `more` are further settings."""
+    """One process that does the timekeeper's jobs while it leads, in a hurry; `more` are further settings.
+
+    It answers questions for its metrics by then.
+    """
     settings = {
         "FAIRGPU_TIMEKEEPER_REDIS_URL": redis_url,
         "FAIRGPU_TIMEKEEPER_JOBS_METRICS_HOST": "127.0.0.1",
@@ -159,7 +164,13 @@ def timekeeper_jobs(
     }
     account = environment(plane, "fairgpu-timekeeper")
     with service(plane, name, ["timekeeper", "jobs"], {**account, **settings}) as process:
+        wait_until(lambda: _is_listening(metrics), f"{name} serves its metrics")
         yield process
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager

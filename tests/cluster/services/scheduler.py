@@ -40,12 +40,14 @@ class Scheduler:
         pod: the name of its pod.
         extender, kube_scheduler: its processes.
         port: where the extender answers kube-scheduler.
+        metrics: where it shows its metrics.
     """
 
     pod: str
     extender: Process
     kube_scheduler: Process
     port: int
+    metrics: int
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to all processes of the replica, kube-scheduler first."""
@@ -128,7 +130,7 @@ def scheduler_replica(
         ready = (asked, f"http://127.0.0.1:{metrics}/readyz"), (asks, f"https://127.0.0.1:{secure}/readyz")
         for process, address in ready:
             wait_until(lambda process=process, address=address: is_ready(process, address), f"{address} is ready")
-        yield Scheduler(pod, asked, asks, port)
+        yield Scheduler(pod, asked, asks, port, metrics)
 
 
 def installed_configuration(plane: ControlPlane) -> dict[str, Any]:

@@ -45,6 +45,8 @@ SESSION = {
     "amount": money(0.96),
     "used": money(0.5),
     "reportedAt": None,
+    "heldIdle": False,
+    "chargedByRule": [],
 }
 
 Run = Callable[..., tuple[int, str, str]]
@@ -122,6 +124,26 @@ def test_sessions_are_listed_with_what_they_hold(run: Run, server: ReportServer)
     row = output.splitlines()[1].split()
     assert row == ["team-a", "train-0", "n1", "research", "0.30", "3h12m", "0.96", "0.5", "-"]
     assert server.received[0].path == "/v1/sessions?namespace=team-a"
+
+
+def test_a_budget_tells_its_busy_gpus_where_they_are_known(run: Run) -> None:
+    use = {"busy": 1.254, "known": 2.5, "at": "2020-01-01T00:00:00Z", "source": "prometheus"}
+    shown = run("budget", "get", "research", answer={**BUDGET, "presentUse": use})[1]
+    assert "  busy now:          1.25 of 2.50 GPUs whose use is known, without prices, by Prometheus, " in shown
+    assert "busy now" not in run("budget", "get", "research", answer={**BUDGET, "presentUse": None})[1]
+
+
+def test_present_use_has_a_column_where_a_source_is_configured_and_no_figure_is_no_0(run: Run) -> None:
+    busy = {**SESSION, "presentUse": {"percent": 0.4, "at": "2020-01-01T03:11:30Z", "source": "prometheus"}}
+    listed = [busy, {**SESSION, "pod": "train-1", "presentUse": None}]
+    answer = {"sessions": listed, "cursor": None, "presentUseFrom": "prometheus"}
+    head, first, second, _, note = run("sessions", answer=answer)[1].splitlines()
+    assert head.endswith("BUSY NOW   AS OF")
+    assert first.split()[9] == "0%"
+    assert second.split()[-2:] == ["-", "-"]
+    assert note == "BUSY NOW is by Prometheus, advisory, and no part of any bill."
+    assert "BUSY" not in run("sessions", answer={**answer, "presentUseFrom": None})[1]
+    assert json.loads(run("sessions", "-o", "json", answer=answer)[1])["presentUseFrom"] == "prometheus"
 
 
 GRANTED = {"name": "rest-1", "budget": "research", "gpuHours": "2.5", "reason": "deadline", "requestedBy": "ada"}

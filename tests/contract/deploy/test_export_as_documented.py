@@ -1,4 +1,4 @@
-"""What docs/usage.md says of exports fits the Deployment, and a timekeeper with these settings writes its months."""
+"""The exports of docs/usage.md fit the Deployment, and a timekeeper with these settings writes its months."""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ def ask_everything(rest: RestServer, webhook: WebhookServer, pod: dict[str, str]
 def jobs(folder: Path, port: int) -> Iterator[None]:
     """The process that keeps the books."""
     program = str(Path(sys.executable).with_name("fairgpu"))
-    environment = {**os.environ, "FAIRGPU_TIMEKEEPER_JOBS_METRICS_PORT": str(port)}
+    settings = {"JOBS_METRICS_PORT": str(port), "PROMETHEUS_URL": "http://127.0.0.1:9"}  # nothing listens there
+    environment = {**os.environ, **{f"FAIRGPU_TIMEKEEPER_{name}": value for name, value in settings.items()}}
     with (folder / "jobs.log").open("ab") as log:
         command = [program, "timekeeper", "jobs", "--standalone", str(folder)]
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -92,7 +93,7 @@ def jobs(folder: Path, port: int) -> Iterator[None]:
 
 
 def scrape(port: int) -> Families:
-    """What a service tells now; nothing while it does not listen."""
+    """Returns a service's present metrics; nothing while it does not listen."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as response:
             return read_samples(response.read().decode())

@@ -125,13 +125,41 @@ def test_a_start_that_is_broken_off_leaves_no_spec(
             with pytest.raises(OSError, match="No space left"):
                 files.write(folders, RECORD, VENDOR, shim)
             assert everything(folders.cdi) == set()
-            assert not folders.start(RECORD).exists()
+            assert not (folders.root / "containers" / RECORD.uid).exists()
         else:
             files.write(folders, RECORD, VENDOR, shim)
             assert calls == 7
     files.write(folders, RECORD, VENDOR, shim)
     assert list(files.read_records(folders)) == [RECORD]
     assert folders.spec(RECORD).exists()
+
+
+@pytest.mark.parametrize("nth", range(1, 8))
+def test_a_start_that_is_broken_off_leaves_the_record_of_the_one_before(
+    folders: Folders, shim: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    files.write(folders, RECORD, VENDOR, shim)
+    before = everything(folders.root), everything(folders.cdi)
+    calls = 0
+
+    def failing(path: Path, target: Path) -> Path:
+        nonlocal calls
+        calls += 1
+        if calls == nth:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, target)
+
+    real = Path.replace
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", failing)
+        if nth <= 6:
+            with pytest.raises(OSError, match="No space left"):
+                files.write(folders, replace(RECORD, start=2), VENDOR, shim)
+            assert (everything(folders.root), everything(folders.cdi)) == before
+            assert list(files.read_records(folders)) == [RECORD]
+        else:
+            files.write(folders, replace(RECORD, start=2), VENDOR, shim)
+            assert calls == 6
 
 
 def test_what_belongs_to_no_container_is_collected(folders: Folders, shim: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the node agent says to a kubelet, and hears from it, over the kubelet's own protocol."""
+"""The node agent's conversation with a kubelet, over the kubelet's own protocol."""
 
 from __future__ import annotations
 

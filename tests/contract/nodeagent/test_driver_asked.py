@@ -1,16 +1,23 @@
-"""What is asked of NVML, and of the cgroups beside it. NVML itself is the hardware that is not there."""
+"""The questions to NVML, and to the cgroups beside it. NVML itself is the hardware that is not there."""
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from nodeagent import nvml
+from nodeagent.containers.folders import Folders
+from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.driver_figures import DriverSample, Figure
+from nodeagent.gpu_watch import GpuWatch, Node
 from nodeagent.nvml import Figures, Nvml
 from nodeagent.rounds import Container
+from nodeagent.schedule_page import ACTIVITY, LEDGER_DEVICES_AT, LEDGER_HEAD, LEDGER_MAGIC, LEDGER_PAGE_SIZE
 from nodeagent.turns import Policy
 
 MIB = 1 << 20
@@ -97,3 +104,57 @@ def test_a_process_whose_memory_nvml_does_not_give_is_named_beside_the_others(mo
     monkeypatch.setitem(sys.modules, "pynvml", library(processes, []))
     sample = Nvml("GPU-1").sample()
     assert (sample.bytes_by_pid, sample.unmeasured) == ({OWN: 60 * MIB}, frozenset({1}))
+
+
+def test_a_sample_that_is_asked_for_is_taken_before_the_next_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "INTERVAL_SECONDS", 3600.0)
+    taken, stop = threading.Event(), threading.Event()
+
+    def sample() -> DriverSample:
+        taken.set()
+        return answer(OWN)
+
+    driver = Figures(sample)
+    driver.listed = ((container(tmp_path, 0),), {0: 0})
+    watching = threading.Thread(target=driver.watch, args=(stop,))
+    watching.start()
+    try:
+        for _ in range(2):
+            driver.ask(time.monotonic_ns())
+            assert taken.wait(120)
+            taken.clear()
+    finally:
+        stop.set()
+        driver.ask(time.monotonic_ns())
+        watching.join()
+
+
+def test_who_asked_before_the_last_sample_has_been_answered(tmp_path: Path) -> None:
+    driver = Figures(lambda: answer(OWN))
+    asked_ns = time.monotonic_ns()
+    driver.look((container(tmp_path, 0),), {0: 0})
+    driver.ask(asked_ns)
+    assert not driver.is_asked
+    driver.ask(time.monotonic_ns())
+    assert driver.is_asked
+
+
+@pytest.mark.parametrize(("device", "since_look_ns", "is_wanted"), [(0, 1, True), (1, 1, True), (1, -(10**9), False)])
+def test_the_agent_looks_sooner_where_a_ledger_asks_for_a_newer_sample(
+    tmp_path: Path, *, device: int, since_look_ns: int, is_wanted: bool
+) -> None:
+    given = tuple(GivenDevice(f"GPU-{number}", 30, 1024, 0, 7) for number in range(2))
+    record = Record("team", "a", "uid", "main", frozenset({"slot"}), 1, False, Policy.HARD, 1, given)
+    folders = Folders(tmp_path / "root", tmp_path / "shim", tmp_path / "cdi")
+    ledger = bytearray(LEDGER_PAGE_SIZE)
+    LEDGER_HEAD.pack_into(ledger, 0, LEDGER_MAGIC, 1)
+    folders.start(record).mkdir(parents=True)
+    watch = GpuWatch(Node(lambda: [record], list, list, lambda _: answer(OWN)), folders)
+    watch.look(0.0)
+    wanted = ACTIVITY.pack(0, 0, 0, 0, 0, 0, time.monotonic_ns() + since_look_ns)
+    at = LEDGER_DEVICES_AT + device * ACTIVITY.size
+    ledger[at : at + ACTIVITY.size] = wanted
+    (folders.start(record) / "ledger").write_bytes(ledger)
+    assert watch.is_wanted() is is_wanted

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nodeagent.rounds import Container
 from nodeagent.schedule import PageFile, read_activity
-from nodeagent.schedule_page import GENERATION_AT, LEDGER_MAGIC, SIZE, Activity, Page, pack, unpack
+from nodeagent.schedule_page import GENERATION_AT, LEDGER_MAGIC, SIZE, Activity, Page, PageSlot, pack, unpack
 from nodeagent.turns import Policy
 
 PAGE = Page("GPU-1", 2_000, 1_000, 50_000_000, (), ())
@@ -25,6 +25,39 @@ def test_a_writer_goes_on_where_the_last_one_was_killed_in_the_middle_of_a_writi
     file.close()
     assert generation(page) == 8
     assert unpack(page.read_bytes()) == PAGE
+
+
+SLOT = PageSlot(1, 7, 30, Policy.HARD, active=True, effective_permille=300)
+WRITINGS = (
+    PAGE,
+    PAGE._replace(heartbeat_ns=3_000),
+    PAGE._replace(heartbeat_ns=4_000, epoch_ns=3_500),
+    PAGE._replace(slots=(SLOT,)),
+    PAGE._replace(heartbeat_ns=5_000, slots=(SLOT._replace(driver_bytes=9),)),
+    PAGE._replace(heartbeat_ns=6_000, slots=(SLOT._replace(driver_bytes=9),), turns=((1, 0, 15_000_000),)),
+    PAGE._replace(heartbeat_ns=7_000, slots=(SLOT._replace(driver_bytes=9),), turns=((1, 0, 15_000_000),)),
+    PAGE._replace(uuid="GPU-2", heartbeat_ns=7_000),
+    PAGE,
+)
+
+
+def test_each_writing_leaves_exactly_its_page_whatever_stood_there_before(tmp_path: Path) -> None:
+    file = PageFile(tmp_path / "page")
+    for number, page in enumerate(WRITINGS, 1):
+        file.write(page)
+        assert unpack((tmp_path / "page").read_bytes()) == page
+        assert generation(tmp_path / "page") == 2 * number
+    file.close()
+
+
+def test_a_page_has_room_on_its_file_system_before_it_is_written(tmp_path: Path) -> None:
+    """A store into a hole of a mapped file would end the writer where the file system is full."""
+    page = tmp_path / "page"
+    PageFile(page).close()
+    assert page.stat().st_blocks * 512 >= SIZE == page.stat().st_size
+    page.write_bytes(bytes(2 * SIZE))
+    PageFile(page).close()
+    assert page.stat().st_size == SIZE
 
 
 def test_while_a_page_is_written_its_generation_is_odd(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import pytest
 
 from nodeagent import figures_file, schedule_page
 from nodeagent.driver_figures import Figure
-from nodeagent.pages import QUIET_EVERY, SCHEDULE, Writer, read_gpus
+from nodeagent.pages import CONTENDED_SECONDS, QUIET_EVERY, SCHEDULE, Pace, Writer, read_gpus
 from nodeagent.schedule_page import Page
+from tests.bench.nodeagent import GPUS, lay_out, use
 
 ROUND_NS = 20_000_000
 
@@ -40,7 +43,7 @@ class Node:
     def works(self, slot: int) -> None:
         """The container's ledger says that it has work now."""
         head = struct.pack("<QQ", schedule_page.LEDGER_MAGIC, schedule_page.LEDGER_VERSION)
-        activity = schedule_page.ACTIVITY.pack(self.now_ns, 0, 0, 0, 1, 0)
+        activity = schedule_page.ACTIVITY.pack(self.now_ns, 0, 0, 0, 1, 0, 0)
         (self.root / f"ledger-{slot}").write_bytes((head + bytes(48) + activity).ljust(4096, b"\0"))
 
     def look(self, rounds: int = 1) -> None:
@@ -78,6 +81,27 @@ def test_a_contended_page_is_written_each_round_and_a_quiet_one_less_often(node:
             seen.add(node.page(uuid).heartbeat_ns)
     assert len(heartbeats["busy"]) > 3 * QUIET_EVERY
     assert 4 <= len(heartbeats["quiet"]) <= 5
+
+
+def test_a_contended_page_is_written_each_10_to_20_ms_and_a_quiet_one_within_100() -> None:
+    assert 0.01 <= CONTENDED_SECONDS <= 0.02
+    assert QUIET_EVERY * CONTENDED_SECONDS <= 0.1
+
+
+@pytest.mark.parametrize("work_seconds", [0.0, 0.003, 0.019])
+def test_a_rounds_work_delays_no_later_round(work_seconds: float) -> None:
+    now, pace, began = 100.0, Pace(100.0), []
+    for _ in range(50):
+        now += pace.left(now)
+        began.append(now)
+        now += work_seconds
+    assert began[-1] - 100.0 == pytest.approx(50 * CONTENDED_SECONDS)
+
+
+def test_a_round_that_was_late_makes_no_later_one_come_sooner() -> None:
+    pace = Pace(100.0)
+    assert pace.left(105.0) == 0
+    assert pace.left(105.0) == pytest.approx(CONTENDED_SECONDS)
 
 
 def test_a_quiet_page_never_grows_stale(node: Node) -> None:
@@ -129,11 +153,12 @@ def test_a_writer_that_comes_back_goes_on_with_the_same_page(node: Node) -> None
 
 def test_the_drivers_figures_reach_the_page_of_the_start_that_they_are_of(node: Node) -> None:
     node.tell(**{"GPU-0": [node.container(0), node.container(1)]})
-    figures = {(0, 7): Figure(4096, 99, trim_permille=900), (1, 1): Figure(5, 99)}
+    figures = {(0, 7): Figure(4096, 99, trim_permille=900, dead_gone_ns=98), (1, 1): Figure(5, 99)}
     (node.root / figures_file.NAME).write_bytes(figures_file.encode({"GPU-0": figures}))
     node.look(QUIET_EVERY)
     first, second = node.page("GPU-0").slots
     assert (first.driver_bytes, first.driver_sampled_ns, first.trim_permille) == (4096, 99, 900)
+    assert first.dead_gone_ns == 98
     assert (second.driver_bytes, second.driver_sampled_ns) == (0, 0)
 
 
@@ -145,3 +170,38 @@ def test_figures_that_cannot_be_read_leave_those_of_before(node: Node) -> None:
     path.write_bytes(b"{")
     node.look(QUIET_EVERY)
     assert node.page("GPU-0").slots[0].driver_bytes == 4096
+
+
+def test_a_figure_that_changes_within_a_period_is_on_the_page_at_the_next_writing(node: Node) -> None:
+    node.tell(**{"GPU-0": [node.container(0), node.container(1)]})
+    path = node.root / figures_file.NAME
+    for held in range(1, 10):
+        node.works(0)
+        node.works(1)
+        path.unlink(missing_ok=True)
+        path.write_bytes(figures_file.encode({"GPU-0": {(0, 7): Figure(held, 99)}}))
+        node.look()
+        assert node.page("GPU-0").slots[0].driver_bytes == held
+
+
+def test_a_page_that_cannot_be_made_leaves_the_others_written(node: Node) -> None:
+    (node.root / "gpus").mkdir()
+    (node.root / "gpus" / "broken").write_text("no folder")
+    node.tell(broken=[node.container(0)], whole=[node.container(1)])
+    node.look()
+    assert [slot.slot for slot in node.page("whole").slots] == [1]
+    (node.root / "gpus" / "broken").unlink()
+    node.tell(broken=[node.container(0)], whole=[node.container(1)])
+    node.look()
+    assert [slot.slot for slot in node.page("broken").slots] == [0]
+
+
+def test_each_container_of_the_benchmark_is_active_on_its_page(node: Node) -> None:
+    ledgers = lay_out(node.root, containers=4)
+    node.now_ns = time.monotonic_ns()
+    use(ledgers)
+    node.look()
+    active = [[slot.active for slot in node.page(f"GPU-{number}").slots] for number in range(GPUS)]
+    assert active == [[True] * 4] * GPUS
+    for ledger in ledgers:
+        os.close(ledger)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PROTOS = sorted((ROOT / "nodeagent" / "kubelet").glob("*.proto"))
+PROTOS = sorted((ROOT / "nodeagent").glob("*/*.proto"))
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,9 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [f"{path.stem}_pb2.{kind}" for path in PROTOS for kind in ("py", "pyi")])
-def test_a_generated_module_is_up_to_date(generated: Path, name: str) -> None:
-    path = Path("nodeagent") / "kubelet" / name
+MODULES = [path.relative_to(ROOT).with_name(f"{path.stem}_pb2.{kind}") for path in PROTOS for kind in ("py", "pyi")]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_a_generated_module_is_up_to_date(generated: Path, path: Path) -> None:
     assert (ROOT / path).read_text() == (generated / path).read_text(), "run: make protos"

@@ -30,6 +30,7 @@ int main(void)
     SAY("slot_size", sizeof(struct vcuda_slot));
     SAY("core_at", offsetof(struct vcuda_slot, core_percent));
     SAY("trim_at", offsetof(struct vcuda_slot, trim_permille));
+    SAY("gone_at", offsetof(struct vcuda_slot, dead_gone_ns));
     SAY("turn_size", sizeof(struct vcuda_turn));
     SAY("active", VCUDA_SLOT_ACTIVE);
     SAY("notice", VCUDA_SLOT_NOTICE);
@@ -41,6 +42,7 @@ int main(void)
     SAY("ledger_devices", VCUDA_MAX_DEVICES);
     SAY("activity_size", sizeof(struct vcuda_activity));
     SAY("overrun_at", offsetof(struct vcuda_activity, overrun_ns));
+    SAY("wanted_at", offsetof(struct vcuda_activity, sample_wanted_ns));
     SAY("hard", VCUDA_POLICY_HARD);
     SAY("elastic", VCUDA_POLICY_ELASTIC);
     SAY("best_effort", VCUDA_POLICY_BEST_EFFORT);
@@ -74,6 +76,7 @@ def test_python_and_c_agree_on_the_layout(compiled: dict[str, int]) -> None:
         "slot_size": page.SLOT.size,
         "core_at": 40,
         "trim_at": 56,
+        "gone_at": 64,
         "turn_size": page.TURN.size,
         "active": page.SLOT_ACTIVE,
         "notice": page.SLOT_NOTICE,
@@ -85,6 +88,7 @@ def test_python_and_c_agree_on_the_layout(compiled: dict[str, int]) -> None:
         "ledger_devices": page.LEDGER_DEVICES,
         "activity_size": page.ACTIVITY.size,
         "overrun_at": 24,
+        "wanted_at": 48,
         "hard": turns.Policy.HARD,
         "elastic": turns.Policy.ELASTIC,
         "best_effort": turns.Policy.BEST_EFFORT,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,20 @@ def pod(name: str, containers: dict[str, int], init: dict[str, int] | None = Non
         for each, core in both.items()
     ]
 
-    def shown(group: Iterable[str]) -> list[dict[str, Any]]:
-        return [{"name": each, "resources": {"limits": {"fairgpu.io/gpu": "1"}}} for each in group]
+    def shown(group: Mapping[str, int]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": each,
+                "resources": {
+                    "limits": {
+                        "fairgpu.io/gpu": "1",
+                        "fairgpu.io/gpu-core": str(core),
+                        "fairgpu.io/gpu-memory": str(10 * core),
+                    }
+                },
+            }
+            for each, core in group.items()
+        ]
 
     allocation = json.dumps({"v": 1, "node": "n1", "containers": given})
     return {
@@ -71,6 +85,7 @@ class Node:
     asked: list[str] = field(default_factory=list)
     changes: list[list[str]] = field(default_factory=list)
     offer: Offer = OFFER
+    has_room: bool = True
 
     def __post_init__(self) -> None:
         self.pods = NodePods(lambda: None, lambda _: None)
@@ -88,6 +103,8 @@ class Node:
         return self.server[name]
 
     def changed(self, records: Iterable[Record]) -> None:
+        if not self.has_room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.changes.append([f"{record.pod}/{record.container}" for record in records])
 
     def knows(self, pod: dict[str, Any]) -> None:
@@ -192,7 +209,7 @@ def test_what_overlaps_is_refused_until_the_other_is_gone(node: Node) -> None:
     node.starter.prepare(frozenset({"slot-0"}))
     with pytest.raises(PlacementRefusedError, match="40 percent of its time left, not 60") as refused:
         node.starter.prepare(frozenset({"slot-1"}))
-    assert refused.value.pod == ("team", "second", "uid-second")
+    assert refused.value.pods == (("team", "second", "uid-second"),)
     gone = node.server.pop("first")
     node.pods.changed("DELETED", gone)
     node.starter.collect()
@@ -230,6 +247,18 @@ def test_the_writer_is_shown_before_the_container_may_start(node: Node) -> None:
     assert node.changes == [["train/main"]]
 
 
+def test_a_start_that_the_writer_cannot_be_shown_is_refused_until_the_host_has_room(node: Node) -> None:
+    node.knows(pod("train", {"main": 30}))
+    node.lists("train", "main")
+    node.has_room = False
+    with pytest.raises(PlacementRefusedError, match="No space left") as refused:
+        node.starter.prepare(SLOT)
+    assert (refused.value.cause, refused.value.pods) == (Cause.NOT_PREPARED, (("team", "train", "uid-train"),))
+    node.has_room = True
+    assert shares([node.starter.prepare(SLOT)]) == {"main": 30}
+    assert node.changes == [["train/main"]]
+
+
 def test_a_gpu_that_is_no_longer_offered_starts_nothing(node: Node) -> None:
     node.knows(pod("train", {"main": 30}))
     node.lists("train", "main")
@@ -239,11 +268,134 @@ def test_a_gpu_that_is_no_longer_offered_starts_nothing(node: Node) -> None:
     assert refused.value.cause is Cause.UNUSABLE_DEVICE
 
 
+def test_each_of_two_live_pods_of_one_name_is_told(node: Node) -> None:
+    both = [pod("train", {"main": 30}), pod("train", {"main": 30})]
+    both[1]["metadata"]["uid"] = "uid-again"
+    for each in both:
+        node.knows(each)
+    node.lists("train", "main")
+    with pytest.raises(PlacementRefusedError, match="two live pods are called team/train") as refused:
+        node.starter.prepare(SLOT)
+    assert refused.value.pods == (("team", "train", "uid-again"), ("team", "train", "uid-train"))
+
+
+def test_a_pod_whose_init_containers_alone_ask_for_gpus_is_told(node: Node) -> None:
+    alone = pod("alone", {}, {"init": 30})
+    alone["spec"]["containers"] = [{"name": "main"}]
+    done = init_status(pod("done", {}, {"init": 30}), "init", terminated={"exitCode": 0})
+    done["spec"]["containers"] = [{"name": "main"}]
+    for each in (alone, done, pod("other", {"main": 30}, {"init": 30})):
+        node.knows(each)
+    node.lists("other", "main", frozenset({"slot-9"}))
+    with pytest.raises(PlacementRefusedError, match="the kubelet lists no container with the slots slot-0") as refused:
+        node.starter.prepare(SLOT)
+    assert refused.value.pods == (("team", "alone", "uid-alone"),)
+
+
+def test_each_pod_for_which_the_kubelet_lists_the_same_slots_is_told(node: Node) -> None:
+    for name in ("one", "two"):
+        node.knows(pod(name, {"main": 30}))
+        node.lists(name, "main")
+    with pytest.raises(PlacementRefusedError, match="for team/one, team/two") as refused:
+        node.starter.prepare(SLOT)
+    assert refused.value.pods == (("team", "one", "uid-one"), ("team", "two", "uid-two"))
+
+
+def test_a_pod_that_has_ended_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodeagent.starting.WATCH_SECONDS", 0.01)
+    node.server["train"] = {**pod("train", {"main": 30}), "status": {"phase": "Failed"}}
+    node.lists("train", "main")
+    with pytest.raises(PlacementRefusedError, match="has ended") as refused:
+        node.starter.prepare(SLOT)
+    assert refused.value.pods == (("team", "train", "uid-train"),)
+
+
+NEXT_SLOT = frozenset({"slot-1"})
+
+
+def test_a_pod_made_anew_under_its_name_waits_until_the_kubelet_lists_the_old_one_no_more(node: Node) -> None:
+    node.knows(pod("train", {"main": 30}))
+    node.lists("train", "main")
+    node.lists("train", "main", NEXT_SLOT)
+    for slots in (SLOT, NEXT_SLOT):
+        with pytest.raises(PlacementRefusedError, match="lists two pods called team/train") as refused:
+            node.starter.prepare(slots)
+        assert (refused.value.cause, refused.value.pods) == (Cause.AMBIGUOUS, (("team", "train", "uid-train"),))
+    assert (node.starter.records(), node.specs()) == ([], set())
+
+
+def test_a_late_call_for_a_pod_that_was_made_anew_leaves_no_spec_behind(node: Node) -> None:
+    """The kubelet asks for the old pod while the API server has the new one alone."""
+    node.knows(pod("train", {"main": 30}))
+    node.lists("train", "main")
+    late = node.starter.prepare(SLOT)
+    node.listing.clear()
+    node.lists("train", "main", NEXT_SLOT)
+    own = node.starter.prepare(NEXT_SLOT)
+    assert node.starter.records() == [own]
+    assert node.specs() == {node.folders.spec(own).name} != {node.folders.spec(late).name}
+    assert own.devices[0].key != late.devices[0].key
+    node.pods.changed("DELETED", node.server.pop("train"))
+    node.starter.collect()
+    assert node.specs() == set()
+
+
+@pytest.fixture
+def unread(node: Node) -> Starter:
+    """An agent that came back after a later version, whose record of a container with 90 percent it cannot read."""
+    node.knows(pod("newer", {"main": 90}))
+    node.lists("newer", "main")
+    record = node.starter.prepare(SLOT)
+    path = node.folders.container(record) / "record.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "v": 2}))
+    again = node.new_starter()
+    again.recover()
+    node.knows(pod("next", {"main": 90}))
+    node.lists("next", "main", NEXT_SLOT)
+    return again
+
+
+def test_a_record_that_cannot_be_read_bars_its_gpu_until_its_pod_has_ended(node: Node, unread: Starter) -> None:
+    unread.collect()
+    with pytest.raises(PlacementRefusedError, match="uid-newer may hold GPU GPU-0, and this agent cannot") as refused:
+        unread.prepare(NEXT_SLOT)
+    assert (refused.value.cause, refused.value.pods) == (Cause.OVERLAP, (("team", "next", "uid-next"),))
+    assert (node.folders.root / "containers" / "uid-newer" / "main" / "1" / "config").exists()
+    node.pods.changed("DELETED", node.server.pop("newer"))
+    unread.collect()
+    assert not (node.folders.root / "containers" / "uid-newer").exists()
+    assert shares([unread.prepare(NEXT_SLOT)]) == {"main": 90}
+
+
+def test_a_container_whose_record_cannot_be_read_starts_again(node: Node, unread: Starter) -> None:
+    assert shares([unread.prepare(SLOT)]) == {"main": 90}
+    with pytest.raises(PlacementRefusedError, match="10 percent of its time left, not 90"):
+        unread.prepare(NEXT_SLOT)
+    assert len(node.specs()) == 1
+
+
+def test_a_record_that_cannot_be_read_bars_no_other_gpu(node: Node, unread: Starter) -> None:
+    other = pod("next", {"main": 90})
+    text = other["metadata"]["annotations"][names.ALLOCATION].replace("GPU-0", "GPU-1")
+    node.knows({**other, "metadata": {**other["metadata"], "annotations": {names.ALLOCATION: text}}})
+    assert unread.prepare(NEXT_SLOT).devices[0].uuid == "GPU-1"
+
+
+def test_a_record_of_a_pod_whose_allocation_cannot_be_read_either_bars_every_gpu(node: Node, unread: Starter) -> None:
+    newer = pod("newer", {"main": 90})
+    node.knows({**newer, "metadata": {**newer["metadata"], "annotations": {}}})
+    other = pod("next", {"main": 90})
+    text = other["metadata"]["annotations"][names.ALLOCATION].replace("GPU-0", "GPU-1")
+    node.knows({**other, "metadata": {**other["metadata"], "annotations": {names.ALLOCATION: text}}})
+    with pytest.raises(PlacementRefusedError, match="may hold GPU GPU-1"):
+        unread.prepare(NEXT_SLOT)
+
+
 class KilledError(BaseException):
     """SIGKILL in place of the system call that raises it: no handler of an error runs on the disk."""
 
 
-SYSTEM_CALLS = ("mkdir", "open", "replace", "truncate", "fchmod")
+SYSTEM_CALLS = ("mkdir", "open", "replace", "truncate", "fchmod", "unlink", "rmdir")
 
 
 class Kills:
@@ -265,6 +417,15 @@ class Kills:
         return counted
 
 
+def killed(monkeypatch: pytest.MonkeyPatch, at: int, act: Callable[[], object]) -> int:
+    """Lets the agent act until it is killed at that call; returns how many calls it made."""
+    with monkeypatch.context() as patched:
+        kills = Kills(patched, at)
+        with contextlib.suppress(KilledError):
+            act()
+    return kills.calls
+
+
 def left(node: Node) -> set[str]:
     """All files of containers on the host, as far as they are the same for each start."""
     found = {str(path.relative_to(node.folder)) for path in node.folder.rglob("*") if path.is_file()}
@@ -274,21 +435,12 @@ def left(node: Node) -> set[str]:
 def test_an_agent_killed_at_any_step_of_a_start_starts_the_container_when_it_is_back_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(folder: Path, kill_at: int) -> tuple[Node, int]:
-        folder.mkdir()
-        node = Node(folder)
-        node.knows(pod("train", {"main": 60}))
-        node.lists("train", "main")
-        with monkeypatch.context() as patched:
-            kills = Kills(patched, kill_at)
-            with contextlib.suppress(KilledError):
-                node.starter.prepare(SLOT)
-        return node, kills.calls
-
-    whole, steps = start(tmp_path / "whole", kill_at=0)
+    whole = starting(tmp_path / "whole")
+    steps = killed(monkeypatch, 0, lambda: whole.starter.prepare(SLOT))
     assert steps > 10, "the start makes many calls"
     for step in range(1, steps + 1):
-        node, _ = start(tmp_path / str(step), step)
+        node = starting(tmp_path / str(step))
+        killed(monkeypatch, step, partial(node.starter.prepare, SLOT))
         again = node.new_starter()
         again.recover()
         record = again.prepare(SLOT)
@@ -298,6 +450,54 @@ def test_an_agent_killed_at_any_step_of_a_start_starts_the_container_when_it_is_
         node.pods.changed("DELETED", node.server.pop("train"))
         again.collect()
         assert left(node) == set(), step
+
+
+def starting(folder: Path) -> Node:
+    """A node with one pod, whose container is about to start."""
+    folder.mkdir()
+    node = Node(folder)
+    node.knows(pod("train", {"main": 60}))
+    node.lists("train", "main")
+    return node
+
+
+def prepared(folder: Path) -> Node:
+    """A node whose pod is gone again, with the files of its container."""
+    node = starting(folder)
+    node.starter.prepare(SLOT)
+    node.pods.changed("DELETED", node.server.pop("train"))
+    return node
+
+
+def test_an_agent_killed_at_any_step_of_a_start_leaves_nothing_of_a_pod_that_is_gone_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = starting(tmp_path / "whole")
+    steps = killed(monkeypatch, 0, lambda: whole.starter.prepare(SLOT))
+    for step in range(1, steps + 1):
+        node = starting(tmp_path / str(step))
+        killed(monkeypatch, step, partial(node.starter.prepare, SLOT))
+        node.pods.changed("DELETED", node.server.pop("train"))
+        again = node.new_starter()
+        again.recover()
+        again.collect()
+        assert left(node) == set(), step
+
+
+def test_an_agent_killed_at_any_step_of_a_removal_removes_the_rest_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = prepared(tmp_path / "whole")
+    steps = killed(monkeypatch, 0, whole.starter.collect)
+    assert (left(whole), steps > 5) == (set(), True)
+    for step in range(1, steps + 1):
+        node = prepared(tmp_path / str(step))
+        killed(monkeypatch, step, node.starter.collect)
+        again = node.new_starter()
+        again.recover()
+        again.collect()
+        assert left(node) == set(), step
+        assert list((node.folders.root / "containers").iterdir()) == [], step
 
 
 def test_a_static_pod_is_refused(node: Node) -> None:

@@ -16,7 +16,7 @@ CROWD = 500
 
 
 async def spread(first_holds: int) -> tuple[int, int]:
-    """How many connections each of two acceptors takes, where the first has so many already."""
+    """Returns the number of connections that each of two acceptors takes, where the first has some already."""
     loop = asyncio.get_running_loop()
     taken: tuple[list[socket.socket], list[socket.socket]] = ([], [])
     complete = asyncio.Event()
@@ -59,7 +59,7 @@ def test_who_holds_fewer_takes_the_next() -> None:
 
 
 async def turns_for_a_crowd() -> int:
-    """How often an acceptor waits until it has taken a crowd of which nobody says anything."""
+    """Returns the number of times that an acceptor waits until it has taken a crowd of silent clients."""
     loop = asyncio.get_running_loop()
     taken: list[socket.socket] = []
     turns = 0

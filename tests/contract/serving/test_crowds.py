@@ -17,7 +17,7 @@ from tests.support.waiting import LIMIT_S, wait_until
 CROWD = 500
 OWN_DESCRIPTORS = 40
 CLIENT_HELLO = bytes.fromhex("16030100c8010000c40303")
-"""How one of 200 bytes begins."""
+"""The first bytes of a ClientHello of 200 bytes."""
 ELSEWHERE = "127.0.0.2"
 
 
@@ -41,7 +41,7 @@ def crowd(served: Served, number: int, address: str, said: bytes = b"") -> Itera
 
 
 def descriptors(served: Served) -> int:
-    """How many the one worker has open."""
+    """Returns the number of descriptors that the one worker has open."""
     (worker,) = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
     return len(list(Path(f"/proc/{worker}/fd").iterdir()))
 

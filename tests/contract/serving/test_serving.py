@@ -17,7 +17,7 @@ import pytest
 
 from fairgpu.certificates import make_leaf, utc_now
 from tests.contract.serving.served import LEAF, Served, serving
-from tests.support.servers.serving_program import MAX_BODY_BYTES, MAX_CONNECTIONS, WAITING
+from tests.support.servers.serving_program import MAX_BODY_BYTES, MAX_CONNECTIONS, STREAM_ENDED, WAITING
 from tests.support.waiting import LIMIT_S, wait_until
 
 
@@ -213,7 +213,7 @@ def test_a_long_poll_is_answered_when_the_server_is_asked_to_end(alone: Served) 
 
 
 def requests_of(served: Served) -> float:
-    """How many requests the served application has been given so far, as its metrics have it."""
+    """Returns the number of requests that the served application has received so far, by its metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{served.metrics_port}/metrics", timeout=LIMIT_S) as response:
         lines = response.read().decode().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("test_requests_total "))
@@ -236,3 +236,38 @@ def test_each_request_is_an_event_without_its_query_where_requests_are_logged(tm
     requests = [event for event in events if event["event"] == "request"]
     assert [(event["path"], event["status"]) for event in requests[-2:]] == [("/echo", 200), ("/at-once/echo", 200)]
     assert "hidden" not in log
+
+
+def test_parts_of_a_stream_are_sent_as_they_come_and_it_ends_with_the_server(alone: Served) -> None:
+    connection = alone.connect()
+    connection.request("GET", "/stream")
+    response = connection.getresponse()
+    assert response.headers["Transfer-Encoding"] == "chunked"
+    assert response.readline() == b"first\n"
+    alone.process.send_signal(signal.SIGTERM)
+    assert response.read() == b"last\n"
+    connection.close()
+
+
+def test_a_stream_whose_client_leaves_ends(alone: Served) -> None:
+    connection = alone.connect()
+    connection.request("GET", "/stream")
+    response = connection.getresponse()
+    assert response.readline() == b"first\n"
+    log = alone.folder / "log"
+    assert STREAM_ENDED not in log.read_text()
+    response.close()
+    connection.close()
+    wait_until(lambda: STREAM_ENDED in log.read_text(), "the stream has ended")
+    assert alone.ask("POST", "/echo", b"goes on") == (200, b"goes on")
+
+
+def test_a_stream_that_fails_is_cut_off_and_shows_nothing_of_the_inside(alone: Served) -> None:
+    connection = alone.connect()
+    connection.request("GET", "/broken-stream")
+    response = connection.getresponse()
+    with pytest.raises(http.client.IncompleteRead) as cut_off:
+        response.read()
+    assert b"secret" not in cut_off.value.partial
+    connection.close()
+    assert "secret detail" in (alone.folder / "log").read_text()

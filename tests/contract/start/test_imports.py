@@ -1,4 +1,4 @@
-"""What each process loads when it starts: nobody at a terminal, and no service, waits for what it does not use."""
+"""The modules that each process loads when it starts: no command or service waits for one that it does not use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = {
     "fairgpu webhook serve": "webhook.service",
     "fairgpu timekeeper serve": "timekeeper.api.service",
 }
-"""What a command imports. One process takes one after the other, so that what they share is loaded once."""
+"""The imports of each command. One process takes one after the other, so that shared modules are loaded once."""
 
 LOADED = "sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
 

@@ -43,7 +43,7 @@ def teams(harness: LedgerHarness) -> LedgerHarness:
 
 
 def reported(harness: LedgerHarness, uid: str, used: int) -> None:
-    """What a pod's reports are stored to amount to, in microGPU-seconds."""
+    """Sets the stored sum of a pod's reports, in microGPU-seconds."""
     harness.client.hset(keys.report(uid), mapping={"at": str(harness.now), "used": str(used)})
 
 
@@ -85,15 +85,22 @@ def test_pods_whose_use_passes_24_digits_together_stop_nobody(teams: LedgerHarne
 
 
 def test_a_row_of_25_digits_grows_no_further_and_stops_nobody(teams: LedgerHarness) -> None:
-    teams.round(HOUR)
-    row = f"3600000000 3600000000 0 {10**24}"
-    write_rows(teams.client, "a", dict.fromkeys(rows_of(teams.client, "a"), row))
-    reported(teams, "pod-a", 2 * 10**6)
-    teams.finish(teams.source_pod("pod-a"))
+    for uid in ("one", "two"):
+        pod = teams.pod(uid, "team-a", core=1)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "job", "controller": True}
+        pod["metadata"]["ownerReferences"] = [owner]
+        teams.write_pod(pod)
+    teams.round(600)
+    teams.finish(teams.source_pod("one"))
     teams.round(1)
-    assert teams.spent("a") == GPU_HOUR
-    assert all(int(row.split()[3]) <= MAX_AMOUNT for row in [*rows_of(teams.client, "a").values()][-1:])
-    assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
+    row = f"6000000 6000000 0 {10**24}"
+    write_rows(teams.client, "a", dict.fromkeys(rows_of(teams.client, "a"), row))
+    teams.round(599)
+    teams.finish(teams.source_pod("two"))
+    teams.round(1)
+    assert teams.spent("a") == 1201 * 10**6 + 18 * 10**6
+    assert [int(row.split()[3]) <= MAX_AMOUNT for row in rows_of(teams.client, "a").values()] == [True]
+    assert teams.client.hlen(keys.AccountKeys("a").sessions) == 1
 
 
 @pytest.mark.parametrize("cut", [" not a cut", f" 1 1 1 {10**24}", " 1 2"])

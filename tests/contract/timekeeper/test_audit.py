@@ -90,7 +90,7 @@ def folded_and_changed(harness: LedgerHarness) -> None:
 
 
 def packed_and_changed_in_part(harness: LedgerHarness) -> None:
-    """What questions without details are answered from is not what the rows say."""
+    """Changes the sums from which questions without details are answered, and leaves the rows as they are."""
     assert harness.keeper is not None
     assert pack_hours(harness.client, harness.keeper.epoch, "a", MONTH + 31 * 24 * HOUR)
     assert found(harness) == set()
@@ -112,7 +112,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
     "the total, which is no number": (in_hash(KEYS.period(MONTH), "total", "much"), {(Figure.SPENT, "")}),
     "the total, gone": (lambda harness: harness.client.hdel(KEYS.period(MONTH), "total"), {(Figure.SPENT, "")}),
     "the checkpoint": (in_hash(KEYS.period(MONTH), "checkpoint", "5"), {(Figure.CHECKPOINT, "")}),
-    "what is gone": (in_hash(KEYS.period(MONTH), "gone", "5"), {(Figure.GONE, "")}),
+    "what is gone": (in_hash(KEYS.period(MONTH), "gone", "5"), {(Figure.FINALIZED, "")}),
     "what was granted": (in_hash(KEYS.period(MONTH), "granted", "5"), {(Figure.GRANTED, "")}),
     "a grant": (in_hash(KEYS.grants, "more", f"{MONTH} 5"), {(Figure.GRANTED, "grant more")}),
     "a grant that outlives its period": (
@@ -144,7 +144,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
     ),
     "a session that is gone and said to be open": (
         in_amount("gone", 4, "o"),
-        {(Figure.GONE, ""), STATUS_CHECKPOINT},
+        {(Figure.FINALIZED, ""), STATUS_CHECKPOINT},
     ),
     "a running session's record": (
         in_hash(KEYS.sessions, "running", "{}"),
@@ -160,7 +160,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
             (Figure.POSTED, "gone"),
             (Figure.AMOUNT, "gone"),
             (Figure.SPENT, ""),
-            (Figure.GONE, ""),
+            (Figure.FINALIZED, ""),
             STATUS_CHECKPOINT,
             (Figure.HOURS, ""),
         },

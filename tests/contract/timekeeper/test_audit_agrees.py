@@ -93,7 +93,7 @@ class Play:
             self.keep(kind, first, second)
 
     def keep(self, kind: str, first: Any, second: Any) -> None:
-        """What pods and timekeepers do, and not people."""
+        """Runs a step of pods and timekeepers, and not of people."""
         harness = self.harness
         if kind == "report" and first < len(self.pods) and self.is_open(self.pods[first]["metadata"]["uid"]):
             self.reports += 1

@@ -90,7 +90,7 @@ def entry_of(kind: str, subject: str) -> Change:
 
 
 def row_of(owner: str) -> Change:
-    """What is billed in the row of hours of an owner."""
+    """Returns a change of the amount billed in the row of hours of an owner."""
 
     def change(harness: LedgerHarness, by: int) -> None:
         ((place, row),) = [item for item in rows_of(harness.client, "a").items() if owner in item[0][1]]
@@ -108,7 +108,7 @@ FIGURES: dict[str, tuple[Change, tuple[Figure, str]]] = {
     "a period's total": (figure_in(PERIOD, "total"), (Figure.SPENT, "")),
     "a period's checkpoint": (figure_in(PERIOD, "checkpoint"), (Figure.CHECKPOINT, "")),
     "a period's grants": (figure_in(PERIOD, "granted"), (Figure.GRANTED, "")),
-    "a period's sum of pods that are gone": (figure_in(PERIOD, "gone"), (Figure.GONE, "")),
+    "a period's sum of pods that are gone": (figure_in(PERIOD, "gone"), (Figure.FINALIZED, "")),
     "a grant": (figure_in(KEYS.grants, "more", 1), (Figure.GRANTED, "grant more")),
     "a grant that outlives its period": (figure_in(KEYS.credits(MONTH), "lasting"), (Figure.GRANTED, "credit lasting")),
     "the spending when a credit came": (figure_in(KEYS.credits(MONTH), "lasting", 2), (Figure.BURNED, "summary")),

@@ -1,4 +1,4 @@
-"""What pods pay where what they use is billed, or the larger of that and what they reserve."""
+"""The cost of pods where usage is billed, or the larger of usage and reservation."""
 
 from __future__ import annotations
 
@@ -431,7 +431,7 @@ def test_an_end_that_is_seen_two_periods_later_leaves_the_amount_in_its_own_peri
     harness.remove("p1")
     harness.round(10)
     assert [harness.spent("a", NOON + hour * HOUR) for hour in range(3)] == [amount * GPU_SECOND, 0, 0]
-    assert reading.load_accounts(harness.client, ["a"])[0].ended == ()
+    assert reading.load_accounts(harness.client, ["a"])[0].closed == ()
 
 
 @pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])

@@ -1,4 +1,4 @@
-"""What concerns all accounts may be broken for one of them in the store: the others are settled and published."""
+"""A shared key may be broken for one account in the store: the others are settled and published."""
 
 from __future__ import annotations
 
@@ -448,3 +448,21 @@ def test_a_broken_field_of_the_published_states_stops_nobody_and_is_written_anew
         "team-a": "over",
         "team-b": "over",
     }
+
+
+def test_a_pod_whose_amount_could_not_be_read_as_its_namespace_moved_is_open_under_the_next_payer_alone(
+    teams: LedgerHarness,
+) -> None:
+    teams.pod("moving", "team-a")
+    teams.round()
+    mend = break_entry(teams, keys.AccountKeys("a").amounts(MONTH), "moving", "broken")
+    teams.lead()
+    teams.round()
+    teams.budget("a", ["nobody"])
+    teams.budget("b", ["team-b", "team-a"])
+    teams.round()
+    mend()
+    teams.round(600)
+
+    assert not teams.client.hexists(keys.AccountKeys("a").sessions, "moving")
+    assert teams.client.hexists(keys.AccountKeys("b").sessions, "moving")

@@ -1,4 +1,4 @@
-"""What people read beside a budget and a pod: once for each change, with figures."""
+"""The events that people read beside a budget and a pod: one for each change, with figures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class World(KeptWorld):
         self.after(0)
 
     def after(self, seconds: float) -> list[str]:
-        """What is told after so long."""
+        """Lets time pass; returns the events that are written."""
         self.round(seconds)
         return self.notices_during(self.recorder.record_changes)
 

@@ -55,7 +55,7 @@ class World(KeptWorld):
         self.after(0)
 
     def after(self, seconds: float) -> list[str]:
-        """What is told after so long."""
+        """Lets time pass; returns the events that are written."""
         self.round(seconds)
         return self.notices_during(lambda: self.jobs.evict(self.now, self.now))
 

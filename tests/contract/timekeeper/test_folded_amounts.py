@@ -35,7 +35,7 @@ def harness(harness: LedgerHarness) -> LedgerHarness:
 
 
 def archive(harness: LedgerHarness) -> None:
-    """What the leader does within an hour."""
+    """Runs the leader's hourly archiving."""
     assert harness.keeper is not None
     Archivist(harness.client, harness.source, harness.keeper.books, harness.keeper.epoch, Retention()).archive(
         harness.now
@@ -56,7 +56,7 @@ def differences(harness: LedgerHarness) -> list[Difference]:
 
 
 def sums(harness: LedgerHarness, period: int = MONTH) -> tuple[int, int, int]:
-    """What a period has as gone, as folded, and as passed."""
+    """Returns a period's stored sums `gone`, `folded` and `passed`."""
     found = harness.client.hmget(KEYS.period(period), ["gone", "folded", "passed"])
     gone, folded, passed = (int(text or 0) for text in found)
     return gone, folded, passed
@@ -149,7 +149,7 @@ def test_a_sum_that_is_wrong_is_named(harness: LedgerHarness, field: str, off: i
     assert sums(harness)[1] > 0
     harness.client.hset(KEYS.period(MONTH), field, int(harness.client.hget(KEYS.period(MONTH), field) or 0) + off)
     figures = {found.figure for found in differences(harness)}
-    assert figures & {Figure.FOLDED, Figure.GONE, Figure.SPENT}
+    assert figures & {Figure.FOLDED, Figure.FINALIZED, Figure.SPENT}
 
 
 def test_an_entry_that_is_wrong_is_named_whose_session_is_folded(harness: LedgerHarness) -> None:

@@ -1,4 +1,4 @@
-"""How fast budgets were spent, as leaders keep it and as everybody is told."""
+"""The speed at which budgets were spent, as leaders keep and publish it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class KilledError(BaseException):
 
 @dataclass
 class Reserved:
-    """What really happened to a pod: an independent account of it."""
+    """The true life of a pod, recorded apart from the ledger."""
 
     namespace: str
     rate: int
@@ -33,7 +33,7 @@ class Reserved:
 
 
 def truth(pods: list[Reserved], payers: list[tuple[int, dict[str, str]]], now: int) -> dict[tuple[str, int], int]:
-    """What each budget has spent in each hour, pod by pod and piece by piece, from the events alone."""
+    """Returns the true spending of each budget in each hour, pod by pod and piece by piece, from the events alone."""
     spent: dict[tuple[str, int], int] = {}
     for pod in pods:
         end = now if pod.end is None else pod.end
@@ -104,7 +104,7 @@ class Story:
 
 
 def steps_of(harness: LedgerHarness, rounds: int) -> int:
-    """How many steps the story has when nobody ends it."""
+    """Returns the number of steps of a story that runs to its end."""
     count = 0
 
     def step(_name: str) -> None:

@@ -1,4 +1,4 @@
-"""What is written to the API server: only what is new, while others can wait, and no write behind one that fails."""
+"""The writes to the API server: only changes are written, others can wait, and none waits behind one that fails."""
 
 from __future__ import annotations
 

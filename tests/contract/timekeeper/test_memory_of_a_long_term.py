@@ -58,7 +58,7 @@ class Term:
         self.writer.write(now)
 
     def sizes(self) -> dict[str, int]:
-        """How much of what is remembered: each collection of the books, of each account, and of those beside them."""
+        """Returns the size of each collection of the books, of each account, and of those beside them."""
         found: dict[str, int] = {}
         held: list[tuple[str, Any]] = [
             ("books", self.books),

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.ledger.harness import NOON, LedgerHarness, published
+from tests.support.ledger.harness import NOON, LedgerHarness, published, report
 from timekeeper.api.budget_answers import budget_answer
 from timekeeper.controller.reconcile import apply_orders
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.report.order_answers import OrderAnswers
 from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.domain.pricing import Bill
 from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import reading
 from timekeeper.ledger.adjustments import apply_grants
@@ -277,3 +279,25 @@ def test_readers_are_shown_what_is_left_of_each_grant_that_expires_at_the_moment
     assert [(one["grant"], one["expires"]) for one in answered] == [(one["grant"], one["expires"]) for one in shown]
     assert [one["remaining"]["microGPUSeconds"] for one in answered] == [one["microGPUSeconds"] for one in shown]
     assert [one["grant"] for one in answered] == ["soon", "spring"]
+
+
+def test_a_credit_that_has_expired_stays_as_stored_where_a_later_report_changes_what_was_carried_over(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"], HUNDRED, period=HOURLY)
+    harness.lead(ControllerRules(bill=Bill.USED))
+    harness.grant("soon", "a", "0.5", expires=format_instant(NOON + 3700 * SECOND))
+    harness.pod("p1", "team-a")
+    harness.round()
+    harness.pass_time(3500)
+    report(harness, "p1", 1, 500)
+    harness.round()
+    harness.pass_time(90)
+    report(harness, "p1", 2, 590)
+    for seconds in (200, 10, 10):
+        harness.round(seconds)
+
+    later = NOON + HOUR
+    assert reading.credits_of(harness.client, "a", later)["soon"].expired
+    assert keeper_of(harness).books.accounts["a"].credits[later] == reading.credits_of(harness.client, "a", later)
+    assert published(harness, "a").credits == tuple(reading.credits_of(harness.client, "a", later).values())

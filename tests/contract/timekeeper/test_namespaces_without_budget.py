@@ -1,4 +1,4 @@
-"""What namespaces have spent that no GPUBudget pays for, once the store was emptied."""
+"""The spending of namespaces that no GPUBudget pays for, once the store was emptied."""
 
 from __future__ import annotations
 

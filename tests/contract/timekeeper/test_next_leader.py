@@ -1,4 +1,4 @@
-"""What the leader after the leader makes of what it finds: nothing may hang on what only one of them knew."""
+"""The leader after the next one needs nothing that only one leader knew."""
 
 from __future__ import annotations
 

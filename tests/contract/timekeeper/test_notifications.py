@@ -74,7 +74,7 @@ class World:
         self.notifier = Notifier(self.harness.client, keeper.books, keeper.epoch, most, self.counter)
 
     def after(self, hours: float) -> int:
-        """How many messages are put into the outbox after so long."""
+        """Lets time pass; returns the number of messages that are put into the outbox."""
         self.harness.round(hours * HOUR)
         return self.notifier.notify(self.harness.now)
 

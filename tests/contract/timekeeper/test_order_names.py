@@ -41,7 +41,7 @@ def condition_of(harness: LedgerHarness, kind: str) -> tuple[str, str]:
 
 
 def held(harness: LedgerHarness, kind: str) -> int:
-    """What the ledger holds under that kind."""
+    """Returns the sum of the ledger's entries of a kind."""
     return sum(entry.amount for entry in reading.ledger_page(harness.client, "a", "", 100) if entry.kind == kind)
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
+from fairgpu.existing import Existing
 from tests.support.ledger.audited import audited, write_statuses
-from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
 from timekeeper.controller.state.books import ControllerRules
-from timekeeper.controller.state.other_stacks import unknown_models
+from timekeeper.controller.state.loading import DECIDED
+from timekeeper.controller.state.other_stacks import doubtful, unknown_models
+from timekeeper.domain.holdings.holding import Doubt
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import BY_WORDS, PricePoint
 from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.codec import decode_session
 from timekeeper.ledger.keys import AccountKeys
+from timekeeper.settings import TimekeeperSettings
 
 PRICES = {
     "*": (PricePoint(0, Fraction(1)),),
@@ -262,3 +267,201 @@ def test_how_much_is_charged_without_a_known_model_is_counted(looking: LedgerHar
 
     assert keeper is not None
     assert unknown_models(keeper.books) == GPU_SECOND
+
+
+def write_checkpoint(harness: LedgerHarness) -> None:
+    assert harness.keeper is not None
+    CheckpointKeeper(harness.source, harness.keeper.books).write(harness.now)
+
+
+def test_what_was_decided_outlives_an_emptied_store_a_new_leader_and_other_labels(looking: LedgerHarness) -> None:
+    shared(looking, "p1")
+    ended = shared(looking, "p2")
+    looking.round(10)
+    looking.finish(ended)
+    looking.round()
+    write_checkpoint(looking)
+    looking.client.flushall()
+    write_node(looking, {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.replicas": "64"})
+    looking.lead(RULES)
+    looking.round(10)
+
+    assert looking.spent("a") == (20 + 10) * GPU_SECOND
+
+
+def test_a_lost_annotation_ends_no_bill_even_with_an_emptied_store(looking: LedgerHarness) -> None:
+    pod = shared(looking, "p1")
+    pod["metadata"] |= {"annotations": {"gpu-fraction": "0.5", "received-resource-type": "Fraction"}}
+    pod["spec"]["containers"] = [{"name": "main"}]
+    looking.write_pod(pod)
+    looking.round(10)
+    write_checkpoint(looking)
+    looking.client.flushall()
+    pod["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    looking.write_pod(pod)
+    looking.lead(RULES)
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 20 * GPU_SECOND // 2
+
+
+def test_a_running_pod_whose_annotations_are_removed_stays_on_its_bill_under_the_next_leader(
+    looking: LedgerHarness,
+) -> None:
+    pod = shared(looking, "p1")
+    pod["metadata"] |= {"annotations": {"gpu-fraction": "0.5", "received-resource-type": "Fraction"}}
+    pod["spec"] |= {"containers": [{"name": "main"}], "schedulerName": "kai-scheduler"}
+    looking.write_pod(pod)
+    looking.round(10)
+    pod["metadata"]["annotations"] = {}
+    looking.write_pod(pod)
+    looking.round(10)
+    looking.lead(RULES)
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 30 * GPU_SECOND // 2
+
+
+def test_the_late_labels_of_a_node_are_in_the_checkpoint(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_node(harness, {})
+    harness.lead(RULES)
+    harness.round()
+    shared(harness, "p1")
+    harness.round(60)
+    write_checkpoint(harness)
+    write_node(harness, {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
+    harness.round(60)
+    write_checkpoint(harness)
+    harness.client.flushall()
+    write_node(harness, {})
+    harness.lead(RULES)
+    harness.round()
+
+    assert harness.spent("a") == 4 * 120 * GPU_SECOND
+
+
+def test_an_unreadable_checkpoint_of_holdings_counts_as_missing(looking: LedgerHarness) -> None:
+    shared(looking, "p1")
+    looking.round(10)
+    write_checkpoint(looking)
+    for file in (looking.folder / "status").glob("checkpoints-*.json"):
+        kept = json.loads(file.read_text())
+        broken = {name: {"kinds": [[1]], "begun": 7} for name in kept if name.startswith(DECIDED)}
+        file.write_text(json.dumps(kept | broken))
+    looking.client.flushall()
+    looking.lead(RULES)
+    looking.round(10)
+
+    assert looking.spent("a") == 20 * GPU_SECOND
+
+
+def test_a_checkpoint_of_which_only_holdings_changed_is_written_twice_a_minute_at_most(looking: LedgerHarness) -> None:
+    keeper = looking.keeper
+    assert keeper is not None
+    checkpoints = CheckpointKeeper(looking.source, keeper.books)
+    shared(looking, "p1")
+    looking.round(10)
+    checkpoints.write(looking.now)
+    shared(looking, "p15")  # its checkpoint is in the same shard
+    looking.round(20)
+    early = checkpoints.write(looking.now)
+    looking.round(10)
+
+    assert (early, checkpoints.write(looking.now)) == (0, 1)
+
+
+OVERHEAD_RULES = replace(RULES, overhead=frozenset({"kube-system", "gpu-operator"}))
+
+
+def test_pods_of_the_cluster_itself_are_charged_to_the_account_overhead(harness: LedgerHarness) -> None:
+    write_node(harness, LABELS)
+    harness.lead(OVERHEAD_RULES)
+    harness.round()
+    shared(harness, "p1", "kube-system")
+    shared(harness, "p2", "gpu-operator")
+    shared(harness, "p3", "team-b")
+    harness.round(10)
+
+    assert harness.spent("overhead") == 20 * GPU_SECOND
+    assert harness.spent("namespace:team-b") == 10 * GPU_SECOND
+    assert published(harness, "overhead").state == "unlimited"
+
+
+def test_a_budget_that_names_such_a_namespace_pays_for_it(harness: LedgerHarness) -> None:
+    harness.budget("operations", ["gpu-operator"])
+    write_node(harness, LABELS)
+    harness.lead(OVERHEAD_RULES)
+    harness.round()
+    shared(harness, "p1", "gpu-operator")
+    shared(harness, "p2", "kube-system")
+    harness.round(10)
+
+    assert (harness.spent("operations"), harness.spent("overhead")) == (10 * GPU_SECOND, 10 * GPU_SECOND)
+
+
+def test_a_budget_of_that_name_takes_the_place_of_the_account(harness: LedgerHarness) -> None:
+    harness.budget("overhead", ["kube-system"], gpu_hours=7)
+    write_node(harness, LABELS)
+    harness.lead(OVERHEAD_RULES)
+    harness.round()
+    shared(harness, "p1", "kube-system")
+    shared(harness, "p2", "gpu-operator")
+    harness.round(10)
+
+    assert harness.spent("overhead") == 10 * GPU_SECOND
+    assert harness.spent("namespace:gpu-operator") == 10 * GPU_SECOND
+
+
+def test_the_overhead_of_pods_that_are_gone_outlives_an_emptied_store(harness: LedgerHarness) -> None:
+    write_node(harness, LABELS)
+    harness.lead(OVERHEAD_RULES)
+    harness.round()
+    shared(harness, "p1", "kube-system")
+    harness.round(10)
+    harness.remove("p1")
+    harness.round(1)
+    write_checkpoint(harness)
+    harness.client.flushall()
+    harness.lead(OVERHEAD_RULES)
+    harness.round(5)
+    write_statuses(harness)
+
+    assert harness.spent("overhead") == 11 * GPU_SECOND
+    assert audited(harness).differences == ()
+
+
+def test_the_settings_name_the_namespaces_of_the_overhead() -> None:
+    looking = TimekeeperSettings(mode="look").beside(Existing(left_alone=("monitoring",)))
+
+    assert {"kube-system", "fairgpu-system", "gpu-operator"} <= TimekeeperSettings(mode="look").overhead_namespaces
+    assert {"kube-system", "monitoring"} <= looking.overhead_namespaces
+    assert TimekeeperSettings().overhead_namespaces == frozenset()
+
+
+def test_a_session_that_is_charged_by_a_rule_keeps_the_cause_in_its_record(looking: LedgerHarness) -> None:
+    write_node(looking, {**LABELS, "nvidia.com/gpu.replicas": "many"})
+    shared(looking, "p1")
+    looking.round(10)
+    looking.lead(RULES)
+    looking.round(10)
+    keeper = looking.keeper
+
+    assert keeper is not None
+    assert doubtful(keeper.books) == {Doubt.REPLICAS_UNREADABLE: 1}
+    assert looking.spent("a") == 4 * 20 * GPU_SECOND
+
+
+def test_labels_that_come_late_remove_the_cause(harness: LedgerHarness) -> None:
+    write_node(harness, {})
+    harness.lead(RULES)
+    harness.round()
+    shared(harness, "p1")
+    harness.round(60)
+    keeper = harness.keeper
+    assert keeper is not None
+    assert doubtful(keeper.books) == {Doubt.MODEL_UNKNOWN: 1}
+    write_node(harness, LABELS)
+    harness.round(60)
+
+    assert doubtful(keeper.books) == {}

@@ -9,13 +9,13 @@ import redis
 
 from tests.support.waiting import LIMIT_S
 from timekeeper.domain.pricing import PricePoint
-from timekeeper.domain.reports import MAX_BOOTS, Counter, HeldDevice, Marks, ReportTerms
+from timekeeper.domain.reports import MAX_BOOTS, Counter, HeldDevice, Marks, ReportLimits
 from timekeeper.domain.sessions import EndProof, Session
 from timekeeper.domain.timestamps import HOUR
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.codec import decode_session, encode_session
-from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission, close_and_read, write_terms
+from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission, close_and_read, write_report_limits
 from timekeeper.ledger.shared import (
     Terms,
     index_sessions,
@@ -75,8 +75,8 @@ def test_states_have_a_new_id_once_the_store_was_emptied(client: redis.Redis) ->
 
 
 def take(client: redis.Redis, shown: list[tuple[str, int, int]]) -> list[IntakeOutcome | Exception]:
-    """What becomes of a running pod's reports: boot, sequence, and the microseconds for which its GPU was busy."""
-    write_terms(client, {"uid": ReportTerms(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
+    """Returns the outcomes of a running pod's reports: boot, sequence, and the microseconds of its GPU's work."""
+    write_report_limits(client, {"uid": ReportLimits(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
     index_sessions(client, [("uid", "a")], [])
     reports = [
         Submission("uid", boot, sequence, HOUR, (Counter("GPU-1", used * 1000, used * 1000, 0),))
@@ -150,8 +150,8 @@ SECOND = 10**9
 
 
 def take_at(client: redis.Redis, shown: list[tuple[str, int, float, bool]]) -> list[IntakeOutcome | Exception]:
-    """What becomes of a pod's reports, one after the other: boot, sequence, when (in seconds), and whether the last."""
-    write_terms(client, {"uid": ReportTerms(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
+    """Returns the outcomes of reports sent one by one: boot, sequence, time in seconds, and whether it is the last."""
+    write_report_limits(client, {"uid": ReportLimits(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
     index_sessions(client, [("uid", "a")], [])
     intake = ReportIntake(client, SECOND)
     reports = (

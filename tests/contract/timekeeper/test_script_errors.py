@@ -10,11 +10,19 @@ import redis
 
 from tests.support.servers import redis_binaries
 from tests.support.servers.redis_server import RedisServer
-from timekeeper.domain.reports import HeldDevice, ReportTerms
+from timekeeper.domain.reports import HeldDevice, ReportLimits
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import ScriptError, StoreError, StoreUnavailableError
-from timekeeper.ledger.reports import write_terms
-from timekeeper.ledger.settlement import Item, Opening, Revision, SettlementBatch, open_periods, settle, settle_each
+from timekeeper.ledger.reports import write_report_limits
+from timekeeper.ledger.settlement import (
+    Item,
+    Opening,
+    Revision,
+    SettlementBatch,
+    open_periods,
+    write_each_settlement,
+    write_settlements,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +48,9 @@ def client(server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def settled(client: redis.Redis, counter: int = 1) -> list[object]:
-    """What the settlement of one session of each of two accounts is answered with."""
+    """Returns the store's answers to a settlement of one session of each of two accounts."""
     pods = [SettlementBatch(name, START, [Item(f"pod-{name}", 5)]) for name in ("a", "b")]
-    return list(settle(client, Revision(1, counter), START, pods))
+    return list(write_settlements(client, Revision(1, counter), START, pods))
 
 
 @pytest.mark.parametrize(
@@ -111,18 +119,18 @@ def test_the_sessions_of_a_refused_settlement_are_taken_one_by_one_under_the_sam
     client.hset(keys.AccountKeys("a").amounts(START), "bad", "nonsense")
     items = [Item("good", 3), Item("bad", 4), Item("fine", 5)]
     whole = SettlementBatch("a", START, items)
-    (refused,) = settle(client, Revision(1, 1), START, [whole])
+    (refused,) = write_settlements(client, Revision(1, 1), START, [whole])
     assert isinstance(refused, ScriptError)
-    standing, errors = settle_each(client, Revision(1, 1), START, whole)
+    standing, errors = write_each_settlement(client, Revision(1, 1), START, whole)
     assert standing is not None
     assert standing.total == 8
     assert errors.keys() == {"bad"}
 
 
-def test_a_report_that_terms_cannot_be_written_to_stops_the_terms_of_no_other(client: redis.Redis) -> None:
+def test_a_report_whose_limits_cannot_be_written_stops_the_limits_of_no_other(client: redis.Redis) -> None:
     client.rpush(keys.report("bad"), "a list")
-    held = ReportTerms(START, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))
-    write_terms(client, dict.fromkeys(["first", "bad", "last"], held), {})
+    held = ReportLimits(START, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))
+    write_report_limits(client, dict.fromkeys(["first", "bad", "last"], held), {})
     assert client.type(keys.report("bad")) == b"list"
     for uid in ("first", "last"):
         assert client.hget(keys.report(uid), "terms") is not None

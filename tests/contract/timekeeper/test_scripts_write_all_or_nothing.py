@@ -48,8 +48,8 @@ MAY_FAIL = re.compile(
     r"error_reply|\berror\(|tonumber\(|\b(?:limbs|signed|refusal|open_sum|expect_types|grown_rows|read_cuts|in_order)\("
     r"|string\.match|redis\.call\(\s*'(?:H?GET|HMGET|HGETALL|HKEYS|HLEN|HEXISTS|XRANGE|XLEN|ZCARD|ZRANGE\w*)'"
 )
-ANSWERS_ERRORS = {"write_terms"}
-"""Scripts of several keys of which each is written apart: what one of them is refused for is part of the answer."""
+ANSWERS_ERRORS = {"write_report_limits", "read_report", "end_report", "read_used"}
+"""Scripts of several keys, each of which is read or written apart: its error is part of the answer."""
 BELIEVES_NOTHING = {"raise_epoch"}
 """Scripts that write over what they cannot read."""
 NAMES = sorted(

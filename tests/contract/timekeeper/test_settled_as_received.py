@@ -27,17 +27,21 @@ from tests.support.servers.redis_server import DRIVER, RedisServer
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.cluster import read_cluster
 from timekeeper.audit.difference import Figure
+from timekeeper.controller.archive import Archivist
 from timekeeper.controller.state.books import Books, ControllerRules
 from timekeeper.controller.state.loading import load
 from timekeeper.controller.state.sessions import Acknowledged, MeteredSession
 from timekeeper.domain.money import GPU_HOUR, SECOND
 from timekeeper.domain.pricing import BY_WORDS, Bill, PricePoint
 from timekeeper.domain.reports import Counter
+from timekeeper.domain.timestamps import format_instant
+from timekeeper.domain.windows import Retention
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import StoreUnavailableError
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 
 NAMESPACES = ("team-a", "team-b")
+NODES = ("n1", "n2")
 STEPS = ("load", "assign", "open", "correct", "settle", "remove", "index", "publish", "watched")
 HOUR = 3600 * SECOND
 PERIODS: list[dict[str, Any]] = [
@@ -48,6 +52,8 @@ PERIODS: list[dict[str, Any]] = [
     {"every": "week"},
     {"every": "month"},
 ]
+MONEY: dict[str, tuple[int, dict[str, Any]]] = {"a": (1_000_000, {}), "b": (2, {"rollover": {"gpuHours": 3}})}
+"""The allowance of each budget in GPU-hours, and further fields of its spec."""
 EXAMPLES = min(settings().max_examples // 2, 60)
 """Stories for each bill. One takes up to half a second: all three bills stay below two minutes on two cores."""
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -79,7 +85,7 @@ class FailingRedis(redis.Redis):
 
 
 def with_its_own_time(metered: MeteredSession) -> Acknowledged:
-    """What the store holds of a session; whether periods before its start are final says nothing."""
+    """Returns the session as the store holds it; the settled instant counts from the session's start."""
     known = metered.acknowledged
     return known._replace(settled_until=max(known.settled_until, metered.session.start))
 
@@ -106,14 +112,15 @@ class Story(RuleBasedStateMachine):
         self.was_broken = False
         self.write_budgets()
         self.lead()
-        self.start("team-a", 100, ("A100", "A100"), borrows=False)
+        self.start("team-a", 100, ("A100", "A100"), borrows=False, node="n1")
 
     def write_budgets(self) -> None:
         self.harness.budgets = []
         for name, times in self.made.items():
             if times > 0:
                 paid = [namespace for namespace, payer in self.payers.items() if payer == name] or [f"{name}-none"]
-                self.harness.budget(name, paid, 1_000_000, period=self.rules[name])
+                hours, more = MONEY[name]
+                self.harness.budget(name, paid, hours, period=self.rules[name], **more)
                 self.harness.budgets[-1]["metadata"]["uid"] = f"budget-{name}-{times}"
         self.harness.write_budgets()
 
@@ -124,11 +131,12 @@ class Story(RuleBasedStateMachine):
         return {account.name: [(period.start, period.end) for period in account.periods] for account in found}
 
     def corrected(self) -> dict[tuple[str, int], int]:
-        """What corrections came to, by account and period."""
+        """Returns the sum of corrections by account and period."""
         periods, found = self.periods(), dict[tuple[str, int], int]()
         for account, effective, amount in self.corrections:
-            (key,) = ((account, start) for start, end in periods[account] if start <= effective < end)
-            found[key] = found.get(key, 0) + amount
+            for start, end in periods.get(account, ()):  # none where the account was archived away
+                if start <= effective < end:
+                    found[account, start] = found.get((account, start), 0) + amount
         return found
 
     def step(self, name: str) -> None:
@@ -138,21 +146,22 @@ class Story(RuleBasedStateMachine):
 
     def round_undisturbed(self) -> None:
         self.repair()
+        self.harness.ahead = 0
         self.harness.round()
 
     def running(self, choice: int) -> str | None:
         running = sorted(uid for uid, pod in self.model.pods.items() if pod.end is None)
         return running[choice % len(running)] if running else None
 
-    @rule(seconds=st.sampled_from([0.25, 1, 59, 600, 1799.5, 3600, 5000, 9000]))
+    @rule(seconds=st.sampled_from([0.25, 1, 59, 600, 1799.5, 3600, 5000, 9000, 90_000]))
     def pass_time(self, seconds: float) -> None:
         self.harness.pass_time(seconds)
 
     @rule(short=st.sampled_from([0, 0, 0.25, 1]))
     def pass_time_to_a_boundary(self, short: float) -> None:
-        """Up to just before the next period begins, or just to it."""
+        """Up to just before the next period begins, or just to it; an account that was archived away has none."""
         now, periods = self.harness.now, self.periods()
-        following = min((end for name in "ab" for _, end in periods[name] if end > now), default=now)
+        following = min((end for name in "ab" for _, end in periods.get(name, ()) if end > now), default=now)
         if following - now < 9 * HOUR:
             self.harness.pass_time(max((following - now) / SECOND - short, 0))
 
@@ -160,6 +169,32 @@ class Story(RuleBasedStateMachine):
     def lead(self) -> None:
         """Another leader takes over, which knows nothing but what it reads."""
         self.harness.lead(self.keeper_rules, step=self.step)
+
+    @rule(ahead=st.sampled_from([-90_000, -9000, -3600, -59, -0.25, 0.25, 59, 600, 3600, 9000, 90_000]))
+    def set_the_leaders_clock_wrong(self, ahead: float) -> None:
+        """The leader's clock jumps. What has been seen until then is by a clock that was right."""
+        self.round_undisturbed()
+        self.harness.ahead = int(ahead * SECOND)
+        self.harness.round()
+
+    @rule()
+    def set_the_leaders_clock_right(self) -> None:
+        self.harness.ahead = 0
+
+    @rule(node=st.sampled_from(NODES), ago=st.sampled_from([0, 1.5, 50, 280, 900]))
+    def fall_silent(self, node: str, ago: float) -> None:
+        """The node controller finds that a node has not renewed its Lease for a while."""
+        renewed = self.harness.now - int(ago * SECOND)
+        self.harness.silence(node, renewed)
+        # The Lease is by the node's clock. At most five minutes pass before a silence is found.
+        found = self.harness.now // SECOND * SECOND
+        self.model.silent[node] = min(max(renewed, found - 300 * SECOND), found)
+
+    @rule(node=st.sampled_from(NODES))
+    def be_heard_again(self, node: str) -> None:
+        """The node reports again: its pods have run on."""
+        if self.model.silent.pop(node, None) is not None:
+            self.harness.silence(node, None)
 
     @rule(full=st.booleans())
     def round(self, full: bool) -> None:  # noqa: FBT001 - hypothesis passes it by name
@@ -209,16 +244,17 @@ class Story(RuleBasedStateMachine):
         percent=st.sampled_from([1, 33, 100, 50, 0]),
         models=st.sampled_from([("A100", "A100"), ("A100", "H100"), ("H100", "H100")]),
         borrows=st.booleans(),
+        node=st.sampled_from(NODES),
     )
-    def start(self, namespace: str, percent: int, models: tuple[str, str], borrows: bool) -> None:  # noqa: FBT001
+    def start(self, namespace: str, percent: int, models: tuple[str, str], borrows: bool, node: str) -> None:  # noqa: FBT001
         uid = f"p{len(self.model.pods)}"
-        item = self.harness.pod(uid, namespace, core=percent)
+        item = self.harness.pod(uid, namespace, core=percent, node=node)
         held = [
             {"uuid": f"GPU-{uid}-{place}", "model": model, "totalMiB": WHOLE_MIB, "core": percent, "memoryMiB": 1}
             for place, model in enumerate(models)
         ]
         annotations = item["metadata"]["annotations"]
-        allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": held}]}
+        allocation = {"v": 1, "node": node, "containers": [{"name": "main", "devices": held}]}
         annotations["fairgpu.io/allocation"] = json.dumps(allocation)
         if borrows:
             annotations["fairgpu.io/core-policy"] = "elastic"
@@ -226,7 +262,7 @@ class Story(RuleBasedStateMachine):
         item["spec"]["containers"][0]["resources"]["limits"] = limits
         self.harness.write_pod(item)
         start = self.harness.now // SECOND * SECOND
-        self.model.start(uid, namespace, percent, models, start, borrows=borrows)
+        self.model.start(uid, namespace, percent, models, start, borrows=borrows, node=node)
         self.round_undisturbed()
 
     @rule(
@@ -252,6 +288,8 @@ class Story(RuleBasedStateMachine):
         submission = Submission(uid, f"boot-{number}", self.sequence, at, counters, last=share == 100)
         (outcome,) = ReportIntake(self.client).take([submission])
         assert outcome in {IntakeOutcome.TAKEN, IntakeOutcome.NOT_RUNNING}
+        if outcome is IntakeOutcome.TAKEN:
+            pod.alive = at  # by the clock of the replica that received the last one
         if outcome is IntakeOutcome.TAKEN and terms is not None:
             if number == len(pod.boots):
                 pod.boots.append(0)
@@ -270,6 +308,7 @@ class Story(RuleBasedStateMachine):
         """A pod's containers end; the leader sees that when it looks."""
         uid = self.running(choice)
         if uid is not None:
+            self.harness.ahead = 0
             pod = self.model.pods[uid]
             ended = max(self.harness.now - seconds_ago * SECOND, pod.start) // SECOND * SECOND
             pod.end = ended
@@ -292,7 +331,8 @@ class Story(RuleBasedStateMachine):
         uid = self.running(choice)
         if uid is not None:
             self.round_undisturbed()
-            self.model.pods[uid].end = self.harness.now
+            pod = self.model.pods[uid]
+            pod.end = self.model.alive_until(pod, self.harness.now)
             self.harness.remove(uid)
             self.round_undisturbed()
 
@@ -303,7 +343,7 @@ class Story(RuleBasedStateMachine):
             if pod.end is not None and (self.harness.folder / "pods" / f"{uid}.json").exists():
                 self.round_undisturbed()
                 self.harness.remove(uid)
-                self.harness.source.refresh()
+                self.harness.refresh()
 
     @rule(namespace=st.sampled_from(NAMESPACES), payer=st.sampled_from(["a", "b", "none"]))
     def move(self, namespace: str, payer: str) -> None:
@@ -332,6 +372,7 @@ class Story(RuleBasedStateMachine):
     )
     def reprice(self, model: str, price: str, later: str, after: int, alone: bool) -> None:  # noqa: FBT001
         """The admin sets another price, now and for later, beside the others or in their place."""
+        self.harness.ahead = 0
         now = self.harness.now
         points = [(now, Fraction(price)), (now + after * SECOND, Fraction(later))]
         prices = {**({} if alone else self.model.configured[-1][1]), model: points}
@@ -361,15 +402,37 @@ class Story(RuleBasedStateMachine):
         self.harness.correct(f"c{self.sequence}", account, hours, effective)
         self.corrections.append((account, effective, amount))
 
+    @rule(
+        account=st.sampled_from("ab"),
+        hours=st.sampled_from(["0.5", "3"]),
+        lasts=st.sampled_from([None, 60, 5000, 40_000]),
+    )
+    def grant(self, account: str, hours: str, lasts: int | None) -> None:
+        """A budget gets more money, which expires with the period or at an instant of its own."""
+        if self.made[account] > 0:
+            self.sequence += 1
+            expires = {} if lasts is None else {"expires": format_instant(self.harness.now + lasts * SECOND)}
+            self.harness.grant(f"g{self.sequence}", account, hours, **expires)
+
+    @rule()
+    def archive(self) -> None:
+        """The leader compacts what is old: hours, entries, and amounts of pods that are deleted."""
+        self.round_undisturbed()
+        keeper = self.harness.keeper
+        assert keeper is not None
+        keeper.books.finalized = []  # checkpoints are written
+        retention = Retention(hourly_days=1)
+        Archivist(self.client, self.harness.source, keeper.books, keeper.epoch, retention).archive(self.harness.now)
+
     # A leader that could not read an amount knows nothing of it, also once somebody has mended it.
     @precondition(lambda self: not self.was_broken)
     @rule()
     def compare_with_what_a_new_leader_would_load(self) -> None:
-        """What the leader has of each open session is what the next one reads from the store."""
+        """Checks that the leader has of each open session what the next leader reads from the store."""
         self.round_undisturbed()
         assert self.harness.keeper is not None
         next_books = Books(self.keeper_rules)
-        load(self.client, next_books, self.harness.now)
+        load(self.client, next_books, self.harness.now, self.harness.now)
         kept, read = (
             {metered.session.uid: with_its_own_time(metered) for metered in books.pods.sessions.all()}
             for books in (self.harness.keeper.books, next_books)
@@ -380,7 +443,9 @@ class Story(RuleBasedStateMachine):
             known = kept[metered.session.uid]
             periods = {key: found for key, found in known.periods.items() if key[0] in payers or found.amount}
             kept[metered.session.uid] = known._replace(periods=periods)
-        running = {uid for uid, acknowledged in kept.items() if not acknowledged.closed}
+        # Records do not say which nodes are silent: a period in which such a pod has no time counts as final there.
+        silent = {uid for uid, pod in self.model.pods.items() if pod.node in self.model.silent}
+        running = {uid for uid, acknowledged in kept.items() if not acknowledged.closed} - silent
         different = {uid: (kept[uid], read.get(uid)) for uid in running if kept[uid] != read.get(uid)}
         assert not different, different
 
@@ -417,7 +482,8 @@ class Story(RuleBasedStateMachine):
             different = {}
             for key in {(account, start) for account, known in periods.items() for start, _ in known}:
                 amounts, stored = expected.get(key, {}), reading.stored_amounts(self.client, *key)
-                for uid in amounts.keys() | stored.keys():
+                folded = any(self.client.hmget(keys.AccountKeys(key[0]).period(key[1]), ["folded", "passed"]))
+                for uid in stored.keys() if folded else amounts.keys() | stored.keys():
                     amount = stored[uid].amount if uid in stored else 0
                     if amount != amounts.get(uid, 0):
                         different[key, uid] = {"stored": amount, "expected": amounts.get(uid, 0)}

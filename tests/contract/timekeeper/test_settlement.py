@@ -20,8 +20,8 @@ from timekeeper.ledger.settlement import (
     Revision,
     SettlementBatch,
     open_periods,
-    settle,
     take_epoch,
+    write_settlements,
 )
 from timekeeper.ledger.totals import PeriodTotals
 
@@ -54,7 +54,7 @@ def opened(client: redis.Redis, epoch: int = 1, checkpoint: int = 0) -> PeriodTo
 
 
 def settled(client: redis.Redis, counter: int, *items: Item, epoch: int = 1) -> PeriodTotals:
-    (answer,) = settle(client, Revision(epoch, counter), PERIOD, [SettlementBatch(ACCOUNT, PERIOD, items)])
+    (answer,) = write_settlements(client, Revision(epoch, counter), PERIOD, [SettlementBatch(ACCOUNT, PERIOD, items)])
     if isinstance(answer, StoreError):
         raise answer
     return answer
@@ -209,7 +209,7 @@ def test_a_restarted_redis_that_forgot_the_scripts_is_given_them_again(client: r
     settled(client, 1, Item("a", 7))
     client.script_flush()
     settlements = [SettlementBatch(ACCOUNT, PERIOD, (Item(uid, 1),)) for uid in "bcd"]
-    answers = settle(client, Revision(1, 2), PERIOD, settlements)
+    answers = write_settlements(client, Revision(1, 2), PERIOD, settlements)
     assert [answer.total for answer in answers if isinstance(answer, PeriodTotals)] == [8, 9, 10]
 
 

@@ -18,7 +18,9 @@ from tests.support.servers.redis_server import DRIVER, RedisServer
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.cluster import read_cluster
 from timekeeper.audit.difference import Figure
+from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.pricing import Bill
 from timekeeper.domain.timestamps import HOUR
 from timekeeper.ledger import reading
 from timekeeper.ledger.client import StoreUnavailableError
@@ -206,3 +208,50 @@ def test_a_pod_that_ended_before_its_namespace_moved_costs_the_next_payer_nothin
         assert found is None or found.amount == 0
         assert ("p1", "b") not in reading.open_sessions(client, "", 9)
         assert not client.hexists("fairgpu:{b}:sessions", "p1")
+
+
+def test_use_before_a_period_is_not_billed_again_where_the_namespace_moves_at_its_very_start(
+    client: CutRedis, tmp_path: Path
+) -> None:
+    def prepare(harness: LedgerHarness) -> None:
+        harness.lead(ControllerRules(bill=Bill.USED))
+        harness.budget("a", ["team-a"], period=HOURLY)
+        harness.budget("b", ["nobody"])
+        harness.pod("p1", "team-a")
+        harness.round(1000)
+        report(harness, "p1", 1, 100)
+        harness.round(2540)
+        report(harness, "p1", 2, 600)
+        harness.round(60)
+        harness.budget("a", ["nobody"], period=HOURLY)
+        harness.budget("b", ["team-a"])
+
+    for _, harness in stages_cut(client, tmp_path, prepare):
+        report(harness, "p1", 3, 600)
+        harness.round(600)
+        harness.round(10)
+        month = reading.period_at(client, "b", NOON)
+        assert month is not None
+        found = reading.stored_amounts(client, "a", NOON), reading.stored_amounts(client, "b", month.start)
+        assert [amounts["p1"].amount // GPU_SECOND for amounts in found] == [600, 0]
+
+
+def test_pods_that_ended_are_billed_by_their_reports_though_the_leader_stays(client: CutRedis, tmp_path: Path) -> None:
+    names = ["p1", "p2", "p3"]
+
+    def prepare(harness: LedgerHarness) -> None:
+        harness.lead(ControllerRules(bill=Bill.USED))
+        harness.budget("a", ["team-a"], period=HOURLY)
+        for uid in names:
+            harness.pod(uid, "team-a")
+        harness.round()
+        harness.pass_time(1000)
+        for uid in names:
+            report(harness, uid, 1, 100)
+            harness.finish(harness.source_pod(uid))
+
+    for _, harness in stages_cut(client, tmp_path, prepare):
+        harness.round()
+        harness.round(10)
+        amounts = reading.stored_amounts(client, "a", NOON)
+        assert {uid: amounts[uid].amount // GPU_SECOND for uid in names} == dict.fromkeys(names, 100)

@@ -1,4 +1,4 @@
-"""Who may speak to the store, and over what: TLS both ways, and a user of the timekeeper's own."""
+"""Access to the store: TLS both ways, and a user of the timekeeper's own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.redis_shapes import ClusterShape, SentinelShape
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND
+from timekeeper.ledger import keys, present_use
 from timekeeper.ledger.connection import connect, identity, store_clock
+from timekeeper.ledger.present_use import PresentUse
 from timekeeper.settings import ClusterSettings, RedisSettings, RedisTLS, SentinelSettings
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 ACL = tuple((ROOT / "deploy" / "base" / "redis" / "timekeeper.acl").read_text().split())
-"""What the timekeeper's user needs; on a Redis Cluster +cluster|slots too."""
+"""The rights that the timekeeper's user needs; on a Redis Cluster +cluster|slots too."""
 USER = ("--user", "timekeeper", "on", ">correct-horse", *ACL)
 DAY = timedelta(days=1)
 
@@ -183,6 +185,9 @@ def test_a_user_of_its_own_that_may_only_what_the_timekeeper_does_keeps_the_book
             harness.round(10)
             assert harness.spent("a") == 20 * GPU_SECOND
             assert store_clock(client) > 0
+            for uses in ({"p2": PresentUse(1, 3, 5)}, {"p3": PresentUse(1, 3, 5)}):
+                present_use.write(client, uses, {})
+            assert present_use.shown(client.hmget(keys.PRESENT_USE, ["p3"])[0], 2) == PresentUse(1, 3, 5)
             with pytest.raises(redis.ResponseError, match="no permissions"):
                 client.flushall()
 

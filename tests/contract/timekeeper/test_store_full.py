@@ -1,4 +1,4 @@
-"""What pods cause stops before Redis is full; what closes and settles goes on, though it is."""
+"""Writes that pods cause stop before Redis is full; closing and settling go on, though it is."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from timekeeper.ledger.settlement import (
     Revision,
     SettlementBatch,
     open_periods,
-    settle,
+    write_settlements,
 )
 from timekeeper.ledger.totals import PeriodTotals
 
@@ -85,7 +85,7 @@ class Writer:
         self.until_acknowledged(client, amounts, self.grants)
 
     def settle(self, client: redis.Redis, item: Item, counter: int) -> None:
-        (answer,) = settle(client, Revision(1, counter), PERIOD, [SettlementBatch(ACCOUNT, PERIOD, [item])])
+        (answer,) = write_settlements(client, Revision(1, counter), PERIOD, [SettlementBatch(ACCOUNT, PERIOD, [item])])
         if isinstance(answer, StoreError):
             raise answer
 

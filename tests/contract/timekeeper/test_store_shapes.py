@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from tests.support.ledger.harness import MONTH, LedgerHarness
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.redis_shapes import ClusterShape, SentinelShape
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.difference import Figure
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.reports import Boot, Marks
-from timekeeper.ledger import keys, reading
+from timekeeper.ledger import keys, present_use, reading
 from timekeeper.ledger.connection import connect, identity
 from timekeeper.ledger.entries import pack_ledger
 from timekeeper.ledger.keys import AccountKeys
+from timekeeper.ledger.present_use import PresentUse
 from timekeeper.ledger.reading import load_accounts
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission, close_and_read
 from timekeeper.ledger.states import read_changes
@@ -124,7 +125,7 @@ def test_the_books_are_audited_in_every_shape(harness: LedgerHarness) -> None:
     assert (found.accounts, found.sessions, found.differences) == (12, 12, ())
     harness.client.hset(AccountKeys("team-3").period(MONTH), "gone", "5")
     (difference,) = audit(around, AuditRequest(patience_seconds=0)).differences
-    assert (difference.account, difference.figure) == ("team-3", Figure.GONE)
+    assert (difference.account, difference.figure) == ("team-3", Figure.FINALIZED)
 
 
 def test_reports_are_taken_in_every_shape(harness: LedgerHarness) -> None:
@@ -141,6 +142,26 @@ def test_reports_are_taken_in_every_shape(harness: LedgerHarness) -> None:
     ]
     found = close_and_read(harness.client, [(f"{team}-runs", Marks()) for team in TEAMS])
     assert [known.intake.boots for known in found if known is not None] == [(Boot("boot", 1, 0, 0),)] * 12
+
+
+def test_present_use_is_replaced_and_read_alike_in_every_shape(store: redis.Redis) -> None:
+    first = {f"uid-{number}": PresentUse(NOON, NOON + 60, number) for number in range(2500)}
+    present_use.write(store, first, {})
+    present_use.write(
+        store, {"uid-7": PresentUse(NOON + 1, NOON + 61, 10_000), "new": PresentUse(NOON, NOON + 1, 0)}, {}
+    )
+
+    texts = store.hmget(keys.PRESENT_USE, ["uid-7", "uid-8", "new"])
+    assert [present_use.shown(text, NOON) for text in texts] == [
+        PresentUse(NOON + 1, NOON + 61, 10_000),
+        None,
+        PresentUse(NOON, NOON + 1, 0),
+    ]
+    assert present_use.shown(texts[0], NOON + 61) is None
+    assert store.hlen(keys.PRESENT_USE) == 2
+    assert 0 < store.ttl(keys.PRESENT_USE) <= present_use.LEFT_SECONDS
+    present_use.write(store, {}, {})
+    assert store.exists(keys.PRESENT_USE) == 0
 
 
 def test_forgotten_scripts_are_loaded_again_wherever_they_are_missing(harness: LedgerHarness) -> None:

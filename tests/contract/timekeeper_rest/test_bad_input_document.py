@@ -1,4 +1,4 @@
-"""What docs/bad-input.md says of requests to the timekeeper is what it answers to them."""
+"""The rows of docs/bad-input.md about requests to the timekeeper are what it answers."""
 
 from __future__ import annotations
 

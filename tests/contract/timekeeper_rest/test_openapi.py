@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXAMPLES = 60 if os.environ.get("CI") == "true" else 10
 OF_PODS = ("/v1/reports", "/budget/{namespace}/report")
 TOO_LONG = (413, 414)
-"""What the server refuses before anything reads it."""
+"""The statuses with which the server refuses a request before anything reads it."""
 CHECKS: list[Any] = [
     checks.not_a_server_error,
     checks.status_code_conformance,

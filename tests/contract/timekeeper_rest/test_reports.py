@@ -16,9 +16,9 @@ from tests.contract.timekeeper_rest.test_reading import assert_problem
 from tests.support.ledger.seeding import START, Pod, seed_budget
 from tests.support.tokens import TokenSigner
 from tests.support.waiting import wait_until
-from timekeeper.domain.reports import HeldDevice, ReportTerms
+from timekeeper.domain.reports import HeldDevice, ReportLimits
 from timekeeper.ledger import keys, shared
-from timekeeper.ledger.reports import decode_intake, write_terms
+from timekeeper.ledger.reports import decode_intake, write_report_limits
 
 if TYPE_CHECKING:
     from tests.support.servers.redis_server import RedisServer
@@ -44,7 +44,7 @@ def new_pod(store: RedisServer) -> Pod:
     pod = Pod(str(uuid.uuid4()), "team-a", f"train-{uuid.uuid4().hex[:8]}")
     with store.client() as client:
         device = HeldDevice(str(DEVICE["uuid"]), 1, Fraction(1), 81920, 1_000_000)
-        write_terms(client, {pod.uid: ReportTerms(START, (device,))}, {})
+        write_report_limits(client, {pod.uid: ReportLimits(START, (device,))}, {})
         seed_budget(client, "research", ["team-a", "team-a2"], [pod])
     return pod
 

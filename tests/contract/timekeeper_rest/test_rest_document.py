@@ -20,7 +20,7 @@ EXAMPLES = [(match[1].replace("\\\n", " "), match[2]) for match in _EXAMPLE.find
 
 
 def typed(rest: RestServer, command: str) -> Answer:
-    """What curl would be answered, for an admin."""
+    """Returns the answer that curl would get, for an admin."""
     words = shlex.split(command)
     headers = dict(words[at + 1].split(": ", 1) for at, word in enumerate(words) if word == "-H")
     headers.pop("Authorization")

@@ -135,7 +135,7 @@ def test_a_question_that_cannot_be_answered_is_shown_which_part_and_what_can(
 def shown(
     rest: RestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
 ) -> tuple[int, str]:
-    """What `fairgpu usage` ends with and prints."""
+    """Returns the exit status and the output of `fairgpu usage`."""
     monkeypatch.setenv("FAIRGPU_SERVER", rest.url)
     monkeypatch.setenv("FAIRGPU_CA_FILE", str(rest.ca_file))
     monkeypatch.setenv("FAIRGPU_TOKEN", rest.signer.person("finance"))

@@ -5,8 +5,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from tests.support.ledger.seeding import START, Pod, seed_budget
-from timekeeper.domain.reports import HeldDevice, ReportTerms
-from timekeeper.ledger.reports import write_terms
+from timekeeper.domain.reports import HeldDevice, ReportLimits
+from timekeeper.ledger.reports import write_report_limits
 
 if TYPE_CHECKING:
     from tests.support.servers.redis_server import RedisServer
@@ -19,7 +19,7 @@ def test_a_session_shows_what_was_used_beside_what_is_reserved(rest: RestServer,
     pod = Pod(str(uuid.uuid4()), "team-a", f"train-{uuid.uuid4().hex[:8]}")
     with store.client() as client:
         held = tuple(HeldDevice(name, 1, Fraction(1), 81920, 1_000_000) for name in ("GPU-1", "GPU-2"))
-        write_terms(client, {pod.uid: ReportTerms(START, held)}, {})
+        write_report_limits(client, {pod.uid: ReportLimits(START, held)}, {})
         seed_budget(client, "research", ["team-a", "team-a2"], [pod])
 
     def used() -> Any:

@@ -1,4 +1,4 @@
-"""What is remembered of closed days gives the answers that the store gives."""
+"""Cached sums of closed days give the answers that the store gives."""
 
 from __future__ import annotations
 

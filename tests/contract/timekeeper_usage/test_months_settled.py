@@ -134,7 +134,7 @@ class Done:
 
 @pytest.fixture
 def command(months: MonthsHarness, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """What `fairgpu timekeeper months` does, with the months's store."""
+    """Returns a function that runs `fairgpu timekeeper months` on the months' store."""
     settings = months.folder.parent / "settings.yaml"
     port = months.harness.client.connection_pool.connection_kwargs["port"]
 

@@ -19,7 +19,7 @@ from timekeeper.ledger.settlement import (
     Revision,
     SettlementBatch,
     open_periods,
-    settle,
+    write_settlements,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def post(client: redis.Redis, amounts: range) -> None:
     """One entry for each of these, to which the session's amount grows."""
     for amount in amounts:
         item = Item(UID, amount, LedgerAction.POST, Kind.HOURLY, "team-a", "train-0")
-        settle(client, Revision(EPOCH, amount), time.time_ns(), [SettlementBatch("a", START, [item])])
+        write_settlements(client, Revision(EPOCH, amount), time.time_ns(), [SettlementBatch("a", START, [item])])
 
 
 def everything(client: redis.Redis) -> list[LedgerEntry]:

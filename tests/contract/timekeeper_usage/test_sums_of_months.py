@@ -55,7 +55,7 @@ def test_sums_say_what_rows_say(harness: LedgerHarness, aggregate: tuple[str, ..
 
 
 def by_row(harness: LedgerHarness, query: Query) -> dict[tuple[str, ...], list[int | None]]:
-    """What every row in detail adds up to."""
+    """Returns the sum of every row in detail."""
     result: dict[tuple[str, ...], list[int | None]] = {}
     for usage in accounts_usage(
         harness.client, reading.account_names(harness.client), reading.assignments(harness.client)

@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 class Truth:
-    """Who held what from when until when: an account of it that knows nothing of settlements, cuts or hours."""
+    """The parts that namespaces held over time, recorded apart from settlements, segments and hours."""
 
     def __init__(self) -> None:
         self.held: list[tuple[str, int, int, int | None]] = []
@@ -56,7 +56,7 @@ class Truth:
         self.shared = dict.fromkeys(namespaces, now) | kept
 
     def in_hour(self, namespace: str, hour: int, now: int) -> Fraction:
-        """What a namespace held in an hour, in microGPU-seconds."""
+        """Returns the amount that a namespace held in an hour, in microGPU-seconds."""
         total = Fraction(0)
         for held_by, rate, start, end in self.held:
             low, high = max(start, hour), min(now if end is None else end, hour + HOUR)
@@ -65,7 +65,7 @@ class Truth:
         return total
 
     def set_right_in_hour(self, namespace: str, hour: int) -> int:
-        """What a namespace was corrected by in an hour."""
+        """Returns the sum of a namespace's corrections in an hour."""
         return sum(amount for of, at, amount in self.corrected if (of, at) == (namespace, hour))
 
 
@@ -144,7 +144,7 @@ def assert_is_the_ledger(harness: LedgerHarness) -> None:
 
 
 def by_namespace(harness: LedgerHarness, limit: int) -> Iterator[int]:
-    """What is billed to each namespace, page by page."""
+    """Returns the amount billed to each namespace, page by page."""
     after = None
     while True:
         query = Query(ALWAYS, None, ("namespace",), limit, after)

@@ -30,7 +30,7 @@ TODAY = Window(NOON - 12 * HOUR, NOON + 12 * HOUR)
 def used(
     harness: LedgerHarness, *aggregate: str, window: Window = TODAY, step: str | None = None, idle: bool = False
 ) -> dict[tuple[int, *tuple[str, ...]], UsageFigures]:
-    """What each key came to, by the hour in which its step starts, counted from noon."""
+    """Returns the figure of each key by the hour in which its step starts, counted from noon."""
     found = find(harness.client, Query(window, step, aggregate or ("namespace",), 1000, idle=idle), harness.now)
     return {((item.step.start - NOON) // HOUR, *item.key): item.figures for item in found.items}
 

@@ -31,15 +31,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 def used(harness: LedgerHarness, *aggregate: str, step: str | None = None) -> dict[tuple[str, ...], int | None]:
-    """What was used, by key; with a step the hour of the day comes first."""
+    """Returns the used GPU time by key; with a step the hour of the day comes first."""
     window = ALWAYS if step is None else Window(NOON, NOON + DAY // 4)
     found = find(harness.client, Query(window, step, aggregate, 1000), harness.now)
     hours = {item: f"{(item.step.start - NOON) // (DAY // 24)}" for item in found.items}
     return {((hours[item],) if step else ()) + item.key: item.figures.used for item in found.items}
 
 
-def put_down(harness: LedgerHarness, account: str) -> int:
-    """What is used by what is put down to hours, and not only told of what runs."""
+def entered(harness: LedgerHarness, account: str) -> int:
+    """Returns the use that is posted to hours, without the reported use of running pods."""
     (usage,) = accounts_usage(harness.client, [account], reading.assignments(harness.client))
     return sum(stretch[-1] or 0 for stretch in usage.posted.raw_rows)
 
@@ -54,7 +54,7 @@ def test_use_is_shown_as_soon_as_it_was_reported_and_settled_long_before_the_led
     report(harness, "p1", 1, 45)
     harness.round(0)
     assert used(harness, "namespace") == {("team-a",): 45 * GPU_SECOND, ("team-b",): None}
-    assert put_down(harness, "namespace:team-a") == 0
+    assert entered(harness, "namespace:team-a") == 0
 
 
 def test_a_sidecar_that_begins_anew_takes_nothing_back_whoever_leads_then(harness: LedgerHarness) -> None:
@@ -71,7 +71,7 @@ def test_a_sidecar_that_begins_anew_takes_nothing_back_whoever_leads_then(harnes
         ("0", "team-a"): 1800 * GPU_SECOND,
         ("1", "team-a"): 10 * GPU_SECOND,
     }
-    assert put_down(harness, "namespace:team-a") == 1810 * GPU_SECOND
+    assert entered(harness, "namespace:team-a") == 1810 * GPU_SECOND
 
 
 def test_what_a_namespace_used_before_it_went_to_another_budget_and_came_back_stays_where_it_was(
@@ -103,15 +103,15 @@ def test_a_new_leader_takes_no_use_from_a_period_that_ended_before_it_began(harn
     harness.budget("shared", ["nobody"], period={"every": "hour"})
     harness.round(0)
     harness.round(3 * 3600)
-    assert put_down(harness, "shared") == GPU_SECOND
+    assert entered(harness, "shared") == GPU_SECOND
     harness.lead()
     harness.round(0)
-    assert put_down(harness, "shared") == GPU_SECOND
+    assert entered(harness, "shared") == GPU_SECOND
     assert used(harness, "namespace") == {("team-a",): GPU_SECOND}
 
 
 class Reporting:
-    """Who runs where, and what their sidecars have told of: an account of it that knows nothing of settlements."""
+    """The running pods and the reports of their sidecars, recorded apart from settlements."""
 
     def __init__(self, harness: LedgerHarness) -> None:
         self.harness = harness
@@ -201,7 +201,7 @@ def test_what_is_reported_use_is_what_was_reported_while_pods_run_and_once_the_l
         harness.round(1)
         assert_is_what_was_reported(world)
         accounts = reading.account_names(client)
-        assert sum(put_down(harness, account) for account in accounts) == sum(map(world.shown, NAMESPACES))
+        assert sum(entered(harness, account) for account in accounts) == sum(map(world.shown, NAMESPACES))
     shutil.rmtree(folder)
 
 

@@ -1,4 +1,4 @@
-"""What is too large for one command of Redis is read in pieces, and told as of one moment all the same."""
+"""An account too large for one command of Redis is read in pieces, and still answered as of one moment."""
 
 from __future__ import annotations
 
@@ -146,13 +146,13 @@ def test_a_step_of_packing_takes_few_hours_and_the_next_one_goes_on(
     epoch, steps = harness.keeper.epoch, 0
     while not pack_hours(harness.client, epoch, "a", harness.now // HOUR * HOUR):
         steps += 1
-        assert harness.put_down("a") == whole
+        assert harness.entered("a") == whole
     assert steps > 1
     assert len(parts_of(harness.client, "a", hourly=True)) > 1
     assert not [hour for hour, _ in rows_of(harness.client, "a") if hour < harness.now // HOUR]
     while not fold_hours(harness.client, epoch, "a", harness.now // DAY * DAY, []):
-        assert harness.put_down("a") == whole
-    assert harness.put_down("a") == whole
+        assert harness.entered("a") == whole
+    assert harness.entered("a") == whole
     assert harness.client.hlen(keys.AccountKeys("a").hour_index) == len(
         {hour for hour, _ in rows_of(harness.client, "a")}
     )

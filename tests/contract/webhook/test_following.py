@@ -1,4 +1,4 @@
-"""How the webhook asks the timekeeper for states, and how often."""
+"""The webhook's requests for states to the timekeeper, and their number."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_two_programs_on_one_gpu_each_have_their_share(
 
 
 def finished(pod: dict[str, Any]) -> list[str] | None:
-    """What the pod's program has printed, once its work is done."""
+    """Returns the output of the pod's program, once its work is done."""
     try:
         lines = printed(pod)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What pods cost by time, prices, payers, periods, and reports as they were received.
+"""The cost of pods by time, prices, payers, periods, and reports as they were received.
 
 A model of the ledger that is independent of its code: it knows no rounds, no leaders and no store.
 """
@@ -34,6 +34,8 @@ class Pod:
         prices: the price of each GPU when the pod started, which holds for its reports.
         boots: what each start of its sidecar has reported so far.
         reported: (instant, money, devices named) after each report, in order.
+        node: its node.
+        alive: the instant at which its last report was received.
     """
 
     namespace: str
@@ -45,6 +47,8 @@ class Pod:
     end: int | None = None
     boots: list[int] = field(default_factory=lambda: [0])
     reported: list[tuple[int, int, frozenset[int]]] = field(default_factory=list)
+    node: str = ""
+    alive: int = 0
 
     def total(self, instant: int) -> tuple[int, frozenset[int]]:
         """The money that was reported before an instant, and the devices that were named."""
@@ -57,7 +61,7 @@ class Pod:
 
 
 class Use(NamedTuple):
-    """What a report says of one device: busy nanoseconds, nanoseconds for which it held memory, and how much."""
+    """A report's figures of one device: busy nanoseconds, nanoseconds for which it held memory, and how much."""
 
     busy: int
     span: int = 0
@@ -81,13 +85,15 @@ def rate(percent: int, price: Fraction) -> int:
 
 
 class BillingModel:
-    """What pods cost by time, prices, payers, periods, and reports as they were received."""
+    """The cost of pods by time, prices, payers, periods, and reports as they were received."""
 
     def __init__(self, bill: Bill) -> None:
         self.bill = bill
         self.pods: dict[str, Pod] = {}
         self.configured: list[tuple[int, PriceList]] = [(0, {})]
         """The settings' prices, each from the instant on at which a leader first read them."""
+        self.silent: dict[str, int] = {}
+        """The nodes that nothing is heard of, and the last sign of life of each."""
 
     def reprice(self, now: int, prices: PriceList) -> None:
         """From now on the prices are others; what was charged stays."""
@@ -103,11 +109,17 @@ class BillingModel:
         return Fraction(1)
 
     def start(
-        self, uid: str, namespace: str, percent: int, models: tuple[str, str], start: int, *, borrows: bool
+        self, uid: str, namespace: str, percent: int, models: tuple[str, str], start: int, *, borrows: bool, node: str
     ) -> None:
         """A pod is bound to its GPUs."""
         prices = self.price(models[0], start), self.price(models[1], start)
-        self.pods[uid] = Pod(namespace, percent, models, borrows or not percent, start, prices)
+        self.pods[uid] = Pod(namespace, percent, models, borrows or not percent, start, prices, node=node)
+
+    def alive_until(self, pod: Pod, now: int) -> int:
+        """The instant up to which a pod is known to run: now, or the last sign of life of it and its silent node."""
+        if pod.node not in self.silent:
+            return now
+        return max(pod.start, min(max(self.silent[pod.node], pod.alive), now))
 
     def report(self, pod: Pod, at: int, boot: int, used: Mapping[int, Use]) -> None:
         """Takes a report of one start of the sidecar: what that start has measured so far, by device."""
@@ -125,7 +137,7 @@ class BillingModel:
             pod.reported.append((at, min(last + grown, most), named | used.keys()))
 
     def reserved(self, pod: Pod, low: int, high: int) -> int:
-        """What a stretch of a pod's time costs by its reservation."""
+        """Returns the cost of a stretch of a pod's time by its reservation."""
         changes = {since for since, _ in self.configured}
         changes |= {since for _, prices in self.configured for points in prices.values() for since, _ in points}
         rates: list[tuple[int, int]] = []
@@ -137,7 +149,7 @@ class BillingModel:
         return sum(found * (end - since) // SECOND for (since, found), end in zip(rates, ends, strict=True))
 
     def cost(self, pod: Pod, stretches: Sequence[Stretch]) -> int:
-        """What a pod costs in one period of one account."""
+        """Returns the cost of a pod in one period of one account."""
         reserved = sum(self.reserved(pod, stretch.start, stretch.end) for stretch in stretches)
         named: frozenset[int] = frozenset()
         used = 0
@@ -155,19 +167,20 @@ class BillingModel:
     def expected(
         self, payers: Mapping[str, Payers], periods: Mapping[str, Periods], now: int
     ) -> dict[Key, dict[str, int]]:
-        """What each pod costs in each period of each account up to an instant."""
+        """Returns the cost of each pod in each period of each account up to an instant."""
         found: dict[tuple[Key, str], list[Stretch]] = {}
         for uid, pod in self.pods.items():
-            end = now if pod.end is None else pod.end
+            end = self.alive_until(pod, now) if pod.end is None else pod.end
             moves = payers[pod.namespace]
-            present = moves[-1][1], next(start for start, until in periods[moves[-1][1]] if start <= now < until)
+            payer = next((account for since, account in reversed(moves) if since <= end), moves[0][1])
+            present = payer, next((start for start, until in periods[payer] if start <= end < until), 0)
             for index, (since, account) in enumerate(moves):
                 until = min(moves[index + 1][0] if index + 1 < len(moves) else end, end)
                 first = max(pod.start, since if index else 0)
                 for start, stop in periods[account]:
                     low, high = max(first, start), min(until, stop)
                     if low < high:
-                        stays = pod.end is None and high == now and (account, start) == present
+                        stays = pod.end is None and high == end and (account, start) == present
                         received = 1 << 62 if high == pod.end else high + stays
                         found.setdefault(((account, start), uid), []).append(Stretch(low, high, received))
         costs: dict[Key, dict[str, int]] = {}

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Held:
-    """What a pod really held, and for how long: nanoseconds since 1970, microGPU-seconds a second."""
+    """The true reservation of a pod and its time: nanoseconds since 1970, microGPU-seconds a second."""
 
     namespace: str
     rate: int
@@ -102,14 +102,14 @@ class ChaosStory:
             self.writer.write(self.harness.now)
 
     def error(self, names: tuple[str, ...] = tuple(TEAMS.values())) -> dict[str, int]:
-        """What the store says that these accounts have spent, less what they have; where that is 0, of grants."""
+        """Returns the stored spending of these accounts less the true one; where that is 0, the same of grants."""
         known = {name: reading.period_totals(self.harness.client, name, MONTH) for name in names}
         granted = {name: 0 if found is None else found.granted for name, found in known.items()}
         spent = {name: 0 if found is None else self.harness.spent(name) for name, found in known.items()}
         return {name: spent[name] - self.truth(name) or granted[name] - self.granted[name] for name in names}
 
     def differences(self) -> tuple[Difference, ...]:
-        """What the auditor, who recomputes every figure by other means, finds wrong."""
+        """Returns the differences that the auditor finds, who recomputes every figure by other means."""
         harness = self.harness
         self.checkpoint()
         harness.source.refresh()
@@ -119,7 +119,7 @@ class ChaosStory:
         return audit(around, AuditRequest(patience_seconds=0)).differences
 
     def truth(self, account: str) -> int:
-        """What an account has spent, pod by pod."""
+        """Returns the true spending of an account, pod by pod."""
         held = (
             pod.rate * ((self.harness.now if pod.end is None else pod.end) - pod.start) // 10**9
             for pod in self.pods.values()

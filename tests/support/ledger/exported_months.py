@@ -120,7 +120,7 @@ class MonthsHarness:
         return {account: amount // GPU_HOUR for account, amount in sums.items()}
 
     def usage_of(self, start: str, end: str, *aggregate: str, step: str | None = None, **options: Any) -> list[Group]:
-        """What the REST service answers."""
+        """Returns the REST service's answer about usage."""
         months = ExportedMonths(self.harness.client, self.place, KEPT.months, 1 << 20)
         window = Window(parse_instant(f"{start}T00:00:00Z"), parse_instant(f"{end}T00:00:00Z"))
         query = Query(window, step, aggregate or ("budget",), 1000, **options)

@@ -14,16 +14,17 @@ from tests.support.ledger.steps import Hook, stepping
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules
+from timekeeper.controller.state.observing import Clocks
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.reports import Counter
-from timekeeper.domain.timestamps import format_instant, parse_instant
+from timekeeper.domain.timestamps import format_exact, format_instant, parse_instant
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.reading import highest_epoch, load_accounts
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 from timekeeper.ledger.settlement import Kind, take_epoch
 from timekeeper.ledger.totals import Summary, decode_summary
 from timekeeper.ledger.usage import accounts_usage
-from timekeeper.standalone.folder import FolderSource
+from timekeeper.sources.folder import FolderSource, write_json
 
 NOON = parse_instant("2026-01-15T12:00:00Z")
 MONTH = parse_instant("2026-01-01T00:00:00Z")
@@ -40,21 +41,25 @@ class LedgerHarness:
         self.folder = folder
         self.client = client
         self.now = NOON
-        self.source = FolderSource(folder, lambda: self.now)
+        self.ahead = 0
+        """The time by which the leader's clock is ahead of `now`, in nanoseconds; below 0 where it is behind."""
+        self.source = FolderSource(folder, self.leaders_time)
         self.keeper: Reconciler | None = None
         (folder / "pods").mkdir(exist_ok=True)
         self.budgets: list[dict[str, Any]] = []
+        self.renewed: dict[str, str] = {}
+        """When each node last renewed its Lease."""
 
     def lead(self, rules: ControllerRules | None = None, step: Hook | None = None, **options: Any) -> Reconciler:
         """A new leader, which knows nothing but what it reads; `step` is called before each step that it makes."""
-        self.source = FolderSource(self.folder, lambda: self.now, rules.own_resources if rules else None)
-        self.source.refresh()
+        self.source = FolderSource(self.folder, self.leaders_time, rules.own_resources if rules else None)
+        self.refresh()
         self.keeper = Reconciler(
             self.client,
             self.source,
             rules or ControllerRules(),
             take_epoch(self.client, highest_epoch(self.client) + 1),
-            **options,
+            **{"clocks": Clocks(lambda: 0, lambda: self.now), **options},
         )
         if step is not None:
             self.keeper.reconcile = stepping(step)(self.keeper.reconcile)  # type: ignore[method-assign]
@@ -64,12 +69,35 @@ class LedgerHarness:
         """Lets time pass, shows the folder to the leader, and lets it do one round."""
         self.pass_time(seconds)
         keeper = self.keeper or self.lead()
-        keeper.reconcile(self.now, **options)
+        keeper.reconcile(self.leaders_time(), **options)
+
+    def leaders_time(self) -> int:
+        """Returns the time on the leader's clock."""
+        return self.now + self.ahead
 
     def pass_time(self, seconds: float) -> None:
         """Moves the clock, and the leader's view with it."""
         self.now += int(seconds * SECOND)
+        self.refresh()
+
+    def silence(self, node: str, renewed: int | None) -> None:
+        """The node controller finds that a kubelet last renewed its Lease at an instant; None: the node is back."""
+        (self.folder / "nodes").mkdir(exist_ok=True)
+        status, since = ("True", self.now) if renewed is None else ("Unknown", self.now)
+        condition = {"type": "Ready", "status": status, "lastTransitionTime": format_instant(since)}
+        item = {"metadata": {"name": node, "uid": f"node-{node}"}, "status": {"conditions": [condition]}}
+        write_json(self.folder / "nodes" / f"{node}.json", item)
+        self.renewed[node] = format_exact(self.now if renewed is None else renewed)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Shows the leader the folder, and the Leases of nodes, which a folder does not have."""
         self.source.refresh()
+        leases = [
+            {"metadata": {"name": node, "uid": f"lease-{node}"}, "spec": {"renewTime": renewed}}
+            for node, renewed in self.renewed.items()
+        ]
+        self.source.mirrors.node_leases.replaced(leases)
 
     def budget(self, name: str, namespaces: list[str], gpu_hours: Any = 100, **spec: Any) -> None:
         """Writes a budget; of the month where nothing else is said."""
@@ -114,11 +142,13 @@ class LedgerHarness:
         }
         (self.folder / "corrections" / f"{name}.json").write_text(json.dumps(item))
 
-    def pod(self, uid: str, namespace: str, *, core: int = 100, model: str = "A100", **changes: Any) -> dict[str, Any]:
+    def pod(
+        self, uid: str, namespace: str, *, core: int = 100, model: str = "A100", node: str = "n1", **changes: Any
+    ) -> dict[str, Any]:
         """A bound, running pod on one GPU since now."""
         stamp = format_instant(self.now)
         device = {"uuid": f"GPU-{uid}", "model": model, "totalMiB": 81920, "core": core, "memoryMiB": 1}
-        allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": [device]}]}
+        allocation = {"v": 1, "node": node, "containers": [{"name": "main", "devices": [device]}]}
         limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": str(core), "fairgpu.io/gpu-memory": "1"}
         item = {
             "metadata": {
@@ -128,7 +158,7 @@ class LedgerHarness:
                 "creationTimestamp": stamp,
                 "annotations": {"fairgpu.io/allocation": json.dumps(allocation)},
             },
-            "spec": {"nodeName": "n1", "containers": [{"name": "main", "resources": {"limits": limits}}]},
+            "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"limits": limits}}]},
             "status": {
                 "phase": "Running",
                 "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
@@ -170,7 +200,7 @@ class LedgerHarness:
         (self.folder / "pods" / f"{uid}.json").unlink()
 
     def spent(self, account: str, period: int = MONTH) -> int:
-        """What the store says, after holding its total to its entries and amounts, and to what is told of use."""
+        """Returns the stored spending, after checking its total against its entries, its amounts and its use."""
         standing = reading.period_totals(self.client, account, period)
         assert standing is not None
         entries = reading.ledger_page(self.client, account, "", 100_000)
@@ -179,19 +209,19 @@ class LedgerHarness:
         unposted = sum(found.amount - found.posted for found in stored.values())
         assert posted + unposted == standing.total
         (found,) = load_accounts(self.client, [account], latest_periods=10_000)
-        # Behind a clock that was ahead, use is told once it is posted.
+        # Behind a clock that was ahead, use belongs to hours only once it is posted.
         if found.periods[-1].start <= self.now:
-            assert self.put_down(account) == sum(each.total for each in found.totals.values())
+            assert self.entered(account) == sum(each.total for each in found.totals.values())
         return standing.total
 
-    def put_down(self, account: str) -> int:
-        """What of an account's spending is put down to hours, or to sessions that run."""
+    def entered(self, account: str) -> int:
+        """Returns the part of an account's spending that belongs to hours, or to sessions that run."""
         (usage,) = accounts_usage(self.client, [account], reading.assignments(self.client))
         return sum(row.figures.billed for row in usage.rows())
 
 
 def report(harness: LedgerHarness, uid: str, seq: int, busy_seconds: float, boot: str = "b") -> None:
-    """What the sidecar of a running pod reports of its one device."""
+    """Submits what the sidecar of a running pod measures of its one device; the store must take it."""
     busy, span = int(busy_seconds * SECOND), 100 * SECOND
     counters = (Counter(f"GPU-{uid}", busy, span, 0),)
     (outcome,) = ReportIntake(harness.client).take([Submission(uid, boot, seq, harness.now, counters)])
@@ -199,12 +229,12 @@ def report(harness: LedgerHarness, uid: str, seq: int, busy_seconds: float, boot
 
 
 def published(harness: LedgerHarness, account: str) -> Summary:
-    """What readers are told of an account."""
+    """Returns an account's published figures."""
     return decode_summary(reading.summaries(harness.client, [account])[account])
 
 
 def state_answer(harness: LedgerHarness, namespace: str) -> dict[str, str]:
-    """What those who wait for states are told of a namespace."""
+    """Returns a namespace's published state."""
     text = harness.client.hget(keys.STATES_VALUES, namespace)
     assert isinstance(text, bytes)
     found: dict[str, str] = json.loads(text)

@@ -52,7 +52,7 @@ def stored(text: str) -> bytes:
 
 
 def usage(client: redis.Redis) -> dict[str, list[Any]]:
-    """What is told of each account's use, as the old store's code told it."""
+    """Returns each account's use in the form in which the old store's code returned it."""
     found = accounts_usage(client, reading.account_names(client), reading.assignments(client))
     return {
         each.account: sorted([row.hour, row.hours, list(row.dimensions[:5]), list(row.figures)] for row in each.rows())
@@ -73,6 +73,6 @@ def check_converted(harness: LedgerHarness) -> None:
 
 
 def differences(harness: LedgerHarness) -> tuple[Difference, ...]:
-    """What the auditor finds wrong in the store."""
+    """Returns the differences that the auditor finds in the store."""
     around = AuditEnvironment(harness.client, lambda: None, lambda: harness.now, lambda _: False)
     return audit(around, AuditRequest(patience_seconds=0)).differences

@@ -22,7 +22,7 @@ def work_off(writer: PodWriter) -> int:
 
 
 class PodJobs:
-    """What a leader of these books decides, and what its pod writer does; each call says how many writes succeeded."""
+    """A leader's decisions about pods, and its pod writer; each call returns the number of writes that succeeded."""
 
     def __init__(
         self,

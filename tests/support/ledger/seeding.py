@@ -60,7 +60,8 @@ def seed_budget(
         for pod in pods
     ]
     if items:
-        settlement.settle(client, settlement.Revision(EPOCH, 1), now, [settlement.SettlementBatch(name, START, items)])
+        batch = settlement.SettlementBatch(name, START, items)
+        settlement.write_settlements(client, settlement.Revision(EPOCH, 1), now, [batch])
         shared.index_sessions(client, [(pod.uid, name) for pod in pods], [])
     shared.write_assignments(client, dict.fromkeys(namespaces, ((0, name),)))
     state = BudgetState.UNLIMITED if available is None else BudgetState.OPEN if spent < available else BudgetState.OVER
@@ -76,7 +77,8 @@ def post_entries(client: redis.Redis, account: str, uid: str, amounts: Iterable[
             uid, amount, settlement.LedgerAction.POST, settlement.Kind.HOURLY, "team-a", "train-0", "", ""
         )
         revision = settlement.Revision(EPOCH, counter)
-        settlement.settle(client, revision, time.time_ns(), [settlement.SettlementBatch(account, START, [item])])
+        batch = settlement.SettlementBatch(account, START, [item])
+        settlement.write_settlements(client, revision, time.time_ns(), [batch])
 
 
 def publish(client: redis.Redis, states: Iterable[NamespaceState], new_id: str = "e1") -> shared.StatesVersion:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from timekeeper.controller.reconcile import apply_orders, periods, reconciler, recovery, settlement
+from timekeeper.controller.reconcile import apply_orders, open_and_close_periods, reconciler, recovery, settle_accounts
 from timekeeper.ledger import conversion, shared
 
 Hook = Callable[[str], object]
@@ -20,11 +20,11 @@ POINTS = {
     "convert": (conversion, "_convert"),
     "restore": (recovery, "restore"),
     "assign": (shared, "write_budgets"),
-    "open": (periods, "open_periods"),
+    "open": (open_and_close_periods, "open_periods"),
     "grant": (apply_orders, "apply_grants"),
     "correct": (apply_orders, "apply_corrections"),
-    "close": (periods, "close_balances"),
-    "index": (settlement, "_write_index"),
+    "close": (open_and_close_periods, "close_balances"),
+    "index": (settle_accounts, "_write_index"),
     "prices": (shared, "write_prices"),
     "publish": (reconciler, "publish"),
     "watched": (shared, "write_watched"),
@@ -61,7 +61,7 @@ def _with_step(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _with_sending(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def act(*arguments: Any) -> Any:
-        _reach("settle" if arguments[-1] is settlement.KEEPING else "remove")
+        _reach("settle" if arguments[-1] is settle_accounts.KEEPING else "remove")
         return function(*arguments)
 
     return act
@@ -69,4 +69,4 @@ def _with_sending(function: Callable[..., Any]) -> Callable[..., Any]:
 
 for _name, (_module, _attribute) in POINTS.items():
     setattr(_module, _attribute, _with_step(_name, getattr(_module, _attribute)))
-settlement._send_batches = _with_sending(settlement._send_batches)
+settle_accounts._send_batches = _with_sending(settle_accounts._send_batches)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import structlog
@@ -17,9 +18,9 @@ from flask import Flask, request
 from prometheus_client import Counter
 
 from fairgpu.logs import configure_logs
-from fairgpu.serving.application import Application
+from fairgpu.serving.application import Application, Route
 from fairgpu.serving.lifecycle import Lifecycle
-from fairgpu.serving.messages import Request, Response
+from fairgpu.serving.messages import Handler, Request, Response, Stream
 from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.server import serve
 from fairgpu.serving.tls import read_chain_files
@@ -31,6 +32,7 @@ MAX_HANDSHAKES = 60
 MAX_HANDSHAKES_OF_ADDRESS = 40
 LARGE_BYTES = 16 << 20
 WAITING = "a client waits"
+STREAM_ENDED = "a stream has ended"
 
 
 def build(lifecycle: Lifecycle) -> Application:
@@ -60,8 +62,38 @@ def build(lifecycle: Lifecycle) -> Application:
         return Response(200, b'"released"')
 
     immediate = {("POST", "/at-once/echo"): echo_at_once, ("POST", "/at-once/fail"): fail_at_once}
-    hot = {("POST", "/echo"): echo, ("GET", "/fail"): fail, ("GET", "/poll"): until_drain, ("GET", "/large"): large}
+    hot: dict[Route, Handler] = {
+        ("POST", "/echo"): echo,
+        ("GET", "/fail"): fail,
+        ("GET", "/poll"): until_drain,
+        ("GET", "/large"): large,
+        **build_streams(released),
+    }
     return Application(lifecycle, hot, build_flask(), immediate=immediate)
+
+
+def build_streams(released: asyncio.Event) -> dict[Route, Handler]:
+    """A stream that goes on until it is released, and one that fails."""
+
+    async def parts() -> AsyncGenerator[bytes]:
+        try:
+            yield b"first\n"
+            await released.wait()
+            yield b"last\n"
+        finally:
+            structlog.get_logger().info(STREAM_ENDED)
+
+    async def broken() -> AsyncGenerator[bytes]:
+        yield b"first\n"
+        raise ValueError("secret detail")
+
+    async def stream(_received: Request) -> Stream:
+        return Stream(parts(), b"text/plain")
+
+    async def broken_stream(_received: Request) -> Stream:
+        return Stream(broken())
+
+    return {("GET", "/stream"): stream, ("GET", "/broken-stream"): broken_stream}
 
 
 def build_flask() -> Flask:

@@ -21,7 +21,7 @@ class Taken:
 
 @dataclass
 class Receiver:
-    """What came in; `answers` are taken one after the other, then 200."""
+    """A receiver of messages; `answers` are taken one after the other, then 200."""
 
     url: str
     taken: list[Taken] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What `fairgpu usage` prints, and that the sums that its document shows are those of the lines above them."""
+"""The output of `fairgpu usage`; the sums in its document are those of the lines above them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the images take is what was tested, and no image runs as root."""
+"""The images take the tested versions, and no image runs as root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the overlay for the mode look grants and sets, as its files stand."""
+"""The rights and settings of the overlay for the mode look, by its files."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ def test_its_example_is_a_budget() -> None:
     assert parse_budget({"metadata": {"name": "vision"}, "spec": spec}).namespaces
 
 
+READ = ("pods", "nodes", "namespaces", "resourceclaims", "resourceslices")
+
+
 def test_outside_of_its_namespace_the_timekeeper_may_only_read_and_ask_who_calls() -> None:
     ((replacement),) = patch_of("ClusterRole")
     rules = replacement["value"]
 
     assert isinstance(rules, list)
     assert {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]} == {
-        *((resource, verb) for resource in ("pods", "nodes", "namespaces") for verb in ("get", "list", "watch")),
+        *((resource, verb) for resource in READ for verb in ("get", "list", "watch")),
         ("tokenreviews", "create"),
         ("subjectaccessreviews", "create"),
     }

@@ -1,4 +1,4 @@
-"""What holds for the manifests as they stand in deploy/, without a server."""
+"""The manifests of deploy/ keep their rules, without a server."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import yaml
 from fairgpu import names, pod_faults
 from fairgpu.container_parser import MAX_CONTAINERS
 from fairgpu.dialects.registry import DIALECTS, FOREIGN
+from fairgpu.existing import Existing
 from timekeeper.certificates import AUTHORITY, CERTIFICATE_KEY, STORE_LEAF
 from timekeeper.settings import RedisSettings, TimekeeperSettings
 from webhook.settings import Certificates, Sidecar
@@ -175,6 +176,7 @@ def test_a_webhook_that_is_down_stops_gpu_pods_and_no_rollout() -> None:
     policies = {name: webhook["failurePolicy"] for name, webhook in webhooks().items()}
     assert policies == {
         "mutate.fairgpu.io": "Fail",
+        "account.fairgpu.io": "Fail",
         "mutate-update.fairgpu.io": "Fail",
         "validate.fairgpu.io": "Fail",
         "validate-update.fairgpu.io": "Fail",
@@ -193,16 +195,19 @@ def test_webhooks_have_no_side_effects_and_little_time() -> None:
 
 
 def test_namespaces_are_left_out_by_the_one_label_that_nobody_can_write() -> None:
+    """All else that is read of a namespace is its mode, which fairgpu-namespace guards."""
+    system = ["kube-system", "kube-public", "kube-node-lease", names.SYSTEM_NAMESPACE]
     of_orders = "orders.fairgpu.io"  # which belong to no namespace
-    selectors = [webhook["namespaceSelector"] for name, webhook in webhooks().items() if name != of_orders]
+    bindings = of_kind("ValidatingAdmissionPolicyBinding")
+    selectors = {name: webhook["namespaceSelector"] for name, webhook in webhooks().items() if name != of_orders}
     for name in ("fairgpu-binding", "fairgpu-deletion", "fairgpu-forced-eviction", "fairgpu-metadata", "fairgpu-spec"):
-        binding = of_kind("ValidatingAdmissionPolicyBinding")[name]
-        selectors.append(binding["spec"]["matchResources"]["namespaceSelector"])
-    for selector in selectors:
-        (expression,) = selector["matchExpressions"]
-        assert expression["key"] == "kubernetes.io/metadata.name"
-        assert expression["operator"] == "NotIn"
-        assert set(expression["values"]) == {"kube-system", "kube-public", "kube-node-lease", names.SYSTEM_NAMESPACE}
+        selectors[name] = bindings[name]["spec"]["matchResources"]["namespaceSelector"]
+    for name, selector in selectors.items():
+        by_name, *others = selector["matchExpressions"]
+        of_new_pods = name.endswith("fairgpu.io") or name == "fairgpu-spec"
+        assert (by_name["key"], by_name["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
+        assert by_name["values"] == [*system, *(Existing().left_alone if of_new_pods else ())]
+        assert {expression["key"] for expression in others} <= {names.NAMESPACE_MODE}
 
 
 def test_every_policy_denies_and_fails_closed() -> None:
@@ -304,9 +309,11 @@ def test_one_process_without_a_port_keeps_the_certificates() -> None:
 
 
 def test_only_the_keeper_of_certificates_may_touch_them() -> None:
+    """All that another may do is read the configurations, in which there is no key."""
     settings = Certificates()
     for role in [*of_kind("ClusterRole").values(), *of_kind("Role").values()]:
-        named = {name for rule in role["rules"] for name in rule.get("resourceNames", [])}
+        rules = [rule for rule in role["rules"] if rule["verbs"] != ["get"] or "secrets" in rule["resources"]]
+        named = {name for rule in rules for name in rule.get("resourceNames", [])}
         touched = named & {settings.authority_secret, settings.secret, names.WEBHOOK_CONFIGURATION}
         assert not touched or role["metadata"]["name"] == names.CERTIFICATES_ACCOUNT
 

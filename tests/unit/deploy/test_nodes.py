@@ -1,4 +1,4 @@
-"""What holds for the manifests of the node agent, without a server."""
+"""The manifests of the node agent keep their rules, without a server."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def test_the_agent_finds_the_hosts_folders_where_its_settings_say_and_where_the_
         settings.kubelet.pod_resources,
         settings.kubelet.pods,
         settings.bundles,
+        settings.runtime_socket,
         *settings.vendor_cdi_folders,
     ]
     for path in wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,35 @@ def test_kube_scheduler_asks_the_extender_where_it_listens() -> None:
 def test_kube_scheduler_waits_for_a_bind_as_long_as_its_gang_and_the_api_server_may_take() -> None:
     longest = Settings().scheduler.extender.gang_seconds + GIVE_UP_SECONDS
     assert float(EXTENDER["httpTimeout"].removesuffix("s")) > longest
+
+
+def test_the_extenders_weight_is_above_that_of_all_plugins_together() -> None:
+    """kube-scheduler multiplies scores by weights and adds them; those of an extender it brings to 0 to 100 first.
+
+    Its plugins' weights: https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins
+    """
+    (profile,) = CONFIGURATION["profiles"]
+    assert set(profile) == {"schedulerName"}, "plugins with the weights of kube-scheduler"
+    plugins = {
+        "TaintToleration": 3,
+        "NodeAffinity": 2,
+        "PodTopologySpread": 2,
+        "InterPodAffinity": 2,
+        "NodeResourcesFit": 1,
+        "NodeResourcesBalancedAllocation": 1,
+        "ImageLocality": 1,
+    }
+    assert EXTENDER["weight"] > sum(plugins.values())
+    preemption = documents("../preemption/configuration.yaml")[0]
+    assert [one["weight"] for one in preemption["extenders"]] == [EXTENDER["weight"]]
+
+
+@pytest.mark.parametrize("path", ["scheduler/configuration.yaml", "../preemption/configuration.yaml"])
+def test_comments_name_settings_that_exist(path: str) -> None:
+    known = {".".join(path) for path in fields(Settings)}
+    named = set(re.findall(r"\bscheduler\.[a-z_.]+[a-z]", (BASE / path).read_text()))
+    assert named
+    assert named <= known
 
 
 def test_both_elect_by_one_lease_which_their_account_may_renew() -> None:

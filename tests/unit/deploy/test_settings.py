@@ -1,4 +1,4 @@
-"""What the manifests tell the services is what the services understand."""
+"""The services understand the settings that the manifests give them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """What is typed in a page's console blocks: each command of a line in words, without what it is piped into."""
+    """Returns the commands of a page's console blocks: each in words, without the commands that it is piped into."""
     for block in blocks(page, "console"):
         for line in re.sub(r"\\\n\s*", " ", block).splitlines():
             if line.startswith("$ "):

@@ -24,8 +24,8 @@ def defined(file: Path) -> set[str]:
     return {file.stem} | {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)}
 
 
-def test_the_page_has_four_journeys() -> None:
-    assert len(re.findall(r"^## ", PAGE.read_text(), re.MULTILINE)) == 4
+def test_the_page_has_five_journeys_and_says_who_leads() -> None:
+    assert len(re.findall(r"^## ", PAGE.read_text(), re.MULTILINE)) == 5 + 1
     assert len(LINKS) > 20
 
 

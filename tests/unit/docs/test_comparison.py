@@ -1,4 +1,4 @@
-"""What the page that compares FairGPU with others says of what it takes, and that each of its sources is one."""
+"""The page that compares FairGPU with others names the manifests' own requests, and each of its sources is one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 def requested(resource: str) -> Decimal:
-    """What all replicas of the manifests request."""
+    """Returns the sum of the requests of all replicas of the manifests."""
     files: list[Path] = sorted((ROOT / "deploy" / "base").rglob("*.yaml"))
     found = [item for file in files for item in yaml.safe_load_all(file.read_text()) if item]
     workloads = [item["spec"] for item in found if item.get("kind") in {"Deployment", "StatefulSet"}]

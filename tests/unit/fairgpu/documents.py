@@ -72,7 +72,7 @@ def reasons(reading: PodReading) -> str:
 
 
 def outcome(reading: PodReading) -> str:
-    """What comes of a pod of one container, in the words of the second cell."""
+    """Returns the outcome of a pod of one container, in the words of the second cell."""
     if reading.faults:
         return "refused; write " + "; and ".join(fault.instead for fault in reading.faults)
     if not reading.has_gpu_keys:

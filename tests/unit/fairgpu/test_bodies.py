@@ -20,7 +20,7 @@ Part = tuple[bytes, bool]
 
 
 def answers(parts: list[Part], headers: list[tuple[bytes, bytes]]) -> tuple[list[Any], list[Part]]:
-    """What is sent to a client that sends these parts and then waits, and the parts that were left."""
+    """Returns the messages to a client that sends these parts and then waits, and the unread parts."""
     left = list(parts)
     sent: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""What a pod demands as a whole."""
+"""The demand of a whole pod."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUESTS = st.none() | st.builds(GPURequest, *FIGURES)
 
 
 def moments(containers: list[int], steps: list[tuple[int, bool]]) -> Iterator[int]:
-    """What is held at each moment of the pod's life, played step by step."""
+    """Returns the held amount at each moment of the pod's life, played step by step."""
     running: list[int] = []
     for amount, keeps_running in steps:
         yield sum(running) + amount

@@ -1,4 +1,4 @@
-"""What holds for every dialect."""
+"""Every dialect keeps these rules."""
 
 from __future__ import annotations
 

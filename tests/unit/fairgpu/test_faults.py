@@ -1,4 +1,4 @@
-"""How a fault is said."""
+"""The text of a fault."""
 
 from __future__ import annotations
 

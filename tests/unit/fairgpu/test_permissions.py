@@ -1,4 +1,4 @@
-"""What a namespace must be allowed."""
+"""The permissions that a namespace needs."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.bundles import PROOF, Bundles, is_applied, running
 from nodeagent.containers.records import GivenDevice, Record
+from nodeagent.runtime.devices import PROOF, Bundles, is_applied, running
 from nodeagent.turns import Policy
 
 

@@ -1,4 +1,4 @@
-"""What a node says of FairGPU's resources, so that no kubelet fails a pod that runs."""
+"""The capacity of FairGPU's resources that a node states, so that no kubelet fails a running pod."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairgpu.inventory import Device, Health
-from nodeagent.capacity import capacity, changes
+from nodeagent.node_patches import capacity, changes
 
 CORE, MEMORY, PERCENTAGE = "fairgpu.io/gpu-core", "fairgpu.io/gpu-memory", "fairgpu.io/gpu-memory-percentage"
 TWO = [Device(f"GPU-{number}", "A100", 1000, None, f"0:{number}") for number in range(2)]

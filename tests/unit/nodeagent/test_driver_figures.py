@@ -1,4 +1,4 @@
-"""What the driver holds for each container, from what it says of processes."""
+"""The driver's figures of each container, from its list of processes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,3 +107,28 @@ def test_utilisation_is_smoothed_before_it_is_believed() -> None:
     figure = figures(made, Placed({1: 0}, 0), {0: 0}, {0: 30.0}, {0: Figure(busy_percent=20.0)})[0]
     assert figure.busy_percent == 28.0
     assert figure.trim_permille == 1000
+
+
+def test_a_figure_says_since_when_the_driver_names_no_dead_process_of_the_container() -> None:
+    made = sample((1, 100), (2, 50), (3, 20), at_ns=70)
+    where = placed(made, {1: 0, 2: 1, 3: 1}, {1, 2, 3})
+    charged = {0: 100 * MIB, 1: 70 * MIB, 2: 5 * MIB}
+    found = figures(made, where, charged, {}, {1: Figure(dead_gone_ns=4)}, living={1, 2})
+    assert {slot: found[slot].dead_gone_ns for slot in charged} == {0: 70, 1: 4, 2: 70}, "3 is dead by its ledger"
+
+
+def test_a_process_of_no_known_container_may_be_dead_in_any() -> None:
+    made = sample((1, 100), (9, 50), at_ns=70)
+    where = placed(made, {1: 0}, {1})
+    assert figures(made, where, {0: 100 * MIB}, {}, {}, living={1})[0].dead_gone_ns == 0
+
+
+def test_samples_that_were_asked_for_trim_no_faster_than_the_others() -> None:
+    held, found = Placed({1: 0}, 0), {0: Figure(busy_percent=99.0)}
+    for at_ms in (1000, 1250, 1300, 1500, 2000):
+        made = DriverSample(at_ms * 1_000_000, 0, {1: 0}, {1: 99.0})
+        found = figures(made, held, {0: 0}, {0: 30.0}, found)
+    assert found[0].trim_permille == 1000 - 5 * 3, "by those of 1000, 1500 and 2000 ms"
+    before = Figure(busy_percent=20.0, sampled_ns=1_000_000_000)
+    made = DriverSample(1_250_000_000, 0, {1: 0}, {1: 100.0})
+    assert figures(made, held, {0: 0}, {0: 30.0}, {0: before})[0].busy_percent == 22.0

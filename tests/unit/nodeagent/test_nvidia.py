@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,14 @@ from typing import Any
 import pytest
 
 from fairgpu.inventory import Health, Link
-from nodeagent.vendors.nvidia import Nvidia
+from nodeagent.faults import Faults
+from nodeagent.vendors.nvidia import REGISTER_SECONDS, Nvidia
 
 MIB = 1 << 20
+
+
+OF_ONE_GPU = "nvmlDevice"
+"""The beginning of the names of calls that are about one GPU or two."""
 
 
 class NVMLError(Exception):
@@ -33,6 +39,12 @@ class Driver:
         self.ecc = 0
         self.remap_failed = False
         self.xids: list[int] = []
+        self.followed: set[int] = set()
+        """The GPUs of which events are reported."""
+        self.event_sets = 0
+        self.wait_fails = False
+        self.last_call = ""
+        """The call at which the second GPU is lost."""
 
     def handle(self, index: int) -> int:
         if index in self.lost:
@@ -40,11 +52,35 @@ class Driver:
         return index
 
     def wait(self, _events: object, _milliseconds: int) -> SimpleNamespace:
-        if not self.xids:
+        if self.wait_fails:
+            raise NVMLError("GPU is lost")
+        if not self.xids or 1 not in self.followed:
             raise TimedOutError
         return SimpleNamespace(device=1, eventType=8, eventData=self.xids.pop(0))
 
+    def make_event_set(self) -> object:
+        self.event_sets += 1
+        return object()
+
+    def free_event_set(self, _events: object) -> None:
+        self.event_sets -= 1
+        self.followed.clear()
+
+    def losing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            if name == self.last_call and 1 in arguments:
+                raise NVMLError("GPU is lost")
+            return call(*arguments, **named)
+
+        return called
+
     def library(self) -> SimpleNamespace:
+        calls = vars(self.calls())
+        return SimpleNamespace(
+            **{name: self.losing(name, call) if name.startswith(OF_ONE_GPU) else call for name, call in calls.items()}
+        )
+
+    def calls(self) -> SimpleNamespace:
         memory = SimpleNamespace(total=1000 * MIB, reserved=10 * MIB)
         return SimpleNamespace(
             NVMLError=NVMLError,
@@ -72,8 +108,9 @@ class Driver:
             nvmlDeviceGetTopologyCommonAncestor=lambda _one, _two: 50,
             nvmlDeviceGetRemappedRows=lambda handle: [0, 0, 0, int(self.remap_failed and handle == 1)],
             nvmlDeviceGetTotalEccErrors=lambda handle, _kind, _counter: self.ecc if handle == 1 else 0,
-            nvmlEventSetCreate=object,
-            nvmlDeviceRegisterEvents=lambda *_: None,
+            nvmlEventSetCreate=self.make_event_set,
+            nvmlEventSetFree=self.free_event_set,
+            nvmlDeviceRegisterEvents=lambda handle, *_: self.followed.add(handle),
             nvmlEventSetWait_v2=self.wait,
         )
 
@@ -109,7 +146,12 @@ def gpus(driver: Driver, clock: Clock, tmp_path: Path) -> Nvidia:
     for number, node in enumerate("01"):
         (tmp_path / f"0000:0{number}:00.0").mkdir()
         (tmp_path / f"0000:0{number}:00.0" / "numa_node").write_text(node)
-    return Nvidia([tmp_path], recover_seconds=60, pci_devices=tmp_path, clock=clock)
+    return agents_gpus(tmp_path, clock)
+
+
+def agents_gpus(folder: Path, clock: Clock) -> Nvidia:
+    """The GPUs as an agent that has just started sees them."""
+    return Nvidia(Faults(folder / "run" / "faults.json"), [folder], 60, folder, clock)
 
 
 def health(gpus: Nvidia) -> dict[str, str]:
@@ -142,9 +184,26 @@ def test_a_gpu_that_is_lost_is_fenced_and_the_others_stay(gpus: Nvidia, driver: 
     assert health(gpus) == {}
 
 
+ESSENTIAL = ("HandleByIndex", "MemoryInfo", "PciInfo", "MinorNumber", "UUID", "Name")
+CALLS = sorted(name for name in vars(Driver().calls()) if name.startswith("nvmlDeviceGet"))
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "nvmlDeviceGetCount"])
+def test_a_gpu_that_is_lost_between_two_calls_takes_no_other_with_it(gpus: Nvidia, driver: Driver, name: str) -> None:
+    before = gpus.offer()
+    driver.last_call = name
+    offer = gpus.offer()
+    assert [device.uuid for device in offer.inventory.devices] == ["GPU-0", "GPU-1"]
+    assert offer.devices["GPU-0"] == before.devices["GPU-0"]
+    is_essential = name.removeprefix("nvmlDeviceGet") in ESSENTIAL
+    assert offer.devices["GPU-1"].health is (Health.FENCED if is_essential else Health.OK)
+
+
 def test_a_gpu_that_was_lost_before_the_agent_came_is_not_offered(gpus: Nvidia, driver: Driver) -> None:
     driver.lost = {0}
-    assert [device.uuid for device in gpus.offer().inventory.devices] == ["GPU-1"]
+    offer = gpus.offer()
+    assert [device.uuid for device in offer.inventory.devices] == ["GPU-1"]
+    assert offer.withheld == {"number 0": "it does not answer: GPU is lost"}
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
@@ -161,11 +220,116 @@ def test_any_other_xid_fences_its_gpu_at_once(gpus: Nvidia, driver: Driver) -> N
     assert changes == [{}, {"GPU-1": "Xid 79"}]
 
 
+def test_a_gpu_that_is_lost_hides_no_fault_of_the_others(gpus: Nvidia, driver: Driver) -> None:
+    driver.lost = {0}
+    driver.xids = [79]
+    gpus.watch(lambda: bool(driver.xids), lambda: None)
+    assert health(gpus) == {"GPU-1": "Xid 79"}
+
+
+def test_a_gpu_that_comes_back_is_followed_again(gpus: Nvidia, driver: Driver, clock: Clock) -> None:
+    driver.lost = {1}
+    driver.xids = [79]
+
+    def goes_on() -> bool:
+        if driver.followed == {0}:
+            driver.lost = set()
+            clock.now += REGISTER_SECONDS
+        return bool(driver.xids)
+
+    gpus.watch(goes_on, lambda: None)
+    assert list(health(gpus)) == ["GPU-1"]
+
+
+def test_a_driver_that_reports_no_faults_of_any_gpu_says_so(gpus: Nvidia, driver: Driver) -> None:
+    driver.lost = {0, 1}
+    with pytest.raises(OSError, match="NVML: GPU is lost"):
+        gpus.watch(lambda: True, lambda: None)
+
+
+def test_nothing_of_a_watch_stays_in_the_driver(gpus: Nvidia, driver: Driver) -> None:
+    gpus.watch(iter([True, False]).__next__, lambda: None)
+    driver.wait_fails = True
+    with pytest.raises(OSError, match="NVML: GPU is lost"):
+        gpus.watch(lambda: True, lambda: None)
+    assert driver.event_sets == 0
+
+
 def test_double_bit_errors_from_before_the_agent_fence_nothing_and_new_ones_do(gpus: Nvidia, driver: Driver) -> None:
     driver.ecc = 3
     assert health(gpus) == {}
     driver.ecc = 4
     assert health(gpus) == {"GPU-1": "a double-bit ECC error"}
+
+
+def test_a_fault_outlives_the_agent_until_the_gpu_has_recovered(
+    gpus: Nvidia, driver: Driver, clock: Clock, tmp_path: Path
+) -> None:
+    driver.xids = [79]
+    gpus.watch(lambda: bool(driver.xids), lambda: None)
+    clock.now += 59
+    again = agents_gpus(tmp_path, clock)
+    assert health(again) == {"GPU-1": "Xid 79"}
+    clock.now += 1
+    assert health(again) == {}
+
+
+def test_a_double_bit_error_while_no_agent_ran_fences_its_gpu(
+    gpus: Nvidia, driver: Driver, clock: Clock, tmp_path: Path
+) -> None:
+    assert health(gpus) == {}
+    driver.ecc = 1
+    assert health(agents_gpus(tmp_path, clock)) == {"GPU-1": "a double-bit ECC error"}
+
+
+def test_an_admin_who_removes_the_file_of_faults_has_the_gpus_offered_again(
+    gpus: Nvidia, driver: Driver, tmp_path: Path
+) -> None:
+    driver.xids = [79]
+    gpus.watch(lambda: bool(driver.xids), lambda: None)
+    assert list(health(gpus)) == ["GPU-1"]
+    (tmp_path / "run" / "faults.json").unlink()
+    assert health(gpus) == {}
+    driver.lost = {1}
+    assert list(health(gpus)) == ["GPU-1"], "one that still fails is fenced again"
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"faults": 1}', '{"faults": {"GPU-1": {}}, "doubleBitErrors": {}}'])
+def test_a_file_of_faults_that_is_damaged_counts_as_none(
+    gpus: Nvidia, driver: Driver, tmp_path: Path, content: str
+) -> None:
+    driver.xids = [79]
+    gpus.watch(lambda: bool(driver.xids), lambda: None)
+    assert list(health(gpus)) == ["GPU-1"]
+    (tmp_path / "run" / "faults.json").write_text(content)
+    assert health(gpus) == {}
+
+
+def test_a_gpu_stays_fenced_while_the_host_cannot_read_the_file_of_faults(
+    gpus: Nvidia, driver: Driver, tmp_path: Path
+) -> None:
+    driver.xids = [79]
+    gpus.watch(lambda: bool(driver.xids), lambda: None)
+    file = tmp_path / "run" / "faults.json"
+    kept = file.read_bytes()
+    file.unlink()
+    file.mkdir()
+    assert list(health(gpus)) == ["GPU-1"]
+    file.rmdir()
+    file.write_bytes(kept)
+    assert list(health(gpus)) == ["GPU-1"]
+
+
+def test_a_fault_that_the_host_has_no_room_for_is_kept_and_written_later(
+    gpus: Nvidia, driver: Driver, tmp_path: Path
+) -> None:
+    (tmp_path / "run").write_text("in place of the folder")
+    driver.xids = [79]
+    gpus.watch(lambda: bool(driver.xids), lambda: None)
+    assert list(health(gpus)) == ["GPU-1"]
+    (tmp_path / "run").unlink()
+    assert list(health(gpus)) == ["GPU-1"]
+    assert "Xid 79" in (tmp_path / "run" / "faults.json").read_text()
 
 
 def test_a_gpu_that_could_not_remap_a_row_stays_fenced(gpus: Nvidia, driver: Driver, clock: Clock) -> None:

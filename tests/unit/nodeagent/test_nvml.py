@@ -2,7 +2,7 @@
 
 import pytest
 
-from nodeagent.nvml import unregistered
+from nodeagent.nvml import living_pids, unregistered
 from nodeagent.processes import own_pid_of
 
 
@@ -28,3 +28,9 @@ def test_processes_of_a_container_that_its_ledger_does_not_list_are_unregistered
     own = {100: 1, 101: 2, 102: 1, 103: 9, 105: 5}
     registered = {0: frozenset({1}), 1: frozenset({1})}
     assert unregistered(slots, own, registered) == {101}, "103 is in no container, 104 has ended, 2 has no ledger"
+
+
+def test_processes_are_living_that_their_own_containers_ledger_lists_as_living() -> None:
+    slots = {100: 0, 101: 0, 102: 1, 103: None, 104: 0}
+    own = {100: 1, 101: 2, 102: 1, 103: 1}
+    assert living_pids(slots, own, {0: frozenset({1, 5})}) == {100}, "1 has no ledger, 104 has ended"

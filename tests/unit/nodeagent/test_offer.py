@@ -1,4 +1,4 @@
-"""What of NVIDIA's GPUs a node offers, and what it says of the others."""
+"""The NVIDIA GPUs that a node offers, and its statement about the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fairgpu.inventory import Inventory, Link, decode
-from nodeagent.node_object import foreign_resources, metadata_patch, read_node, status_patch, taint_patch
+from nodeagent.node_object import read_node
+from nodeagent.node_patches import metadata_patch, status_patch, taint_patch
 from nodeagent.vendors.nvidia import Found, offered, tier
 
 ONE, TWO = (Found(index, index, f"GPU-{index}", "NVIDIA A100", 81038, f"00000000:0{index}:00.0", 0) for index in (0, 1))
@@ -53,20 +54,6 @@ def test_a_gpu_that_cannot_be_shared_is_left_out_and_says_why(found: Found, know
 )
 def test_levels_of_topology_are_links(level: int, link: Link) -> None:
     assert tier(level) is link
-
-
-@pytest.mark.parametrize(
-    ("capacity", "foreign"),
-    [
-        ({}, []),
-        ({"nvidia.com/gpu": "0", "cpu": "8", "fairgpu.io/gpu": "64"}, []),
-        ({"nvidia.com/gpu": "8", "nvidia.com/mig-1g.5gb": "7"}, ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"]),
-        ({"volcano.sh/vgpu-number": "10"}, ["volcano.sh/vgpu-number"]),
-        ({"aliyun.com/gpu-mem": "80"}, ["aliyun.com/gpu-mem"]),
-    ],
-)
-def test_resources_of_other_plugins_are_foreign(capacity: dict[str, str], foreign: list[str]) -> None:
-    assert foreign_resources({"status": {"capacity": capacity}}) == foreign
 
 
 def test_the_node_is_written_only_where_it_says_something_else() -> None:

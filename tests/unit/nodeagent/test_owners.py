@@ -1,4 +1,4 @@
-"""Whose a process on a GPU is."""
+"""The owner of a process on a GPU."""
 
 from __future__ import annotations
 

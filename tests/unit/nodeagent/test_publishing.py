@@ -1,4 +1,4 @@
-"""What the writer of the pages is told of the containers of a node."""
+"""The schedule of a node's containers that the writer of the pages gets."""
 
 from __future__ import annotations
 

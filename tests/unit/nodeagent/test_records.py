@@ -1,4 +1,4 @@
-"""What containers are given on a node: never more of a GPU than there is, in whichever order they come and go."""
+"""Containers of a node together get no more of a GPU than there is, in whichever order they come and go."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def asks(
     container: str = "main",
     slots: frozenset[str] = frozenset({"slot-1"}),
     uuids: tuple[str, ...] = ("GPU-0",),
+    *,
+    total: int = 1000,
 ) -> Claim:
-    shares = tuple(DeviceShare(uuid, "A100", 1000, core, memory) for uuid in uuids)
+    shares = tuple(DeviceShare(uuid, "A100", total, core, memory) for uuid in uuids)
     return Claim("team", f"pod-{uid}", uid, container, slots, ContainerAllocation(container, shares))
 
 
@@ -61,7 +63,8 @@ def test_the_slots_of_an_init_container_pass_on_with_its_share() -> None:
         (asks(core=71, uid="u2"), Cause.OVERLAP, "70 percent of its time left, not 71"),
         (asks(core=1, memory=901, uid="u2"), Cause.OVERLAP, "900 MiB left, not 901"),
         (asks(uuids=("GPU-9",)), Cause.UNUSABLE_DEVICE, "not offered"),
-        (asks(memory=1001), Cause.UNUSABLE_DEVICE, "offers 1000 MiB"),
+        (asks(memory=1001), Cause.UNUSABLE_DEVICE, "offers 1000 MiB, not 1001"),
+        (asks(total=2000), Cause.UNUSABLE_DEVICE, "offers 1000 MiB, not 2000"),
     ],
 )
 def test_what_the_node_cannot_give_is_refused_with_what_is_left(claim: Claim, cause: Cause, text: str) -> None:

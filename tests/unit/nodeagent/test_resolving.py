@@ -16,7 +16,9 @@ A, B, C = frozenset({"slot-1"}), frozenset({"slot-2"}), frozenset({"slot-3"})
 
 
 def container(name: str, gpus: int = 1, **fields: Any) -> dict[str, Any]:
-    return {"name": name, "resources": {"limits": {"fairgpu.io/gpu": str(gpus)}}, **fields}
+    amounts = {"gpu": gpus, "gpu-core": 30 * gpus, "gpu-memory": 100 * gpus}
+    limits = {f"fairgpu.io/{resource}": str(amount) for resource, amount in amounts.items()}
+    return {"name": name, "resources": {"limits": limits}, **fields}
 
 
 def pod(
@@ -43,11 +45,11 @@ def allocation(*devices: str, name: str = "main", node: str = "n1") -> dict[str,
 
 
 def test_the_pod_is_the_one_for_which_the_kubelet_lists_the_slots() -> None:
-    assert holder([listed("main", A), listed("main", B, pod="other")], B) == ("team", "other")
+    assert holder([listed("main", A), listed("main", B, pod="other")], B, []) == ("team", "other")
 
 
 def test_slots_that_passed_on_to_two_containers_of_a_pod_still_name_it() -> None:
-    assert holder([listed("one", A), listed("two", B)], A | B) == ("team", "train")
+    assert holder([listed("one", A), listed("two", B)], A | B, []) == ("team", "train")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_slots_that_passed_on_to_two_containers_of_a_pod_still_name_it() -> None
 )
 def test_slots_of_no_pod_or_of_two_are_refused(listing: list[Listed], cause: Cause) -> None:
     with pytest.raises(PlacementRefusedError) as refused:
-        holder(listing, A)
+        holder(listing, A, [])
     assert refused.value.cause is cause
 
 
@@ -119,7 +121,7 @@ def test_a_container_whose_slots_are_not_those_listed_is_refused() -> None:
     with pytest.raises(PlacementRefusedError) as refused:
         container_of(pod([container("main", 2)]), [listed("main", A | B)], B | C)
     assert refused.value.cause is Cause.UNKNOWN_CONTAINER
-    assert refused.value.pod == ("team", "train", "u1")
+    assert refused.value.pods == (("team", "train", "u1"),)
 
 
 def test_a_container_is_given_what_the_allocation_says() -> None:
@@ -153,3 +155,27 @@ def test_an_allocation_that_is_not_this_containers_is_refused(
     with pytest.raises(PlacementRefusedError) as refused:
         claim(pod([container("main", asked)], annotations=annotations), "main", slots, "n1")
     assert refused.value.cause is cause
+
+
+@pytest.mark.parametrize(
+    ("limits", "fits"),
+    [
+        ({"gpu-core": "60", "gpu-memory": "200"}, True),
+        ({"gpu-core": "60", "gpu-memory-percentage": "20"}, True),
+        ({"gpu-core": "59", "gpu-memory": "200"}, False),
+        ({"gpu-core": "60", "gpu-memory": "198"}, False),
+        ({"gpu-core": "60", "gpu-memory-percentage": "22"}, False),
+        ({"gpu-memory": "200"}, False),
+        ({"gpu-core": "60"}, False),
+        ({"gpu-core": "much", "gpu-memory": "200"}, False),
+    ],
+)
+def test_an_allocation_gives_of_each_gpu_what_the_limits_say(limits: dict[str, str], *, fits: bool) -> None:
+    amounts = {f"fairgpu.io/{resource}": amount for resource, amount in {"gpu": "2", **limits}.items()}
+    forged = pod([{"name": "main", "resources": {"limits": amounts}}], annotations=allocation("GPU-1", "GPU-2"))
+    if fits:
+        assert len(claim(forged, "main", A | B, "n1").allocation.devices) == 2
+    else:
+        with pytest.raises(PlacementRefusedError, match="30 percent and 100 MiB of GPU GPU-1") as refused:
+            claim(forged, "main", A | B, "n1")
+        assert refused.value.cause is Cause.BAD_ALLOCATION

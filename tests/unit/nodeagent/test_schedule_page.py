@@ -23,7 +23,7 @@ PAGE = Page(
     heartbeat_ns=2_000,
     epoch_ns=1_000,
     period_ns=50_000_000,
-    slots=(PageSlot(0, 7, 30, 0, True, 300, 1 << 30), PageSlot(5, 9, 0, 2, notice_ns=77)),
+    slots=(PageSlot(0, 7, 30, 0, True, 300, 1 << 30), PageSlot(5, 9, 0, 2, notice_ns=77, dead_gone_ns=78)),
     turns=((0, 0, 15_000_000), (5, 15_000_000, 35_000_000)),
 )
 
@@ -71,10 +71,10 @@ def test_what_has_no_room_is_refused(page: Page) -> None:
 def test_a_ledgers_public_page_is_read_per_device() -> None:
     page = bytearray(4096)
     struct.pack_into("<QQ", page, 0, LEDGER_MAGIC, 1)
-    struct.pack_into("<6Q", page, 64 + 2 * 64, 1, 2, 3, 4, 5, 6)
+    struct.pack_into("<7Q", page, 64 + 2 * 64, 1, 2, 3, 4, 5, 6, 7)
     devices = unpack_activity(bytes(page))
     assert len(devices) == 16
-    assert devices[2] == Activity(1, 2, 3, 4, 5, 6)
+    assert devices[2] == Activity(1, 2, 3, 4, 5, 6, 7)
     assert devices[0] == Activity()
 
 

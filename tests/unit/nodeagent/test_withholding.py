@@ -8,24 +8,26 @@ from nodeagent.offer import SILENT_AFTER_SECONDS, withholdings
 
 
 @pytest.mark.parametrize(
-    ("foreign", "silent_seconds", "look_seconds", "events"),
+    ("foreign", "silent_seconds", "look_seconds", "applies_cdi", "events"),
     [
-        ([], 0, 30, []),
-        ([], 3 * 30, 30, []),
-        ([], 3 * 30 + 1, 30, ["DriverSilent"]),
-        ([], SILENT_AFTER_SECONDS, 1, []),
-        ([], SILENT_AFTER_SECONDS + 1, 1, ["DriverSilent"]),
-        (["nvidia.com/gpu"], 0, 30, ["ForeignDevicePlugin"]),
-        (["nvidia.com/gpu"], 1000, 30, ["ForeignDevicePlugin", "DriverSilent"]),
+        ([], 0, 30, True, []),
+        ([], 3 * 30, 30, True, []),
+        ([], 3 * 30 + 1, 30, True, ["DriverSilent"]),
+        ([], SILENT_AFTER_SECONDS, 1, True, []),
+        ([], SILENT_AFTER_SECONDS + 1, 1, True, ["DriverSilent"]),
+        (["nvidia.com/gpu"], 0, 30, True, ["ForeignDevicePlugin"]),
+        ([], 0, 30, False, ["CDINotApplied"]),
+        (["nvidia.com/gpu"], 1000, 30, False, ["ForeignDevicePlugin", "DriverSilent", "CDINotApplied"]),
     ],
 )
 def test_a_node_says_each_reason(
-    foreign: list[str], silent_seconds: float, look_seconds: float, events: list[str]
+    foreign: list[str], silent_seconds: float, look_seconds: float, events: list[str], *, applies_cdi: bool
 ) -> None:
-    assert [each.event for each in withholdings(foreign, silent_seconds, look_seconds)] == events
+    found = withholdings(foreign, silent_seconds, look_seconds, applies_cdi=applies_cdi)
+    assert [each.event for each in found] == events
 
 
 def test_the_message_names_the_resources_and_the_time() -> None:
-    plugin, driver = withholdings(["a/gpu", "b/gpu"], 100.7, 1)
+    plugin, driver = withholdings(["a/gpu", "b/gpu"], 100.7, 1, applies_cdi=True)
     assert "as a/gpu, b/gpu:" in plugin.message
     assert "for 100 seconds" in driver.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from fairgpu import inventory
@@ -59,14 +60,17 @@ class ApiServer:
 
     Attributes:
         pods: by name.
-        answers: what comes of each POST in turn, before the rest succeed: an error, and whether it was carried out.
+        answers: what comes of each POST in turn, before the rest succeed: an error, and whether it was carried out;
+            None where the API server is still at it.
+        under_way: the path and body of each POST that the API server is still at.
         posted: all Bindings and events.
         unread: what comes of each GET in place of the pod.
     """
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.pods = {item["metadata"]["name"]: item for item in pods}
-        self.answers: list[tuple[ApiError, bool]] = []
+        self.answers: list[tuple[ApiError, bool | None]] = []
+        self.under_way: list[tuple[str, dict[str, Any]]] = []
         self.posted: list[dict[str, Any]] = []
         self.unread: ApiError | None = None
 
@@ -79,20 +83,31 @@ class ApiServer:
             raise ApiError(404, "NotFound", name)
         return self.pods[name]
 
-    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def create(self, path: str, body: dict[str, Any], _query: Any = None) -> dict[str, Any]:
         """Binds a pod, as far as its uid is the one that is named and it is not bound yet."""
         self.posted.append(body)
         if body.get("kind") == "Event":
             return {}
         error, carried_out = self.answers.pop(0) if self.answers else (None, True)
+        if carried_out is None:
+            self.under_way.append((path, body))
         if carried_out:
             self._bind(path.split("/")[-2], body)
         if error is not None:
             raise error
         return {}
 
+    def finish(self) -> None:
+        """Carries out what is still under way, as far as it can be."""
+        for path, body in self.under_way:
+            with suppress(ApiError):
+                self._bind(path.split("/")[-2], body)
+        self.under_way.clear()
+
     def _bind(self, name: str, body: dict[str, Any]) -> None:
-        item = self.get(f"/{name}")
+        if name not in self.pods:
+            raise ApiError(404, "NotFound", name)
+        item = self.pods[name]
         given, there = body["metadata"]["uid"], item["metadata"]["uid"]
         if given != there:
             text = f"Precondition failed: UID in precondition: {given}, UID in object meta: {there}"
@@ -132,11 +147,18 @@ def ask(state: State, item: dict[str, Any], now: float = 1000.0, names: list[str
     return Answer(answer["NodeNames"], answer["FailedNodes"], answer["FailedAndUnresolvableNodes"])
 
 
-def bind_pod(state: State, api: ApiServer, item: dict[str, Any], name: str, time: Time | None = None) -> None:
+def bind_pod(
+    state: State,
+    api: ApiServer,
+    item: dict[str, Any],
+    name: str,
+    time: Time | None = None,
+    leads: Callable[[], bool] = lambda: True,
+) -> None:
     """Binds a pod to a node."""
     metadata = item["metadata"]
     asked = BindArguments(metadata["name"], metadata["namespace"], metadata["uid"], name)
-    bind(state, api, asked, (time or Time()).clock)
+    bind(state, api, asked, (time or Time()).clock, leads)
 
 
 def watched(state: State, api: ApiServer, name: str) -> None:

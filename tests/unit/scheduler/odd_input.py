@@ -1,4 +1,4 @@
-"""What reaches the scheduler and should not, and what comes of it: one function for each row of docs/bad-input.md.
+"""Odd input to the scheduler and its outcome: one function for each row of docs/bad-input.md.
 
 Each returns the outcome in a few words, and the text that its pod's event, the Node's event or the answer has.
 """
@@ -11,13 +11,15 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from fairgpu.cluster.api import ApiError
+from fairgpu.cluster.reflector import reflect
 from fairgpu.inventory import Inventory, encode
 from fairgpu.serving.messages import Response
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
 from scheduler.application import Routes
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
-from scheduler.cluster.watches import NODES, NodesView
+from scheduler.cluster.watches import NODES, PODS, NodesView, PodsView
 from scheduler.extender.binding import BindError
 from scheduler.measures import Measures
 from tests.unit.scheduler.extended import ApiServer, Time, api_node, ask, bind_pod, pod, state_of, watched
@@ -42,14 +44,14 @@ def held(uuid: str, core: int, on: str = "n0") -> dict[str, Any]:
 
 
 def answered(body: bytes, *, acts: bool = True) -> Outcome:
-    """What filter answers over HTTP."""
-    routes = Routes(state_of("n0"), ApiServer(), Time().clock, lambda: acts, Measures(CollectorRegistry()))  # type: ignore[arg-type] # a part
+    """Returns filter's answer over HTTP."""
+    routes = Routes(state_of("n0"), ApiServer(), Time().clock, lambda _=0.0: acts, Measures(CollectorRegistry()))  # type: ignore[arg-type] # a part
     answer: Response = routes.filter(body)
     return f"answered {answer.status}; kube-scheduler tries the pod again", json.loads(answer.body)["detail"]
 
 
 def refused(item: dict[str, Any], state: State | None = None) -> Outcome:
-    """What filter says of a pod on every node."""
+    """Returns filter's text about a pod on every node."""
     result = ask(state or state_of("n0"), item)
     assert result.node_names == []
     [text] = {*result.failed_nodes.values(), *result.failed_and_unresolvable_nodes.values()}
@@ -57,15 +59,17 @@ def refused(item: dict[str, Any], state: State | None = None) -> Outcome:
 
 
 def counted(item: dict[str, Any]) -> Outcome:
-    """Whether a pod on n0 leaves its one GPU to others, and what the log says of it."""
-    state, note = state_of("n0"), read_note(item)
-    state.put_pod(note)
+    """Returns whether a pod on n0 leaves its one GPU to others, and what its event says."""
+    state, said = state_of("n0"), list[str]()
+    view = PodsView(state, warn=lambda _note, _reason, message: said.append(message))
+    for _ in range(2):
+        view.changed("MODIFIED", PODS.read(item) or {})
     free = ask(state, pod("next", core=100)).node_names == ["n0"]
-    return ("holds no GPU" if free else "its GPU counts as held"), note.fault
+    return ("holds no GPU" if free else "its GPU counts as held"), "; ".join(said)
 
 
 def not_bound(state: State, api: ApiServer, item: dict[str, Any]) -> Outcome:
-    """What bind says, after which the devices must be free."""
+    """Returns bind's error, after which the devices must be free."""
     try:
         bind_pod(state, api, item, "n0")
     except BindError as error:
@@ -89,7 +93,7 @@ def bound_by_another_scheduler() -> Outcome:
 
 
 def told_inventory(*items: dict[str, Any]) -> Outcome:
-    """What becomes of pods for n0, and what its Node's event says."""
+    """Returns the outcome of pods for n0, and the text of its Node's event."""
     state, said = State(), list[str]()
     view = NodesView(state, lambda name, _uid, _reason, message: said.append(message) if name == "n0" else None)
     view.replaced([NODES.read(item) or {} for item in items])
@@ -140,6 +144,37 @@ def nothing(_: Inventory) -> str:
     return " " * (64 << 10)
 
 
+class Gone:
+    """An API server that shows no pods, ends the watch with 410, and then shows a pod that holds n0."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._lists: list[list[dict[str, Any]]] = [[], [bound_elsewhere("other", held("n0-0", 100))]]
+        self.meanwhile: list[str] = []
+
+    def get(self, _path: str, _query: Any, **_options: Any) -> dict[str, Any]:
+        return {"metadata": {"resourceVersion": "1"}, "items": self._lists.pop(0)}
+
+    def stream(self, *_: Any) -> Any:
+        if self._lists:
+            self.meanwhile = ask(self._state, pod("meanwhile", core=100)).node_names
+            self._state.forget("uid-meanwhile")
+            raise ApiError(410, "Expired", "too old resource version")
+        return []
+
+    def wait(self, _seconds: float) -> bool:
+        return not self._lists
+
+
+def watch_gone() -> Outcome:
+    state = state_of("n0")
+    api = Gone(state)
+    reflect(api, PODS, PodsView(state), api.wait, lambda: 0.5)  # type: ignore[arg-type] # a part
+    assert api.meanwhile == ["n0"]
+    outcome, text = refused(pod("next", core=100), state)
+    return f"placed by what was known; by a new list: {outcome}", text
+
+
 def unknown_node() -> Outcome:
     state = state_of("n0")
     result = ask(state, pod("a"), names=["n8"])
@@ -186,6 +221,7 @@ ODD_INPUT: dict[str, Callable[[], Outcome]] = {
     "an allocation that is no JSON": lambda: counted(bound_elsewhere("a", "{")),
     "an allocation of another node": lambda: counted(bound_elsewhere("a", held("n0-0", 100, on="n9"))),
     "an allocation of a GPU that the node does not have": lambda: counted(bound_elsewhere("a", held("n9-3", 100))),
+    "a pod without an allocation that another scheduler has bound": lambda: counted(pod("a", nodeName="n0")),
     "an allocation that a process with the scheduler's account wrote": lambda: counted(
         bound_elsewhere("a", held("n0-0", 100))
     ),
@@ -200,5 +236,6 @@ ODD_INPUT: dict[str, Callable[[], Outcome]] = {
     "a pod that was deleted and made anew under its name": made_anew,
     "states that never came": no_states,
     "states that are an hour old": old_states,
+    "a watch of pods that ends with 410": watch_gone,
     "a pod that the kubelet fails, since another took its CPU": failed_by_the_kubelet,
 }

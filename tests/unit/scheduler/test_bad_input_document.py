@@ -1,4 +1,4 @@
-"""What docs/bad-input.md says of odd input to the scheduler is what comes of it."""
+"""The rows of docs/bad-input.md about the scheduler are its real outcomes."""
 
 from __future__ import annotations
 

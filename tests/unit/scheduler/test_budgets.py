@@ -1,7 +1,8 @@
-"""Where a budget stands decides whether its pods are placed, and its pods are told when that changes."""
+"""A budget's state decides whether its pods are placed, and their conditions follow when that changes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,11 +10,14 @@ from prometheus_client import CollectorRegistry
 
 from fairgpu.cluster.api import ApiError
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
-from scheduler.cluster.objects import PodNote, read_note
+from scheduler.cluster.earmarks import Earmark, encode
+from scheduler.cluster.eligible import Site
+from scheduler.cluster.objects import PodNote, read_note, read_waiting
 from scheduler.cluster.state import State
-from scheduler.extender.binding import BindError
-from scheduler.extender.waking import keep_waking, wake
+from scheduler.extender.binding import BindError, Clock, settle
+from scheduler.extender.waking import Conditions, keep_waking, wake
 from scheduler.measures import Measures
+from scheduler.placement.holding import Piece
 from tests.unit.scheduler.extended import ApiServer, ask, bind_pod, pod, state_of
 from tests.unit.scheduler.fleets import node
 
@@ -38,6 +42,7 @@ class WakingApi:
         self.messages: list[tuple[str, str, str]] = []
         self.waits: list[float] = []
         self.error: ApiError | None = None
+        self.acts = True
         self.registry = CollectorRegistry()
         self.measures = Measures(self.registry)
 
@@ -55,10 +60,15 @@ class WakingApi:
         self.waits.append(seconds)
         return False
 
+    @property
+    def conditions(self) -> Conditions:
+        """Returns the writer of conditions whose writes come here."""
+        return Conditions(self, lambda: self.acts, lambda: "2026-01-01T00:00:00Z", self.measures)
+
     def wake(self, state: State) -> list[tuple[str, str, str]]:
-        """What is told now."""
+        """Wakes waiting pods; returns the messages that are written."""
         self.messages = []
-        wake(state, self, self.wait, lambda: "2026-01-01T00:00:00Z", self.measures)
+        wake(state, self.conditions, self.wait)
         return self.messages
 
 
@@ -67,7 +77,7 @@ def test_an_answer_follows_from_one_state_of_the_budget_though_it_changes_meanwh
 ) -> None:
     state = state_of("n0")
     learn(state, BudgetState.HELD)
-    monkeypatch.setattr(state.waiting, "refuse", lambda _: learn(state, BudgetState.OPEN))
+    monkeypatch.setattr(state.waiting, "refuse", lambda *_, **__: learn(state, BudgetState.OPEN))
     answer = ask(state, pod("a"))
     assert answer.failed_nodes == {}
     assert "n0" in answer.failed_and_unresolvable_nodes
@@ -104,6 +114,31 @@ def test_a_pod_that_was_shown_that_it_fits_and_was_refused_is_shown_again() -> N
     assert waking_api.wake(state) == [("a", "True", "a node has room for it")]
 
 
+def test_a_pod_without_a_condition_gets_none_when_only_a_figure_of_its_cause_changes() -> None:
+    state, waking_api = state_of("n0"), WakingApi()
+    state.put_pod(bound_note("a", 40))
+    ask(state, pod("waits", core=100))
+    assert waking_api.wake(state) == []
+    state.put_pod(bound_note("b", 30))
+    assert waking_api.wake(state) == []
+
+
+def test_pods_are_woken_when_their_budget_is_enforced_no_more() -> None:
+    state = state_of("n0")
+    learn(state, BudgetState.HELD)
+    ask(state, pod("a"))
+    assert woken_by(state, lambda: learn(state, BudgetState.HELD, enforced=False)) == ["a"]
+
+
+def test_pods_over_budget_are_woken_when_the_last_one_within_its_budget_is_placed_or_gone() -> None:
+    state = state_of("n0", "n1")
+    learn(state, BudgetState.OVER, "spent")
+    state.put_pod(bound_note("a", 60))
+    ask(state, of("rich", "large", core=100), names=["n0"])
+    ask(state, of("spent", "small", core=20))
+    assert woken_by(state, lambda: ask(state, of("rich", "large", core=100))) == ["small"]
+
+
 def test_a_budget_that_is_only_observed_keeps_no_pod() -> None:
     state = state_of("n0")
     learn(state, BudgetState.HELD, enforced=False)
@@ -114,7 +149,7 @@ def test_a_budget_that_is_held_since_filter_is_not_bound_and_gives_its_devices_b
     state, item = state_of("n0"), pod("a", core=100)
     ask(state, item)
     learn(state, BudgetState.HELD)
-    with pytest.raises(BindError, match="spent since the node was chosen"):
+    with pytest.raises(BindError, match=r"since the node was chosen: budget: .* is spent and holds its pods"):
         bind_pod(state, ApiServer(item), item, "n0")
     assert ask(state, of("other", "b", core=100)).node_names == ["n0"]
 
@@ -130,6 +165,32 @@ def test_a_pod_over_budget_is_placed_only_while_none_within_its_budget_waits() -
     state.put_node(node("n0", 1))
     assert waking_api.wake(state) == [("second", "True", "a node has room for it")]
     assert ask(state, of("spent", "second")).node_names == ["n0"]
+
+
+def test_a_pod_that_is_over_budget_since_filter_is_not_bound_while_one_within_its_budget_waits() -> None:
+    state, item = state_of("n0"), of("spent", "a")
+    ask(state, item)
+    ask(state, of("rich", "large", core=100))
+    learn(state, BudgetState.OVER, "spent")
+    with pytest.raises(BindError, match=r"since the node was chosen: budget: .* pods within theirs wait for GPUs"):
+        bind_pod(state, ApiServer(item), item, "n0")
+    assert ask(state, of("rich", "large", core=100)).node_names == ["n0"]
+
+
+def test_a_pod_over_budget_of_a_lower_class_takes_what_the_others_leave() -> None:
+    state = state_of("n0")
+    learn(state, BudgetState.OVER, "spent")
+    state.put_pod(bound_note("a", 60))
+    ask(state, of("rich", "large", core=100, priority=1000))
+    assert ask(state, of("spent", "low", core=40, priority=100)).node_names == ["n0"]
+    assert ask(state, of("spent", "admitted-before", core=40, priority=1000)).node_names == []
+
+
+def test_a_gang_of_which_pods_are_still_to_be_created_keeps_nobody_waiting() -> None:
+    state = state_of("n0")
+    learn(state, BudgetState.OVER, "spent")
+    ask(state, of("rich", "one-of-two", gang="train/2"))
+    assert ask(state, of("spent", "p")).node_names == ["n0"]
 
 
 def test_a_pod_that_can_never_be_placed_keeps_nobody_waiting() -> None:
@@ -151,6 +212,21 @@ def test_pods_are_shown_when_an_inventory_gives_them_room_in_order_of_class_and_
     assert waking_api.waits == [0.02] * 3
     state.put_node(node("n0", 1))
     assert {status for _, status, _ in waking_api.wake(state)} == {"False"}
+
+
+def test_a_replica_that_loses_the_lease_writes_no_further_condition_and_the_rest_when_it_leads_again() -> None:
+    class Deposed(WakingApi):
+        def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
+            self.acts = False
+            return super().patch(path, body, content_type)
+
+    state, waking_api = state_of("n0"), Deposed()
+    for name in ("a", "b", "c"):
+        ask(state, pod(name, gpus=2))
+    state.put_node(node("n0", 2))
+    assert [name for name, _, _ in waking_api.wake(state)] == ["a"]
+    waking_api.acts = True
+    assert [name for name, _, _ in waking_api.wake(state)] == ["b"]
 
 
 def test_one_pod_that_cannot_be_shown_keeps_no_other_from_it() -> None:
@@ -196,13 +272,130 @@ def test_a_pod_that_was_refused_just_before_an_end_was_seen_is_woken(looks_befor
             state.remove_pod("uid-a")
         return len(looks) > 40
 
-    keep_waking(state, api, lambda: True, wait, lambda: "2026-01-01T00:00:00Z", api.measures)
+    keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait))
     assert [name for name, _, _ in api.messages] == woken
 
 
-def bound_note(name: str) -> PodNote:
-    """A pod that holds a whole GPU of n0."""
-    item = pod(name, core=100)
+def woken_by(state: State, *steps: Callable[[], object], now: Callable[[], float] = lambda: 1000.0) -> list[str]:
+    """Returns the pods whose conditions are written after the last step; the steps come one look after the other."""
+    api, looks = WakingApi(), list(steps)
+
+    def wait(_: float) -> bool:
+        if looks:
+            api.messages = []
+            looks.pop(0)()
+            return False
+        api.waits.append(1)
+        return len(api.waits) > 5
+
+    keep_waking(state, api.conditions, Clock(now, wait))
+    return [name for name, _, _ in api.messages]
+
+
+def test_room_that_kube_scheduler_keeps_a_pod_from_is_written_once() -> None:
+    state, waking_api = state_of("n0", "n1"), WakingApi()
+    ask(state, pod("other", core=100), names=["n0"])
+    for _ in range(3):
+        assert ask(state, pod("a", core=100), names=["n0"]).node_names == []
+        state.put_node(node("n1", 1))
+        assert waking_api.wake(state) == []
+    state.put_node(node("n2", 1))
+    assert waking_api.wake(state) == [("a", "True", "a node has room for it")]
+
+
+def test_room_on_a_node_where_a_pod_may_not_run_is_no_room_for_it() -> None:
+    state, waking_api = state_of("n0", "n1"), WakingApi()
+    state.put_site(Site("n1", {}, ({"key": "k", "effect": "NoSchedule"},)))
+    ask(state, pod("other", core=100), names=["n0"])
+    state.waiting.refuse(read_waiting(pod("a", core=100)), "gpu-memory: no")
+    state.waiting.refuse(read_waiting(pod("b", core=100, nodeSelector={"zone": "z"})), "gpu: no")
+    assert waking_api.wake(state) == []
+    state.put_site(Site("n1"))
+    assert waking_api.wake(state) == [("a", "True", "a node has room for it")]
+
+
+def test_the_pods_of_a_gang_are_woken_once_all_of_them_fit() -> None:
+    state, waking_api = state_of("n0"), WakingApi()
+    gang = [pod(f"train-{at}", core=100, gang="train/2") for at in range(2)]
+    for item in gang:
+        state.put_pod(read_note(item))
+    for item in gang:
+        assert ask(state, item).node_names == []
+    state.put_node(node("n0", 1))
+    assert waking_api.wake(state) == []
+    state.put_node(node("n1", 1))
+    assert [name for name, _, _ in waking_api.wake(state)] == ["train-0", "train-1"]
+    assert not state.gangs.held()
+
+
+def test_a_condition_is_written_when_the_cause_is_another_and_not_when_only_a_figure_is() -> None:
+    state, waking_api = state_of("n0"), WakingApi()
+    item = pod("a")
+    item["metadata"]["annotations"]["fairgpu.io/use-gpu-model"] = "H100"
+    assert set(ask(state, item).failed_and_unresolvable_nodes) == {"n0"}
+    ask(state, pod("most", core=60))
+    assert ask(state, pod("b")).node_names == []
+    ask(state, pod("more", core=20))
+    state.put_node(node("n1", 1, model="NVIDIA H100 PCIe"))
+    assert ask(state, pod("c", core=100), names=["n1"]).node_names == ["n1"]
+    [(name, status, text)] = waking_api.wake(state)
+    assert (name, status, "gpu-memory: " in text) == ("a", "False", True)
+    assert waking_api.wake(state) == []
+
+
+def earmarked(name: str) -> dict[str, Any]:
+    """A waiting pod for which the GPU of n0 is kept."""
+    item = pod(name, core=100, priority=100)
+    item["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+    kept = Earmark("n0", (Piece("n0-0", 100, 1000, 1),), (), 2**40)
+    item["metadata"]["annotations"]["fairgpu.io/earmark"] = encode(kept)
+    return item
+
+
+def test_pods_are_woken_when_an_earmark_falls_or_comes() -> None:
+    state, kept = state_of("n0"), earmarked("new")
+    free = {**kept, "metadata": {**kept["metadata"], "annotations": {}}}
+    state.put_pod(read_note(kept))
+    assert ask(state, pod("other")).node_names == []
+    woken = woken_by(state, lambda: state.put_pod(read_note(free)))
+    assert "other" in woken
+    woken = woken_by(state, lambda: state.put_pod(read_note(kept)))
+    assert "other" in woken
+
+
+def test_pods_are_woken_when_the_reservation_of_another_pod_lapses() -> None:
+    state, seconds = state_of("n0"), [0.0]
+    ask(state, pod("lost", core=100), now=0.0)
+    assert ask(state, pod("other"), now=1.0).node_names == []
+    assert woken_by(state, lambda: seconds.append(29.0), now=lambda: seconds[-1]) == []
+    assert woken_by(state, lambda: seconds.append(31.0), now=lambda: seconds[-1]) == ["other"]
+
+
+def test_pods_are_woken_when_a_binding_that_was_sent_is_found_not_to_have_been_made() -> None:
+    state, item = state_of("n0"), pod("lost", core=100)
+    api = ApiServer(item)
+    api.answers = [(ApiError(0, "Unanswered", "read timed out"), False)] * 99
+    ask(state, item)
+    with pytest.raises(BindError):
+        bind_pod(state, api, item, "n0")
+    assert ask(state, pod("other")).node_names == []
+    assert woken_by(state, lambda: settle(state, api, 9999.0)) == ["other"]
+
+
+def test_pods_are_woken_when_what_was_held_for_a_gang_is_released() -> None:
+    state = state_of("n0", "n1")
+    seconds = [1000.0]
+    gang = [pod(f"train-{at}", core=100, gang="train/2") for at in range(2)]
+    for item in gang:
+        state.put_pod(read_note(item))
+    assert ask(state, gang[0])
+    assert ask(state, pod("other")).node_names == []
+    assert "other" in woken_by(state, lambda: seconds.append(1031.0), now=lambda: seconds[-1])
+
+
+def bound_note(name: str, core: int = 100) -> PodNote:
+    """A pod that holds so many percent of a GPU of n0."""
+    item = pod(name, core=core)
     bind_pod(state_of("n0"), ApiServer(item), item, "n0")
     return read_note(item)
 

@@ -1,4 +1,4 @@
-"""What a pod is told that fits nowhere."""
+"""The message to a pod that fits nowhere."""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from functools import cache
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,17 @@ from hypothesis import strategies as st
 
 from fairgpu.cluster.api import ApiError
 from scheduler.cluster.objects import PodError, read_note, read_waiting
-from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS
+from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS, State
 from scheduler.extender.binding import BindError, settle
 from scheduler.extender.filtering import prioritize_nodes
-from scheduler.extender.wire import ArgumentsError, decode_bind, decode_filter, encode_scores
+from scheduler.extender.wire import (
+    MAX_RECOGNISED_BYTES,
+    ArgumentsError,
+    decode_bind,
+    decode_filter,
+    encode_scores,
+    key_of_names,
+)
 from scheduler.placement.holding import Holding, Piece
 from scheduler.placement.mix import MixCounter
 from scheduler.placement.request import Need, Request
@@ -33,6 +42,15 @@ from tests.unit.scheduler.extended import (
     watched,
 )
 from tests.unit.scheduler.fleets import node
+
+
+def scores_of(state: State, item: dict[str, Any], names: list[str]) -> dict[str, int]:
+    """Prioritize's answer, by the names of nodes."""
+    asked = arguments(item, names)
+    answer = json.loads(encode_scores(asked.names_text, prioritize_nodes(state, asked)))
+    assert [one["Host"] for one in answer] == names
+    return {one["Host"]: one["Score"] for one in answer}
+
 
 SILENT = ApiError(0, "Unanswered", "read timed out")
 
@@ -84,6 +102,60 @@ def test_a_no_is_given_again_only_while_nothing_changes() -> None:
     assert ask(state, pod("c")).failed_nodes != first
 
 
+def test_a_no_that_was_given_before_is_answered_without_a_look_at_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_of("n0", "n1", "n2")
+    first = ask(state, pod("a", gpus=2), names=["n0", "n1", "gone"])
+
+    def looked(*_: Any) -> None:
+        raise AssertionError("the nodes were looked at again")
+
+    for name in ("why", "best"):
+        monkeypatch.setattr(state.chooser, name, looked)
+    monkeypatch.setattr(state, "rows_of", looked)
+    assert ask(state, pod("b", gpus=2), names=["gone", "n1", "n0"]) == first
+    assert first.failed_and_unresolvable_nodes.keys() == {"n0", "n1", "gone"}
+
+
+def test_a_set_of_nodes_that_was_recognised_is_looked_up_again_once_one_offers_devices() -> None:
+    state = state_of("n0")
+    assert ask(state, pod("a", core=100), names=["n0", "n1"]).node_names == ["n0"]
+    assert ask(state, pod("b", core=100), names=["n0", "n1"]).failed_and_unresolvable_nodes.keys() == {"n1"}
+    state.put_node(node("n1", 1))
+    assert ask(state, pod("b", core=100), names=["n1", "n0"]).node_names == ["n1"]
+
+
+NODE_NAMES = st.lists(st.text("ab-.1", min_size=1, max_size=4), max_size=6, unique=True)
+
+
+@given(NODE_NAMES, NODE_NAMES, st.randoms())
+def test_lists_of_names_have_one_key_exactly_where_they_name_the_same_nodes(
+    some: list[str], others: list[str], random: Random
+) -> None:
+    mixed = random.sample(some, len(some))
+    keys = [key_of_names(json.dumps(names, separators=(",", ":")).encode()) for names in (some, mixed, others)]
+    assert keys[0] == keys[1]
+    assert (keys[0] == keys[2]) == (set(some) == set(others)) or keys[0] is None
+
+
+def test_names_of_a_list_longer_than_any_before_are_recognised_in_any_order() -> None:
+    names = [f"gpu-node-{number:05}.zone-{number % 7}.example.org" for number in range(3000)]
+    keys = {key_of_names(json.dumps(found, separators=(",", ":")).encode()) for found in (names, names[::-1])}
+    assert len(keys) == 1
+    assert None not in keys
+
+
+@pytest.mark.parametrize(
+    "text", [b"[]", b'["a\\u0062"]', b'["' + b"a" * MAX_RECOGNISED_BYTES + b'"]'], ids=["no name", "an escape", "long"]
+)
+def test_a_list_that_may_be_mistaken_for_another_has_no_key(text: bytes) -> None:
+    assert key_of_names(text) is None
+
+
+@pytest.mark.parametrize("text", [b'[1,"n0"]', b'["n0",1]', b'["n0" ]', b'["n0"]x'])
+def test_a_list_of_something_else_is_not_taken_for_one_of_names(text: bytes) -> None:
+    assert key_of_names(text) != key_of_names(b'["n0"]')
+
+
 def test_what_no_end_of_another_pod_helps_is_distinguished() -> None:
     result = ask(state_of("n0"), pod("a", gpus=2))
     assert result.failed_and_unresolvable_nodes == {"n0": "gpu: 2 GPUs asked, a node offers at most 1"}
@@ -101,8 +173,7 @@ def test_a_pod_that_prefers_nodes_gets_all_that_fit_with_scores_by_rank(changes:
     ask(state, pod("a", core=100), names=["n1"])
     item = pod("b", **changes)
     assert ask(state, item).node_names == ["n0", "n2"]
-    scores = prioritize_nodes(state, arguments(item, ["n0", "n2", "gone"]))
-    assert scores == {0: ["n0", "n2", "gone"]}
+    assert scores_of(state, item, ["n0", "n2", "gone"]) == {"n0": 0, "n2": 0, "gone": 0}
 
 
 def test_scores_are_the_same_for_the_names_that_filter_answered_as_for_any_others() -> None:
@@ -111,27 +182,28 @@ def test_scores_are_the_same_for_the_names_that_filter_answered_as_for_any_other
     item = pod("b")
     item["metadata"]["annotations"] = {"fairgpu.io/placement": "spread"}
     answered = ask(state, item).node_names
-    expected = {0: ["n1"], 10: ["n0", "n2"]}
-    assert prioritize_nodes(state, arguments(item, answered)) == expected
+    expected = {"n0": 10, "n1": 0, "n2": 10}
+    assert scores_of(state, item, answered) == expected
+    assert scores_of(state, item, ["n2", "gone", "n1", "n0"]) == expected | {"gone": 0}
     state.remove_node("n2")
     state.put_node(node("n3", 2))
     state.put_node(node("n2", 1))
-    assert prioritize_nodes(state, arguments(item, answered)) == expected
+    assert scores_of(state, item, answered) == expected
 
 
-def test_scores_are_encoded_as_kube_scheduler_reads_them() -> None:
-    scores = {0: ["n0"], 7: ["n1", 'a","b', "n2"], 10: []}
-    assert json.loads(encode_scores(scores)) == [
-        {"Host": "n0", "Score": 0},
-        {"Host": "n1", "Score": 7},
-        {"Host": 'a","b', "Score": 7},
-        {"Host": "n2", "Score": 7},
-    ]
+@pytest.mark.parametrize(
+    "text", [b"[]", b'["n0"]', b'["n0","n1","n2"]', b'[ "n0" , "n1" ]', b'["a\\",\\"b","n1"]', b'["\xc3\xbc","n1"]']
+)
+def test_scores_are_encoded_as_kube_scheduler_reads_them(text: bytes) -> None:
+    names = json.loads(text)
+    scores = [10, 0, 7][: len(names)]
+    expected = [{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)]
+    assert json.loads(encode_scores(text, np.array(scores, np.int64))) == expected
 
 
 @cache
 def learned() -> Worth:
-    """What nodes of one GPU are worth where all pods ask for a third or two of one."""
+    """Returns the worth of nodes of one GPU where all pods ask for a third or two of one."""
     counter, state = MixCounter(), state_of("n0")
     for core in (33, 66):
         counter.see(Request((Need(1, core, memory_percent=core),)))
@@ -175,8 +247,7 @@ def test_a_pod_that_spreads_scores_the_emptier_node_higher() -> None:
     ask(state, pod("a", core=30), names=["n0"])
     item = pod("b")
     item["metadata"]["annotations"] = {"fairgpu.io/placement": "spread"}
-    scores = prioritize_nodes(state, arguments(item, ["n0", "n1"]))
-    assert scores == {0: ["n0"], 10: ["n1"]}
+    assert scores_of(state, item, ["n0", "n1"]) == {"n0": 0, "n1": 10}
 
 
 @pytest.mark.parametrize(
@@ -269,7 +340,7 @@ def test_a_refusal_frees_the_devices() -> None:
 def test_a_pod_that_was_made_anew_under_its_name_is_not_bound() -> None:
     state, item = state_of("n0"), pod("a", core=100)
     ask(state, item)
-    with pytest.raises(BindError, match="refused the Binding"):
+    with pytest.raises(BindError, match="the Binding was not made"):
         bind_pod(state, ApiServer(pod("a", uid="another")), item, "n0")
     assert ask(state, pod("b", core=100)).node_names == ["n0"]
 
@@ -296,7 +367,7 @@ def test_devices_stay_held_while_nobody_knows_whether_the_pod_is_bound() -> None
     api = ApiServer(item)
     api.answers = [(SILENT, False)] * 100
     ask(state, item)
-    with pytest.raises(BindError, match="has not answered whether the pod is bound"):
+    with pytest.raises(BindError, match="it is not known whether the pod is bound"):
         bind_pod(state, api, item, "n0", time)
     later = time.now + SETTLE_SECONDS
     settle(state, api, later - 1)
@@ -319,6 +390,88 @@ def test_a_pod_whose_binding_is_in_doubt_is_read(fate: str, *, free: bool) -> No
         api.unread = SILENT
     settle(state, api, time.now + SETTLE_SECONDS)
     assert (ask(state, pod("b", core=100), now=time.now + 10**6).node_names == ["n0"]) == free
+
+
+def test_devices_stay_held_where_a_refused_pod_cannot_be_read() -> None:
+    state, item, time = state_of("n0"), pod("a", core=100), Time()
+    api = ApiServer(item)
+    api.answers = [(SILENT, True)]
+    api.unread = SILENT
+    ask(state, item)
+    with pytest.raises(BindError, match="it is not known whether the pod is bound"):
+        bind_pod(state, api, item, "n0", time)
+    assert item["spec"]["nodeName"] == "n0"
+    assert ask(state, pod("b", core=100), now=time.now + 10**6).node_names == []
+
+
+def test_devices_stay_held_where_a_refusal_follows_an_attempt_that_is_still_under_way() -> None:
+    state, item, time = state_of("n0"), pod("a", core=100), Time()
+    api = ApiServer(item)
+    api.answers = [(SILENT, None), (ApiError(403, "Forbidden", "by a policy"), False)]
+    ask(state, item)
+    with pytest.raises(BindError, match="it is not known whether the pod is bound"):
+        bind_pod(state, api, item, "n0", time)
+    assert ask(state, pod("b", core=100), now=time.now + 10**6).node_names == []
+    api.finish()
+    settle(state, api, time.now + SETTLE_SECONDS)
+    assert item["spec"]["nodeName"] == "n0"
+    assert ask(state, pod("b", core=100), now=time.now + 10**6).node_names == []
+
+
+def test_a_refusal_of_the_next_bind_frees_nothing_while_an_attempt_of_the_one_before_is_under_way() -> None:
+    state, item, time = state_of("n0", "n1"), pod("a", core=100), Time()
+    api = ApiServer(item)
+    api.answers = [(SILENT, None), *[(SILENT, False)] * 50]
+    ask(state, item)
+    with pytest.raises(BindError):
+        bind_pod(state, api, item, "n0", time)
+    with pytest.raises(BindError, match="to n0"):
+        bind_pod(state, api, item, "n1", time)
+    api.answers = [(ApiError(403, "Forbidden", "by a policy"), False)]
+    with pytest.raises(BindError):
+        bind_pod(state, api, item, "n0", time)
+    assert ask(state, pod("b", core=100), now=time.now + 10**6, names=["n0"]).node_names == []
+
+
+def test_what_was_read_of_a_pod_in_doubt_counts_for_nothing_once_it_was_bound_anew() -> None:
+    state, item, time = state_of("n0"), pod("a", core=100), Time()
+    api = ApiServer(item)
+    api.answers = [(SILENT, False)] * 100
+    ask(state, item)
+    with pytest.raises(BindError):
+        bind_pod(state, api, item, "n0", time)
+    api.answers = []
+
+    class Overtaken(ApiServer):
+        def get(self, path: str) -> dict[str, Any]:
+            read = copy.deepcopy(super().get(path))
+            bind_pod(state, api, item, "n0", time)
+            return read
+
+    settle(state, Overtaken(item), time.now + SETTLE_SECONDS)
+    assert item["spec"]["nodeName"] == "n0"
+    assert ask(state, pod("b", core=100), now=time.now + 10**6).node_names == []
+
+
+def test_a_replica_that_stops_leading_posts_no_binding_more() -> None:
+    state, item, time, answers = state_of("n0"), pod("a", core=100), Time(), [True, False, True]
+    api = ApiServer(item)
+    api.answers = [(SILENT, None)]
+    ask(state, item)
+    with pytest.raises(BindError, match="does not lead"):
+        bind_pod(state, api, item, "n0", time, lambda: answers.pop(0))
+    assert len(api.posted) == 1
+    assert ask(state, pod("b", core=100), now=time.now + 10**6).node_names == []
+
+
+def test_a_replica_that_does_not_lead_any_more_frees_what_it_has_not_posted() -> None:
+    state, item = state_of("n0"), pod("a", core=100)
+    api = ApiServer(item)
+    ask(state, item)
+    with pytest.raises(BindError, match="does not lead"):
+        bind_pod(state, api, item, "n0", None, lambda: False)
+    assert api.posted == []
+    assert ask(state, pod("b", core=100)).node_names == ["n0"]
 
 
 def test_a_watch_that_lags_behind_what_was_read_frees_nothing() -> None:

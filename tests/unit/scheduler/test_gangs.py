@@ -148,7 +148,7 @@ def test_a_bind_waits_until_all_of_the_gang_are_about_to_be_bound() -> None:
     state, api = state_of("n0", "n1"), ApiServer(*copy.deepcopy(items))
     created(state, *items)
     nodes = [answer(state, item) for item in items]
-    routes = Routes(state, api, Time().clock, lambda: True, Measures(CollectorRegistry()))  # type: ignore[arg-type]
+    routes = Routes(state, api, Time().clock, lambda _=0.0: True, Measures(CollectorRegistry()))  # type: ignore[arg-type]
 
     async def bind_both() -> list[Any]:
         first = asyncio.create_task(routes.bind(_bind(items[0], nodes[0])))
@@ -161,6 +161,22 @@ def test_a_bind_waits_until_all_of_the_gang_are_about_to_be_bound() -> None:
     answers = asyncio.run(bind_both())
     assert [json.loads(one.body)["Error"] for one in answers] == ["", ""]
     assert sorted(item["spec"]["nodeName"] for item in api.pods.values()) == ["n0", "n1"]
+
+
+def test_a_gang_whose_replica_stops_leading_while_its_binds_wait_is_not_bound() -> None:
+    items = gang_of(2)
+    state, api = state_of("n0", "n1"), ApiServer(*copy.deepcopy(items))
+    created(state, *items)
+    nodes = [answer(state, item) for item in items]
+    # Its Lease is not over yet, and does not last for an attempt.
+    routes = Routes(state, api, Time().clock, lambda seconds=0.0: seconds == 0, Measures(CollectorRegistry()))  # type: ignore[arg-type]
+
+    async def bind_both() -> list[Any]:
+        return await asyncio.gather(*(routes.bind(_bind(item, node)) for item, node in zip(items, nodes, strict=True)))
+
+    answers = asyncio.run(bind_both())
+    assert all("does not lead" in json.loads(one.body)["Error"] for one in answers)
+    assert api.posted == []
 
 
 def test_what_is_held_too_long_is_released_as_a_whole_with_the_cause() -> None:

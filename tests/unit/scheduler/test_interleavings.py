@@ -32,6 +32,9 @@ ANSWERS = {
     "made in silence": [(SILENT, True)],
     "silence": [(SILENT, False)] * 50,
     "silence, and made at last": [(SILENT, False)] * 5 + [(SILENT, True)] + [(SILENT, False)] * 50,
+    "silence, and still under way": [(SILENT, None)] + [(SILENT, False)] * 50,
+    "silence, still under way, then refused": [(SILENT, None), (ApiError(403, "Forbidden", "no"), False)],
+    "made in silence, then refused": [(SILENT, True), (ApiError(403, "Forbidden", "no"), False)],
 }
 Event = tuple[str, dict[str, Any]]
 
@@ -87,8 +90,8 @@ class Interleavings(RuleBasedStateMachine):
             self.note("ADDED", name)
 
     @precondition(lambda self: self.api.pods)
-    @rule(data=st.data(), answer=st.sampled_from(sorted(ANSWERS)), skips=st.booleans())
-    def schedule(self, data: st.DataObject, answer: str, *, skips: bool) -> None:
+    @rule(data=st.data(), answer=st.sampled_from(sorted(ANSWERS)), skips=st.booleans(), readable=st.booleans())
+    def schedule(self, data: st.DataObject, answer: str, *, skips: bool, readable: bool) -> None:
         """kube-scheduler asks about a pod, and perhaps binds it; it may not have seen yet that it is bound."""
         name = data.draw(st.sampled_from(sorted(self.api.pods)))
         item, state = copy.deepcopy(self.api.pods[name]), self.states[self.leader]
@@ -97,22 +100,33 @@ class Interleavings(RuleBasedStateMachine):
         found = ask(state, item, self.time.now, list(NODES)).node_names
         if not found or skips:
             return
+        self.api.unread = None if readable else SILENT
         hold = arrive(state, item["metadata"]["uid"], found[0], self.time.now)
         if hold is None:
             self.bind(state, item, found[0], answer)
         else:
             self.binding.append((item, found[0], hold, state))
             self.go_on(answer)
+        self.api.unread = None
 
     def bind(self, state: State, item: dict[str, Any], node: str, answer: str) -> None:
         name = item["metadata"]["name"]
         before = self.api.pods.get(name, {}).get("spec", {}).get("nodeName")
         self.api.answers = list(ANSWERS[answer])
         with contextlib.suppress(BindError):
-            bind_pod(state, self.api, item, node, self.time)
+            bind_pod(state, self.api, item, node, self.time, lambda: state is self.states[self.leader])
         self.api.answers = []
         if name in self.api.pods and self.api.pods[name]["spec"].get("nodeName") != before:
             self.note("MODIFIED", name)
+
+    @rule()
+    def carry_out(self) -> None:
+        """The API server carries out what it has been at."""
+        before = {name: item["spec"].get("nodeName") for name, item in self.api.pods.items()}
+        self.api.finish()
+        for name, item in self.api.pods.items():
+            if item["spec"].get("nodeName") != before[name]:
+                self.note("MODIFIED", name)
 
     def go_on(self, answer: str) -> None:
         """Binds of a gang that waited go on, or end."""
@@ -147,13 +161,15 @@ class Interleavings(RuleBasedStateMachine):
     def hear(self, replica: int, count: int) -> None:
         self.catch_up(replica, count)
 
-    @rule(seconds=st.sampled_from([5.0, 31.0, 66.0]))
-    def wait(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([5.0, 31.0, 66.0]), overtaken=st.booleans())
+    def wait(self, seconds: float, *, overtaken: bool) -> None:
+        """Time passes; perhaps kube-scheduler asks again about a pod while the pod is read."""
+        self.carry_out()
         self.time.now += seconds
         for state in self.states:
             release_overdue(state, self.time.now)
         self.go_on("made")
-        settle(self.states[self.leader], self.api, self.time.now)
+        settle(self.states[self.leader], Overtaken(self) if overtaken else self.api, self.time.now)
 
     @rule(replica=st.integers(0, 1))
     def restart(self, replica: int) -> None:
@@ -162,8 +178,11 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule()
     def take_over(self) -> None:
-        """The other replica leads once its watch shows its mark, and with it all that was bound before."""
-        self.binding.clear()
+        """The other replica leads once its watch shows its mark, and with it all that was bound before.
+
+        No attempt of the replica before it is under way any more: it sent each only while it led for long enough.
+        """
+        self.carry_out()
         self.leader = 1 - self.leader
         self.catch_up(self.leader, len(self.log))
 
@@ -179,6 +198,23 @@ class Interleavings(RuleBasedStateMachine):
                         memory[device["uuid"]] += device["memoryMiB"]
         assert max(core.values(), default=0) <= 100
         assert max(memory.values(), default=0) <= 1000
+
+
+class Overtaken(ApiServer):
+    """The API server, whose answer to a read arrives after kube-scheduler has bound the pod that was read."""
+
+    def __init__(self, machine: Interleavings) -> None:
+        super().__init__()
+        self._machine = machine
+
+    def get(self, path: str) -> dict[str, Any]:
+        read = copy.deepcopy(self._machine.api.get(path))
+        if not read["spec"].get("nodeName"):
+            state = self._machine.states[self._machine.leader]
+            found = ask(state, read, self._machine.time.now, list(NODES)).node_names
+            if found:
+                self._machine.bind(state, read, found[0], "made")
+        return read
 
 
 Interleavings.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

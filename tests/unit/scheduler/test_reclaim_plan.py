@@ -16,7 +16,7 @@ from scheduler.placement.fleet import Fleet
 from scheduler.placement.holding import Holding, Piece
 from scheduler.placement.request import Need, Request, Wanted
 from scheduler.placement.together import holding_of
-from scheduler.reclaim.plan import Claim, Plan, Victims, plan_reclaim
+from scheduler.reclaim.plan import Plan, PodToPlace, Victims, plan_reclaim
 from scheduler.reclaim.roster import Roster, Running
 from tests.unit.scheduler.fleets import all_rows, fill, fleet_of, node
 
@@ -55,8 +55,8 @@ def share(core: int, gpus: int = 1, cpu: int = 0, wanted: Wanted | None = None) 
 
 
 def plan(fleet: Fleet, victims: Victims, *requests: Request, high: bool = False, spare: int = 100) -> Plan | None:
-    claims = [Claim(f"c{at}", request, all_rows(fleet), high) for at, request in enumerate(requests)]
-    return plan_reclaim(fleet.copy(), victims, claims, np.full(fleet.size, spare))
+    pods = [PodToPlace(f"c{at}", request, all_rows(fleet), high) for at, request in enumerate(requests)]
+    return plan_reclaim(fleet.copy(), victims, pods, np.full(fleet.size, spare))
 
 
 def victims_of(found: Plan | None) -> set[str] | None:
@@ -133,7 +133,7 @@ def test_a_node_that_is_full_of_pods_has_room_for_one_for_each_that_goes() -> No
 def test_only_nodes_on_which_the_pod_may_run_are_freed() -> None:
     fleet = fleet_of(node("n0", 1), node("n1", 1))
     victims = hold(fleet, Runs("a", "n0-0", 100, 1.0), Runs("b", "n1-0", 100, 9.0))
-    found = plan_reclaim(fleet.copy(), victims, [Claim("c", share(100), np.array([1]))], np.full(2, 9))
+    found = plan_reclaim(fleet.copy(), victims, [PodToPlace("c", share(100), np.array([1]))], np.full(2, 9))
     assert victims_of(found) == {"b"}
 
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from fairgpu.cluster.api import ApiError
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
-from scheduler.cluster.earmarks import EarmarkError, decode
+from scheduler.cluster.earmarks import EarmarkError, decode, fallen
 from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
@@ -39,6 +39,8 @@ class Cluster:
         self.refuses: dict[str, ApiError] = {}
         self.shows = True
         self.silent = False
+        self.enabled = True
+        self.acts = True
         self.now = 0.0
         self.registry = CollectorRegistry()
         self.nodes = nodes
@@ -56,10 +58,10 @@ class Cluster:
             self.state.put_pod(read_note(item))
         if before is not None:
             self.state.budgets = before.budgets
-        settings = ReclaimSettings(notice_seconds=60, placed_seconds=30, give_up_seconds=600)
+        settings = ReclaimSettings(enabled=self.enabled, notice_seconds=60, placed_seconds=30, give_up_seconds=600)
         clocks = Clocks(lambda: self.now, lambda: EPOCH + self.now)
         self.registry = CollectorRegistry()
-        self.reclaimer = Reclaimer(self.state, self, settings, clocks, Measures(self.registry))
+        self.reclaimer = Reclaimer(self.state, self, settings, clocks, Measures(self.registry), lambda: self.acts)
 
     def stand(self, *over: str) -> None:
         """The budgets of these namespaces are spent, and of no other."""
@@ -151,6 +153,11 @@ class Cluster:
         self.pods[name]["metadata"]["deletionTimestamp"] = stamp(self.now)
         self.show(name)
         return body
+
+
+def kept(cluster: Cluster) -> dict[str, str]:
+    """The node of each pod for which devices are kept."""
+    return {name: node for name, text in cluster.notes(EARMARK).items() if (node := decode(text).node)}
 
 
 def stamp(seconds: float) -> str:
@@ -361,6 +368,42 @@ def test_where_the_pod_is_not_placed_in_time_the_node_is_left_out_for_it() -> No
     assert list(cluster.notes(RECLAIM_AT)) == ["dear"]
 
 
+def test_a_replica_that_takes_over_evicts_nobody_again_where_it_was_in_vain() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("cheap", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.step()
+    cluster.step(60)
+    cluster.ends("cheap")
+    for seconds in (1, 30, 1):
+        cluster.step(seconds)
+    assert cluster.count("reclaims", "in_vain") == 1
+    cluster.runs("second", "n0")
+    cluster.replica()
+    for _ in range(3):
+        cluster.step(1)
+    assert (kept(cluster), cluster.notes(RECLAIM_AT)) == ({}, {})
+    cluster.waits("another")
+    cluster.step(1)
+    assert kept(cluster) == {"another": "n0"}
+
+
+def test_nodes_that_are_left_out_stay_so_beside_the_next_earmark_and_are_bounded() -> None:
+    many = tuple(f"n{at}" for at in range(100))
+    text = fallen(many)
+    assert text is not None
+    assert decode(text).left_out == many[-64:]
+    assert len(fallen(tuple(f"{at:0253}" for at in range(100))) or "") < 20_000
+    cluster = Cluster("n0", "n1")
+    cluster.runs("cheap", "n0")
+    cluster.runs("dear", "n1", since=-1000)
+    cluster.waits("new", annotations={EARMARK: fallen(("n0",))})
+    cluster.step()
+    found = decode(cluster.notes(EARMARK)["new"])
+    assert (found.node, found.left_out) == ("n1", ("n0",))
+
+
 def test_a_disruption_budget_holds_until_the_earmark_falls() -> None:
     cluster = Cluster("n0")
     cluster.runs("old", "n0")
@@ -376,7 +419,7 @@ def test_a_disruption_budget_holds_until_the_earmark_falls() -> None:
     cluster.step(600)
     cluster.step(5)
     cluster.step(1)
-    assert (cluster.notes(EARMARK), cluster.notes(RECLAIM_AT)) == ({}, {})
+    assert (kept(cluster), cluster.notes(RECLAIM_AT)) == ({}, {})
     assert cluster.count("reclaims", "in_vain") == 1
 
 
@@ -397,6 +440,73 @@ def test_a_gang_is_reclaimed_for_as_a_whole_or_not_at_all() -> None:
     cluster.ends("a")
     cluster.ends("c")
     assert sorted(cluster.filter(f"train-{at}")[0] for at in range(3)) == ["n0", "n1", "n2"]
+
+
+def test_what_is_freed_for_a_gang_is_called_off_once_there_is_room_for_all_of_it() -> None:
+    cluster = Cluster("n0", "n1", "n2", "n3")
+    cluster.runs("a", "n0")
+    cluster.runs("b", "n1")
+    cluster.runs("x", "n2", namespace="rich")
+    cluster.runs("y", "n3", namespace="rich")
+    for at in range(2):
+        cluster.waits(f"train-{at}", gang="train/2")
+    cluster.step()
+    cluster.step()
+    assert sorted(cluster.notes(RECLAIM_AT)) == ["a", "b"]
+    cluster.ends("x")
+    cluster.step(1)
+    assert sorted(cluster.notes(RECLAIM_AT)) == ["a", "b"]
+    cluster.ends("y")
+    cluster.step(1)
+    cluster.step(1)
+    assert (cluster.notes(EARMARK), cluster.notes(RECLAIM_AT)) == ({}, {})
+    cluster.step(60)
+    assert not any(line.startswith("evict") for line in cluster.done)
+    assert cluster.count("reclaims", "in_vain") == 0
+
+
+def test_what_is_kept_for_a_gang_waits_for_the_end_of_all_of_its_victims() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("a", "n0")
+    for at in range(2):
+        cluster.waits(f"train-{at}", gang="train/2")
+    cluster.step()
+    for _ in range(6):
+        cluster.step(9)
+    assert sorted(cluster.notes(EARMARK)) == ["train-0", "train-1"]
+    assert cluster.count("reclaims", "in_vain") == 0
+
+
+def test_where_reclaim_is_switched_off_notices_are_called_off_and_nobody_is_evicted() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("old", "n0")
+    cluster.runs("dear", "n1", since=-1000)
+    cluster.waits("new")
+    cluster.step()
+    cluster.step()
+    assert list(cluster.notes(RECLAIM_AT)) == ["old"]
+    cluster.enabled = False
+    cluster.waits("second")
+    cluster.replica()
+    for _ in range(3):
+        cluster.step(30)
+    assert (cluster.notes(EARMARK), cluster.notes(RECLAIM_AT)) == ({}, {})
+    assert not any(line.startswith("evict") for line in cluster.done)
+
+
+def test_where_reclaim_is_switched_off_what_is_free_already_is_kept_for_its_time() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.ends("old")
+    cluster.enabled = False
+    cluster.replica()
+    cluster.step(1)
+    assert list(cluster.notes(EARMARK)) == ["new"]
+    cluster.step(30)
+    cluster.step(1)
+    assert kept(cluster) == {}
 
 
 def test_earmarks_of_a_gang_that_cannot_all_be_written_are_taken_back() -> None:
@@ -467,6 +577,28 @@ def test_by_states_that_nobody_confirms_any_more_nobody_gets_notice_or_is_evicte
     cluster.silent = False
     cluster.step()
     assert cluster.done[2:] == ["evict a", "+earmark second"]
+
+
+def test_a_replica_that_loses_the_lease_within_a_step_writes_nothing_more() -> None:
+    cluster = Cluster("n0", "n1")
+    for at in range(2):
+        cluster.runs(f"old-{at}", f"n{at}")
+        cluster.waits(f"new-{at}")
+    writes = {"patch": cluster.patch, "create": cluster.create}
+
+    def last(name: str) -> Callable[..., dict[str, Any]]:
+        def write(*arguments: Any) -> dict[str, Any]:
+            cluster.acts = cluster.acts and arguments[0].endswith("/events")
+            return writes[name](*arguments)
+
+        return write
+
+    cluster.patch, cluster.create = last("patch"), last("create")  # type: ignore[method-assign]
+    for seconds in (0, 0, 0, 0, 60, 0, 0):
+        before, cluster.acts = len(cluster.done), True
+        cluster.step(seconds)
+        assert len(cluster.done) <= before + 1
+    assert sorted(cluster.done[-2:]) == ["evict old-0", "evict old-1"]
 
 
 def test_pods_of_the_system_are_no_victims() -> None:

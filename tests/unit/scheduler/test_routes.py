@@ -1,4 +1,4 @@
-"""What kube-scheduler gets over HTTP, as bodies."""
+"""The bodies that kube-scheduler gets over HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.scheduler.extended import ApiServer, Time, pod, state_of
 
 def routes(api: ApiServer, registry: CollectorRegistry, *, acts: bool = True) -> Routes:
     """The routes of a replica with one node."""
-    return Routes(state_of("n0"), api, Time().clock, lambda: acts, Measures(registry))  # type: ignore[arg-type] # a part
+    return Routes(state_of("n0"), api, Time().clock, lambda _=0.0: acts, Measures(registry))  # type: ignore[arg-type] # a part
 
 
 def asked(item: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""What `fairgpu top`, `inspect` and `why` say of a cluster that stands still."""
+"""The output of `fairgpu top`, `inspect` and `why` about a cluster that stands still."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import pytest
 
 from fairgpu.cluster.api import ApiError
 from fairgpu.commands import CommandError, build_parser
+from scheduler.cluster.earmarks import Earmark, encode
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.watches import NODES
+from scheduler.placement.holding import Piece
 from scheduler.view import commands
 from scheduler.view.cluster import Cluster, cluster_of
 from scheduler.view.gpus import gpu_rows, node_rows
-from scheduler.view.waiting import reasons_of, stage_of
+from scheduler.view.waiting import fitting_nodes, reasons_of, stage_of
 from tests.unit.scheduler.extended import ApiServer, api_node, bind_pod, pod, state_of
 
 
@@ -70,6 +72,28 @@ def test_why_says_where_enough_is_free_in_all_but_in_pieces() -> None:
     full = cluster(pieces, other, bound("c", 50, "n1", gpus=1))
     [reason] = reasons_of(full, waiting(70))
     assert (set(reason.nodes), reason.fragmented) == ({"n0", "n1"}, ("n0",))
+
+
+def test_what_is_kept_for_a_pod_is_free_for_it_and_for_nobody_else() -> None:
+    claimant, other = waiting(100), waiting(100)
+    claimant["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+    text = encode(Earmark("n1", (Piece("n1-0", 100, 1000, 1),), (), 2**40))
+    claimant["metadata"]["annotations"]["fairgpu.io/earmark"] = text
+    other["metadata"]["uid"] = "uid-other"
+    seen = cluster(bound("a", 60), whole_gpu(), claimant)
+    assert (fitting_nodes(seen, claimant), reasons_of(seen, claimant)) == (["n1"], [])
+    assert fitting_nodes(seen, other) == []
+    assert {node for reason in reasons_of(seen, other) for node in reason.nodes} == {"n0", "n1"}
+    [row] = gpu_rows(seen, "n1")
+    assert [one["pod"] for one in row["pods"]] == ["team/w (kept for it)"]
+
+
+def whole_gpu() -> dict[str, Any]:
+    """A pod that holds the second GPU of n0."""
+    item = bound("whole", 100)
+    text = item["metadata"]["annotations"]["fairgpu.io/allocation"].replace("n0-0", "n0-1")
+    item["metadata"]["annotations"]["fairgpu.io/allocation"] = text
+    return item
 
 
 @pytest.mark.parametrize(

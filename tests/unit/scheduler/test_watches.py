@@ -1,4 +1,4 @@
-"""What watches tell becomes the state."""
+"""Events of watches become the state."""
 
 from __future__ import annotations
 
@@ -71,6 +71,19 @@ def test_a_node_that_is_left_out_has_an_event_that_says_why_and_counts_in_the_fi
     view.changed("DELETED", reflected(NODES, twin))
     view.changed("MODIFIED", reflected(NODES, api_node("n0")))
     assert (state.figures().nodes, state.figures().refused, state.figures().shared) == (2, 0, 0)
+
+
+def test_a_new_list_forgets_every_node_that_it_lacks() -> None:
+    state, bare = State(), api_node("n2")
+    del bare["metadata"]["annotations"]["fairgpu.io/inventory"]
+    view = NodesView(state)
+    items = [api_node("n0", encode=nonsense), api_node("n1"), bare]
+    view.replaced([reflected(NODES, item) for item in items])
+    before = state.sites
+    assert state.figures().refused == 1
+    view.replaced([reflected(NODES, api_node("n1"))])
+    assert (state.figures().nodes, state.figures().refused) == (1, 0)
+    assert state.sites == before + 2
 
 
 def test_both_replicas_write_one_event_of_what_they_find() -> None:

@@ -52,7 +52,7 @@ def test_a_budget_has_the_status_that_was_kept_of_it(mirror: Mirror) -> None:
     view.replaced([config_map(vision=SPEC)])
 
     assert shown(mirror)["vision"]["status"] == {"state": "open"}
-    assert view.gone() == ["gone"]
+    assert view.without_budget() == ["gone"]
 
 
 def test_a_written_status_and_a_changed_line_are_both_shown(mirror: Mirror) -> None:

@@ -1,4 +1,4 @@
-"""How fast a budget has been spending, held to a truth that is computed apart."""
+"""The burn rate of a budget, compared with a truth that is computed apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods may still spend."""
+"""The amounts that pods may still spend."""
 
 from __future__ import annotations
 

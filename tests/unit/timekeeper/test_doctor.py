@@ -1,4 +1,4 @@
-"""What `fairgpu doctor` finds in a cluster, from the objects of an API server."""
+"""The findings of `fairgpu doctor` in a cluster, from the objects of an API server."""
 
 from __future__ import annotations
 
@@ -17,18 +17,31 @@ from timekeeper.settings import TimekeeperSettings
 LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED", "nvidia.com/gpu.replicas": "4"}
 
 
-class Cluster:
-    """An API server that answers lists, and refuses everything else."""
+OTHERS = {
+    "quotas": "/api/v1/resourcequotas",
+    "budgets": "/apis/fairgpu.io/v1alpha1/gpubudgets",
+    "classes": "/apis/scheduling.k8s.io/v1/priorityclasses",
+}
 
-    def __init__(self, nodes: list[Any], pods: list[Any]) -> None:
-        self._answers = {"/version": {"gitVersion": "v1.34.2"}} | {
+
+class Cluster:
+    """An API server that answers lists, refuses those of OTHERS, and has nothing else."""
+
+    def __init__(
+        self, nodes: list[Any], pods: list[Any], more: Mapping[str, Any] | None = None, **others: list[Any]
+    ) -> None:
+        self._answers = {
+            "/version": {"gitVersion": "v1.34.2"},
             "/api/v1/nodes": {"items": nodes},
             "/api/v1/pods": {"items": pods},
+            **(more or {}),
+            **{path: {"items": others[name]} for name, path in OTHERS.items() if name in others},
         }
 
     def get(self, path: str, _query: Mapping[str, Any] | None = None, **_options: Any) -> Any:
         if path not in self._answers:
-            raise ApiError(403, "Forbidden", path)
+            refused = path in OTHERS.values()
+            raise ApiError(403, "Forbidden", path) if refused else ApiError(404, "NotFound", path)
         return self._answers[path]
 
 
@@ -44,8 +57,10 @@ def pod(name: str, limits: dict[str, str], node_name: str = "", phase: str = "Ru
     }
 
 
-def examined(nodes: list[Any], pods: list[Any], capsys: pytest.CaptureFixture[str], **settings: Any) -> Any:
-    api = cast("KubernetesAPI", Cluster(nodes, pods))
+def examined(
+    nodes: list[Any], pods: list[Any], capsys: pytest.CaptureFixture[str], more: Any = None, **settings: Any
+) -> Any:
+    api = cast("KubernetesAPI", Cluster(nodes, pods, more))
     assert doctor.run(api, TimekeeperSettings(**settings), "json", 0) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -80,10 +95,44 @@ def test_pods_that_wait_or_have_ended_hold_nothing(capsys: pytest.CaptureFixture
     assert (found["pods"], found["waiting"]) == ([], 1)
 
 
-def test_pods_that_hold_devices_by_claims_alone_are_named_as_not_metered(capsys: pytest.CaptureFixture[str]) -> None:
-    claiming = pod("claims", {"cpu": "1"}, "n1", resourceClaims=[{"name": "gpu"}])
+def claims_api(driver: str, model: str) -> dict[str, Any]:
+    group = "/apis/resource.k8s.io"
+    device = {"name": "gpu-0", "attributes": {"productName": {"string": model}}}
+    spec = {"driver": driver, "nodeName": "n1", "pool": {"name": "n1", "generation": 1}, "devices": [device]}
+    result = {"driver": driver, "pool": "n1", "device": "gpu-0"}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"resource": "pods", "uid": "u1"}]}
+    claim = {"metadata": {"namespace": "team", "name": "own"}, "status": status}
+    return {
+        group: {"versions": [{"version": "v1beta1"}, {"version": "v1beta2"}]},
+        f"{group}/v1beta2/resourceclaims": {"items": [claim]},
+        f"{group}/v1beta2/resourceslices": {"items": [{"spec": spec}]},
+    }
 
-    assert examined(NODES, [claiming], capsys)["byClaimAlone"] == ["team/claims"]
+
+def test_a_claim_is_named_with_what_its_devices_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    claiming = pod("claims", {"cpu": "1"}, "n1", resourceClaims=[{"name": "gpu"}])
+    found = examined(NODES, [claiming], capsys, more=claims_api("gpu.nvidia.com", "NVIDIA L4"))
+
+    assert [(one["name"], one["models"], one["rateMicroGPUSecondsPerSecond"]) for one in found["pods"]] == [
+        ("resourceclaim/own", ["NVIDIA L4"], "1000000")
+    ]
+    assert found["stacks"]["claims of gpu.nvidia.com"] == 1
+
+
+def test_an_extended_resource_of_a_claim_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    asking = pod("asks", {"nvidia.com/gpu": "1"}, "n1")
+    asking["metadata"]["uid"] = "u1"
+    mapped = [{"containerName": "", "resourceName": "nvidia.com/gpu", "requestName": "r"}]
+    asking["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "own", "requestMappings": mapped}
+    found = examined(NODES, [asking], capsys, more=claims_api("gpu.nvidia.com", "NVIDIA L4"))
+
+    assert [one["name"] for one in found["pods"]] == ["resourceclaim/own"]
+
+
+def test_drivers_whose_claims_cost_nothing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    found = examined(NODES, [], capsys, more=claims_api("dra.example.com", "any"))
+
+    assert (found["pods"], found["unlistedDrivers"]) == ([], ["dra.example.com"])
 
 
 def test_a_list_that_is_refused_is_a_clear_error() -> None:
@@ -93,3 +142,107 @@ def test_a_list_that_is_refused_is_a_clear_error() -> None:
 
     with pytest.raises(CommandError, match="Forbidden"):
         doctor.run(cast("KubernetesAPI", Refusing([], [])), TimekeeperSettings(), "json", 0)
+
+
+def changes(capsys: pytest.CaptureFixture[str], pods: list[Any], **others: list[Any]) -> tuple[Any, str]:
+    """Returns the changes that the modes would bring, as a document and as text."""
+    api = cast("KubernetesAPI", Cluster(NODES, pods, **others))
+    doctor.run(api, TimekeeperSettings(), "json", 0)
+    document = json.loads(capsys.readouterr().out)["modes"]
+    doctor.run(api, TimekeeperSettings(), "text", 0)
+    return document, capsys.readouterr().out
+
+
+def test_it_says_which_pods_share_would_read_and_which_it_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
+    pods = [
+        pod("plain", {"cpu": "1"}, "n1"),
+        pod("whole", {"nvidia.com/gpu": "1"}, "n1", priorityClassName="everyday"),
+        pod("own", {"nvidia.com/gpu": "1"}, "n1", priorityClassName="urgent"),
+        pod("mig", {"nvidia.com/mig-1g.10gb": "1"}, "n1"),
+        pod("over", {"amd.com/gpu": "1"}, "n2", phase="Succeeded"),
+    ]
+    everyday = {"metadata": {"name": "everyday"}, "globalDefault": True}
+    document, text = changes(capsys, pods, classes=[everyday])
+
+    assert document["namespaces"] == [{"namespace": "team", "pods": 3, "readByShare": 2, "ownPriorityClass": 1}]
+    assert ["team", "3", "2", "1", "1"] in [line.split() for line in text.splitlines()]
+
+
+def test_it_names_the_schedulers_whose_pods_account_would_refuse_and_the_right_that_they_need(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pods = [pod("one", {"nvidia.com/gpu": "1"}, "n1", schedulerName="kai-scheduler")]
+    document, text = changes(capsys, pods)
+
+    assert document["schedulersNotTriedWithGates"] == {"kai-scheduler": 1}
+    assert document["writers"] == {"kai": ["kai-scheduler:scheduler", "kai-scheduler:binder"]}
+    assert "kubectl create clusterrolebinding kai-writes-gpu-pods" in text
+    assert "--serviceaccount=kai-scheduler:scheduler --serviceaccount=kai-scheduler:binder" in text
+    assert "existing.gated_schedulers" in text
+
+
+def test_it_names_the_budgets_by_which_nothing_yields_and_the_quotas_that_count_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    allowance = {"allowance": {"gpuHours": 1}}
+    budgets = [
+        {"metadata": {"name": "yields"}, "spec": allowance},
+        {"metadata": {"name": "holds"}, "spec": {**allowance, "onExhausted": "hold"}},
+        {"metadata": {"name": "evicts"}, "spec": {**allowance, "enforcement": "evict"}},
+        {"metadata": {"name": "unlimited"}, "spec": {}},
+    ]
+    quota = {"metadata": {"namespace": "team", "name": "q"}, "spec": {"hard": {"requests.fairgpu.io/gpu-core": "100"}}}
+    document, text = changes(capsys, [], budgets=budgets, quotas=[quota])
+
+    assert document["budgetsByWhichNothingYields"] == ["yields"]
+    assert document["namespacesWithIdleQuotas"] == ["team"]
+    assert "enforcement: evict" in text
+    assert "requests.nvidia.com/gpu" in text
+
+
+def test_what_it_may_not_read_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    document, text = changes(capsys, [])
+
+    assert document["notRead"] == ["priorityclasses", "resourcequotas", "gpubudgets"]
+    assert "Not read: priorityclasses, resourcequotas, gpubudgets." in text
+
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+RIGHT = {"type": "RenderedFromSettings", "status": "True", "message": "as rendered"}
+
+
+def policy(*conditions: Any) -> dict[str, Any]:
+    return {"status": {"conditions": list(conditions)}}
+
+
+def policies(capsys: pytest.CaptureFixture[str], **found: Any) -> tuple[Any, str]:
+    """Returns the answer of doctor about the policies of a cluster, in JSON and in text."""
+    api = cast("KubernetesAPI", Cluster([], [], {f"{POLICIES}/fairgpu-{name}": item for name, item in found.items()}))
+    assert doctor.run(api, TimekeeperSettings(), "json", 0) == 0
+    document = json.loads(capsys.readouterr().out)["policies"]
+    doctor.run(api, TimekeeperSettings(), "text", 0)
+    return document, capsys.readouterr().out
+
+
+def test_policies_that_are_not_what_the_settings_make_are_named_in_the_webhooks_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    differs = {"type": "RenderedFromSettings", "status": "False", "message": "fairgpu-spec: not what the settings make"}
+    document, text = policies(capsys, spec=policy(differs), metadata=policy(RIGHT))
+
+    assert document == {"fairgpu-spec": "fairgpu-spec: not what the settings make"}
+    assert "The policy fairgpu-spec: fairgpu-spec: not what the settings make." in text
+
+
+def test_a_policy_that_is_missing_or_was_not_compared_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    document, _ = policies(capsys, metadata=policy())
+
+    assert document["fairgpu-spec"] == "missing: apply the overlay again"
+    assert document["fairgpu-metadata"].startswith("not compared with the settings yet")
+
+
+def test_it_says_nothing_of_policies_where_all_is_right_or_nothing_is_installed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert policies(capsys, spec=policy(RIGHT), metadata=policy(RIGHT))[0] == {}
+    assert policies(capsys)[0] == {}

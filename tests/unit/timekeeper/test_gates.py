@@ -92,3 +92,10 @@ def test_what_is_released_can_always_be_paid(gpus: list[int], left: int) -> None
 def test_only_young_sessions_are_committed() -> None:
     running = [(5, 0), (7, 95 * SECOND)]
     assert first_minutes(running, min_runtime=10 * SECOND, now=100 * SECOND) == 35
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(10, "10 seconds"), (90, "90 seconds"), (600, "10 minutes")])
+def test_the_event_of_a_released_pod_names_the_time_that_the_money_pays_for(seconds: int, words: str) -> None:
+    assert HOLDING.budget is not None
+    budget = replace(HOLDING.budget, min_runtime=seconds * SECOND)
+    assert f"for its first {words}." in release_event({}, candidate(1), budget, figures(100)).message

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timekeeper.controller.reconcile.settling import Facts, amount_going_on, settle, with_amount
+from timekeeper.controller.reconcile.compute_settlement import Facts, amount_going_on, compute_settlement, with_amount
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.sessions import NOTHING
 from timekeeper.domain.budgets import Budget
@@ -67,20 +67,20 @@ def test_a_session_that_goes_on_is_settled_to_the_amount_that_any_settlement_fin
 ) -> None:
     session = Session("uid", "team", "pod", "n1", start, tariff)
     before, now = start + first, start + first + later
-    known = settle(NOTHING, Facts(session), payers_first, accounts(before), before).following
+    known = compute_settlement(NOTHING, Facts(session, before), payers_first, accounts(before), before).following
     shown = session if same_record else replace(session, tariff=((0, 1),))
     found = amount_going_on(known, shown, payers_later, accounts(now), now)
     if found is not None:
         key, amount = found
         changes = amount != known.amount(key)
-        settled = settle(known, Facts(shown), payers_later, accounts(now), now)
+        settled = compute_settlement(known, Facts(shown, now), payers_later, accounts(now), now)
         assert settled.items == ({key: Item(session.uid, amount)} if changes else {})
         assert settled.following == (with_amount(known, key, amount) if changes else known)
 
 
 def test_a_session_that_runs_on_in_its_period_only_changes_its_amount() -> None:
     session = Session("uid", "team", "pod", "n1", HOUR, ((HOUR, 300_000),))
-    known = settle(NOTHING, Facts(session), ((0, "a"),), accounts(HOUR), HOUR).following
+    known = compute_settlement(NOTHING, Facts(session, HOUR), ((0, "a"),), accounts(HOUR), HOUR).following
     found = amount_going_on(known, session, ((0, "a"),), accounts(HOUR), HOUR + 10 * SECOND)
     assert found == (("a", 0), 3_000_000)
 
@@ -88,7 +88,7 @@ def test_a_session_that_runs_on_in_its_period_only_changes_its_amount() -> None:
 def test_a_session_that_began_before_its_period_is_charged_from_the_start_of_that() -> None:
     session = Session("uid", "team", "pod", "n1", HOUR, ((HOUR, 300_000),))
     later = BOUNDARY + HOUR // 2
-    known = settle(NOTHING, Facts(session), ((0, "a"),), accounts(later), later).following
+    known = compute_settlement(NOTHING, Facts(session, later), ((0, "a"),), accounts(later), later).following
     found = amount_going_on(known, session, ((0, "a"),), accounts(later), BOUNDARY + 3500 * SECOND)
     assert found == (("a", BOUNDARY), 3500 * 300_000)
 

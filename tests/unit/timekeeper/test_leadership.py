@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from fairgpu import leadership
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.leadership import LeaseOptions, LeaseRecord, Observation, Term, may_take, next_term, observe
-from timekeeper.standalone.folder import campaign_by_lock
+from timekeeper.sources.folder import campaign_by_lock
 
 HOLD = """
 import fcntl, sys, time

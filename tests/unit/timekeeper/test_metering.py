@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from timekeeper.domain.charges import amounts, rate_now, segment_cost, segments
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.periods import Period
-from timekeeper.domain.pods import PodFacts, read_pod
+from timekeeper.domain.pods import PodFacts, asks_for_the_same, read_pod
 from timekeeper.domain.reservations import Reservation
 from timekeeper.domain.sessions import (
     EndProof,
@@ -22,6 +22,7 @@ from timekeeper.domain.sessions import (
     end_at_deletion,
     end_at_terminal_phase,
     end_found_missing,
+    end_found_terminal,
     start_of,
 )
 
@@ -55,6 +56,22 @@ def test_what_is_pending_gated_or_without_a_gpu_is_not_metered() -> None:
 def test_metering_from_running_starts_at_first_sight_of_the_running_pod() -> None:
     assert start_of(facts(running=False), 500, MeterFrom.RUNNING) is None
     assert start_of(facts(), 500, MeterFrom.RUNNING) == 500
+
+
+@pytest.mark.parametrize(
+    ("meter_from", "charged"),
+    [
+        pytest.param(MeterFrom.BIND, 60, id="from its binding to the refusal"),
+        pytest.param(MeterFrom.RUNNING, 0, id="nothing: it never ran"),
+    ],
+)
+def test_a_refused_pod_is_charged_up_to_the_refusal_or_nothing_where_running_starts_the_meter(
+    meter_from: MeterFrom, charged: int
+) -> None:
+    refused = facts(terminal=True, changed=160)
+    start = start_of(refused, 500, meter_from)
+    assert start is not None
+    assert end_found_terminal(replace(SESSION, start=start), refused, 500).end == start + charged
 
 
 ASKS = {"resources": {"limits": {"fairgpu.io/gpu-core": "100"}}}
@@ -283,3 +300,18 @@ def test_amounts_beyond_two_to_the_53_are_exact() -> None:
     periods = [Period(0, 10 * SECOND)]
     stretches = segments(((0, "a"),), lambda _: periods, 0, 3 * SECOND)
     assert amounts(tariff, stretches) == {("a", 0): 3 * (2**53 + 1)}
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"status": {"phase": "Running"}}, True),
+        ({"metadata": {"annotations": {"fairgpu.io/core-policy": "elastic"}}}, False),
+        ({"spec": {"nodeName": "n2"}}, False),
+        ({"spec": None}, False),
+    ],
+)
+def test_a_pod_asks_for_the_same_until_its_spec_or_annotations_change(change: dict[str, Any], *, same: bool) -> None:
+    before = {"metadata": {"annotations": {}}, "spec": {"nodeName": "n1"}, "status": {"phase": "Pending"}}
+    assert asks_for_the_same(before, {**before, **change}) is same
+    assert asks_for_the_same({}, {"status": {}})

@@ -1,4 +1,4 @@
-"""What of a budget is told outside the cluster, once each."""
+"""The milestones of a budget that are announced outside the cluster, once each."""
 
 from __future__ import annotations
 

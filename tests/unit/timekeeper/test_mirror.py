@@ -4,12 +4,18 @@ import json
 import sys
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.other_stacks import STACKS, Asking, Stack
+from timekeeper.domain.holdings.deciding import decide
+from timekeeper.domain.holdings.listed import Listed
+from timekeeper.domain.holdings.observed import read_bound_pod, read_host_node
 from timekeeper.domain.pods import read_pod
+from timekeeper.domain.timestamps import parse_instant
 from timekeeper.sources.base import Departure, DepartureProof, Mirror
-from timekeeper.sources.kubernetes import is_metered, metered_pod
+from timekeeper.sources.kubernetes import is_metered, metered_pod, slim
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -48,6 +54,18 @@ def test_a_deletion_that_is_received_counts_from_then() -> None:
     assert departure.at > mirror.confirmed_at
 
 
+def test_an_object_that_was_held_is_held_until_it_is_deleted() -> None:
+    mirror = Mirror("pods", lambda: 1, lambda item: "kept" in item)
+    mirror.replaced([{**pod("a"), "kept": True}, {**pod("b"), "kept": True}, pod("c")])
+    mirror.replaced([pod("a"), {**pod("b"), "kept": True}, pod("c")])
+    mirror.changed("MODIFIED", pod("b"))
+
+    assert mirror.by_uid().keys() == {"a", "b"}
+    assert mirror.take_departures() == []
+    mirror.changed("DELETED", pod("b"))
+    assert [departure.item for departure in mirror.take_departures()] == [pod("b")]
+
+
 def test_departures_that_were_given_back_come_first() -> None:
     mirror = ticking()
     mirror.replaced([pod("a"), pod("b")])
@@ -78,7 +96,21 @@ def test_the_meter_reads_the_same_of_what_is_kept_of_a_pod_as_of_all_of_it() -> 
     limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "60"}
     step = {"name": "sidecar", "restartPolicy": "Always", "resources": {"limits": limits}, "env": [{"name": "A"}]}
     main = {"name": "main", "resources": {"limits": limits}, "volumeMounts": [{"name": "data"}], "image": "x"}
-    status = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}], "images": ["none"]}
+    began, ended = "2026-01-01T00:00:01Z", "2026-01-01T00:00:07Z"
+    states = [{"state": {"running": {"startedAt": ended}}, "lastState": {"terminated": {"startedAt": began}}}]
+    conditions = [
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": began, "message": "x"},
+        {"type": "Ready", "status": "False", "lastTransitionTime": ended},
+        {"type": "Initialized", "status": "True", "lastTransitionTime": began},
+    ]
+    status = {
+        "phase": "Running",
+        "conditions": conditions,
+        "images": ["none"],
+        "startTime": ended,
+        "containerStatuses": [{"name": "main", "imageID": "x", **states[0]}],
+        "initContainerStatuses": [{"name": "sidecar", "state": {"terminated": {"finishedAt": ended, "reason": "x"}}}],
+    }
     annotations = {"fairgpu.io/created-by": "Job/p", "fairgpu.io/eviction-at": "2026-01-01T00:00:00Z"}
     whole = {
         "metadata": {
@@ -107,7 +139,25 @@ def test_the_meter_reads_the_same_of_what_is_kept_of_a_pod_as_of_all_of_it() -> 
     assert (read_pod(kept).held, read_pod(kept).gated, read_pod(kept).origin.owner) == (True, True, "Job/p")
     assert kept["metadata"]["finalizers"].index("fairgpu.io/meter") == 1
     assert kept["spec"]["schedulingGates"].index({"name": "fairgpu.io/budget"}) == 1
-    assert all(word not in str(kept) for word in ("managedFields", "volumes", "volumeMounts", "env"))
+    assert (read_pod(kept).changed, read_pod(kept).begun, read_pod(kept).finished) == (
+        parse_instant(ended),
+        parse_instant(began),
+        parse_instant(ended),
+    )
+    assert all(word not in str(kept) for word in ("managedFields", "volumes", "volumeMounts", "env", "imageID"))
+
+
+@given(JSON, JSON)
+def test_whatever_a_status_looks_like_its_kept_part_reads_the_same(conditions: Any, states: Any) -> None:
+    stamp = {"lastTransitionTime": "2026-01-01T00:00:01Z", "type": "PodScheduled", "status": "True"}
+    for found in (conditions, [conditions, stamp]):
+        status = {"phase": "Running", "conditions": found, "containerStatuses": [{"state": states}]}
+        limits = {"fairgpu.io/gpu": "1"}
+        spec = {"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": limits}}]}
+        whole = {"metadata": {"uid": "u", "name": "p", "namespace": "n"}, "spec": spec, "status": status}
+        kept = metered_pod(whole)
+        assert kept is not None
+        assert read_pod(kept) == read_pod(whole)
 
 
 def held_bytes(value: Any, seen: set[int]) -> int:
@@ -152,6 +202,35 @@ def test_a_pod_is_metered_if_it_asks() -> None:
     written = {"annotations": {"fairgpu.io/allocation": "{}"}, "finalizers": ["fairgpu.io/meter"]}
     marked = {"metadata": written, "spec": {"containers": [{}]}}
     assert [is_metered(item) for item in (asking, starting, marked)] == [True, True, False]
+
+
+@pytest.mark.parametrize(("stack", "asking"), [(stack, asking) for stack in STACKS for asking in stack.pods.values()])
+def test_what_is_kept_of_a_pod_decides_the_same_as_all_of_it(stack: Stack, asking: Asking) -> None:
+    own = {"example.com/npu": Listed("own", 4, model_labels=("example.com/npu.product",))}
+    labels, annotations = dict(asking.labels), dict(asking.annotations)
+    whole = {
+        "metadata": {"uid": "a", "namespace": "team", "labels": labels, "annotations": annotations},
+        "spec": {"containers": [{"resources": {"limits": limits, "requests": limits}} for limits in asking.limits]},
+    }
+    node = {
+        "metadata": {"labels": stack.labels, "annotations": stack.annotations},
+        "status": {"capacity": stack.capacity},
+    }
+    kept = metered_pod(whole, own=own)
+    assert kept is not None
+    decided = decide(read_bound_pod(kept), read_host_node(slim(node)), own)
+
+    assert decided == decide(read_bound_pod(whole), read_host_node(node), own)
+    assert sum(part.count * max(part.time, part.memory) for part in decided.holdings) == asking.gpus
+
+
+def test_a_pod_that_was_metered_is_read_without_its_annotations_too() -> None:
+    bare = {"metadata": {"uid": "a", "annotations": {"more": "x"}}, "spec": {"nodeName": "n", "volumes": [1]}}
+
+    assert metered_pod(bare, own={}) is None
+    read = metered_pod(bare, own={}, known=True)
+    assert read is not None
+    assert (read["metadata"], read["spec"]) == ({"uid": "a", "annotations": {}}, {"nodeName": "n"})
 
 
 def test_a_gpu_pod_without_the_label_is_metered_and_its_annotations_are_not_believed() -> None:

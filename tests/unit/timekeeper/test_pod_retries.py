@@ -22,7 +22,7 @@ NOTICE = PodWrite(
 
 
 def pauses(failures: list[Failure]) -> list[float]:
-    """How long each failure is waited out, if each try fails as soon as it may."""
+    """Returns the pause after each failure, if each try fails as soon as it may."""
     found, now, trouble = list[float](), 100.0, None
     for failure in failures:
         trouble = after_failure(trouble, Step.EVICT, failure, now)

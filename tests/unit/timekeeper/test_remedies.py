@@ -1,4 +1,4 @@
-"""What people who are told that money is spent are advised to do."""
+"""The advice to people whose money is spent."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from timekeeper.sources.base import ChangedMeanwhileError, DepartureProof, ExistsError, ObjectEvent
-from timekeeper.standalone.folder import FolderSource, write_json
+from timekeeper.sources.folder import FolderSource, write_json
 
 LIMITS = {"resources": {"limits": {"fairgpu.io/gpu": "1"}}}
 

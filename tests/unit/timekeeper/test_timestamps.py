@@ -30,7 +30,21 @@ def test_timestamps_of_the_api_server_are_read_to_the_nanosecond(text: str, inst
     assert parse_instant(text) == instant
 
 
-@pytest.mark.parametrize("text", ["", "2026-02-30T00:00:00Z", "2026-01-31", "2026-01-31T09:00:00", None, 5, "now"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "2026-02-30T00:00:00Z",
+        "2026-01-31T24:00:00Z",
+        "2026-01-31T09:60:00Z",
+        "2026-01-31T23:59:60z",
+        "2026-01-31",
+        "2026-01-31T09:00:00",
+        None,
+        5,
+        "now",
+    ],
+)
 def test_what_is_no_moment_is_refused(text: object) -> None:
     with pytest.raises(TimeError):
         parse_instant(text)

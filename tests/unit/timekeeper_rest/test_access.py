@@ -13,7 +13,7 @@ ALICE = Caller("alice", groups=("oidc:team-b", "system:authenticated"))
 
 
 class Roles:
-    """Who may read which namespaces; counts what it is asked."""
+    """An access control that knows the readable namespaces; it records the questions."""
 
     def __init__(self, readable: Iterable[str], *, everything: bool = False) -> None:
         self.readable = set(readable)

@@ -19,8 +19,8 @@ from timekeeper.auth.access_control import (
     UnauthenticatedError,
     require,
 )
+from timekeeper.auth.folder import FolderAccessControl, read_issuer
 from timekeeper.auth.key_set import KeySet
-from timekeeper.standalone.identity import FolderAccessControl, read_issuer
 
 READ_A = Action("get", "gpubudgets", "team-a")
 READ_ALL = Action("list", "gpubudgets")

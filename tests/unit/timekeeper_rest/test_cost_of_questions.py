@@ -48,7 +48,7 @@ def test_a_question_that_fails_is_answered_too() -> None:
 
 @pytest.fixture
 def problem(monkeypatch: pytest.MonkeyPatch) -> ProblemError:
-    """What becomes of a question that comes to too many sums."""
+    """Returns the answer to a question that comes to too many sums."""
 
     def too_many(*_: object) -> Any:
         raise TooManySumsError

@@ -1,4 +1,4 @@
-"""How often callers may make the API server be asked."""
+"""The number of questions to the API server that callers may cause."""
 
 from __future__ import annotations
 

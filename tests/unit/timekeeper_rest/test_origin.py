@@ -1,4 +1,4 @@
-"""Whose bucket a request takes from: the client's, also behind a proxy that is trusted."""
+"""A request counts against the client's bucket, also behind a trusted proxy."""
 
 from __future__ import annotations
 

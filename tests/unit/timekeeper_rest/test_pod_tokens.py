@@ -79,10 +79,10 @@ def test_a_verified_token_is_known_until_it_expires() -> None:
     clock = iter([now, now + 50, now + 61])
     tokens = tokens_of(SIGNER, clock=lambda: next(clock))
     token = SIGNER.pod("team-a", "train-0", "uid-1", exp=int(now) + 60)
-    assert tokens.known(token) is None
+    assert tokens.verified_pod(token) is None
     identity = tokens.verify(token)
-    assert tokens.known(token) == identity
-    assert tokens.known(token) is None
+    assert tokens.verified_pod(token) == identity
+    assert tokens.verified_pod(token) is None
 
 
 def test_a_refused_token_is_not_known() -> None:
@@ -90,7 +90,7 @@ def test_a_refused_token_is_not_known() -> None:
     forged = STRANGER.pod("team-a", "train-0", "uid-1")
     with pytest.raises(UnauthenticatedError):
         tokens.verify(forged)
-    assert tokens.known(forged) is None
+    assert tokens.verified_pod(forged) is None
 
 
 def test_the_oldest_token_falls_out_of_a_full_cache() -> None:
@@ -98,7 +98,7 @@ def test_the_oldest_token_falls_out_of_a_full_cache() -> None:
     signed = [SIGNER.pod("team-a", f"train-{number}", f"uid-{number}") for number in range(3)]
     for token in signed:
         tokens.verify(token)
-    assert [isinstance(tokens.known(token), PodIdentity) for token in signed] == [False, True, True]
+    assert [isinstance(tokens.verified_pod(token), PodIdentity) for token in signed] == [False, True, True]
 
 
 def test_without_keys_a_token_is_neither_accepted_nor_refused() -> None:

@@ -13,13 +13,13 @@ from timekeeper.certificates import (
     AUTHORITY,
     LEAF,
     STORE_LEAF,
+    FolderVault,
     StoredPair,
     VaultError,
     keep_store_certificate,
     read_chain,
     service_names,
 )
-from timekeeper.standalone.identity import FolderVault
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 NAMES = [*service_names(), "localhost", "127.0.0.1"]

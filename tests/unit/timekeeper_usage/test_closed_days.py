@@ -1,4 +1,4 @@
-"""What is remembered of closed days, and how much of it."""
+"""The cache of closed days, and its size."""
 
 from __future__ import annotations
 

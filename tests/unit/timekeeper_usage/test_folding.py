@@ -72,7 +72,7 @@ def test_one_sum_takes_the_place_of_many_rows() -> None:
 
 
 def by_user(use: Use) -> dict[tuple[str, str, str], tuple[int, int, int, int]]:
-    """What rows come to by what sums are kept by."""
+    """Returns the sums of rows by the dimensions that sums are kept by."""
     result: dict[tuple[str, str, str], tuple[int, int, int, int]] = {}
     for row in use.rows():
         to, one = (row.dimensions.namespace, row.dimensions.model, row.dimensions.user), row.figures

@@ -18,7 +18,7 @@ def updated(stored: Any, item: Any, **fields: Any) -> Answer:
 
 
 def applied_again() -> Answer:
-    """What `kubectl apply` sends the second time: the stored pod with the manifest's keys back in it."""
+    """Returns the pod of a second `kubectl apply`: the stored pod with the manifest's keys back in it."""
     stored = admitted(pod(container(limits=SHARE)))
     item = admitted(pod(container(limits=SHARE)))
     item["spec"]["containers"][0]["resources"]["limits"] |= SHARE
@@ -120,7 +120,7 @@ ODD_PODS: dict[str, Callable[[], Answer]] = {
 
 
 def outcome(answer: Answer) -> str:
-    """What comes of a pod, in the words of the document."""
+    """Returns the outcome of a pod, in the words of the document."""
     if not answer.allowed:
         return "refused"
     outcome = "admitted" if answer.patch else "left as it is"
@@ -128,5 +128,5 @@ def outcome(answer: Answer) -> str:
 
 
 def said(answer: Answer) -> str:
-    """What its author reads, on one line."""
+    """Returns the text that the pod's author reads, on one line."""
     return " ".join((answer.message if not answer.allowed else " ".join(answer.warnings)).split())

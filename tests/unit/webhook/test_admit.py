@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from fairgpu.commands import main
+from fairgpu.existing import Existing
 from webhook.admission.templates import JOBS
-from webhook.dryrun.dry_run import EXEMPT_NAMESPACES, REVIEWED_JOBS, REVIEWED_TEMPLATES
+from webhook.dryrun.dry_run import REVIEWED_JOBS, REVIEWED_TEMPLATES
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "base"
 
@@ -50,6 +51,28 @@ def admit(tmp_path: Path, text: str, *arguments: str) -> int:
     file = tmp_path / "manifests.yaml"
     file.write_text(text)
     return main(["admit", "-f", str(file), "-n", "team-a", *arguments])
+
+
+def test_where_the_mode_is_account_a_pod_keeps_its_request_and_no_template_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, GOOD, "--mode", "account", "--state", "held") == 0
+    shown = capsys.readouterr().out
+    assert " +  - name: fairgpu.io/budget" in shown
+    assert " +    fairgpu.io/pod: gpu" in shown
+    assert "nvidia.com/gpumem" not in shown.replace(" nvidia.com/gpumem: 4096", "")
+    assert admit(tmp_path, BAD, "--mode", "account") == 1
+    shown = capsys.readouterr().out
+    assert "admitted; the pods made from spec.template: refused" in shown
+    assert "spec.template.spec.containers[0].resources.limits[fairgpu.io/gpu-core]" in shown
+
+
+def test_the_mode_of_the_settings_counts_where_none_is_supposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "settings.yaml").write_text("webhook: {mode: account}")
+    assert admit(tmp_path, GOOD, "--settings", str(tmp_path / "settings.yaml")) == 0
+    assert "fairgpu-sidecar" not in capsys.readouterr().out
 
 
 def test_an_admitted_pod_is_shown_as_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,7 +376,9 @@ def test_an_empty_name_counts_as_not_given(tmp_path: Path, metadata: str, capsys
     assert "# Pod team-a/x" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("namespace", ["kube-system", "kube-public", "kube-node-lease", "fairgpu-system"])
+@pytest.mark.parametrize(
+    "namespace", ["kube-system", "kube-public", "kube-node-lease", "fairgpu-system", "gpu-operator"]
+)
 def test_namespaces_that_the_webhook_is_not_asked_about_are_left_alone(
     tmp_path: Path, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -365,8 +390,8 @@ def test_namespaces_that_the_webhook_is_not_asked_about_are_left_alone(
 def test_the_namespaces_left_alone_are_those_of_the_manifests() -> None:
     webhooks = yaml.safe_load((DEPLOY / "webhook" / "mutating.yaml").read_text())["webhooks"]
     (webhook,) = [webhook for webhook in webhooks if webhook["name"] == "mutate.fairgpu.io"]
-    (selector,) = webhook["namespaceSelector"]["matchExpressions"]
-    assert (selector["operator"], tuple(selector["values"])) == ("NotIn", EXEMPT_NAMESPACES)
+    selector = next(each for each in webhook["namespaceSelector"]["matchExpressions"] if "name" in each["key"])
+    assert (selector["operator"], tuple(selector["values"])) == ("NotIn", Existing().unseen_namespaces)
 
 
 def test_the_templates_that_are_reviewed_are_those_of_the_manifests() -> None:

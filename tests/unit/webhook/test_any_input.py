@@ -31,6 +31,7 @@ from tests.support.admission import (
     review,
 )
 from webhook.admission.knowledge import Knowledge
+from webhook.admission.review import ROUTES as ALL_ROUTES
 from webhook.admission.review import ReviewError, answer, encode, judge, read
 
 pytestmark = pytest.mark.timeout(3600)
@@ -39,7 +40,7 @@ EXAMPLES = int(os.environ.get("FAIRGPU_EXAMPLES") or (50_000 if os.environ.get("
 KINDS = ["Pod", "Deployment", "Job", "CronJob", "Service", "", None, 7]
 OPERATIONS = ["CREATE", "UPDATE", "DELETE", "CONNECT", "", None, 1]
 SUB_RESOURCES = ["", "ephemeralcontainers", "resize", "status", None, []]
-ROUTES = st.sampled_from(["mutate", "validate"])
+ROUTES = st.sampled_from(ALL_ROUTES)
 
 
 def share(part: float) -> Any:
@@ -254,6 +255,25 @@ def test_mutation_is_idempotent_and_loses_nothing_it_does_not_know(item: Any, kn
     assert second.patch == []
 
 
+def without_gates(item: Any) -> Any:
+    """A pod's spec without its gates."""
+    return {key: value for key, value in item["spec"].items() if key != "schedulingGates"}
+
+
+@share(0.2)
+@given(item=drawn_pods, knowledge=st.sampled_from(KNOWLEDGES))
+def test_in_the_mode_account_the_containers_stay_and_a_second_pass_changes_nothing(
+    item: Any, knowledge: Knowledge
+) -> None:
+    first = read_answer(answer("account", review(item), knowledge, SETTINGS, 0.0).body)
+    if not first.allowed:
+        return
+    stored = apply(item, first.patch)
+    if first.patch:
+        assert without_gates(stored) == without_gates(item)
+    assert read_answer(answer("account", review(stored), knowledge, SETTINGS, 0.0).body).patch == []
+
+
 @share(0.1)
 @given(item=drawn_pods, knowledge=st.sampled_from(KNOWLEDGES))
 def test_what_mutation_admits_validation_lets_in(item: Any, knowledge: Knowledge) -> None:
@@ -282,7 +302,7 @@ def test_an_update_between_any_two_pods_is_answered(
 
 
 UNREAD = {"managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:containers": {}}}}], "uid": "0", "a": [1]}
-"""What is in objects beside that which is read."""
+"""Fields of objects that admission does not read."""
 
 
 def with_unread(value: Any) -> Any:
@@ -329,7 +349,7 @@ def test_what_is_left_unread_changes_no_answer(  # noqa: PLR0917
     assert answer(route, body, knowledge, SETTINGS, 0.0).body == answer_to_all(route, body, knowledge)
 
 
-@pytest.mark.parametrize("route", ["mutate", "validate"])
+@pytest.mark.parametrize("route", ALL_ROUTES)
 @pytest.mark.parametrize(
     "text",
     [

@@ -1,4 +1,4 @@
-"""What docs/bad-input.md says of odd pods is what comes of them."""
+"""The rows of docs/bad-input.md about odd pods are their real outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the budget's state does to a pod that is created, and what its author is told."""
+"""The budget's state decides the class or the gate of a new pod, and the warning to its author."""
 
 from __future__ import annotations
 

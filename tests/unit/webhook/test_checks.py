@@ -1,4 +1,4 @@
-"""What a GPU pod must not be, whatever it asks for."""
+"""The checks that every GPU pod must pass, whatever it asks for."""
 
 from __future__ import annotations
 

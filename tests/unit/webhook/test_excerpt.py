@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.admission import KNOWLEDGE, admitted, container, gpu_container, pod, review
 from webhook.admission.excerpt import Review
-from webhook.admission.review import judge, read
+from webhook.admission.review import ROUTES, judge, read
 from webhook.settings import Webhook
 
 Path = tuple[str, ...]
@@ -112,7 +112,7 @@ def reads_of(name: str) -> set[Path]:
     body = review(item, kind={"kind": kind}, **fields)
     reads: set[Path] = set()
     for settings in SETTINGS:
-        for route in ("mutate", "validate"):
+        for route in ROUTES:
             subject = read(recorded(orjson.loads(body), (), reads), len(body))
             judge(route, subject, KNOWLEDGE, settings, 0.0)
     return {normal(path) for path in reads}

@@ -1,4 +1,4 @@
-"""Who may connect to the webhook: a proposal from what a cluster shows, and whether anybody may."""
+"""The peers that may connect to the webhook: a proposal from the cluster's objects, and whether all peers may."""
 
 from __future__ import annotations
 

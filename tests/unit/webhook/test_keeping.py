@@ -78,7 +78,7 @@ class Cluster(StoredObjects):
 
 
 def recent(history: list[tuple[datetime, bytes]], since: datetime) -> list[bytes]:
-    """What held at a moment, and all that came after it."""
+    """Returns the value that held at a moment, and all later ones."""
     before = [value for at, value in history if at <= since][-1:]
     return before + [value for at, value in history if at > since]
 

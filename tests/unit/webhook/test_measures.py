@@ -1,4 +1,4 @@
-"""What is counted in plain numbers is what Prometheus is told, each review once."""
+"""Counts in plain numbers become Prometheus metrics, each review once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker knows: learnt piece by piece, taken as a whole."""
+"""A worker's knowledge is received piece by piece and used as a whole."""
 
 from __future__ import annotations
 

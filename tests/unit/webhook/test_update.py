@@ -18,7 +18,7 @@ def original() -> Pod:
 
 
 def applied_again(stored: Pod, manifest: Pod) -> Pod:
-    """What a three-way merge makes of the stored pod: the manifest's fields are back, all others stay."""
+    """Returns the result of a three-way merge with the stored pod: the manifest's fields are back, all others stay."""
     merged = copy.deepcopy(stored)
     merged["metadata"]["annotations"].update(manifest["metadata"].get("annotations", {}))
     for into, given in zip(merged["spec"]["containers"], manifest["spec"]["containers"], strict=True):

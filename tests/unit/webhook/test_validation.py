@@ -1,4 +1,4 @@
-"""What is refused after everybody has changed the object, and what is only warned of."""
+"""Validation refuses or warns after every mutating webhook has changed the object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod holds is decided on any objects that the API server accepts, and never below its request."""
+"""The holding of a pod is decided on any objects that the API server accepts, and is never below its request."""
 
 from __future__ import annotations
 

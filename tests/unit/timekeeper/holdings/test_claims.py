@@ -1,4 +1,4 @@
-"""What ResourceClaims hold, from objects in the forms of the API's versions."""
+"""The holdings of ResourceClaims, from objects in the forms of the API's versions."""
 
 from __future__ import annotations
 

@@ -346,6 +346,26 @@ def test_gpu_managers_cores_and_blocks_are_shares_of_a_device(limits: dict[str, 
     assert held(pod(limits), host) == [("gpu-manager", "Tesla-T4", *expected)]
 
 
+CORE = "tencent.com/vcuda-core"
+
+
+@pytest.mark.parametrize(
+    ("containers", "init", "expected"),
+    [
+        ([{CORE: "60"}, {CORE: "60"}], [], [(2, "3/5")]),
+        ([{CORE: "50"}, {CORE: "50"}], [], [(2, "1/2")]),
+        ([{CORE: "100"}, {CORE: "20"}], [], [(1, "1/5"), (1, "1")]),
+        ([{CORE: "20"}], [{CORE: "200"}], [(2, "1")]),
+        ([{CORE: "60"}], [{CORE: "20"}], [(1, "3/5")]),
+        ([{CORE: "60"}], [{CORE: "60", "restartPolicy": "Always"}, {CORE: "30"}], [(2, "3/5")]),
+    ],
+)
+def test_gpu_manager_gives_each_container_devices_by_itself(containers: Any, init: Any, expected: Any) -> None:
+    host = node({CORE: "400", "tencent.com/vcuda-memory": "240"}, gfd("Tesla-T4"))
+
+    assert [(count, time) for *_, count, time, _ in held(pod(*containers, init=init), host)] == expected
+
+
 MI300X = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
 
 

@@ -1,0 +1,524 @@
+"""The mode account on a control plane with the stock kube-scheduler: held, granted, evicted, and taken away again.
+
+The node has `nvidia.com/gpu` as NVIDIA's device plugin advertises it. Nothing of FairGPU places a pod here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairgpu.cluster.api import ApiError
+from tests.cluster.control_plane.build import control_plane_binaries
+from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.stand_ins import StandInNode
+from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, served, without
+from tests.cluster.services.certificates import certificates, mounted_certificate
+from tests.cluster.services.replicas import (
+    COMMAND,
+    Ports,
+    certificate_folder,
+    timekeeper_jobs,
+    timekeeper_replica,
+    webhook_replica,
+)
+from tests.support.ledger.periods import month_midway
+from tests.support.ports import free_ports
+from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import wait_until
+
+ACCOUNT = Path(__file__).parents[3] / "deploy" / "overlays" / "account"
+API = "/apis/fairgpu.io/v1alpha1"
+GATE = [{"name": "fairgpu.io/budget"}]
+LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.count": "8"}
+CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
+SETTINGS = {
+    "FAIRGPU_TIMEKEEPER_MODE": "account",
+    "FAIRGPU_WEBHOOK_MODE": "account",
+    "FAIRGPU_WEBHOOK_SIDECAR_IMAGE": "fairgpu.invalid/sidecar:0.1.0",
+}
+"""Those of the overlay; it names no image of its own, and so the policy asks for the base's."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """The installation: its manifests as an admin applies them, the node of the other stack, and its services.
+
+    `serve` starts timekeeper and webhook with a setting of `end_proof`, in place of those that run.
+    """
+
+    plane: ControlPlane
+    manifests: list[Manifest]
+    node: StandInNode
+    serve: Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def control_plane() -> Iterator[ControlPlane]:
+    """One of its own: nothing else here would be as the other tests made it."""
+    with running_control_plane(control_plane_binaries(os.environ)) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def account(control_plane: ControlPlane) -> Iterator[Account]:
+    plane = control_plane
+    node = _create_node(plane, "shared-by-another")
+    (https,) = free_ports(1)
+    manifests = _render(plane, https)
+    apply(plane, without(manifests, WEBHOOK_CONFIGURATIONS))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
+        redis = stack.enter_context(RedisServer(Path(folder)))
+        for resource in ("gpubudgets", "gpugrants", "gpucorrections"):
+            wait_until(partial(served, plane, f"{API}/{resource}"), f"{resource} are served")
+        stack.enter_context(mounted_certificate(plane, certificate_folder(plane)))
+        apply(plane, [manifest for manifest in manifests if manifest["kind"] in WEBHOOK_CONFIGURATIONS])
+        stack.enter_context(certificates(plane))
+        services = stack.enter_context(ExitStack())
+
+        def serve(end_proof: str) -> None:
+            services.close()
+            _serve(plane, services, redis.url, https, end_proof)
+
+        serve("observe")
+        yield Account(plane, manifests, node, serve)
+
+
+def _serve(plane: ControlPlane, stack: ExitStack, redis_url: str, https: int, end_proof: str) -> None:
+    """Runs the timekeeper and the webhook until the stack is closed."""
+    port, metrics, jobs_metrics, webhook_metrics = free_ports(4)
+    timekeeper = {**_of("TIMEKEEPER"), "FAIRGPU_TIMEKEEPER_METERING_END_PROOF": end_proof}
+    stack.enter_context(timekeeper_replica(plane, "timekeeper", Ports(port, metrics), redis_url, **timekeeper))
+    stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis_url, **timekeeper))
+    ports = Ports(https, webhook_metrics)
+    stack.enter_context(webhook_replica(plane, "webhook", ports, port, end_proof, **_of("WEBHOOK")))
+    wait_until(lambda: _answers(plane), "new GPU pods are sent to the webhook")
+
+
+@pytest.fixture
+def user(account: Account, namespace: str) -> Identity:
+    return account.plane.namespace_admin(namespace)
+
+
+@pytest.fixture
+def pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+@pytest.fixture
+def budget(account: Account, namespace: str) -> Callable[..., str]:
+    """Creates the namespace's budget, and returns once the webhook holds pods by it, where it is to do so."""
+
+    def create(**spec: Any) -> str:
+        name = f"budget-{namespace}"
+        item = {
+            "apiVersion": "fairgpu.io/v1alpha1",
+            "kind": "GPUBudget",
+            "metadata": {"name": name},
+            "spec": {"namespaces": [namespace], "period": month_midway(), "onExhausted": "hold", **spec},
+        }
+        account.plane.admin.api.create(f"{API}/gpubudgets", item)
+        return name
+
+    return create
+
+
+def grant(plane: ControlPlane, budget: str, gpu_hours: int) -> None:
+    spec = {"budget": budget, "gpuHours": gpu_hours, "reason": "a test"}
+    item = {
+        "apiVersion": "fairgpu.io/v1alpha1",
+        "kind": "GPUGrant",
+        "metadata": {"name": f"for-{budget}"},
+        "spec": spec,
+    }
+    plane.admin.api.create(f"{API}/gpugrants", item)
+
+
+def pod(name: str, limits: dict[str, str], **spec: Any) -> Manifest:
+    container = {"name": "main", "image": "example.org/train:1", "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], **spec},
+    }
+
+
+ONE = {"nvidia.com/gpu": "1"}
+
+
+def held(user: Identity, pods: str, name: str = "held") -> Manifest:
+    """A pod that admission held: tried until the webhook has the state of the budget."""
+
+    def created() -> Manifest | None:
+        item = user.api.create(pods, pod(name, ONE), {"dryRun": "All"})
+        return item if item["spec"].get("schedulingGates") == GATE else None
+
+    wait_until(created, "the webhook knows that the budget is spent")
+    return user.api.create(pods, pod(name, ONE))
+
+
+def test_a_pod_keeps_its_request_and_the_stock_scheduler_binds_it(account: Account, user: Identity, pods: str) -> None:
+    stored = user.api.create(pods, pod("train", ONE))
+    bound = wait_until(lambda: _bound(user, f"{pods}/train"), "the stock scheduler binds the pod")
+
+    assert bound["spec"]["nodeName"] == account.node.name
+    assert stored["spec"]["containers"][0]["resources"] == {"limits": ONE, "requests": ONE}
+    assert stored["spec"]["schedulerName"] == "default-scheduler"
+    assert stored["metadata"]["labels"] == {"fairgpu.io/pod": "gpu"}
+    assert stored["metadata"]["annotations"]["fairgpu.io/created-by"] == user.name
+    assert not {"initContainers", "priorityClassName"} & stored["spec"].keys()
+    assert not [volume for volume in stored["spec"]["volumes"] if volume["name"].startswith("fairgpu-")]
+
+
+def test_a_held_budget_gates_the_pod_and_a_grant_releases_it_to_the_stock_scheduler(
+    account: Account, user: Identity, pods: str, budget: Callable[..., str]
+) -> None:
+    name = budget(allowance={"gpuHours": 0})
+    held(user, pods)
+    assert "nodeName" not in user.api.get(f"{pods}/held")["spec"]
+
+    grant(account.plane, name, 5)
+    bound = wait_until(lambda: _bound(user, f"{pods}/held"), "the grant pays for the pod, and it is bound")
+    assert bound["spec"]["nodeName"] == account.node.name
+    assert "schedulingGates" not in bound["spec"]
+    spent = wait_until(lambda: _spent(account.plane, name), "the pod is charged")
+    assert spent > 0
+
+
+def test_a_pod_with_a_node_is_refused_while_its_budget_is_held(
+    account: Account, user: Identity, pods: str, budget: Callable[..., str]
+) -> None:
+    budget(allowance={"gpuHours": 0})
+    held(user, pods)
+    with pytest.raises(ApiError, match=r"spec\.nodeName") as refusal:
+        user.api.create(pods, pod("placed", ONE, nodeName=account.node.name))
+    assert "allowed: no node while the GPU budget is spent" in refusal.value.message
+
+
+def test_a_running_pod_of_a_spent_budget_is_evicted_where_the_budget_says_so(
+    account: Account, user: Identity, namespace: str, pods: str, budget: Callable[..., str]
+) -> None:
+    user.api.create(pods, pod("train", ONE))
+    wait_until(lambda: _bound(user, f"{pods}/train"), "the pod is bound")
+    account.node.set_pod_phase(namespace, "train", "Running")
+    budget(allowance={"gpuHours": 0}, enforcement="evict", evictionNotice="1s")
+
+    wait_until(lambda: "deletionTimestamp" in user.api.get(f"{pods}/train")["metadata"], "the pod is evicted")
+
+
+def test_a_budget_that_only_deprioritizes_says_that_nothing_yields(
+    account: Account, budget: Callable[..., str]
+) -> None:
+    name = budget(allowance={"gpuHours": 1}, onExhausted="deprioritize")
+
+    def condition() -> Any:
+        status = account.plane.admin.api.get(f"{API}/gpubudgets/{name}").get("status", {})
+        return next((one for one in status.get("conditions", []) if one["type"] == "NothingYields"), None)
+
+    found = wait_until(condition, "the condition")
+    assert found["status"] == "True"
+    assert "onExhausted: hold" in found["message"]
+
+
+def test_the_pods_of_a_job_wait_together(
+    account: Account,
+    user: Identity,
+    namespace: str,
+    pods: str,
+    budget: Callable[..., str],
+    create_workload: Callable[[Identity, str, Manifest], None],
+) -> None:
+    name = budget(allowance={"gpuHours": 0}, minRuntime="1h")
+    held(user, pods, "first")
+    account.plane.admin.api.delete(f"{pods}/first", {"gracePeriodSeconds": 0})
+    template = {"spec": {**pod("x", ONE)["spec"], "restartPolicy": "Never"}}
+    spec = {"completions": 2, "parallelism": 2, "template": template}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": spec}
+    create_workload(user, f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
+
+    def of_the_job() -> list[Manifest]:
+        found: list[Manifest] = user.api.get(pods)["items"]
+        return found if len(found) == 2 else []
+
+    waiting = wait_until(of_the_job, "the Job's pods")
+    assert [one["spec"].get("schedulingGates") for one in waiting] == [GATE, GATE]
+    grant(account.plane, name, 2)
+    wait_until(lambda: all(one["spec"].get("nodeName") for one in of_the_job() or [{"spec": {}}]), "both are bound")
+
+
+def test_a_claim_for_a_nic_comes_back_unchanged_and_one_for_a_gpu_is_marked(
+    account: Account, user: Identity, namespace: str, pods: str
+) -> None:
+    assert account
+    templates = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
+    for name, device_class in (("nic", "nic.example.com"), ("gpu", "gpu.nvidia.com")):
+        requests = [{"name": "one", "exactly": {"deviceClassName": device_class}}]
+        spec = {"spec": {"devices": {"requests": requests}}}
+        item = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name}}
+        user.api.create(templates, {**item, "spec": spec})
+
+    def labels(name: str) -> Any:
+        claims = [{"name": "one", "resourceClaimTemplateName": name}]
+        item = pod(f"claims-{name}", {"cpu": "1"}, resourceClaims=claims)
+        return user.api.create(pods, item, {"dryRun": "All"})["metadata"].get("labels", {})
+
+    wait_until(lambda: labels("nic") == {}, "the webhook has seen what the claim is for")
+    assert labels("gpu") == {"fairgpu.io/pod": "gpu"}
+
+
+def test_a_claim_for_a_gpu_is_held_released_allocated_by_the_stock_scheduler_and_charged(
+    account: Account, user: Identity, namespace: str, pods: str, budget: Callable[..., str]
+) -> None:
+    """The device is as NVIDIA's driver publishes one; kube-scheduler and controllers make and allocate the claim."""
+    plane, resources = account.plane, "/apis/resource.k8s.io/v1"
+    kind = {"apiVersion": "resource.k8s.io/v1"}
+    selectors = [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]
+    device_class = {"kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": selectors}}
+    plane.admin.api.create(f"{resources}/deviceclasses", {**kind, **device_class})
+    device = {
+        "name": "gpu-0",
+        "attributes": {"productName": {"string": "NVIDIA H100 80GB HBM3"}},
+        "capacity": {"memory": {"value": "80Gi"}},
+    }
+    spec = {
+        "driver": "gpu.nvidia.com",
+        "nodeName": account.node.name,
+        "pool": {"name": account.node.name, "generation": 1, "resourceSliceCount": 1},
+        "devices": [device],
+    }
+    plane.admin.api.create(
+        f"{resources}/resourceslices", {**kind, "kind": "ResourceSlice", "metadata": {"name": "gpus"}, "spec": spec}
+    )
+    requests = [{"name": "one", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
+    template = {"metadata": {"name": "gpu"}, "spec": {"spec": {"devices": {"requests": requests}}}}
+    user.api.create(
+        f"{resources}/namespaces/{namespace}/resourceclaimtemplates",
+        {**kind, "kind": "ResourceClaimTemplate", **template},
+    )
+    name = budget(allowance={"gpuHours": 0})
+    held(user, pods, "first")
+    claims = [{"name": "one", "resourceClaimTemplateName": "gpu"}]
+    stored = user.api.create(pods, pod("claims", {"cpu": "1"}, resourceClaims=claims))
+    assert stored["spec"]["schedulingGates"] == GATE
+
+    grant(plane, name, 5)
+    bound = wait_until(lambda: _bound(user, f"{pods}/claims"), "the claim is allocated and the pod is bound")
+    assert bound["spec"]["nodeName"] == account.node.name
+    rate = wait_until(lambda: _rate(plane, name, 2.0), "the pod's device and the other pod's GPU are charged")
+    assert rate == 2.0
+
+
+def test_a_team_moves_to_share_by_the_label_of_its_namespace(
+    account: Account, make_namespace: Callable[..., str]
+) -> None:
+    name = make_namespace("share-", labels={"fairgpu.io/mode": "share"})
+    admin = account.plane.namespace_admin(name)
+    path = f"/api/v1/namespaces/{name}/pods"
+
+    def rewritten() -> Manifest | None:
+        try:
+            stored = admin.api.create(path, pod("shared", ONE), {"dryRun": "All"})
+        except ApiError as error:
+            if error.status == 403:
+                return None
+            raise
+        return stored if "fairgpu.io/gpu" in stored["spec"]["containers"][0]["resources"]["limits"] else None
+
+    stored = wait_until(rewritten, "the API server has read the namespace's label")
+    assert stored["spec"]["schedulerName"] == "fairgpu-scheduler"
+    with pytest.raises(ApiError, match="fairgpu-namespace"):
+        admin.api.patch(f"/api/v1/namespaces/{name}", {"metadata": {"labels": {"fairgpu.io/mode": "account"}}})
+
+
+def test_a_namespace_of_an_operator_is_left_alone(account: Account) -> None:
+    plane = account.plane
+    plane.admin.api.create(
+        "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}}
+    )
+    stored = wait_until(lambda: _created(plane, "/api/v1/namespaces/gpu-operator/pods"), "its account is made")
+    assert "labels" not in stored["metadata"]
+
+
+def test_the_policies_say_what_is_not_as_the_settings_make_it_and_the_doctor_repeats_it(account: Account) -> None:
+    plane = account.plane
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+
+    def said(name: str) -> tuple[str, str]:
+        conditions = plane.admin.api.get(f"{policies}/{name}").get("status", {}).get("conditions", [])
+        (found,) = [one for one in conditions if one["type"] == "RenderedFromSettings"] or [{}]
+        return found.get("status", ""), found.get("message", "")
+
+    names = ("fairgpu-spec", "fairgpu-metadata")
+    wait_until(lambda: {said(name)[0] for name in names} == {"True"}, "the webhook has compared the overlay")
+    assert _doctor(plane) == {}
+
+    https, metrics, timekeeper = free_ports(3)
+    settings = {**_of("WEBHOOK"), "FAIRGPU_WEBHOOK_MODE": "share"}
+    with webhook_replica(plane, "of-other-settings", Ports(https, metrics), timekeeper, **settings):
+        wait_until(lambda: {said(name)[0] for name in names} == {"False"}, "a webhook of other settings has compared")
+    described = plane.admin.kubectl("describe", "validatingadmissionpolicy", "fairgpu-spec").stdout
+    assert "mutatingwebhookconfigurations/zz-fairgpu" in described
+    assert "`fairgpu render`" in described
+    assert _doctor(plane) == {name: said(name)[1] for name in names}
+
+
+def test_going_back_leaves_no_pod_stuck_and_no_gate_finalizer_or_class(
+    account: Account, user: Identity, namespace: str, pods: str, budget: Callable[..., str]
+) -> None:
+    """The last: it takes an installation with `end_proof: finalizer` away, by the commands of docs/adopting.md."""
+    plane = account.plane
+    account.serve("finalizer")
+    user.api.create(pods, pod("train", ONE))
+    wait_until(lambda: _bound(user, f"{pods}/train"), "the pod is bound")
+    account.node.set_pod_phase(namespace, "train", "Running")
+    budget(allowance={"gpuHours": 0})
+    held(user, pods)
+    assert {"train", "held"} <= set(_marked(plane, finalized=True))
+
+    plane.admin.kubectl("delete", "gpubudgets", "--all")
+    account.serve("observe")
+    wait_until(lambda: _bound(user, f"{pods}/held"), "the gate is lifted and the pod is bound")
+    wait_until(lambda: not _marked(plane), "no pod waits, and none has a finalizer")
+    train = user.api.get(f"{pods}/train")
+    assert (train["status"]["phase"], "deletionTimestamp" in train["metadata"]) == ("Running", False)
+    before = _alive(plane)
+    text = yaml.safe_dump_all([one for one in account.manifests if one["kind"] != "Namespace"])
+    plane.admin.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=text)
+
+    def created() -> Manifest | None:
+        try:
+            return user.api.create(pods, pod("afterwards", ONE))
+        except ApiError as error:
+            if "fairgpu" in error.message:
+                return None
+            raise
+
+    stored = wait_until(created, "the API server has forgotten webhook and policies")
+    assert "labels" not in stored["metadata"]
+    assert before <= _alive(plane)
+    assert _marked(plane) == []
+    classes = plane.admin.api.get("/apis/scheduling.k8s.io/v1/priorityclasses")["items"]
+    assert not [one for one in classes if one["metadata"]["name"].startswith("gpu-")]
+    user.api.delete(f"{pods}/train")
+    account.node.remove_pod(namespace, "train")
+    assert not plane.exists(f"{pods}/train"), "a pod of before does not end"
+
+
+def _doctor(plane: ControlPlane) -> Any:
+    """Returns the policies in the answer of `fairgpu doctor`."""
+    command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "-o", "json"]
+    environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
+    doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    return json.loads(doctor.stdout)["policies"]
+
+
+def _alive(plane: ControlPlane) -> set[tuple[str, str]]:
+    """The namespace and name of each pod of others that nobody deletes."""
+    pods = plane.admin.api.get("/api/v1/pods")["items"]
+    return {
+        (one["metadata"]["namespace"], one["metadata"]["name"])
+        for one in pods
+        if "deletionTimestamp" not in one["metadata"] and one["metadata"]["namespace"] != "fairgpu-system"
+    }
+
+
+def _marked(plane: ControlPlane, *, finalized: bool = False) -> list[str]:
+    """The pods that bear a gate, a finalizer or a class of FairGPU's; those with a finalizer alone on demand."""
+    return [
+        one["metadata"]["name"]
+        for one in plane.admin.api.get("/api/v1/pods")["items"]
+        if "fairgpu.io/meter" in one["metadata"].get("finalizers", [])
+        or (
+            not finalized
+            and (
+                one["spec"].get("schedulingGates") == GATE
+                or str(one["spec"].get("priorityClassName", "")).startswith("gpu-")
+            )
+        )
+    ]
+
+
+def _of(service: str) -> dict[str, str]:
+    return {key: value for key, value in SETTINGS.items() if key.startswith(f"FAIRGPU_{service}")}
+
+
+def _render(plane: ControlPlane, webhook_port: int) -> list[Manifest]:
+    """The overlay as it stands, for a control plane without a network of services."""
+
+    def ports(count: int) -> str:
+        path = "/webhooks/{}/clientConfig/service/port"
+        return json.dumps([{"op": "replace", "path": path.format(n), "value": webhook_port} for n in range(count)])
+
+    external = [{"op": "replace", "path": "/spec", "value": {"type": "ExternalName", "externalName": "localhost"}}]
+    with tempfile.TemporaryDirectory(dir=plane.folder) as folder:
+        kustomization = {
+            "resources": [os.path.relpath(ACCOUNT, Path(folder).resolve())],
+            "patches": [
+                {"target": {"kind": "Service", "namespace": "fairgpu-system"}, "patch": json.dumps(external)},
+                {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": ports(4)},
+                {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": ports(4)},
+            ],
+        }
+        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        rendered = plane.admin.kubectl("kustomize", folder).stdout
+    return [document for document in yaml.safe_load_all(rendered) if document]
+
+
+def _create_node(plane: ControlPlane, name: str) -> StandInNode:
+    kubelet = plane.node(name)
+    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **LABELS}}
+    kubelet.api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    ready = [{"type": "Ready", "status": "True", "reason": "Test", "message": "a test"}]
+    status = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": ready}
+    kubelet.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+    return StandInNode(name, kubelet)
+
+
+def _answers(plane: ControlPlane) -> bool:
+    try:
+        stored = plane.admin.api.create("/api/v1/namespaces/default/pods", pod("probe", ONE), {"dryRun": "All"})
+    except ApiError as error:
+        if error.status in {403, 422, 500}:
+            return False
+        raise
+    return "labels" in stored["metadata"]
+
+
+def _bound(user: Identity, path: str) -> Manifest | None:
+    found = user.api.get(path)
+    return found if found["spec"].get("nodeName") else None
+
+
+def _spent(plane: ControlPlane, budget: str) -> int:
+    status = plane.admin.api.get(f"{API}/gpubudgets/{budget}").get("status", {})
+    return int(status.get("spent", {}).get("microGPUSeconds", 0))
+
+
+def _rate(plane: ControlPlane, budget: str, wanted: float) -> float | None:
+    """The budget's rate in GPUs, once it is the wanted one."""
+    status = plane.admin.api.get(f"{API}/gpubudgets/{budget}").get("status", {})
+    found = float(status.get("burnRate", 0))
+    return found if found == wanted else None
+
+
+def _created(plane: ControlPlane, path: str) -> Manifest | None:
+    try:
+        return plane.admin.api.create(path, pod("validator", ONE))
+    except ApiError as error:
+        if "serviceaccount" in error.message:
+            return None
+        raise

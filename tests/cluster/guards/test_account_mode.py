@@ -1,0 +1,280 @@
+"""The guards where a namespace's mode is account, tried by somebody who may do everything inside that namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import ApiError
+from fairgpu.existing import Existing
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.stand_ins import StandInNode, bind
+from tests.cluster.pods import Pod, canonical_pod, plain_pod
+from tests.support.waiting import wait_until
+
+DRY_RUN = {"dryRun": "All"}
+LABEL = "fairgpu.io/pod"
+GATE = {"name": "fairgpu.io/budget"}
+FORCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+MODE = "fairgpu.io/mode"
+RBAC = "rbac.authorization.k8s.io/v1"
+
+pytestmark = pytest.mark.usefixtures("installation")
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane, make_namespace: Callable[..., str]) -> str:
+    name = make_namespace("account-", labels={MODE: "account"})
+    pods = f"/api/v1/namespaces/{name}/pods"
+
+    def known() -> bool:
+        try:
+            control_plane.admin.api.create(pods, stack_pod(), DRY_RUN)
+        except ApiError as error:
+            return "fairgpu-spec" not in error.message
+        return True
+
+    wait_until(known, "the policies have read the namespace's mode")
+    return name
+
+
+def stack_pod(name: str = "gpu", limits: dict[str, str] | None = None, *, gated: bool = False) -> Pod:
+    """A pod of another stack, as the webhook leaves it where the mode is account."""
+    pod = plain_pod(name)
+    pod["metadata"] |= {
+        "labels": {LABEL: "gpu"},
+        "annotations": {"fairgpu.io/budget-state": "open", "fairgpu.io/created-by": "alice"},
+    }
+    pod["spec"]["containers"][0]["resources"] = {"limits": limits or {"nvidia.com/gpu": "1"}}
+    if gated:
+        pod["spec"]["schedulingGates"] = [GATE]
+    return pod
+
+
+@pytest.fixture
+def bound(control_plane: ControlPlane, editor: Identity, namespace: str, pods: str, node: StandInNode) -> str:
+    """The path of a pod of another stack that a scheduler of the cluster has bound, and that runs."""
+    pod = editor.api.create(pods, stack_pod())
+    bind(control_plane.admin, pod, node.name, None)
+    node.set_pod_phase(namespace, "gpu", "Running")
+    return f"{pods}/gpu"
+
+
+def denied(policy: str, attempt: Callable[[], object]) -> str:
+    with pytest.raises(ApiError, match=policy) as refusal:
+        attempt()
+    assert refusal.value.status == 403
+    return refusal.value.message
+
+
+# fairgpu-spec
+
+
+@pytest.mark.parametrize("resource", [*Existing().resources, "nvidia.com/mig-1g.5gb.me"])
+def test_a_request_of_each_stack_stays_and_needs_neither_sidecar_nor_class_but_the_label(
+    editor: Identity, pods: str, resource: str
+) -> None:
+    pod = stack_pod(limits={resource: "1"})
+    pod["spec"] |= {"schedulerName": "volcano", "priorityClassName": ""}
+    editor.api.create(pods, pod, DRY_RUN)
+    del pod["metadata"]["labels"]
+    message = denied("fairgpu-spec", lambda: editor.api.create(pods, pod, DRY_RUN))
+    assert f"metadata.labels[{LABEL}]" in message
+
+
+@pytest.mark.parametrize("annotation", Existing().annotations)
+def test_so_does_an_annotation_that_asks_for_a_part_of_a_gpu(editor: Identity, pods: str, annotation: str) -> None:
+    pod = stack_pod(limits={"cpu": "1"})
+    pod["metadata"]["annotations"] = {annotation: "1"}
+    editor.api.create(pods, pod, DRY_RUN)
+    del pod["metadata"]["labels"]
+    denied("fairgpu-spec", lambda: editor.api.create(pods, pod, DRY_RUN))
+
+
+def test_a_pod_with_a_claim_may_have_the_label_or_not_since_the_webhook_knows_what_it_is_for(
+    editor: Identity, pods: str
+) -> None:
+    pod = stack_pod(limits={"cpu": "1"})
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    editor.api.create(pods, pod, DRY_RUN)
+    del pod["metadata"]["labels"]
+    editor.api.create(pods, pod, DRY_RUN)
+
+
+def test_a_request_for_fairgpus_own_resources_is_refused(editor: Identity, pods: str) -> None:
+    message = denied("fairgpu-spec", lambda: editor.api.create(pods, canonical_pod(), DRY_RUN))
+    assert "whose mode is account" in message
+
+
+def test_label_gate_finalizer_and_allocation_are_refused_on_a_pod_that_asks_for_no_gpu(
+    editor: Identity, pods: str
+) -> None:
+    changes: list[Callable[[Pod], object]] = [
+        lambda pod: pod["metadata"].update(labels={LABEL: "gpu"}),
+        lambda pod: pod["spec"].update(schedulingGates=[GATE]),
+        lambda pod: pod["metadata"].update(finalizers=["fairgpu.io/meter"]),
+        lambda pod: pod["metadata"].update(annotations={"fairgpu.io/allocation": "{}"}),
+    ]
+    for change in changes:
+        pod = plain_pod()
+        change(pod)
+        denied("fairgpu-spec", lambda pod=pod: editor.api.create(pods, pod, DRY_RUN))
+
+
+def test_a_pod_without_a_gpu_is_created_as_ever(editor: Identity, pods: str) -> None:
+    editor.api.create(pods, plain_pod(), DRY_RUN)
+
+
+def test_where_the_mode_is_share_the_same_request_is_refused(
+    control_plane: ControlPlane, make_namespace: Callable[..., str]
+) -> None:
+    """The label that is absent means the setting, which is share by default."""
+    for labels in ({}, {MODE: "share"}):
+        name = make_namespace("share-", labels=labels)
+        admin = control_plane.namespace_admin(name)
+        path = f"/api/v1/namespaces/{name}/pods"
+        denied("fairgpu-spec", lambda admin=admin, path=path: admin.api.create(path, stack_pod(), DRY_RUN))
+
+
+# fairgpu-namespace
+
+
+@pytest.mark.parametrize("value", ["share", None, "anything"])
+def test_an_admin_of_the_namespace_cannot_change_its_mode(
+    control_plane: ControlPlane, editor: Identity, namespace: str, value: str | None
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}"
+    message = denied("fairgpu-namespace", lambda: editor.api.patch(path, {"metadata": {"labels": {MODE: value}}}))
+    assert f"{MODE} changed by {editor.name}" in message
+    control_plane.admin.api.patch(path, {"metadata": {"labels": {MODE: value}}}, query=DRY_RUN)
+
+
+# fairgpu-metadata
+
+
+@pytest.mark.parametrize("value", [None, "cpu"])
+def test_the_label_by_which_the_pod_is_guarded_and_metered_stays(
+    editor: Identity, bound: str, value: str | None
+) -> None:
+    patch = {"metadata": {"labels": {LABEL: value}}}
+    assert "metadata.labels" in denied("fairgpu-metadata", lambda: editor.api.patch(bound, patch))
+
+
+@pytest.mark.parametrize("key", ["fairgpu.io/created-by", "fairgpu.io/budget-state", "fairgpu.io/eviction-at"])
+def test_annotations_of_fairgpu_stay(editor: Identity, bound: str, key: str) -> None:
+    patch = {"metadata": {"annotations": {key: "bob"}}}
+    assert f"{key} changed by" in denied("fairgpu-metadata", lambda: editor.api.patch(bound, patch))
+
+
+@pytest.mark.parametrize("key", [*Existing().schedulers_annotations, *Existing().annotations])
+def test_an_annotation_by_which_the_pod_is_charged_is_written_by_accounts_that_may_end_bills_alone(
+    control_plane: ControlPlane, editor: Identity, bound: str, key: str
+) -> None:
+    patch = {"metadata": {"annotations": {key: "GPU-0,NVIDIA,1,1:;"}}}
+    message = denied("fairgpu-metadata", lambda: editor.api.patch(bound, patch))
+    assert f"metadata.annotations: {key} changed by {editor.name}" in message
+    assert "create a new pod" in message
+    control_plane.admin.api.patch(bound, patch)
+    denied("fairgpu-metadata", lambda: editor.api.patch(bound, {"metadata": {"annotations": {key: None}}}))
+
+
+def test_a_right_to_patch_pods_everywhere_changes_no_bill(control_plane: ControlPlane, bound: str) -> None:
+    """As operators and deployment tools have it; a scheduler of another stack is given the right to more."""
+    operator = control_plane.user(f"operator-of-{bound.split('/')[4]}")
+    patch = {"metadata": {"annotations": {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,1,1:;"}}}
+    rule = {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["get", "list", "patch", "update"]}
+    role = {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": operator.name}, "rules": [rule]}
+    control_plane.admin.api.create(f"/apis/{RBAC}/clusterroles", role)
+    _grant(control_plane, operator, operator.name)
+    wait_until(lambda: operator.may("patch", "pods"), "the API server knows the operator's rights")
+    operator.api.patch(bound, {"metadata": {"annotations": {"example.com/note": "of the operator"}}})
+    message = denied("fairgpu-metadata", lambda: operator.api.patch(bound, patch))
+    assert 'only an account that may "update podstatuses.fairgpu.io" in the whole cluster changes them' in message
+
+    _grant(control_plane, operator, "fairgpu-pod-status-writer")
+    wait_until(lambda: operator.may("update", "podstatuses.fairgpu.io"), "the API server knows the new right")
+    operator.api.patch(bound, patch)
+
+
+def _grant(control_plane: ControlPlane, user: Identity, role: str) -> None:
+    binding = {
+        "apiVersion": RBAC,
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": f"{user.name}-{role}"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user.name}],
+    }
+    control_plane.admin.api.create(f"/apis/{RBAC}/clusterrolebindings", binding)
+
+
+def test_the_gate_is_lifted_by_the_timekeeper_alone(control_plane: ControlPlane, editor: Identity, pods: str) -> None:
+    editor.api.create(pods, stack_pod(gated=True))
+    patch: dict[str, Any] = {"spec": {"schedulingGates": None}}
+    denied("fairgpu-metadata", lambda: editor.api.patch(f"{pods}/gpu", patch))
+    timekeeper = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+    timekeeper.api.patch(f"{pods}/gpu", patch)
+
+
+def test_the_end_of_the_pod_is_reported_by_nodes_and_permitted_accounts_alone(
+    control_plane: ControlPlane, editor: Identity, bound: str
+) -> None:
+    patch = {"status": {"phase": "Succeeded"}}
+    message = denied("fairgpu-metadata", lambda: editor.api.patch(f"{bound}/status", patch))
+    assert "how long it is paid for" in message
+    control_plane.admin.api.patch(f"{bound}/status", patch, query=DRY_RUN)
+
+
+def test_the_finalizer_of_the_meter_stays_until_the_timekeeper_removes_it(
+    control_plane: ControlPlane, editor: Identity, pods: str
+) -> None:
+    pod = stack_pod()
+    pod["metadata"]["finalizers"] = ["fairgpu.io/meter"]
+    editor.api.create(pods, pod)
+    patch = {"metadata": {"finalizers": None}}
+    denied("fairgpu-metadata", lambda: editor.api.patch(f"{pods}/gpu", patch))
+    control_plane.service_account("fairgpu-system", "fairgpu-timekeeper").api.patch(f"{pods}/gpu", patch)
+
+
+def test_a_pod_without_the_label_is_given_it_by_an_account_that_may_end_bills_alone(
+    control_plane: ControlPlane, editor: Identity, pods: str
+) -> None:
+    """As pods need that ran before; here one with a claim, which may be created without it."""
+    pod = stack_pod(limits={"cpu": "1"})
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    del pod["metadata"]["labels"]
+    editor.api.create(pods, pod)
+    editor.api.create(pods, plain_pod())
+    patch = {"metadata": {"labels": {LABEL: "gpu"}}}
+    denied("fairgpu-metadata", lambda: editor.api.patch(f"{pods}/gpu", patch))
+    denied("fairgpu-metadata", lambda: control_plane.admin.api.patch(f"{pods}/plain", patch))
+    assert control_plane.admin.api.patch(f"{pods}/gpu", patch)["metadata"]["labels"][LABEL] == "gpu"
+
+
+# fairgpu-deletion, fairgpu-forced-eviction, fairgpu-eviction, fairgpu-binding
+
+
+def eviction(**fields: Any) -> dict[str, Any]:
+    metadata = {"name": "gpu", **fields.pop("metadata", {})}
+    return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, **fields}
+
+
+def test_a_running_pod_is_neither_deleted_nor_evicted_by_force(editor: Identity, bound: str) -> None:
+    denied("fairgpu-deletion", lambda: editor.api.delete(bound, FORCE))
+    forced = eviction(deleteOptions=FORCE)
+    denied("fairgpu-forced-eviction", lambda: editor.api.create(f"{bound}/eviction", forced))
+    editor.api.create(f"{bound}/eviction", eviction(), query=DRY_RUN)
+
+
+def test_the_timekeeper_evicts_it_by_its_label(control_plane: ControlPlane, bound: str) -> None:
+    timekeeper = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+    denied("fairgpu-eviction", lambda: timekeeper.api.create(f"{bound}/eviction", eviction(), query=DRY_RUN))
+    labelled = eviction(metadata={"labels": {LABEL: "gpu"}})
+    timekeeper.api.create(f"{bound}/eviction", labelled, query=DRY_RUN)
+
+
+def test_it_is_bound_by_schedulers_of_the_whole_cluster_alone(editor: Identity, pods: str, node: StandInNode) -> None:
+    pod = editor.api.create(pods, stack_pod())
+    denied("fairgpu-binding", lambda: bind(editor, pod, node.name, None))

@@ -1,0 +1,64 @@
+"""The mode `look` installed from its overlay on a control plane, with the timekeeper's two processes beside it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.installation import Manifest, apply, render_overlay
+from tests.cluster.services.replicas import Ports, timekeeper_jobs, timekeeper_replica
+from tests.cluster.services.timekeeper_client import TimekeeperClient
+from tests.support.other_stacks import OWN_LINE
+from tests.support.ports import free_ports
+from tests.support.servers.redis_server import RedisServer
+
+LOOK = Path(__file__).parents[3] / "deploy" / "overlays" / "look"
+SETTINGS = {
+    "FAIRGPU_TIMEKEEPER_MODE": "look",
+    "FAIRGPU_TIMEKEEPER_OTHER_STACKS_RESOURCES": json.dumps({"example.com/npu": OWN_LINE}),
+}
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The installed parts, and the address at which they are asked."""
+
+    client: TimekeeperClient
+    manifests: list[Manifest]
+    redis_url: str
+
+
+@contextmanager
+def installed(plane: ControlPlane, budgets: Mapping[str, str]) -> Iterator[Installed]:
+    """Applies the overlay with these budgets, and runs the timekeeper as its account; `budgets` are specs by name."""
+    manifests = render_overlay(plane, LOOK)
+    (config_map,) = [item for item in manifests if item["metadata"]["name"] == "fairgpu-budgets"]
+    config_map["data"] = dict(budgets)
+    apply(plane, manifests)
+    https, metrics, jobs_metrics = free_ports(3)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
+        store = stack.enter_context(RedisServer(Path(folder)))
+        stack.enter_context(timekeeper_replica(plane, "look", Ports(https, metrics), store.url, **SETTINGS))
+        stack.enter_context(timekeeper_jobs(plane, "look-jobs", jobs_metrics, store.url, **SETTINGS))
+        _let_view(plane)
+        token = plane.token("kube-system", "default", audience="fairgpu-timekeeper")
+        yield Installed(TimekeeperClient(plane, https, token), manifests, store.url)
+
+
+def _let_view(plane: ControlPlane) -> None:
+    """Gives an account the right to look at all budgets and to place orders."""
+    for role in ("fairgpu-view", "fairgpu-budget-admin"):
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"looks-{role}"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "kube-system"}],
+        }
+        plane.admin.api.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)

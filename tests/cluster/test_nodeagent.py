@@ -1,0 +1,160 @@
+"""The whole node agent beside a real API server; the kubelet's sockets and the GPUs are what a test says."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from fairgpu import names
+from nodeagent import offer
+from nodeagent.containers.resolving import Listed
+from nodeagent.pages import SCHEDULE
+from nodeagent.service import Agent
+from nodeagent.settings import Kubelet, Nodeagent
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.installation import Manifest
+from tests.cluster.pods import canonical_pod
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.fake_vendor import MEMORY_MIB, FakeVendor, gpus
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+SLOT = "slot-0"
+
+
+@dataclass
+class Machine:
+    """A node with an agent that a test starts and ends."""
+
+    plane: ControlPlane
+    node: StandInNode
+    folder: Path
+    kubelet: FakeKubelet
+    vendor: FakeVendor
+
+    @property
+    def settings(self) -> Nodeagent:
+        folder = self.folder
+        sockets = self.kubelet.folder
+        return Nodeagent(
+            node=self.node.name,
+            run_folder=folder / "run",
+            shim_folder=folder / "shim",
+            shim=folder / "libvcuda.so.1",
+            cdi_folder=folder / "cdi",
+            bundles=folder / "bundles",
+            runtime_socket=folder / "nowhere.sock",
+            look_seconds=0.1,
+            metrics_host="127.0.0.1",
+            metrics_port=free_port(),
+            kubelet=Kubelet(device_plugins=sockets, pods=folder / "pods", pod_resources=self.kubelet.pod_resources),
+        )
+
+    @contextmanager
+    def agent(self) -> Iterator[None]:
+        """The agent, registered with the kubelet, until the end of the block."""
+        before = len(self.kubelet.registered)
+        agent = Agent(self.settings, self.plane.admin.api, self.vendor)
+        thread = threading.Thread(target=agent.run)
+        thread.start()
+        try:
+            wait_until(lambda: len(self.kubelet.registered) > before, "the agent has registered")
+            yield
+        finally:
+            agent.stop()
+            thread.join()
+
+    def place(self, namespace: str, name: str, slot: str = SLOT) -> dict[str, Any]:
+        """A pod with a part of the first GPU, for which the kubelet lists the slot."""
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        pod = self.plane.admin.api.create(pods, canonical_pod(name))
+        allocation = allocation_of(pod, self.node.name, total_mib=MEMORY_MIB)
+        allocation["containers"][0]["devices"][0]["uuid"] = "GPU-0"
+        bind(self.plane.service_account("fairgpu-system", "fairgpu-scheduler"), pod, self.node.name, allocation)
+        self.kubelet.containers = [*self.kubelet.containers, Listed(namespace, name, "main", frozenset({slot}))]
+        return self.plane.admin.api.get(f"{pods}/{name}")
+
+    def start(self, slot: str = SLOT) -> str:
+        """Lets the kubelet start the container with the slot; returns why it must not, or nothing."""
+        with self.kubelet.plugin() as plugin:
+            try:
+                plugin.pre_start(slot)
+            except grpc.RpcError as error:
+                return str(error)
+        return ""
+
+    def folder_of(self, pod: dict[str, Any]) -> Path:
+        """Where the agent keeps a pod's files."""
+        return self.folder / "run" / "containers" / str(pod["metadata"]["uid"])
+
+    def notices(self) -> list[int]:
+        """The notice of each container of which the writer of the pages knows."""
+        try:
+            schedule = json.loads((self.folder / "run" / SCHEDULE).read_bytes())
+        except FileNotFoundError:
+            return []
+        return [container["noticeNs"] for gpu in schedule["gpus"] for container in gpu["containers"]]
+
+    def events(self, about: str, reason: str, namespace: str = "default") -> list[str]:
+        """The messages of an object's events of a kind; a Node's bear its name for a uid."""
+        query = {"fieldSelector": f"involvedObject.uid={about},reason={reason}"}
+        found = self.plane.admin.api.get(f"/api/v1/namespaces/{namespace}/events", query)
+        return [event["message"] for event in found["items"]]
+
+
+@pytest.fixture
+def make_machine(
+    control_plane: ControlPlane, installation: list[Manifest], tmp_path: Path
+) -> Iterator[Callable[[str], Machine]]:
+    assert installation
+    made: list[str] = []
+    (tmp_path / "libvcuda.so.1").write_bytes(b"shim")
+    (tmp_path / "sockets").mkdir()
+    with FakeKubelet(tmp_path / "sockets") as kubelet:
+
+        def make(name: str) -> Machine:
+            made.append(name)
+            node = create_node(control_plane, name, gpus=2, memory_mib=MEMORY_MIB)
+            return Machine(control_plane, node, tmp_path, kubelet, FakeVendor(gpus(2)))
+
+        yield make
+    for name in made:
+        control_plane.admin.api.delete(f"/api/v1/nodes/{name}")
+
+
+def test_an_agent_that_starts_while_the_driver_is_silent_does_all_that_needs_no_driver(
+    make_machine: Callable[[str], Machine], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offer, "SILENT_AFTER_SECONDS", 0.0)
+    machine = make_machine("silent-driver")
+    api = machine.plane.admin.api
+    with machine.agent():
+        stays, goes = machine.place(namespace, "stays"), machine.place(namespace, "goes", "slot-1")
+        wait_until(lambda: machine.start() == "", "the one container may start")
+        wait_until(lambda: machine.start("slot-1") == "", "the other may, too")
+    api.delete(f"/api/v1/namespaces/{namespace}/pods/goes", {"gracePeriodSeconds": 0})
+    machine.vendor.silent = True
+    with machine.agent():
+        wait_until(lambda: machine.events(machine.node.name, "DriverSilent"), "the Node says so")
+        wait_until(lambda: not machine.folder_of(goes).exists(), "the files of the pod that is gone are removed")
+        assert machine.folder_of(stays).exists()
+        at = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)).isoformat()
+        timekeeper = machine.plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+        notice = {"metadata": {"annotations": {names.EVICTION_AT: at}}}
+        timekeeper.api.patch(f"/api/v1/namespaces/{namespace}/pods/stays", notice)
+        wait_until(lambda: all(machine.notices()) and machine.notices(), "the notice is passed on")
+        assert "their driver has not answered" in machine.start()
+        why = lambda: machine.events(stays["metadata"]["uid"], "PlacementRefused", namespace)  # noqa: E731
+        assert "their driver has not answered" in wait_until(why, "the pod says why")[0]
+        machine.vendor.silent = False
+        wait_until(lambda: machine.start() == "", "the container starts again once the driver answers")

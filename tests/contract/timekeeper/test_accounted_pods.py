@@ -1,0 +1,165 @@
+"""Pods of other stacks behind the budget's gate: what they may cost, when they go, and one answer for each group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.ledger.pod_jobs import PodJobs
+from timekeeper.controller.report.status_documents import conditions_of, deprioritizes
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.timestamps import format_instant
+from timekeeper.settings import TimekeeperSettings
+
+RULES = ControllerRules(own_resources={})
+HOLD = {"onExhausted": "hold", "minRuntime": "1h"}
+SPENT = "0"
+
+
+def waiting(
+    harness: LedgerHarness,
+    uid: str,
+    limits: dict[str, str] | None = None,
+    *,
+    state: str = "held",
+    annotations: dict[str, str] | None = None,
+    **metadata: Any,
+) -> None:
+    """A pod that asks another stack for GPUs, as admission stores it: behind the gate where its budget is held."""
+    item = {
+        "metadata": {
+            "uid": uid,
+            "name": uid,
+            "namespace": "team-a",
+            "creationTimestamp": format_instant(harness.now),
+            "labels": {"fairgpu.io/pod": "gpu", **metadata.pop("labels", {})},
+            "annotations": {"fairgpu.io/budget-state": state, **(annotations or {})},
+            **metadata,
+        },
+        "spec": {
+            "containers": [{"name": "main", "resources": {"limits": limits or {"nvidia.com/gpu": "1"}}}],
+            "schedulingGates": [{"name": "fairgpu.io/budget"}] if state == "held" else [],
+        },
+        "status": {"phase": "Pending"},
+    }
+    harness.write_pod(item)
+
+
+def gated(harness: LedgerHarness) -> set[str]:
+    harness.source.refresh()
+    pods = harness.source.mirrors.pods.items()
+    return {pod["metadata"]["name"] for pod in pods if pod["spec"].get("schedulingGates")}
+
+
+def release(harness: LedgerHarness) -> int:
+    harness.round(1)
+    assert harness.keeper is not None
+    return PodJobs(harness.source, harness.keeper.books).release(harness.now)
+
+
+@pytest.fixture
+def accounting(harness: LedgerHarness) -> LedgerHarness:
+    harness.budget("a", ["team-a"], gpu_hours=0, **HOLD)
+    harness.lead(RULES)
+    harness.round()
+    return harness
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"nvidia.com/gpu": "1"},
+        {"nvidia.com/mig-3g.40gb": "1"},
+        {"amd.com/gpu": "1"},
+        {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"},
+        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "6144"},
+    ],
+)
+def test_a_held_pod_of_another_stack_goes_once_a_grant_pays_for_its_first_hour(
+    accounting: LedgerHarness, limits: dict[str, str]
+) -> None:
+    waiting(accounting, "p1", limits)
+    assert release(accounting) == 0
+    assert gated(accounting) == {"p1"}
+
+    accounting.grant("more", "a", 1)
+    assert release(accounting) == 1
+    assert gated(accounting) == set()
+
+
+def test_a_pod_that_asks_by_an_annotation_or_a_claim_goes_as_well(accounting: LedgerHarness) -> None:
+    waiting(accounting, "kai", {"cpu": "1"}, annotations={"gpu-fraction": "0.5"})
+    accounting.grant("more", "a", "0.5")
+    assert release(accounting) == 1
+    assert gated(accounting) == set()
+
+
+def test_a_pod_waits_until_the_money_pays_for_all_that_it_asks_for(accounting: LedgerHarness) -> None:
+    waiting(accounting, "p1", {"nvidia.com/gpu": "4"})
+    accounting.grant("little", "a", 3)
+    assert release(accounting) == 0
+    accounting.grant("more", "a", 1)
+    assert release(accounting) == 1
+
+
+JOB = {"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]}
+GROUPS: dict[str, dict[str, Any]] = {
+    "a Job": JOB,
+    "a JobSet": {"labels": {"jobset.sigs.k8s.io/jobset-name": "train"}},
+    "a PodGroup": {"labels": {"scheduling.x-k8s.io/pod-group": "train"}},
+    "Volcano's PodGroup": {"annotations": {"scheduling.k8s.io/group-name": "train"}},
+}
+
+
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS.keys())
+def test_the_pods_of_a_group_go_together_or_not_at_all(accounting: LedgerHarness, group: dict[str, Any]) -> None:
+    for name in ("p1", "p2", "p3"):
+        waiting(accounting, name, **group)
+    accounting.grant("little", "a", 2)
+    assert release(accounting) == 0
+    accounting.grant("more", "a", 1)
+    assert release(accounting) == 3
+
+
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS.keys())
+def test_a_group_that_was_admitted_in_part_is_admitted_as_a_whole(
+    accounting: LedgerHarness, group: dict[str, Any]
+) -> None:
+    waiting(accounting, "p1", state="open", **group)
+    accounting.now += 2_000_000_000
+    waiting(accounting, "p2", **group)
+    waiting(accounting, "stranger")
+    assert release(accounting) == 1
+    assert gated(accounting) == {"stranger"}
+
+
+def test_a_later_pod_of_the_same_job_waits_for_money_of_its_own(accounting: LedgerHarness) -> None:
+    waiting(accounting, "p1", state="open", **JOB)
+    accounting.now += 61_000_000_000
+    waiting(accounting, "p2", **JOB)
+    assert release(accounting) == 0
+
+
+def test_pods_of_one_deployment_each_wait_alone(accounting: LedgerHarness) -> None:
+    replicas = {"ownerReferences": [{"kind": "ReplicaSet", "name": "serve-5d", "controller": True}]}
+    for name in ("p1", "p2"):
+        waiting(accounting, name, **replicas)
+    accounting.grant("one", "a", 1)
+    assert release(accounting) == 1
+
+
+def test_a_budget_that_only_deprioritizes_says_where_nothing_yields(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], gpu_hours=1)
+    harness.budget("b", ["team-b"], gpu_hours=1, onExhausted="hold")
+    keeper = harness.lead(RULES)
+    harness.round()
+    found = {name: deprioritizes(keeper.books.accounts[name].budget) for name in ("a", "b")}
+    (condition,) = [one for one in conditions_of(None, {}, None, yields=False) if one["type"] == "NothingYields"]
+
+    assert found == {"a": True, "b": False}
+    assert "onExhausted: hold" in condition["message"]
+    assert "enforcement: evict" in condition["message"]
+    assert not TimekeeperSettings(mode="account").gives_classes
+    assert TimekeeperSettings().gives_classes

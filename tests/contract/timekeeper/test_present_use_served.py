@@ -1,0 +1,144 @@
+"""Present use from end to end: exporter, Prometheus, the leader's process, the REST API's, and the command."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from fairgpu.commands import main
+from tests.support.ports import free_port
+from tests.support.servers.bad_server import hang, serving
+from tests.support.servers.prometheus_server import exporter, prometheus
+from tests.support.servers.rest_server import RestServer
+from tests.support.waiting import LIMIT_S, wait_until
+
+if TYPE_CHECKING:
+    from tests.support.servers.redis_server import RedisServer
+
+NODE = {
+    "metadata": {
+        "name": "mig",
+        "uid": "mig",
+        "labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/mig.strategy": "mixed"},
+    },
+    "status": {"capacity": {"nvidia.com/mig-3g.40gb": "2"}},
+}
+
+
+def pod(name: str) -> dict[str, Any]:
+    """A pod of the device plugin's, with a MIG instance."""
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    limits = {"nvidia.com/mig-3g.40gb": "1"}
+    return {
+        "metadata": {"uid": name, "name": name, "namespace": "team-a", "creationTimestamp": stamp},
+        "spec": {"nodeName": "mig", "containers": [{"name": "main", "resources": {"limits": limits}}]},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
+        },
+    }
+
+
+@contextmanager
+def jobs(folder: Path, port: int) -> Iterator[None]:
+    """The process that leads, with the settings of the folder."""
+    settings = yaml.safe_load((folder / "settings.yaml").read_text())
+    settings["timekeeper"]["jobs"] = {"metrics_port": port, "metrics_host": "127.0.0.1"}
+    (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
+    command = [str(Path(sys.executable).with_name("fairgpu")), "timekeeper", "jobs", "--standalone", str(folder)]
+    with (folder / "jobs.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(LIMIT_S)
+
+
+def metric(port: int, name: str) -> float | None:
+    """A metric of the jobs; None before they serve it."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as response:
+            lines = response.read().decode().splitlines()
+    except OSError:
+        return None
+    return next((float(line.split()[-1]) for line in lines if line.rpartition(" ")[0] == name), None)
+
+
+def served(folder: Path, store: RedisServer, url: str) -> RestServer:
+    """A timekeeper that only looks, with two pods of the device plugin's."""
+    for kind, item in (("nodes", NODE), ("pods", pod("busy")), ("pods", pod("quiet"))):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        (folder / kind / f"{item['metadata']['uid']}.json").write_text(json.dumps(item))
+    asked = {"url": url, "every_seconds": 5, "timeout_seconds": 60}
+    return RestServer(folder, store.url, settings={"mode": "look", "prometheus": asked})
+
+
+@pytest.mark.patient
+def test_a_pod_without_a_sidecar_is_listed_with_how_busy_it_is(
+    redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    port = free_port()
+    (tmp_path / "folder").mkdir()
+    with exporter() as source:
+        source.gpu(0, 83.6, "team-a", "busy", GPU_I_PROFILE="3g.40gb", GPU_I_ID="1")
+        with (
+            prometheus(tmp_path, source.port) as server,
+            served(tmp_path / "folder", redis_server, server.url) as rest,
+            jobs(rest.folder, port),
+        ):
+
+            def sessions() -> dict[str, Any]:
+                answer = rest.as_person("alice", "GET", "/v1/sessions?namespace=team-a").document
+                assert answer["presentUseFrom"] == "prometheus"
+                return {session["pod"]: session for session in answer["sessions"]}
+
+            wait_until(lambda: sessions().get("busy", {}).get("presentUse"), "its present use is shown")
+            shown = sessions()
+            monkeypatch.setenv("FAIRGPU_SERVER", rest.url)
+            monkeypatch.setenv("FAIRGPU_CA_FILE", str(rest.ca_file))
+            monkeypatch.setenv("FAIRGPU_TOKEN", rest.signer.person("alice"))
+            capsys.readouterr()
+            assert main(["sessions", "-n", "team-a"]) == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert metric(port, 'fairgpu_timekeeper_present_use_series{outcome="metered"}') == 1
+
+    assert shown["busy"]["presentUse"]["percent"] == 83.6
+    assert shown["busy"]["presentUse"]["source"] == "prometheus"
+    assert shown["busy"]["used"] is None
+    assert shown["quiet"]["presentUse"] is None
+    assert lines[0].split()[-4:] == ["BUSY", "NOW", "AS", "OF"]
+    busy, quiet = lines[1].split(), lines[2].split()
+    assert (busy[1], busy[-3], busy[-1]) == ("busy", "84%", "ago")
+    assert (quiet[1], quiet[-2:]) == ("quiet", ["-", "-"])
+    assert lines[-1] == "BUSY NOW is by Prometheus, advisory, and no part of any bill."
+
+
+@pytest.mark.patient
+def test_a_prometheus_that_hangs_delays_no_settlement(redis_server: RedisServer, tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        serving(hang) as server,
+        served(tmp_path, redis_server, server.url) as rest,
+        jobs(rest.folder, port),
+    ):
+        wait_until(lambda: server.requests, "Prometheus is asked")
+        at = wait_until(lambda: metric(port, "fairgpu_timekeeper_settled_timestamp_seconds"), "it has settled")
+        wait_until(
+            lambda: (metric(port, "fairgpu_timekeeper_settled_timestamp_seconds") or 0) > at, "it has settled again"
+        )
+        assert metric(port, 'fairgpu_timekeeper_present_use_queries_total{outcome="timeout"}') == 0

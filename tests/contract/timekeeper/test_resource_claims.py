@@ -1,0 +1,326 @@
+"""Claims of Dynamic Resource Allocation: each allocation metered once, from its first pod's binding to its end."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from tests.support.ledger.audited import audited, write_statuses
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
+from timekeeper.controller.report.checkpoints import CheckpointKeeper
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.controller.state.other_stacks import held_idle
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.pricing import BY_WORDS, PricePoint
+from timekeeper.domain.timestamps import HOUR, format_instant
+from timekeeper.ledger import reading
+from timekeeper.ledger.codec import decode_session
+from timekeeper.ledger.keys import AccountKeys
+
+PRICES = {
+    "*": (PricePoint(0, Fraction(1)),),
+    "A100": (PricePoint(0, Fraction(4)),),
+    BY_WORDS: (PricePoint(0, Fraction(1)),),
+}
+RULES = ControllerRules(prices=PRICES, own_resources={})
+A100 = "NVIDIA A100-SXM4-80GB"
+
+
+def write_slice(harness: LedgerHarness, product: str = A100, driver: str = "gpu.nvidia.com") -> None:
+    (harness.folder / "slices").mkdir(exist_ok=True)
+    devices = [{"name": f"gpu-{at}", "attributes": {"productName": {"string": product}}} for at in range(8)]
+    spec = {"driver": driver, "nodeName": "n1", "pool": {"name": "n1", "generation": 1}, "devices": devices}
+    item = {"metadata": {"name": f"n1-{driver}", "uid": f"n1-{driver}"}, "spec": spec}
+    (harness.folder / "slices" / f"n1-{driver}.json").write_text(json.dumps(item))
+
+
+def write_claim(harness: LedgerHarness, name: str, devices: list[str], pods: list[str], **result: Any) -> None:
+    (harness.folder / "claims").mkdir(exist_ok=True)
+    found = [{"driver": "gpu.nvidia.com", "pool": "n1", "device": device, **result} for device in devices]
+    status: dict[str, Any] = {"reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in pods]}
+    if found:
+        status["allocation"] = {"devices": {"results": found}}
+    metadata = {"name": name, "namespace": "team-a", "uid": name, "creationTimestamp": format_instant(NOON - HOUR)}
+    (harness.folder / "claims" / f"{name}.json").write_text(json.dumps({"metadata": metadata, "status": status}))
+
+
+def claiming(harness: LedgerHarness, uid: str, bound_ago: float = 0) -> dict[str, Any]:
+    stamp = format_instant(harness.now - int(bound_ago * SECOND))
+    item = {
+        "metadata": {"uid": uid, "name": uid, "namespace": "team-a", "creationTimestamp": stamp},
+        "spec": {"nodeName": "n1", "containers": [{"name": "main"}], "resourceClaims": [{"name": "gpu"}]},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
+        },
+    }
+    harness.write_pod(item)
+    return item
+
+
+@pytest.fixture
+def looking(harness: LedgerHarness) -> LedgerHarness:
+    harness.budget("a", ["team-a"])
+    write_slice(harness)
+    harness.lead(RULES)
+    harness.round()
+    return harness
+
+
+def test_a_claim_is_charged_from_the_binding_of_its_earliest_pod(looking: LedgerHarness) -> None:
+    looking.pass_time(60)
+    claiming(looking, "p1", bound_ago=20)
+    claiming(looking, "p2", bound_ago=30)
+    write_claim(looking, "c1", ["gpu-0"], ["p1", "p2"])
+    looking.round()
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 40 * GPU_SECOND
+
+
+def test_pods_that_share_a_claim_in_turn_are_one_holding(looking: LedgerHarness) -> None:
+    first = claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+    claiming(looking, "p2")
+    write_claim(looking, "c1", ["gpu-0"], ["p1", "p2"])
+    looking.finish(first)
+    looking.round(10)
+    write_claim(looking, "c1", ["gpu-0"], ["p2"])
+    looking.remove("p1")
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 30 * GPU_SECOND
+
+
+def test_a_claim_ends_with_the_last_of_the_pods_that_reserved_it(looking: LedgerHarness) -> None:
+    pods = [claiming(looking, "p1"), claiming(looking, "p2")]
+    write_claim(looking, "c1", ["gpu-0"], ["p1", "p2"])
+    looking.round(10)
+    looking.finish(pods[0], seconds_ago=5)
+    looking.finish(pods[1], seconds_ago=3)
+    looking.round()
+    write_claim(looking, "c1", [], [])
+    looking.round(60)
+
+    assert looking.spent("a") == 4 * 7 * GPU_SECOND
+
+
+def test_a_deleted_pods_end_is_that_of_its_claim(looking: LedgerHarness) -> None:
+    claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+    looking.remove("p1")
+    looking.round()
+    (looking.folder / "claims" / "c1.json").unlink()
+    looking.round(30)
+
+    assert looking.spent("a") == 4 * 10 * GPU_SECOND
+
+
+def test_a_claim_that_no_pod_reserves_is_charged_and_shown_as_held_idle(looking: LedgerHarness) -> None:
+    write_claim(looking, "c1", ["gpu-0", "gpu-1"], [])
+    looking.round()
+    looking.round(10)
+    keeper = looking.keeper
+    (text,) = looking.client.hvals(AccountKeys("a").sessions)
+
+    assert keeper is not None
+    assert looking.spent("a") == 8 * 10 * GPU_SECOND
+    assert held_idle(keeper.books, looking.now) == 8 * GPU_SECOND
+    assert (decode_session(text).pod, decode_session(text).idle) == ("resourceclaim/c1", True)
+
+
+def test_a_claim_is_held_idle_no_longer_once_a_pod_reserves_it(looking: LedgerHarness) -> None:
+    write_claim(looking, "c1", ["gpu-0"], [])
+    looking.round(10)
+    claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+    keeper = looking.keeper
+
+    assert keeper is not None
+    assert held_idle(keeper.books, looking.now) == 0
+
+
+def test_administrative_access_and_devices_of_other_kinds_cost_nothing(looking: LedgerHarness) -> None:
+    claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"], adminAccess=True)
+    write_claim(looking, "c2", ["nic-0"], ["p1"], driver="dra.net")
+    looking.round(10)
+
+    assert reading.stored_amounts(looking.client, "a", MONTH) == {}
+
+
+def test_a_driver_that_the_admin_lists_is_charged(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_slice(harness, "NPU 9", "npu.example.com")
+    harness.lead(ControllerRules(prices=PRICES, own_resources={}, drivers=frozenset({"npu.example.com"})))
+    harness.round()
+    claiming(harness, "p1")
+    write_claim(harness, "c1", ["gpu-0"], ["p1"], driver="npu.example.com")
+    harness.round(10)
+
+    assert harness.spent("a") == 10 * GPU_SECOND
+
+
+def test_a_claim_that_is_allocated_anew_is_another_session(looking: LedgerHarness) -> None:
+    claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+    looking.remove("p1")
+    write_claim(looking, "c1", [], [])
+    looking.round()
+    looking.pass_time(100)
+    claiming(looking, "p2")
+    write_claim(looking, "c1", ["gpu-1"], ["p2"])
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 20 * GPU_SECOND
+    assert len(reading.stored_amounts(looking.client, "a", MONTH)) == 2
+
+
+def test_the_next_leader_continues_a_claims_session(looking: LedgerHarness) -> None:
+    claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+    claiming(looking, "p2")
+    write_claim(looking, "c1", ["gpu-0"], ["p2"])
+    looking.remove("p1")
+    looking.lead(RULES)
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 20 * GPU_SECOND
+    assert len(reading.stored_amounts(looking.client, "a", MONTH)) == 1
+
+
+def test_a_claim_that_ended_without_a_leader_ended_when_it_was_last_observed(looking: LedgerHarness) -> None:
+    claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+    write_claim(looking, "c1", [], [])
+    looking.pass_time(100)
+    looking.lead(RULES)
+    looking.round()
+
+    assert looking.spent("a") == 4 * 10 * GPU_SECOND
+
+
+def test_slices_that_come_late_count_from_the_claims_start(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.lead(RULES)
+    harness.round()
+    claiming(harness, "p1")
+    write_claim(harness, "c1", ["gpu-0"], ["p1"])
+    harness.round(120)
+    before = harness.spent("a")
+    write_slice(harness)
+    harness.round(60)
+
+    assert (before, harness.spent("a")) == (120 * GPU_SECOND, 4 * 180 * GPU_SECOND)
+
+
+def test_what_a_claim_holds_is_kept_when_its_device_is_published_anew(looking: LedgerHarness) -> None:
+    claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+    write_slice(looking, "Tesla T4")
+    looking.round(10)
+    looking.lead(RULES)
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 30 * GPU_SECOND
+
+
+def test_what_a_claim_holds_outlives_an_emptied_store_and_a_new_leader(looking: LedgerHarness) -> None:
+    claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+    claiming(looking, "p2")
+    write_claim(looking, "c1", ["gpu-0"], ["p2"])
+    looking.remove("p1")
+    looking.round(10)
+    assert looking.keeper is not None
+    CheckpointKeeper(looking.source, looking.keeper.books).write(looking.now)
+    looking.client.flushall()
+    write_slice(looking, "Tesla T4")
+    looking.lead(RULES)
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 30 * GPU_SECOND
+
+
+def test_an_extended_resource_that_a_claim_covers_is_no_second_bill(looking: LedgerHarness) -> None:
+    pod = claiming(looking, "p1")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    mapped = [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
+    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c1", "requestMappings": mapped}
+    looking.write_pod(pod)
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 10 * GPU_SECOND
+
+
+def test_an_extended_resource_without_its_claim_is_charged_as_the_device_plugins(looking: LedgerHarness) -> None:
+    pod = claiming(looking, "p1")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    mapped = [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
+    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c1", "requestMappings": mapped}
+    looking.write_pod(pod)
+    looking.round(10)
+
+    assert looking.spent("a") == 10 * GPU_SECOND
+
+
+def test_metering_of_claims_begins_with_the_first_term(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_slice(harness)
+    claiming(harness, "p1", bound_ago=3600)
+    write_claim(harness, "c1", ["gpu-0"], ["p1"])
+    harness.lead(RULES)
+    harness.round()
+    harness.round(10)
+
+    assert harness.spent("a") == 4 * 10 * GPU_SECOND
+
+
+def test_claims_cost_nothing_where_the_admin_does_not_ask_for_it(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    write_slice(harness)
+    claiming(harness, "p1")
+    write_claim(harness, "c1", ["gpu-0"], ["p1"])
+    harness.lead()
+    harness.round(10)
+
+    assert harness.spent("a") == 0
+
+
+def test_the_audit_agrees_with_a_day_of_claims(looking: LedgerHarness) -> None:
+    first = claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    write_claim(looking, "idle", ["gpu-1"], [])
+    looking.round(HOUR / SECOND)
+    looking.finish(first)
+    write_claim(looking, "c1", [], [])
+    looking.lead(RULES)
+    looking.round(HOUR / SECOND)
+    claiming(looking, "p2")
+    write_claim(looking, "c2", ["gpu-2"], ["p2"])
+    looking.round(HOUR / SECOND)
+    write_statuses(looking)
+
+    assert audited(looking).differences == ()
+
+
+def test_the_audit_names_a_claim_without_a_session(looking: LedgerHarness) -> None:
+    claiming(looking, "p1", bound_ago=600)
+    looking.round(600)
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.source.refresh()
+    write_statuses(looking)
+
+    assert [difference.subject for difference in audited(looking).differences] == ["c1"]

@@ -1,0 +1,260 @@
+"""Clocks of the leader that are wrong for a while, and nodes that nothing is heard of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.ledger.harness import NOON, LedgerHarness, published, report, state_answer
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
+from timekeeper.audit.cluster import read_cluster
+from timekeeper.audit.difference import Figure
+from timekeeper.controller.archive import Archivist
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.domain.pricing import Bill
+from timekeeper.domain.timestamps import DAY, HOUR, format_instant
+from timekeeper.domain.windows import Retention
+from timekeeper.ledger import keys, reading
+
+HOURLY: dict[str, Any] = {"every": "hour"}
+
+
+def differences(harness: LedgerHarness) -> list[Any]:
+    around = AuditEnvironment(
+        harness.client, lambda: read_cluster(harness.source.mirrors, None), lambda: harness.now, bool
+    )
+    found = audit(around, AuditRequest(patience_seconds=0)).differences
+    return [each for each in found if each.figure is not Figure.STATUS]  # no statuses are written here
+
+
+def begin(harness: LedgerHarness, rules: ControllerRules) -> None:
+    """Gives team-a a budget by the hour, a leader by these rules, and the pod p1."""
+    harness.budget("a", ["team-a"], period=HOURLY)
+    harness.lead(rules)
+    harness.pod("p1", "team-a")
+
+
+def open_sessions(harness: LedgerHarness, account: str) -> set[str]:
+    (found,) = reading.load_accounts(harness.client, [account])
+    return {session.uid for session in found.sessions}
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_after_a_clock_that_was_days_ahead_readers_get_the_present_period(
+    harness: LedgerHarness,
+    another: bool,  # noqa: FBT001
+) -> None:
+    harness.budget("a", ["team-a"], gpu_hours="0.005", period=HOURLY)
+    harness.pod("p1", "team-a")
+    harness.round(20)
+    harness.remove("p1")
+    harness.round(10)
+    harness.ahead = 3 * DAY
+    harness.round()
+    harness.ahead = 0
+    if another:
+        harness.lead()
+    harness.round(10)
+    assert published(harness, "a").period_start == NOON
+    assert published(harness, "a").spent == 30 * GPU_SECOND
+    assert state_answer(harness, "team-a")["state"] == "over"
+    assert differences(harness) == []
+    harness.round(HOUR // SECOND)
+    assert published(harness, "a").period_start == NOON + HOUR
+
+
+@pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("ahead", [2 * HOUR, 3 * DAY])
+def test_a_clock_that_was_ahead_leaves_no_trace_in_what_was_used(
+    harness: LedgerHarness,
+    bill: Bill,
+    another: bool,  # noqa: FBT001
+    ahead: int,
+) -> None:
+    rules = ControllerRules(bill=bill)
+    begin(harness, rules)
+    harness.round()
+    harness.pass_time(100)
+    report(harness, "p1", 1, 40)
+    harness.round()
+    harness.ahead = ahead
+    for number in range(3):
+        harness.pass_time(100)
+        report(harness, "p1", 2 + number, 60 + 20 * number)
+        harness.round()
+    harness.ahead = 0
+    if another:
+        harness.lead(rules)
+    harness.pass_time(100)
+    report(harness, "p1", 9, 150)
+    harness.round()
+    assert open_sessions(harness, "a") == {"p1"}
+    assert harness.spent("a", NOON) == (150 if bill is Bill.USED else 500) * GPU_SECOND
+    harness.round(HOUR // SECOND)
+    report(harness, "p1", 10, 250)
+    harness.round(1)
+    assert harness.spent("a", NOON) == (150 if bill is Bill.USED else 3600) * GPU_SECOND
+    assert harness.spent("a", NOON + HOUR) == (100 if bill is Bill.USED else 501) * GPU_SECOND
+    harness.pass_time(2 * ahead / SECOND)
+    harness.round()
+    assert harness.spent("a", NOON) == (150 if bill is Bill.USED else 3600) * GPU_SECOND
+
+
+def test_a_clock_that_was_ahead_expires_no_grant(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], gpu_hours=1)
+    harness.grant("g", "a", 3, expires=format_instant(NOON + DAY))
+    harness.round()
+    harness.ahead = 2 * DAY
+    harness.round()
+    harness.ahead = 0
+    harness.round(10)
+    assert published(harness, "a").available == 4 * GPU_HOUR
+    harness.round(DAY // SECOND)
+    assert published(harness, "a").available == GPU_HOUR
+
+
+def test_a_clock_that_is_years_ahead_forgets_no_usage(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.remove("p1")
+    harness.round()
+    harness.ahead = 3 * 365 * DAY
+    harness.round()
+    keeper = harness.keeper
+    assert keeper is not None
+    keeper.books.finalized = []  # checkpoints are written
+    instant = keeper.surely_past(harness.leaders_time())
+    Archivist(harness.client, harness.source, keeper.books, keeper.epoch, Retention()).archive(instant)
+    harness.ahead = 0
+    harness.round(10)
+    assert harness.spent("a") == 100 * GPU_SECOND
+    assert harness.entered("a") == 100 * GPU_SECOND
+
+
+@pytest.mark.parametrize("bill", list(Bill))
+@pytest.mark.parametrize("another", [False, True])
+def test_while_a_clock_is_behind_time_stands_still(
+    harness: LedgerHarness,
+    bill: Bill,
+    another: bool,  # noqa: FBT001
+) -> None:
+    rules = ControllerRules(bill=bill)
+    begin(harness, rules)
+    harness.round()
+    for _ in range(4):
+        harness.round(HOUR // SECOND)
+    report(harness, "p1", 1, 100)
+    harness.ahead = -3 * HOUR
+    if another:
+        harness.lead(rules)
+    harness.round()
+    assert [harness.spent("a", NOON + hour * HOUR) for hour in range(4)] == [GPU_HOUR] * 4
+    assert open_sessions(harness, "a") == {"p1"}
+    harness.ahead = 0
+    harness.round(100)
+    assert [harness.spent("a", NOON + hour * HOUR) for hour in range(4)] == [GPU_HOUR] * 4
+    assert harness.spent("a", NOON + 4 * HOUR) == 100 * GPU_SECOND
+
+
+@pytest.mark.parametrize("bill", list(Bill))
+def test_a_node_that_was_silent_since_before_a_period_began_costs_no_session_its_record(
+    harness: LedgerHarness, bill: Bill
+) -> None:
+    begin(harness, ControllerRules(bill=bill))
+    harness.round()
+    harness.round(HOUR // SECOND + 30)
+    harness.silence("n1", harness.now - 60 * SECOND)
+    harness.round()
+    assert harness.spent("a", NOON) == (3600 - 30) * GPU_SECOND
+    assert harness.spent("a", NOON + HOUR) == 0
+    assert open_sessions(harness, "a") == {"p1"}
+    harness.silence("n1", None)
+    harness.round(10)
+    assert harness.spent("a", NOON) == GPU_HOUR
+    assert harness.spent("a", NOON + HOUR) == 40 * GPU_SECOND
+    assert open_sessions(harness, "a") == {"p1"}
+
+
+@pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
+def test_a_node_that_is_found_silent_hours_late_costs_no_session_its_record(harness: LedgerHarness, bill: Bill) -> None:
+    begin(harness, ControllerRules(bill=bill))
+    harness.round()
+    since = harness.now
+    for number in range(5):
+        harness.pass_time(HOUR / SECOND)
+        report(harness, "p1", number + 1, 100)
+        harness.round(1)
+    assert harness.client.delete(keys.report("p1")) == 1
+    found, harness.now = harness.now, since + 600 * SECOND
+    harness.silence("n1", since)
+    harness.now = found
+    harness.round(1)
+    assert open_sessions(harness, "a") == {"p1"}
+    harness.silence("n1", None)
+    for _ in range(2):  # a closing balance follows an amount one reconciliation later
+        harness.round(10)
+    assert open_sessions(harness, "a") == {"p1"}
+    assert differences(harness) == []
+
+
+@pytest.mark.parametrize("reports", [1, 2, 3])
+@pytest.mark.parametrize("bill", list(Bill))
+def test_a_node_that_is_found_silent_hours_late_and_heard_again_costs_what_one_does_that_never_was(
+    harness: LedgerHarness, bill: Bill, reports: int
+) -> None:
+    begin(harness, ControllerRules(bill=bill))
+    harness.round(60)
+    since = harness.now
+    for number in range(5):
+        harness.pass_time(HOUR / SECOND)
+        if number < reports:
+            report(harness, "p1", number + 1, 100)
+        harness.round(1)
+    hours = [NOON + number * HOUR for number in range(6)]
+    before = [harness.spent("a", hour) for hour in hours]
+    found, harness.now = harness.now, since + 600 * SECOND
+    harness.silence("n1", since)
+    harness.now = found
+    harness.round(1)
+    harness.silence("n1", None)
+    for _ in range(3):
+        harness.round(10)
+    assert [harness.spent("a", hour) for hour in hours[:5]] == before[:5]
+    assert differences(harness) == []
+
+
+@pytest.mark.parametrize("bill", list(Bill))
+def test_the_cost_of_a_pod_on_a_node_that_stays_silent_is_in_the_ledger_hours_later(
+    harness: LedgerHarness, bill: Bill
+) -> None:
+    begin(harness, ControllerRules(bill=bill))
+    harness.round(600)
+    harness.silence("n1", harness.now)
+    for _ in range(4):
+        harness.round(HOUR // SECOND)
+    assert harness.spent("a", NOON) == 600 * GPU_SECOND
+    assert harness.entered("a") == 600 * GPU_SECOND
+    (found,) = reading.load_accounts(harness.client, ["a"])
+    harness.round(60)
+    (after,) = reading.load_accounts(harness.client, ["a"])
+    assert found.totals == after.totals
+
+
+def test_the_rate_of_a_payer_includes_pods_on_silent_nodes_whose_namespace_came_to_it_since(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"])
+    harness.budget("b", ["team-b"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.silence("n1", harness.now - 10 * SECOND)
+    harness.budget("a", ["a-none"])
+    harness.budget("b", ["team-a", "team-b"])
+    harness.round(10)
+    assert published(harness, "b").rate == GPU_SECOND
+    assert published(harness, "a").rate == 0
+    assert differences(harness) == []

@@ -1,0 +1,233 @@
+"""The cost of pods and claims of other stacks, computed from recorded objects and arrival times by a way of its own.
+
+It shares no code with the timekeeper: one short rule for each stack. A part is (model, count, share of a GPU).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from typing import Any
+
+Json = Mapping[str, Any]
+Part = tuple[str, int, Fraction]
+SLICES = {"A100": 7, "H100": 7, "A30": 4}
+MEMORY = {"A100": 80, "H100": 80, "A30": 24}
+SECOND = 10**9
+PROVISIONAL = 600 * SECOND
+
+
+def nanoseconds(stamp: str) -> int:
+    """Reads a stamp of the API server."""
+    moment = datetime.fromisoformat(stamp)
+    return int(moment.timestamp()) * SECOND + moment.microsecond * 1000
+
+
+def price_of(model: str, prices: Mapping[str, Fraction]) -> Fraction:
+    """Returns the price of the key that is a word of the model's name; that of `*` for none."""
+    words = re.split(r"[ _-]", model)
+    return next((price for key, price in prices.items() if key in words), prices["*"])
+
+
+def rate(parts: list[Part], prices: Mapping[str, Fraction]) -> int:
+    """Returns the rate in microGPU-seconds a second; each part is rounded up."""
+    return sum(count * math.ceil(1_000_000 * price_of(model, prices) * share) for model, count, share in parts)
+
+
+class Seen:
+    """A pod on its node as they were seen: what was asked, and what stands on both."""
+
+    def __init__(self, pod: Json, node: Json) -> None:
+        self.pod_labels = pod["metadata"].get("labels", {})
+        self.written = pod["metadata"].get("annotations", {})
+        self.labels, self.notes = node["metadata"].get("labels", {}), node["metadata"].get("annotations", {})
+        self.capacity = {name: int(amount) for name, amount in node["status"]["capacity"].items()}
+        self.asked = [
+            {name: int(amount) for name, amount in item.get("resources", {}).get("limits", {}).items()}
+            for item in pod["spec"]["containers"]
+        ]
+        self.total = {name: sum(each.get(name, 0) for each in self.asked) for each in self.asked for name in each}
+        self.product = self.labels.get("nvidia.com/gpu.product", "")
+        self.nvidia = re.sub(r"(-MIG-[^ ]*?)?(-SHARED)?$", "", self.product)
+
+
+def parts_of_pod(pod: Json, node: Json) -> list[Part]:
+    """Returns what a pod holds on a node, by one rule for each stack."""
+    seen = Seen(pod, node)
+    if "gpu-fraction" in seen.written or "gpu-memory" in seen.written:
+        return _kai(seen)
+    if "hami.io/node-nvidia-register" in seen.notes and "nvidia.com/gpu" in seen.total:
+        return _hami(seen)
+    special = {"volcano.sh/vgpu-number": _volcano, "aliyun.com/gpu-mem": _aliyun, "tencent.com/vcuda-core": _tencent}
+    for name, rule in special.items():
+        if name in seen.total:
+            return rule(seen)
+    return [part for name, amount in seen.total.items() for part in _of_resource(seen, name, amount)]
+
+
+def _kai(seen: Seen) -> list[Part]:
+    if not seen.pod_labels.get("runai-gpu-group"):
+        return []
+    share = Fraction(seen.written.get("gpu-fraction", "0")) or Fraction(
+        int(seen.written["gpu-memory"]), int(seen.labels["nvidia.com/gpu.memory"])
+    )
+    return [(seen.nvidia, 1, share)]
+
+
+def _hami(seen: Seen) -> list[Part]:
+    (device, *_) = json.loads(seen.notes["hami.io/node-nvidia-register"])
+    memory, cores = seen.total.get("nvidia.com/gpumem", 0), seen.total.get("nvidia.com/gpucores", 0)
+    found = re.findall(r"GPU-\d+,NVIDIA,(\d+),(\d+)", seen.written.get("hami.io/vgpu-devices-allocated", ""))
+    sizes = [
+        max(Fraction(max(int(given), memory), device["devmem"]), Fraction(max(int(core), cores), 100))
+        for given, core in found
+    ]
+    lacking = seen.total["nvidia.com/gpu"] - len(sizes)
+    requested = max(Fraction(memory or device["devmem"], device["devmem"]), Fraction(cores, 100))
+    return [(device["type"], 1, size) for size in [*sizes, *[requested] * lacking]]
+
+
+def _volcano(seen: Seen) -> list[Part]:
+    _, _, memory, model, *_ = seen.notes["volcano.sh/node-vgpu-register"].split(",")
+    of_memory = Fraction(seen.total["volcano.sh/vgpu-memory"], int(memory))
+    share = max(of_memory, Fraction(seen.total["volcano.sh/vgpu-cores"], 100))
+    return [(model.removeprefix("NVIDIA-"), seen.total["volcano.sh/vgpu-number"], share)]
+
+
+def _aliyun(seen: Seen) -> list[Part]:
+    of_device = seen.capacity["aliyun.com/gpu-mem"] // seen.capacity["aliyun.com/gpu-count"]
+    share = Fraction(seen.total["aliyun.com/gpu-mem"], of_device)
+    return [(seen.labels["aliyun.accelerator/nvidia_name"], 1, share)]
+
+
+def _tencent(seen: Seen) -> list[Part]:
+    blocks = seen.capacity["tencent.com/vcuda-memory"] // (seen.capacity["tencent.com/vcuda-core"] // 100)
+    found = []
+    for each in seen.asked:
+        core = each["tencent.com/vcuda-core"]
+        of_memory = Fraction(each.get("tencent.com/vcuda-memory", 0), blocks)
+        whole = core >= 100
+        found.append(
+            (seen.nvidia, core // 100 if whole else 1, Fraction(1) if whole else max(Fraction(core, 100), of_memory))
+        )
+    return found
+
+
+def _of_resource(seen: Seen, name: str, amount: int) -> list[Part]:
+    labels = seen.labels
+    if name.startswith("nvidia.com/"):
+        return [_of_nvidia(seen, name, amount)]
+    if name == "gpu.intel.com/i915":
+        tiles = seen.capacity[name] // int(labels["gpu.intel.com/device.count"])
+        sizes = [tiles] * (amount // tiles) + [amount % tiles] * (amount % tiles > 0)
+        return [(labels["gpu.intel.com/product"], 1, Fraction(size, tiles)) for size in sizes]
+    if name == "huawei.com/Ascend910B3":
+        (device, *_) = json.loads(seen.notes["hami.io/node-register-Ascend910B3"])
+        memory = seen.total.get(f"{name}-memory")
+        share = Fraction(memory, device["devmem"]) if memory else Fraction(1)
+        return [(labels["node.kubernetes.io/npu.chip.name"], amount, share)]
+    simple = {
+        "amd.com/gpu": (labels.get("amd.com/gpu.product-name", ""), 1),
+        "amd.com/cpx_nps4": (labels.get("amd.com/gpu.product-name", ""), 8),
+        "habana.ai/gaudi": ("Gaudi", 1),
+        "google.com/tpu": (labels.get("cloud.google.com/gke-tpu-accelerator", ""), 1),
+        "aws.amazon.com/neuron": (labels.get("node.kubernetes.io/instance-type", ""), 1),
+        "aws.amazon.com/neuroncore": (labels.get("node.kubernetes.io/instance-type", ""), 2),
+        "example.com/npu": (labels.get("example.com/npu.product", ""), 4),
+    }
+    return [(simple[name][0], amount, Fraction(1, simple[name][1]))] if name in simple else []
+
+
+def _of_nvidia(seen: Seen, name: str, amount: int) -> Part:
+    labels = seen.labels
+    if name.startswith("nvidia.com/mig-"):
+        return seen.nvidia, amount, _mig(name.removeprefix("nvidia.com/mig-"), seen.nvidia)
+    within = re.search(r"-MIG-([0-9a-z.]+)", seen.product)
+    share = _mig(within[1], seen.nvidia) if within else Fraction(1)
+    stated = labels.get("nvidia.com/gpu.replicas", labels.get("cloud.google.com/gke-max-shared-clients-per-gpu"))
+    replicas = int(stated) if stated and stated.isdigit() else 1
+    cloud = labels.get("cloud.google.com/gke-accelerator", "")
+    instance = labels.get("node.kubernetes.io/instance-type", "")
+    model = seen.nvidia or cloud or ("NVIDIA A10G" if instance.startswith("g5.") else "")
+    return model, amount, share / max(replicas, 1)
+
+
+def _mig(profile: str, model: str) -> Fraction:
+    """Returns the larger of a MIG device's shares; a profile in another form is a whole GPU."""
+    matched = re.fullmatch(r"([1-9])g\.(\d+)gb(\.me)?", profile)
+    if not matched:
+        return Fraction(1)
+    key = next((word for word in SLICES if word in model.split("-")), "A100")
+    memory = Fraction(int(matched[2]), MEMORY[key]) if model else Fraction(0)
+    return min(max(Fraction(int(matched[1]), SLICES[key]), memory), Fraction(1))
+
+
+@dataclass
+class Line:
+    """The bill of one pod or claim: its parts by first sight, and its two ends in nanoseconds since 1970."""
+
+    parts: list[Part]
+    start: int
+    end: int | None = None
+
+    @property
+    def provisional(self) -> bool:
+        """Whether a part has no model yet."""
+        return any(not model for model, *_ in self.parts)
+
+    def cost(self, prices: Mapping[str, Fraction], until: int) -> int:
+        """Returns the cost in microGPU-seconds up to an instant, rounded down once."""
+        return rate(self.parts, prices) * (min(self.end or until, until) - self.start) // SECOND
+
+
+class PlainBill:
+    """The bills of a cluster, from what a watcher saw and when."""
+
+    def __init__(self, since: int) -> None:
+        """`since` is the instant from which on metering counts, in nanoseconds since 1970."""
+        self.since = since
+        self.lines: dict[str, Line] = {}
+
+    def see(self, now: int, pods: Mapping[str, Json], nodes: Mapping[str, Json], deleted_at: int) -> None:
+        """Takes what a list of all pods and nodes shows at an instant; those that it lacks count as deleted then."""
+        for uid, pod in pods.items():
+            node = nodes[pod["spec"]["nodeName"]]
+            line = self.lines.get(uid)
+            if line is None:
+                found = parts_of_pod(pod, node)
+                if not found:
+                    continue
+                line = self.lines[uid] = Line(found, max(self._bound(pod), self.since))
+            elif line.end is None and line.provisional and now - line.start < PROVISIONAL:
+                line.parts = parts_of_pod(pod, node) or line.parts
+            if line.end is None and pod["status"]["phase"] == "Succeeded":
+                (status,) = pod["status"]["containerStatuses"][:1]
+                line.end = max(nanoseconds(status["state"]["terminated"]["finishedAt"]), line.start)
+        for uid, line in self.lines.items():
+            if uid not in pods and line.end is None and not uid.startswith("claim-"):
+                line.end = max(deleted_at, line.start)
+
+    def see_claims(
+        self, now: int, claims: Mapping[str, Json], pods: Mapping[str, Json], models: Mapping[str, str]
+    ) -> None:
+        """Takes what a list of all claims shows at an instant; `models` has the model of each device."""
+        for uid, claim in claims.items():
+            devices = claim["status"].get("allocation", {}).get("devices", {}).get("results", [])
+            bound = [self._bound(pods[user["uid"]]) for user in claim["status"]["reservedFor"] if user["uid"] in pods]
+            if devices and uid not in self.lines:
+                found = [(models[item["device"]], 1, Fraction(1)) for item in devices]
+                self.lines[uid] = Line(found, max(min(bound, default=now), self.since))
+
+    def free(self, uid: str, ends: list[int]) -> None:
+        """Ends a claim's line with the last of the pods that reserved it."""
+        self.lines[uid].end = max(ends)
+
+    @staticmethod
+    def _bound(pod: Json) -> int:
+        (condition,) = pod["status"]["conditions"]
+        return max(nanoseconds(condition["lastTransitionTime"]), nanoseconds(pod["metadata"]["creationTimestamp"]))

@@ -1,0 +1,261 @@
+"""Nodes and pods as plugins and schedulers of other stacks write them, and what each pod holds in plain figures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+A100 = "NVIDIA-A100-SXM4-80GB"
+GPU = "nvidia.com/gpu"
+KAI_GROUP = {"runai-gpu-group": "4f1d"}
+ASCEND_MEMORY = "huawei.com/Ascend910B3-memory"
+
+
+def registered(model: str, memory: int, count: int = 2) -> str:
+    """HAMi's list of a node's devices.
+
+    Its own scheduler counts memory and cores by that; here nodes offer both, for the stock scheduler to bind its pods.
+    """
+    return json.dumps(
+        [
+            {"id": f"GPU-{at}", "count": 10, "devmem": memory, "devcore": 100, "type": model, "health": True}
+            for at in range(count)
+        ]
+    )
+
+
+def volcano_register(model: str, memory: int) -> str:
+    """Volcano's list of a node's devices."""
+    return "".join(f"GPU-{at},10,{memory},NVIDIA-{model},true,hami-core:" for at in range(2))
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A pod: its containers' limits, and what its scheduler wrote on it.
+
+    `gpus` is what it is charged as at price 1: its parts of GPUs, each its larger share of time and memory.
+    """
+
+    gpus: Fraction
+    limits: tuple[dict[str, str], ...]
+    annotations: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    scheduler: str = ""
+    """The scheduler whose pod it is; the stock one for none."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A node of one stack, the model that it names, and pods that may run there."""
+
+    name: str
+    model: str
+    capacity: dict[str, str]
+    labels: dict[str, str]
+    pods: dict[str, Asking]
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
+def _one(gpus: str, resource: str, amount: int, **more: str) -> Asking:
+    return Asking(Fraction(gpus), ({resource: str(amount), **more},))
+
+
+_FOUND = {"nvidia.com/gpu.product": A100, "nvidia.com/gpu.memory": "81920"}
+
+STACKS = (
+    Stack(
+        "nvidia-whole",
+        "NVIDIA-H100-80GB-HBM3",
+        {GPU: "8"},
+        {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.replicas": "1"},
+        {"whole": _one("2", GPU, 2), "two": Asking(Fraction(2), ({GPU: "1"}, {GPU: "1"}))},
+    ),
+    Stack(
+        "nvidia-sliced",
+        A100,
+        {GPU: "32"},
+        {
+            "nvidia.com/gpu.product": f"{A100}-SHARED",
+            "nvidia.com/gpu.replicas": "4",
+            "nvidia.com/gpu.sharing-strategy": "time-slicing",
+        },
+        {"sliced": _one("1/2", GPU, 2)},
+    ),
+    Stack(
+        "nvidia-renamed",
+        A100,
+        {"nvidia.com/gpu.shared": "16"},
+        {"nvidia.com/gpu.product": A100, "nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.sharing-strategy": "mps"},
+        {"renamed": _one("1/2", "nvidia.com/gpu.shared", 1)},
+    ),
+    Stack(
+        "nvidia-mixed",
+        A100,
+        {"nvidia.com/mig-3g.40gb": "2", "nvidia.com/mig-1g.10gb": "7", "nvidia.com/mig-1g.10gb.me": "1"},
+        {**_FOUND, "nvidia.com/mig.strategy": "mixed", "nvidia.com/gpu.replicas": "0"},
+        {
+            "half": _one("1/2", "nvidia.com/mig-3g.40gb", 1),
+            "seventh": _one("1/7", "nvidia.com/mig-1g.10gb", 1),
+            "media": _one("1/7", "nvidia.com/mig-1g.10gb.me", 1),
+        },
+    ),
+    Stack(
+        "nvidia-single",
+        A100,
+        {GPU: "7"},
+        {"nvidia.com/gpu.product": f"{A100}-MIG-1g.10gb", "nvidia.com/mig.strategy": "single"},
+        {"instance": _one("1/7", GPU, 1)},
+    ),
+    Stack(
+        "gke",
+        "nvidia-l4",
+        {GPU: "10"},
+        {
+            "cloud.google.com/gke-accelerator": "nvidia-l4",
+            "cloud.google.com/gke-max-shared-clients-per-gpu": "5",
+            "cloud.google.com/gke-gpu-sharing-strategy": "time-sharing",
+        },
+        {"client": _one("1/5", GPU, 1)},
+    ),
+    Stack(
+        "eks",
+        "NVIDIA A10G",
+        {GPU: "4"},
+        {"node.kubernetes.io/instance-type": "g5.12xlarge"},
+        {"cloud": _one("1", GPU, 1)},
+    ),
+    Stack(
+        "hami",
+        "NVIDIA A10",
+        {GPU: "20", "nvidia.com/gpumem": "245760", "nvidia.com/gpucores": "2000"},
+        {"gpu": "on"},
+        {
+            "vgpu": Asking(
+                Fraction(1, 4),
+                ({GPU: "1", "nvidia.com/gpumem": "6144", "nvidia.com/gpucores": "25"},),
+                {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,6144,25:;"},
+            ),
+            "shrunk": Asking(
+                Fraction(1, 2),
+                ({GPU: "1", "nvidia.com/gpumem": "12288"},),
+                {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,1,0:;"},
+            ),
+        },
+        {"hami.io/node-nvidia-register": registered("NVIDIA A10", 24576)},
+    ),
+    Stack(
+        "volcano",
+        "Tesla V100",
+        {"volcano.sh/vgpu-number": "20", "volcano.sh/vgpu-memory": "32000", "volcano.sh/vgpu-cores": "200"},
+        {},
+        {
+            "volcanic": Asking(
+                Fraction(1),
+                (
+                    {
+                        "volcano.sh/vgpu-number": "2",
+                        "volcano.sh/vgpu-memory": "3000",
+                        "volcano.sh/vgpu-cores": "50",
+                    },
+                ),
+                {"volcano.sh/vgpu-ids-new": "GPU-0,NVIDIA,3000,50:GPU-1,NVIDIA,3000,50:"},
+            )
+        },
+        {"volcano.sh/node-vgpu-register": volcano_register("Tesla V100", 16000)},
+    ),
+    Stack(
+        "kai",
+        A100,
+        {GPU: "8"},
+        _FOUND,
+        {
+            "fraction": Asking(Fraction(1, 2), ({},), {"gpu-fraction": "0.5"}, KAI_GROUP, "kai-scheduler"),
+            "memory": Asking(Fraction(1, 4), ({},), {"gpu-memory": "20480"}, KAI_GROUP, "kai-scheduler"),
+        },
+    ),
+    Stack(
+        "aliyun",
+        "Tesla-T4",
+        {"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-count": "2"},
+        {"aliyun.accelerator/nvidia_name": "Tesla-T4"},
+        {"gpushare": _one("1/2", "aliyun.com/gpu-mem", 8)},
+    ),
+    Stack(
+        "gpu-manager",
+        "Tesla-T4",
+        {"tencent.com/vcuda-core": "400", "tencent.com/vcuda-memory": "240"},
+        {"nvidia.com/gpu.product": "Tesla-T4"},
+        {
+            "blocks": _one("1/2", "tencent.com/vcuda-core", 20, **{"tencent.com/vcuda-memory": "30"}),
+            "pair": Asking(Fraction(6, 5), ({"tencent.com/vcuda-core": "60"}, {"tencent.com/vcuda-core": "60"})),
+            "devices": _one("2", "tencent.com/vcuda-core", 200),
+        },
+    ),
+    Stack(
+        "amd",
+        "AMD_Instinct_MI300X_OAM",
+        {"amd.com/gpu": "8"},
+        {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"},
+        {"instinct": _one("2", "amd.com/gpu", 2)},
+    ),
+    Stack(
+        "amd-partitioned",
+        "AMD_Instinct_MI300X_OAM",
+        {"amd.com/cpx_nps4": "64"},
+        {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"},
+        {"xcd": _one("1/8", "amd.com/cpx_nps4", 1)},
+    ),
+    Stack(
+        "intel",
+        "Max_1550",
+        {"gpu.intel.com/i915": "8"},
+        {"gpu.intel.com/product": "Max_1550", "gpu.intel.com/device.count": "4"},
+        {"tile": _one("1/2", "gpu.intel.com/i915", 1)},
+    ),
+    Stack("gaudi", "Gaudi", {"habana.ai/gaudi": "8"}, {}, {"gaudi": _one("1", "habana.ai/gaudi", 1)}),
+    Stack(
+        "ascend",
+        "910B3",
+        {"huawei.com/Ascend910B3": "8", ASCEND_MEMORY: "524288"},
+        {"node.kubernetes.io/npu.chip.name": "910B3"},
+        {
+            "chip": _one("1", "huawei.com/Ascend910B3", 1),
+            "template": _one("1/4", "huawei.com/Ascend910B3", 1, **{ASCEND_MEMORY: "16384"}),
+        },
+        {"hami.io/node-register-Ascend910B3": registered("Ascend910B3", 65536)},
+    ),
+    Stack(
+        "tpu",
+        "tpu-v5-lite-podslice",
+        {"google.com/tpu": "4"},
+        {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"},
+        {"tpu": _one("4", "google.com/tpu", 4)},
+    ),
+    Stack(
+        "neuron",
+        "trn1.32xlarge",
+        {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "32"},
+        {"node.kubernetes.io/instance-type": "trn1.32xlarge"},
+        {"core": _one("1/2", "aws.amazon.com/neuroncore", 1), "inferentia": _one("1", "aws.amazon.com/neuron", 1)},
+    ),
+    Stack(
+        "own",
+        "NPU-9",
+        {"example.com/npu": "16"},
+        {"example.com/npu.product": "NPU-9"},
+        {"npu": _one("1/4", "example.com/npu", 1)},
+    ),
+    Stack(
+        "unknown",
+        "",
+        {"nvidia.com/mig-9z.99gb": "4"},
+        {},
+        {"strange": _one("1", "nvidia.com/mig-9z.99gb", 1)},
+    ),
+)
+"""A node of each stack, and pods of each way in which its users ask."""
+
+OWN_LINE: dict[str, Any] = {"parts": 4, "model_labels": ["example.com/npu.product"]}
+"""The admin's line of the settings for `example.com/npu`."""

@@ -1,0 +1,204 @@
+"""`fairgpu render` writes the manifests of deploy/ with their settings; each setting changes its own place there."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairgpu.existing import Existing
+from tests.unit.deploy.test_manifests import quoted
+from webhook.rendering import IN_FORCE, MANIFESTS, as_patches, changed_status, differences, render
+from webhook.settings import Dialects, Priorities, Webhook, read_settings
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+ACCOUNT = DEPLOY / "overlays" / "account"
+Rendered = dict[tuple[str, str], Any]
+
+
+@cache
+def of_the_settings(settings: Webhook) -> Rendered:
+    documents = [document for text in render(settings).values() for document in yaml.safe_load_all(text)]
+    return {(document["kind"], document["metadata"]["name"]): document for document in documents}
+
+
+def variables(settings: Webhook, policy: str) -> dict[str, str]:
+    spec = of_the_settings(settings)["ValidatingAdmissionPolicy", policy]["spec"]
+    return {variable["name"]: variable["expression"] for variable in spec["variables"]}
+
+
+def webhooks(settings: Webhook) -> dict[str, Any]:
+    rendered = of_the_settings(settings)
+    kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    return {webhook["name"]: webhook for kind in kinds for webhook in rendered[kind, "zz-fairgpu"]["webhooks"]}
+
+
+def modes(settings: Webhook) -> dict[str, tuple[str, list[str]]]:
+    """Each webhook that asks for the mode of a namespace, with the operator and the values."""
+    return {
+        name: (row["operator"], row["values"])
+        for name, webhook in webhooks(settings).items()
+        for row in webhook.get("namespaceSelector", {}).get("matchExpressions", [])
+        if row["key"] == "fairgpu.io/mode"
+    }
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_the_base_is_what_the_default_settings_make(name: str) -> None:
+    assert (DEPLOY / "base" / MANIFESTS[name]).read_text() == render(Webhook())[name]
+
+
+def test_the_overlay_is_what_its_settings_make() -> None:
+    settings = read_settings({}, ACCOUNT / "settings.yaml")
+
+    assert settings.mode == "account"
+    assert (ACCOUNT / "rendered.yaml").read_text() == as_patches(settings)
+
+
+def test_each_new_pod_goes_to_the_route_of_its_namespaces_mode_and_to_no_other() -> None:
+    share, account = (
+        ("mutate.fairgpu.io", "validate.fairgpu.io", "templates.fairgpu.io", "jobs.fairgpu.io"),
+        ["account.fairgpu.io"],
+    )
+    by_default, the_other_way = modes(Webhook()), modes(Webhook(mode="account"))
+
+    assert by_default == {**dict.fromkeys(share, ("NotIn", ["account"])), account[0]: ("In", ["account"])}
+    assert the_other_way == {**dict.fromkeys(share, ("In", ["share"])), account[0]: ("NotIn", ["share"])}
+    for policy in ("fairgpu-spec", "fairgpu-metadata"):
+        assert variables(Webhook(), policy)["accounted"].endswith(".orValue('') == 'account'")
+        assert variables(Webhook(mode="account"), policy)["accounted"].endswith(".orValue('') != 'share'")
+
+
+def test_a_pod_of_another_stack_is_sent_and_guarded_by_the_same_names() -> None:
+    existing = Existing(resources=("example.com/npu",), prefixes=("example.com/part-",), annotations=("npu-part",))
+    settings = Webhook(mode="account").beside(existing)
+    extended = {f"deviceclass.resource.kubernetes.io/{name}" for name in existing.device_classes}
+    names = {"example.com/npu", "example.com/part-", "npu-part", *extended}
+
+    (condition,) = webhooks(settings)["account.fairgpu.io"]["matchConditions"]
+    assert quoted(condition["expression"]) == {*names, "fairgpu.io/"}
+    assert quoted(variables(settings, "fairgpu-spec")["asksElsewhere"]) == names
+    assert quoted(variables(settings, "fairgpu-metadata")["asksElsewhere"]) == names
+    assert "npu-part" in quoted(variables(settings, "fairgpu-metadata")["deciding"])
+
+
+def test_who_writes_what_a_pod_got_may_write_its_status_too() -> None:
+    writers = ("system:serviceaccount:kube-system:hami-scheduler", "kai")
+    settings = Webhook().beside(Existing(writers=writers))
+    subjects = of_the_settings(settings)["ClusterRoleBinding", "fairgpu-pod-status-writers"]["subjects"]
+
+    assert variables(Webhook(), "fairgpu-metadata")["mayDecide"] == "variables.mayEndBills"
+    assert variables(settings, "fairgpu-metadata")["mayDecide"] == (
+        "variables.caller in ['system:serviceaccount:kube-system:hami-scheduler', 'kai']"
+    )
+    assert subjects[-2:] == [
+        {"kind": "ServiceAccount", "name": "hami-scheduler", "namespace": "kube-system"},
+        {"kind": "User", "name": "kai", "apiGroup": "rbac.authorization.k8s.io"},
+    ]
+
+
+def test_settings_of_the_mode_share_reach_the_policies_as_well() -> None:
+    settings = Webhook(
+        priorities=Priorities(keep=("research-urgent",)),
+        dialects=Dialects(hami_plain_gpu="leave"),
+        scheduler="own-scheduler",
+    )
+    spec = variables(settings, "fairgpu-spec")
+    (condition,) = webhooks(settings)["mutate.fairgpu.io"]["matchConditions"]
+
+    assert "research-urgent" in quoted(spec["priorityClasses"])
+    assert "nvidia.com/gpu" not in quoted(spec["dialectResources"]) | quoted(condition["expression"])
+    assert "'own-scheduler'" in spec["faults"]
+
+
+def test_namespaces_that_are_left_alone_reach_no_webhook_and_no_demand_on_new_pods() -> None:
+    settings = Webhook().beside(Existing(left_alone=("operators",)))
+    binding = of_the_settings(settings)["ValidatingAdmissionPolicyBinding", "fairgpu-spec"]
+    selectors = [binding["spec"]["matchResources"]["namespaceSelector"]]
+    selectors += [webhook["namespaceSelector"] for name, webhook in webhooks(settings).items() if "orders" not in name]
+
+    for selector in selectors:
+        assert selector["matchExpressions"][0]["values"] == [
+            "kube-system",
+            "kube-public",
+            "kube-node-lease",
+            "fairgpu-system",
+            "operators",
+        ]
+
+
+def in_force(settings: Webhook, without: str = "") -> dict[str, Any]:
+    """The objects that a cluster has whose admin rendered these settings, by their paths."""
+    rendered = of_the_settings(settings)
+    return {path: rendered[which] for which, path in IN_FORCE.items() if without not in path or not without}
+
+
+def test_the_webhook_finds_what_is_not_as_its_settings_make_it() -> None:
+    account = Webhook(mode="account")
+    assert differences(account, in_force(account).get) == ()
+    assert set(differences(account, in_force(Webhook()).get)) == {
+        "mutatingwebhookconfigurations/zz-fairgpu",
+        "validatingwebhookconfigurations/zz-fairgpu",
+        "validatingadmissionpolicies/fairgpu-spec",
+        "validatingadmissionpolicies/fairgpu-metadata",
+    }
+    more = account.beside(Existing(resources=("example.com/npu",)))
+    assert "validatingadmissionpolicies/fairgpu-spec" in differences(more, in_force(account).get)
+    absent = differences(account, in_force(account, without="fairgpu-spec").get)
+    assert absent == ("validatingadmissionpolicies/fairgpu-spec",)
+
+
+def test_an_image_of_the_admins_is_no_difference() -> None:
+    live = copy.deepcopy(in_force(Webhook()))
+    spec = live[IN_FORCE["ValidatingAdmissionPolicy", "fairgpu-spec"]]["spec"]
+    (repository,) = [one for one in spec["variables"] if one["name"] == "sidecarRepository"]
+    repository["expression"] = "'registry.example.org/sidecar'"
+
+    assert differences(Webhook(), live.get) == ()
+
+
+NOW = dt.datetime(2026, 11, 24, 12, tzinfo=dt.UTC)
+OTHER = {
+    "type": "OfAnother",
+    "status": "True",
+    "reason": "R",
+    "message": "",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+
+
+def test_a_policy_says_in_a_condition_what_differs_and_keeps_the_conditions_of_others() -> None:
+    status = changed_status({"status": {"conditions": [OTHER]}}, ("validatingadmissionpolicies/fairgpu-spec",), NOW)
+
+    assert status is not None
+    other, own = status["conditions"]
+    assert other == OTHER
+    assert (own["type"], own["status"], own["reason"]) == ("RenderedFromSettings", "False", "Differs")
+    assert own["message"].startswith("validatingadmissionpolicies/fairgpu-spec: not what the webhook's settings make")
+    assert own["lastTransitionTime"] == "2026-11-24T12:00:00Z"
+
+
+def test_the_condition_is_written_once_and_its_time_is_that_of_the_change() -> None:
+    first = changed_status({}, ("a",), NOW)
+    assert first is not None
+    assert changed_status({"status": first}, ("a",), NOW + dt.timedelta(hours=1)) is None
+
+    more = changed_status({"status": first}, ("a", "b"), NOW + dt.timedelta(hours=1))
+    assert more is not None
+    assert more["conditions"][0]["lastTransitionTime"] == "2026-11-24T12:00:00Z"
+
+    right = changed_status({"status": more}, (), NOW + dt.timedelta(hours=2))
+    assert right is not None
+    assert (right["conditions"][0]["status"], right["conditions"][0]["lastTransitionTime"]) == (
+        "True",
+        "2026-11-24T14:00:00Z",
+    )
+
+
+def test_a_policy_that_is_missing_gets_no_condition() -> None:
+    assert changed_status(None, ("validatingadmissionpolicies/fairgpu-spec",), NOW) is None

@@ -1,0 +1,56 @@
+"""The list of what other stacks are asked for by: once in the settings, and the same as what the timekeeper meters."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairgpu.existing import Existing
+from fairgpu.settings import SettingsError, load_settings
+from timekeeper.domain.holdings import aliyun, deciding, hami, kai, nvidia, volcano
+from webhook.settings import Settings, Webhook
+
+
+def test_the_resources_are_those_that_the_timekeeper_meters() -> None:
+    existing = Existing()
+
+    assert set(existing.resources) == deciding.NAMES
+    assert existing.prefixes == (nvidia.MIG_PREFIX,)
+
+
+def test_the_annotations_are_those_by_which_pods_ask_and_schedulers_answer() -> None:
+    existing = Existing()
+
+    assert set(existing.annotations) >= set(deciding.ASKING_ANNOTATIONS)
+    answers = {hami.ALLOCATED, volcano.ALLOCATED, kai.RECEIVED, aliyun.DEVICE_MEMORY, aliyun.ALLOCATION}
+    assert set(existing.schedulers_annotations) == answers
+    assert set(deciding.ANNOTATIONS) <= {*existing.annotations, *existing.schedulers_annotations}
+
+
+def test_the_pods_that_only_keep_a_gpu_for_others_are_left_alone() -> None:
+    assert set(Existing().left_alone) >= kai.RESERVATION_NAMESPACES
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"resources": ["gpu"]},
+        {"resources": ["example.com/a'b"]},
+        {"prefixes": ["mig-"]},
+        {"writers": ["system:serviceaccount:a:b'"]},
+        {"device_classes": ["Gpu"]},
+        {"classes": "sometimes"},
+    ],
+)
+def test_a_name_that_would_break_a_policy_is_refused(given: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(given))):
+        Existing.model_validate(given)
+
+
+def test_the_section_is_read_beside_the_webhooks() -> None:
+    read = load_settings(Settings, {"FAIRGPU_EXISTING_CLASSES": "always", "FAIRGPU_WEBHOOK_MODE": "account"})
+
+    assert read.existing.classes == "always"
+    assert read.webhook.mode == "account"
+    assert Webhook().existing == Existing()
+    with pytest.raises(SettingsError, match="FAIRGPU_EXISTING_CLASS"):
+        load_settings(Settings, {"FAIRGPU_EXISTING_CLASS": "always"})

@@ -1,0 +1,45 @@
+"""Warnings about one object that come again and again."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from fairgpu.cluster.api import Json
+from fairgpu.cluster.warning_events import REPEAT_SECONDS, About, RepeatedWarnings
+
+NOON = dt.datetime(2026, 9, 1, 12, tzinfo=dt.UTC)
+POD = About("Pod", "train", "uid-1", "team")
+
+
+class Server:
+    """Keeps the events that are written."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def create(self, _path: str, body: Json) -> Json:
+        self.messages.append(body["message"])
+        return body
+
+
+def after(seconds: float) -> dt.datetime:
+    return NOON + dt.timedelta(seconds=seconds)
+
+
+def test_a_warning_is_written_again_only_after_a_while() -> None:
+    server = Server()
+    warnings = RepeatedWarnings(server, "part", "n1")
+    for seconds in (0, 1, REPEAT_SECONDS - 1):
+        warnings.warn(POD, "Refused", "no room", after(seconds))
+    assert server.messages == ["no room"]
+    warnings.warn(POD, "Refused", "another cause", after(1))
+    warnings.warn(POD, "Refused", "no room", after(REPEAT_SECONDS))
+    assert server.messages == ["no room", "another cause", "no room"]
+
+
+def test_a_clock_that_is_set_back_silences_no_warning() -> None:
+    server = Server()
+    warnings = RepeatedWarnings(server, "part", "n1")
+    for seconds in (0, -86400, -86400 + 1):
+        warnings.warn(POD, "Refused", "no room", after(seconds))
+    assert server.messages == ["no room", "no room"]
