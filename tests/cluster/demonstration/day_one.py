@@ -7,11 +7,13 @@ from typing import Any
 
 import yaml
 
+from demo.admission import Json
 from demo.children import wait_until
 from demo.folder import HELD_NAMESPACE, NAMESPACE, gpu_hours
 from demo.screen import UNIT
-from demo.steps import STEP_LIMIT_SECONDS, require
+from demo.steps import STEP_LIMIT_SECONDS, exact, require
 from fairgpu import names
+from fairgpu.client import transport
 from fairgpu.states import BudgetState
 from tests.cluster.demonstration import services
 from tests.cluster.demonstration.environment import ClusterEnvironment
@@ -64,7 +66,7 @@ def look(environment: ClusterEnvironment) -> None:
     kinds = ("customresourcedefinition", "webhook", "admissionpolic", "priorityclass", "daemonset")
     require(not [line for line in applied if line.startswith(kinds)], "look brought more than it may")
     services.install_look(environment)
-    wait_until("the first bill", lambda: _billed(environment), environment.children, STEP_LIMIT_SECONDS)
+    wait_until("the first bill", lambda: _spent(environment) > 0, environment.children, STEP_LIMIT_SECONDS)
     seconds = time.monotonic() - began
     environment.client("budget", "list")
     environment.client("sessions", "-n", VISION)
@@ -148,13 +150,20 @@ def _run(environment: ClusterEnvironment, name: str) -> None:
     environment.other_nodes[node()].set_pod_phase(VISION, name, "Running")
 
 
-def _billed(environment: ClusterEnvironment) -> bool:
-    """Whether the budget has paid for anything."""
-    return environment.reading(VISION).spent > 0
+def _spent(environment: ClusterEnvironment) -> int:
+    """What the budget has paid in microGPU-seconds; 0 while the timekeeper has not read that there is a budget."""
+    return exact(_listed(environment).get("spent"))
 
 
 def _rate(environment: ClusterEnvironment) -> int:
-    return environment.reading(VISION).rate
+    """What the budget pays in microGPU-seconds a second; 0 while the timekeeper has not read that there is a budget."""
+    return int(_listed(environment).get("rate", {}).get("microGPUSecondsPerSecond", 0))
+
+
+def _listed(environment: ClusterEnvironment) -> Json:
+    """The budget in the timekeeper's list, which lacks it until its leader has reconciled once."""
+    budgets = transport.get(environment.server, "/v1/budgets")["budgets"]
+    return next((budget for budget in budgets if budget["name"] == VISION), {})
 
 
 def _pods(environment: ClusterEnvironment) -> Any:
