@@ -11,6 +11,7 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
+from tests.support.waiting import wait_until
 
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 DRY_RUN = {"dryRun": "All"}
@@ -35,6 +36,7 @@ def treasurer(control_plane: ControlPlane) -> Iterator[Identity]:
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": who.name}],
     }
     control_plane.admin.api.create(BINDINGS, binding)
+    wait_until(lambda: who.may("create", "gpugrants.fairgpu.io"), "the binding is in force")
     yield who
     control_plane.admin.api.delete(f"{BINDINGS}/{who.name}")
 

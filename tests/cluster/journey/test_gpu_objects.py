@@ -43,6 +43,8 @@ def viewer(plane: ControlPlane, namespace: str, kind: str) -> str:
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
     }
     plane.admin.api.create(f"/apis/rbac.authorization.k8s.io/v1/{scope}{kind.lower()}s", binding)
+    account, where = plane.service_account(namespace, name), namespace if scope else ""
+    wait_until(lambda: account.may("list", "gpupods.fairgpu.io", namespace=where), "the binding is in force")
     return plane.token(namespace, name)
 
 

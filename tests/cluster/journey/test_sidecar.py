@@ -70,6 +70,8 @@ def test_what_a_pods_containers_used_is_shown_beside_what_they_reserved(
         "subjects": [{"kind": "ServiceAccount", "name": "member", "namespace": namespace}],
     }
     viewer.create(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding)
+    member = control_plane.service_account(namespace, "member")
+    wait_until(lambda: member.may("get", "gpubudgets.fairgpu.io", namespace=namespace), "the binding is in force")
     client = TimekeeperClient(control_plane, services.timekeeper, control_plane.token(namespace, "member"))
 
     def reported() -> Manifest | None:

@@ -16,6 +16,7 @@ from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.support.other_stacks import OWN_LINE
 from tests.support.ports import free_ports
 from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 LOOK = Path(__file__).parents[3] / "deploy" / "overlays" / "look"
 SETTINGS = {
@@ -62,3 +63,6 @@ def _let_view(plane: ControlPlane) -> None:
             "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "kube-system"}],
         }
         plane.admin.api.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    account = plane.service_account("kube-system", "default")
+    for verb, resource in (("list", "gpubudgets.fairgpu.io"), ("create", "gpugrants.fairgpu.io")):
+        wait_until(lambda verb=verb, resource=resource: account.may(verb, resource), f"it may {verb} {resource}")
