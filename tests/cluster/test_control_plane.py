@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jwt
@@ -149,16 +148,14 @@ def test_a_process_that_ignores_sigterm_is_killed_with_its_group(tmp_path: Path)
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     )
     log = tmp_path / "log"
-    started = time.monotonic()
     with running("deaf", [sys.executable, "-I", "-S", "-c", deaf], log, {}, stop_limit_s=0.2) as process:
         wait_until(lambda: "deaf" in log.read_text(), "the program ignores SIGTERM")
     assert process.popen.returncode == -signal.SIGKILL
-    assert time.monotonic() - started < 60
 
 
 def _alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it was there when the file was opened, or not
         return False
     return state != "Z"

@@ -19,7 +19,7 @@ from tests.cluster.services.replicas import timekeeper_jobs
 from tests.support.ledger.periods import month_midway
 from tests.support.ports import free_port
 from tests.support.servers.redis_server import RedisServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from timekeeper.sources.kubernetes import KubernetesSource
 
 pytestmark = [pytest.mark.usefixtures("installation"), pytest.mark.patient]
@@ -111,7 +111,7 @@ def metrics_port(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathF
     impatient = {"FAIRGPU_TIMEKEEPER_JOBS_WITHOUT_NOTICE_SECONDS": "1"}
     with (
         RedisServer(tmp_path_factory.mktemp("redis")) as server,
-        timekeeper_jobs(control_plane, "unwritable", port, server.url, 3, **impatient),
+        timekeeper_jobs(control_plane, "unwritable", port, server.url, **impatient),
     ):
         yield port
 
@@ -128,7 +128,7 @@ def make_team(control_plane: ControlPlane, make_namespace: Callable[..., str], m
 
 
 def counted(port: int, name: str, **labels: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     samples = [sample for family in families for sample in family.samples]
     return next(each.value for each in samples if each.name == f"fairgpu_timekeeper_{name}" and each.labels == labels)
@@ -156,7 +156,7 @@ def test_a_pod_that_fills_etcds_limit_keeps_no_other_from_its_notice_and_its_evi
         wait_until(lambda: "PodNotWritten" in bad.events("filled"), "what is wrong with the filled one is told")
         assert not bad.shown("filled")
         assert not bad.ending("filled")
-        assert counted(metrics_port, "pods_not_written", step="notice") == 1
+        wait_until(lambda: counted(metrics_port, "pods_not_written", step="notice") == 1, "it is counted")
     finally:
         bad.empty("filled")
     wait_until(lambda: bad.ending("filled"), "it is evicted once it can be written")
@@ -198,14 +198,17 @@ def test_a_pod_on_which_a_policy_refuses_the_notice_is_evicted_without(
     team = make_team()
     team.run("refused")
     with_policy(control_plane, team, "refuse-notices")
+
+    def at_budget() -> list[str]:
+        events = control_plane.admin.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+        return [event["reason"] for event in events if event["regarding"].get("name") == team.namespace]
+
     try:
         team.spend_all()
         wait_until(lambda: team.ending("refused"), "it is evicted")
         assert not team.shown("refused")
         wait_until(lambda: "BudgetEviction" in team.events("refused"), "that is told at the pod")
-        events = control_plane.admin.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
-        at_budget = [e["reason"] for e in events if e["regarding"].get("name") == team.namespace]
-        assert "BudgetEvictionWithoutNotice" in at_budget
+        wait_until(lambda: "BudgetEvictionWithoutNotice" in at_budget(), "that is told at the budget")
     finally:
         for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
             control_plane.admin.api.delete(f"/apis/admissionregistration.k8s.io/v1/{kind}/refuse-notices")

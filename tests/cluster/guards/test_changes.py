@@ -73,12 +73,16 @@ def webhooks_away(control_plane: ControlPlane, editor: Identity, namespace: str,
 
 
 def evaluated(plane: ControlPlane) -> Counter[str]:
-    """Returns the number of times that a condition of FairGPU's was false so far, by its policy or webhook."""
+    """Returns the number of times that a condition of FairGPU's was false so far for an update, by policy or webhook.
+
+    Pods of other namespaces are deleted at any time, by the garbage collector above all.
+    """
     text = plane.admin.kubectl("get", "--raw", "/metrics").stdout
     counts: Counter[str] = Counter()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name == CONDITIONS and "fairgpu" in sample.labels["name"]:
+            of_ours = sample.name == CONDITIONS and "fairgpu" in sample.labels["name"]
+            if of_ours and sample.labels["operation"] == "UPDATE":
                 counts[sample.labels["name"]] += int(sample.value)
     return counts
 
