@@ -62,8 +62,11 @@ class StandInNode:
 
     def remove_pod(self, namespace: str, pod: str) -> None:
         """Confirm that a pod which somebody deleted is gone from the node, as a kubelet does."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
+        # Who may delete it, the API server decides by the same cache as who may read it.
+        wait_until(lambda: self._read(path), f"{self.name} may read the pod that was bound to it")
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
-        self.kubelet.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod}", options)
+        self.kubelet.api.delete(path, options)
 
 
 def create_node(

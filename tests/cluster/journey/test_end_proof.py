@@ -21,7 +21,7 @@ from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, spent_in
 from tests.cluster.services.everything import Services
 from tests.support.servers.redis_server import RedisServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.ledger import reading
 from timekeeper.ledger.reading import load_accounts
@@ -140,7 +140,7 @@ def passes(plane: ControlPlane, command: str) -> bool:
         "PATH": f"{plane.kubectl_binary.parent}:{os.defpath}",
     }
     shell = ["/bin/bash", "-euo", "pipefail", "-c", command]
-    return subprocess.run(shell, env=environment, check=False, timeout=60).returncode == 0
+    return subprocess.run(shell, env=environment, check=False, timeout=LIMIT_S).returncode == 0
 
 
 def test_what_waits_for_a_timekeeper_that_is_gone_is_released_by_the_documented_commands(

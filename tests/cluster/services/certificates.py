@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.services.replicas import ROTATING, environment, service
@@ -39,9 +40,10 @@ def mounted_certificate(plane: ControlPlane, folder: Path) -> Iterator[None]:
     def follow() -> None:
         version = ""
         while not ending.wait(MOUNT_SECONDS):
-            if not plane.exists(SECRET):
-                continue
-            secret = plane.admin.api.get(SECRET)
+            try:
+                secret = plane.admin.api.get(SECRET)
+            except ApiError:
+                continue  # it is not there, or nobody answers: a kubelet looks again
             if secret["metadata"]["resourceVersion"] != version:
                 version = secret["metadata"]["resourceVersion"]
                 _mount(folder, version, {key: base64.b64decode(value) for key, value in secret["data"].items()})

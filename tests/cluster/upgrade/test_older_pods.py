@@ -15,6 +15,7 @@ from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.installation import apply, install, render
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
+from tests.support.waiting import LIMIT_S, wait_until
 
 INSTALL = Path(__file__).parents[3] / "docs" / "install.md"
 UPGRADE = INSTALL.read_text().partition("## Upgrade")[2].partition("## Remove")[0]
@@ -43,8 +44,19 @@ def run(plane: ControlPlane, command: str) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(plane.kubectl_binary.parent), os.defpath])
     environment = {"KUBECONFIG": str(kubeconfig), "HOME": str(kubeconfig.parent), "PATH": paths}
     return subprocess.run(
-        ["/bin/bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["/bin/bash", "-c", command], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
+
+
+def knows_class(plane: ControlPlane, pods: str) -> bool:
+    """Whether admission knows the classes of GPU pods, of which it hears some time after they are stored."""
+    try:
+        plane.admin.api.create(pods, canonical_pod("asking"), {"dryRun": "All"})
+    except ApiError as error:
+        if "PriorityClass" in error.message:
+            return False
+        raise
+    return True
 
 
 def test_the_lines_of_the_document_label_gpu_pods_and_free_pods_without_a_gpu(control_plane: ControlPlane) -> None:
@@ -52,6 +64,7 @@ def test_the_lines_of_the_document_label_gpu_pods_and_free_pods_without_a_gpu(co
     namespace = control_plane.create_namespace("old-")
     pods = f"/api/v1/namespaces/{namespace}/pods"
     apply(control_plane, [item for item in render(control_plane) if item["kind"] == "PriorityClass"])
+    wait_until(lambda: knows_class(control_plane, pods), "admission knows the classes")
     admin, user = control_plane.admin.api, control_plane.namespace_admin(namespace).api
     for name in ("waits", "runs"):
         user.create(pods, older(canonical_pod(name, gated=name == "waits")))
