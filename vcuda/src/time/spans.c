@@ -262,7 +262,7 @@ static bool others_may_stand(const struct queue *queue, const struct flow *flow)
     for (uint32_t i = 0; i < queue->count; i++)
         if (queue->spans[i].flow != flow && !queue->spans[i].begun)
             return true;
-    return queue->begin != NULL;
+    return queue->begin != NULL && queue->begins != flow;
 }
 
 /* Behind what is in flight: its time is what the stream waited for other things than the GPU, which is no work. */
@@ -299,6 +299,7 @@ bool spans_begin(struct queue *queue, CUstream stream, struct flow *flow, bool b
     CUevent begin = recorded(queue, stream);
     pthread_mutex_lock(&queue->lock);
     queue->begin = begin;
+    queue->begins = flow;
     queue->begin_ns = now;
     queue->beginning = false;
     bool sample = queue->granted_ns == 0 && now - queue->sampled_ns >= SAMPLE_NS;
@@ -341,11 +342,29 @@ static void take_out(struct queue *queue, uint32_t i)
     memmove(span, span + 1, (queue->count - i) * sizeof *span);
 }
 
+/* The older of the beginnings that were recorded in the flow's stream, which its next part has; NULL: there is none, and the
+ * part begins where what was in flight before it ends. */
+static CUevent take_begin(struct queue *queue, struct flow *flow, uint64_t *begin_ns)
+{
+    bool first =
+        queue->begin != NULL && queue->begins == flow && (flow->begin == NULL || queue->begin_ns <= flow->begin_ns);
+    CUevent begin = first ? queue->begin : flow->begin;
+    if (begin != NULL)
+        *begin_ns = first ? queue->begin_ns : flow->begin_ns;
+    if (first)
+        queue->begin = NULL;
+    else
+        flow->begin = NULL;
+    return begin;
+}
+
 /* There is room for no more spans: the last one goes on. To wait for one could be to wait for ever, where the GPU waits for
  * what the program does after this launch. */
 static void prolong(struct queue *queue, const struct part *part, CUevent end, uint64_t now)
 {
     struct span *last = &queue->spans[SPANS - 1];
+    uint64_t begin_ns;
+    event_back(queue, take_begin(queue, part->flow, &begin_ns));
     if (end != NULL) {
         event_back(queue, last->end);
         last->end = end;
@@ -366,8 +385,8 @@ static void put(struct queue *queue, const struct part *part, CUevent end, bool 
         prolong(queue, part, end, now);
         return;
     }
-    CUevent begin = queue->begin != NULL ? queue->begin : part->flow->begin;
-    uint64_t begin_ns = queue->begin != NULL ? queue->begin_ns : part->flow->begin_ns;
+    uint64_t begin_ns = part->opened_ns;
+    CUevent begin = take_begin(queue, part->flow, &begin_ns);
     struct span span = {begin,
                         end,
                         part->stream,
@@ -377,7 +396,7 @@ static void put(struct queue *queue, const struct part *part, CUevent end, bool 
                         idled,
                         begin == NULL,
                         part->estimate_ns,
-                        begin != NULL ? begin_ns : part->opened_ns,
+                        begin_ns,
                         now,
                         0,
                         0,
@@ -399,10 +418,6 @@ static void put(struct queue *queue, const struct part *part, CUevent end, bool 
         take_out(queue, i--);
     }
     queue->spans[queue->count++] = span;
-    if (queue->begin != NULL)
-        queue->begin = NULL;
-    else
-        part->flow->begin = NULL;
     queue->idled = idled;
     publish_oldest(queue);
 }

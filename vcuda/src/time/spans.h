@@ -66,15 +66,16 @@ struct queue {
     struct estimate estimate;
     CUevent spare[2 * SPANS];
     uint32_t spares;
-    CUevent base;            /* GPU times are counted from it */
-    uint64_t base_ns;        /* CLOCK_MONOTONIC when it happened, as near as spans have shown */
-    uint64_t cursor_ns;      /* up to here the GPU's time is accounted for */
-    CUevent begin;           /* recorded before the oldest open batch when nothing was in flight */
-    uint64_t begin_ns;       /* CLOCK_MONOTONIC just before: the work began later, but in the same turn */
-    bool idled;              /* the GPU was through with the last span before its end was recorded */
-    uint64_t sampled_ns;     /* CLOCK_MONOTONIC when a launch was last measured by itself */
-    uint64_t held_ns[2];     /* CLOCK_MONOTONIC when a launch of the process was last held: from, to */
-    const struct flow *held; /* whose */
+    CUevent base;              /* GPU times are counted from it */
+    uint64_t base_ns;          /* CLOCK_MONOTONIC when it happened, as near as spans have shown */
+    uint64_t cursor_ns;        /* up to here the GPU's time is accounted for */
+    CUevent begin;             /* recorded before the oldest open batch when nothing was in flight */
+    const struct flow *begins; /* of whose stream: a batch of another stream may end before that one */
+    uint64_t begin_ns;         /* CLOCK_MONOTONIC just before: the work began later, but in the same turn */
+    bool idled;                /* the GPU was through with the last span before its end was recorded */
+    uint64_t sampled_ns;       /* CLOCK_MONOTONIC when a launch was last measured by itself */
+    uint64_t held_ns[2];       /* CLOCK_MONOTONIC when a launch of the process was last held: from, to */
+    const struct flow *held;   /* whose */
     /* For other queues: since when its oldest span goes on (0: none), and the estimate of all that is in flight. Atomic. */
     uint64_t oldest_since_ns, all_in_flight_ns;
     uint64_t waiter; /* id of a span that goes on for so long that it may wait for a launch which is held; 0: none */

@@ -18,9 +18,10 @@
  *     waiting held MS KERNEL   this kernel behind a host function that takes so long
  *     waiting late MS          the same of a kernel whose length is known, and of another stream's short one half way through
  *     waiting chain MS         the same of a short kernel, and of another stream's that comes after it
+ *     waiting among MS         the same of a short kernel, and of more of another stream's than are admitted at one time
  *     waiting beside KERNEL    this kernel while another stream waits for the host, which never comes
- *     waiting after KERNEL     this kernel, and in a stream that waits for its end as many of 1 ms as another thread may put there
- *                              meanwhile; prints how many instead of the microseconds
+ *     waiting after KERNEL     this kernel, and in a stream that waits for its end as many of 1 ms as may be put there meanwhile;
+ *                              prints how many instead of the microseconds
  *     waiting midway COUNT     the same as deep behind a kernel of 5 ms that was launched before the host function
  *     waiting green ROUNDS     a green context is made current for each launch, and is current to no other thread
  *     waiting fills ROUNDS     600 MiB are filled, and copied on the device
@@ -335,6 +336,28 @@ static uint64_t chain(int ms)
     return now_us() - before;
 }
 
+#define MORE_THAN_A_BATCH 300
+
+static uint64_t among(int ms)
+{
+    CUstream waits = stream(CU_STREAM_NON_BLOCKING), works = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction work = kernel("spin_us_10");
+    for (int i = 0; i < 100; i++)
+        launch(work, waits, NULL);
+    must(CU(cuStreamSynchronize)(waits));
+    pause_ms(20);
+    launch(work, waits, NULL); /* it is measured by itself: the next one is not */
+    must(CU(cuStreamSynchronize)(waits));
+    uint64_t before = now_us();
+    must(CU(cuLaunchHostFunc)(waits, takes_its_time, (void *)(intptr_t)ms));
+    launch(work, waits, NULL);
+    for (int i = 0; i < MORE_THAN_A_BATCH; i++)
+        launch(work, works, NULL);
+    must(CU(cuStreamSynchronize)(works));
+    must(CU(cuStreamSynchronize)(waits));
+    return now_us() - before;
+}
+
 static uint64_t beside_a_held_stream(const char *name)
 {
     CUstream waits = stream(CU_STREAM_NON_BLOCKING), works = stream(CU_STREAM_NON_BLOCKING);
@@ -348,41 +371,30 @@ static uint64_t beside_a_held_stream(const char *name)
     return now_us() - before;
 }
 
-struct follower {
-    CUfunction work;
-    CUstream stream;
-    int launched; /* atomic */
-};
-
-static void *launches_until_told(void *argument)
+/* Counts the launches that came back while the kernel in `first` went on: it looks after each, however late it gets to run. */
+static uint64_t launched_until_the_end_of(CUstream first, CUfunction work, CUstream follows)
 {
-    struct follower *follower = argument;
-    must(CU(cuCtxPushCurrent_v2)(context));
-    while (__atomic_load_n(&go, __ATOMIC_ACQUIRE) == 0) {
-        launch(follower->work, follower->stream, NULL);
-        __atomic_add_fetch(&follower->launched, 1, __ATOMIC_RELEASE);
-    }
-    return NULL;
+    uint64_t launched = 0;
+    CUresult result;
+    launch(work, follows, NULL);
+    for (; (result = CU(cuStreamQuery)(first)) == CUDA_ERROR_NOT_READY; launched++)
+        launch(work, follows, NULL);
+    must(result);
+    return launched;
 }
 
 static uint64_t launched_after(const char *name)
 {
-    CUstream first = stream(CU_STREAM_NON_BLOCKING);
-    struct follower follower = {.work = kernel("spin_ms_1"), .stream = stream(CU_STREAM_NON_BLOCKING)};
-    CUfunction work = kernel(name);
-    pthread_t thread;
+    CUstream first = stream(CU_STREAM_NON_BLOCKING), follows = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction short_one = kernel("spin_ms_1"), work = kernel(name);
     for (int i = 0; i < 20; i++)
-        launch(follower.work, follower.stream, NULL);
-    must(CU(cuStreamSynchronize)(follower.stream));
+        launch(short_one, follows, NULL);
+    must(CU(cuStreamSynchronize)(follows));
     launch(work, first, NULL);
-    order(first, follower.stream, event());
-    pthread_create(&thread, NULL, launches_until_told, &follower);
-    must(CU(cuStreamSynchronize)(first));
-    int launched = __atomic_load_n(&follower.launched, __ATOMIC_ACQUIRE);
-    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
-    pthread_join(thread, NULL);
-    must(CU(cuStreamSynchronize)(follower.stream));
-    return (uint64_t)launched;
+    order(first, follows, event());
+    uint64_t launched = launched_until_the_end_of(first, short_one, follows);
+    must(CU(cuStreamSynchronize)(follows));
+    return launched;
 }
 
 static void *launches_and_ends(void *function)
@@ -547,6 +559,8 @@ int main(int count, char **arguments)
         took = late(number);
     else if (strcmp(what, "chain") == 0)
         took = chain(number);
+    else if (strcmp(what, "among") == 0)
+        took = among(number);
     else if (strcmp(what, "beside") == 0 && count > 2)
         took = beside_a_held_stream(arguments[2]);
     else if (strcmp(what, "after") == 0 && count > 2)
