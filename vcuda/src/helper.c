@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "complain.h"
@@ -18,12 +19,16 @@
 #define IDLE_PAUSE_NS 250000000u /* otherwise: memory is trued up well within a second */
 #define CARE_NS 200000000u       /* between looks at memory and the dead */
 #define IDLE_AFTER 50            /* rounds without work before the long pause */
+#define END_NS 1000000000u       /* that a program which ends waits for the helper: a busy machine may let it run late */
+#define END_LOOK_NS 200000u      /* between looks whether it has ended */
 
 /* 1 once the helper is known to live by the ledger (ledger_begin_life). Atomic. */
 static int begun;
 
 /* Set at exit, before the driver ends: calls into the driver afterwards would find it half torn down. Atomic. */
 static int stopping, stopped;
+
+static pid_t of; /* the process that has the helper: a child that it forks has none. Written before there is one */
 
 /* Work that may wait: the first process of the container that comes here does it for all. */
 static void take_care(uint64_t now)
@@ -89,12 +94,19 @@ static void *work(void *unused)
     return unused;
 }
 
-static void stop(void)
+/* A helper that waits in the driver is left there. */
+static void wait_for_its_end(void)
 {
     __atomic_store_n(&stopping, 1, __ATOMIC_RELEASE);
-    wakeup_send();
-    for (int i = 0; i < 500 && __atomic_load_n(&stopped, __ATOMIC_ACQUIRE) == 0; i++)
-        nanosleep(&(struct timespec){0, 200000}, NULL); /* a helper that waits in the driver is left there */
+    wakeup_end();
+    for (uint64_t until = clock_ns() + END_NS; __atomic_load_n(&stopped, __ATOMIC_ACQUIRE) == 0 && clock_ns() < until;)
+        nanosleep(&(struct timespec){0, END_LOOK_NS}, NULL);
+}
+
+static void stop(void)
+{
+    if (getpid() == of)
+        wait_for_its_end();
     usage_write(true);
 }
 
@@ -106,6 +118,7 @@ void helper_start(void)
         __atomic_exchange_n(&process()->has_helper, 1, __ATOMIC_ACQ_REL) != 0)
         return;
     wakeup_begin();
+    of = getpid();
     __atomic_store_n(&stopping, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&stopped, 0, __ATOMIC_RELEASE);
     atexit(stop); /* after the driver was loaded, and so before it is unloaded */

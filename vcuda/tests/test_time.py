@@ -228,6 +228,25 @@ def test_no_handler_of_the_programs_ever_runs_on_a_thread_of_the_shim(node: Node
     assert {number for number in range(1, 65) if mask >> (number - 1) & 1 == 0} <= allowed
 
 
+def test_a_child_that_ends_waits_for_no_helper_of_its_parents(node: Node) -> None:
+    container = node.container("a")
+    container.put_on_a_virtual_clock()
+
+    def now_ns() -> int:
+        return int.from_bytes((node.folder / "clock").read_bytes()[8:16], "little")
+
+    with container.session() as ask:
+        assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
+        before_ns = now_ns()
+        assert ask("child")[0] == 0
+        assert now_ns() - before_ns < 10_000_000
+
+
+def test_a_helper_that_is_told_to_end_before_a_long_pause_begins_none(node: Node) -> None:
+    (pause_us,) = on_a_virtual_clock(node, node.container("a"), "unit/ended_before_the_pause", shim=False)
+    assert pause_us < SLEEP_US
+
+
 @pytest.mark.parametrize("arguments", [("launch", "1"), ("alloc", "1"), ("async", "1", "2"), ("init",)])
 def test_the_benchmark_of_calls_runs_with_the_shim_and_without(node: Node, arguments: tuple[str, ...]) -> None:
     node.driver = BUILD / "bench" / "null"
