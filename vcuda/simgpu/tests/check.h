@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#define LIMIT_S 120 /* of waiting for what comes about soon, on a machine that is busy with other things */
+
 #define CHECK(condition)                                                                  \
     do {                                                                                  \
         if (!(condition)) {                                                               \

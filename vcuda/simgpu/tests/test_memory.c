@@ -23,7 +23,7 @@ static size_t used(void)
 
 static void comes_to(size_t bytes)
 {
-    double limit = seconds() + 5;
+    double limit = seconds() + LIMIT_S;
     while (used() != bytes && seconds() < limit) {
         usleep(1000);
     }
@@ -187,13 +187,18 @@ static void on_host(void *data)
 static void host_functions_run_in_the_streams_order(void)
 {
     static int zero = 0;
-    CUfunction function = kernel("spin_us_2000");
-    launch(function, NULL);
+    void *word = NULL;
+    OK(cuMemHostAlloc(&word, 4096, 0));
+    void *parameters[] = {&word};
+    OK(cuLaunchKernel(kernel("flag"), 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL)); /* nothing gets past it */
     OK(cuLaunchHostFunc(NULL, on_host, &zero));
-    launch(function, NULL);
+    launch(kernel("spin_us_2000"), NULL);
+    usleep(3000);
     CHECK(__atomic_load_n(&order[0], __ATOMIC_ACQUIRE) == 0);
+    __atomic_store_n((uint32_t *)word, 1, __ATOMIC_RELEASE);
     OK(cuStreamSynchronize(NULL));
     CHECK(__atomic_load_n(&order[0], __ATOMIC_ACQUIRE) == 1);
+    OK(cuMemFreeHost(word));
 }
 
 static void a_stream_waits_for_a_word_of_the_host(void)

@@ -29,22 +29,28 @@ static void processes_are_named_by_their_host_pids(void)
 static void utilisation_comes_late_and_in_coarse_samples(void)
 {
     nvmlProcessUtilizationSample_t samples[4];
-    nvmlUtilization_t rates;
+    nvmlUtilization_t rates = {.gpu = 0};
+    nvmlReturn_t result;
+    void *word = NULL;
     unsigned int count = 4;
     CHECK(nvmlDeviceGetProcessUtilization(device, samples, &count, 0) == NVML_ERROR_NOT_FOUND);
-    double begin;
-    do { /* until this program was woken before the next sample closed */
-        begin = seconds();
-        launch(kernel("spin_ms_400"), NULL);
-        OK(cuCtxSynchronize());
-        CHECK(nvmlDeviceGetUtilizationRates(device, &rates) == NVML_SUCCESS);
-    } while (rates.gpu <= 50 && seconds() - begin > 0.45);
-    CHECK(rates.gpu > 50);
+    OK(cuMemHostAlloc(&word, 4096, 0));
+    void *parameters[] = {&word};
+    OK(cuLaunchKernel(kernel("flag"), 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL)); /* busy until it is told to end */
+    for (double limit = seconds() + LIMIT_S; rates.gpu <= 50; usleep(1000)) {
+        CHECK(nvmlDeviceGetUtilizationRates(device, &rates) == NVML_SUCCESS && seconds() < limit);
+    }
     count = 4;
     CHECK(nvmlDeviceGetProcessUtilization(device, samples, &count, 0) == NVML_SUCCESS && count == 1);
     CHECK(samples[0].pid == (unsigned)getpid() + 5000 && samples[0].smUtil > 50);
-    count = 4;
-    CHECK(nvmlDeviceGetProcessUtilization(device, samples, &count, samples[0].timeStamp) == NVML_ERROR_NOT_FOUND);
+    __atomic_store_n((uint32_t *)word, 1, __ATOMIC_RELEASE);
+    OK(cuCtxSynchronize());
+    do { /* as long as samples close in which it was busy */
+        count = 4;
+        result = nvmlDeviceGetProcessUtilization(device, samples, &count, samples[0].timeStamp);
+    } while (result == NVML_SUCCESS);
+    CHECK(result == NVML_ERROR_NOT_FOUND);
+    OK(cuMemFreeHost(word));
 }
 
 static void devices_are_found_by_uuid_and_bus_id(void)

@@ -142,7 +142,7 @@ static void watch_a_kill(void)
     kill(victim, SIGKILL);
     CHECK(waitpid(victim, NULL, 0) == victim);
     CHECK(left() == before);
-    double limit = seconds() + 5;
+    double limit = seconds() + LIMIT_S;
     while (left() == before && seconds() < limit) {
         usleep(1000);
     }
@@ -189,7 +189,7 @@ static void watch_kills(void)
         CHECK(waitpid(victim, NULL, 0) == victim);
     }
     start();
-    double limit = seconds() + 5;
+    double limit = seconds() + LIMIT_S;
     while (left() != (81920UL - 256) * MIB && seconds() < limit) {
         usleep(2000);
     }

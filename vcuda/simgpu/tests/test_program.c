@@ -116,7 +116,7 @@ static void a_queue_takes_1024_launches_and_blocks_the_next(void)
     void *parameters[] = {&word};
     OK(cuLaunchKernel(kernel("flag"), 1, 1, 1, 1, 1, 1, 0, full, parameters, NULL)); /* nothing gets past it */
     CHECK(pthread_create(&thread, NULL, fill, NULL) == 0);
-    for (double limit = seconds() + 60; __atomic_load_n(&launched, __ATOMIC_ACQUIRE) < DEPTH - 1; usleep(1000)) {
+    for (double limit = seconds() + LIMIT_S; __atomic_load_n(&launched, __ATOMIC_ACQUIRE) < DEPTH - 1; usleep(1000)) {
         CHECK(seconds() < limit);
     }
     usleep(20000);
