@@ -149,6 +149,25 @@ sys.stdin.readline()
 """
 """There is room for one context: none may be charged twice."""
 
+MADE_SLOWLY = """
+import ctypes, sys, threading, time
+driver = ctypes.CDLL("libcuda.so.1")
+contexts = [ctypes.c_void_p() for _ in range(2)]
+answers = [driver.cuInit(0)]
+def retains(context):
+    answers.append(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+first, second = [threading.Thread(target=retains, args=(context,)) for context in contexts]
+first.start()
+while "cuDevicePrimaryCtxRetain" not in open(sys.argv[1]).read():
+    time.sleep(0.01)
+second.start()
+first.join()
+second.join()
+print(*answers, contexts[0].value == contexts[1].value, flush=True)
+sys.stdin.readline()
+"""
+"""A thread retains a primary context while the driver makes it for another."""
+
 ENDS_SLOWLY = """
 import ctypes, sys, threading, time
 driver = ctypes.CDLL("libcuda.so.1")
@@ -183,6 +202,18 @@ def test_no_primary_context_waits_for_one_that_the_driver_is_long_about_to_end(n
         assert [program.stdout.readline() for _ in range(3)] == ["0\n", "0\n", "0 0 0 0 0\n"]
         assert [container.charged(device) for device in range(2)] == [CONTEXT, CONTEXT]
         assert [node.truth("a", device)[0] for device in range(2)] == [CONTEXT, CONTEXT]
+
+
+def test_a_primary_context_that_the_driver_is_long_about_to_make_is_charged_once(node: Node) -> None:
+    calls = node.folder / "calls"
+    node.settings["SIMGPU_FAULTS"] = "cuDevicePrimaryCtxRetain:1:slow_us=3000000"
+    container = node.container("a", Share(memory=CONTEXT + HELD), SIMGPU_TRACE=str(calls))
+    command, pipe = [sys.executable, "-c", MADE_SLOWLY, str(calls)], subprocess.PIPE
+    program = subprocess.Popen(command, env=container.environment(), stdin=pipe, stdout=pipe, text=True)
+    with ended(program):
+        assert program.stdout is not None
+        assert program.stdout.readline() == "0 0 0 True\n"
+        assert (container.charged(), container.unsettled()) == (CONTEXT, 0)
 
 
 def test_primary_contexts_that_threads_retain_and_release_at_once_are_charged_while_they_live(node: Node) -> None:

@@ -131,27 +131,28 @@ static bool primary_is_alive(CUdevice device)
 #define MOMENT_NS 20000u
 
 /* Calls by which a primary context may begin or end go one by one for each device, so that none is charged twice and what goes
- * with one is known. No lock is held meanwhile, and no call waits longer than this for another: a driver that ends a context may
- * wait for its work, and that for what this thread does. */
-static void begin_change(int index)
+ * with one is known. No lock is held meanwhile. No call waits longer than this for one that may end a context: the driver may
+ * wait for the context's work, and that for what this thread does. One that may make a context waits for no work, but the driver
+ * may take seconds over it: it is waited for. */
+static void begin_change(int index, bool makes)
 {
     struct process *us = process();
     uint64_t until = clock_ns() + OTHERS_WAIT_NS;
     pthread_mutex_lock(&us->contexts);
-    while (us->changing[index] != 0 && clock_ns() < until) {
+    while (us->making[index] != 0 || (us->ending[index] != 0 && clock_ns() < until)) {
         pthread_mutex_unlock(&us->contexts);
         nanosleep(&(struct timespec){0, MOMENT_NS}, NULL);
         pthread_mutex_lock(&us->contexts);
     }
-    us->changing[index]++;
+    (makes ? us->making : us->ending)[index]++;
     pthread_mutex_unlock(&us->contexts);
 }
 
-static void end_change(int index)
+static void end_change(int index, bool makes)
 {
     struct process *us = process();
     pthread_mutex_lock(&us->contexts);
-    us->changing[index]--;
+    (makes ? us->making : us->ending)[index]--;
     pthread_mutex_unlock(&us->contexts);
 }
 
@@ -208,9 +209,9 @@ static CUresult retain_primary(CUcontext *context, CUdevice device)
     int index = device_index(device);
     if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    begin_change(index);
+    begin_change(index, true);
     CUresult result = retain_in_turn(context, device, index);
-    end_change(index);
+    end_change(index, true);
     return result;
 }
 
@@ -239,7 +240,7 @@ static CUresult release_primary(CUdevice device, bool for_all_users, __typeof__(
     if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     uint32_t retains;
-    begin_change(index);
+    begin_change(index, false);
     CUcontext primary = primary_of(index, &retains);
     bool taken = primary != NULL && (for_all_users || retains == 1);
     if (taken)
@@ -253,7 +254,7 @@ static CUresult release_primary(CUdevice device, bool for_all_users, __typeof__(
     if (gone || taken)
         context_memory_settle(&memory, gone);
     note_released(index, result == CUDA_SUCCESS && !for_all_users, gone);
-    end_change(index);
+    end_change(index, false);
     return result;
 }
 
