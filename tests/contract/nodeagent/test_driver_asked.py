@@ -141,9 +141,9 @@ def test_who_asked_before_the_last_sample_has_been_answered(tmp_path: Path) -> N
     assert driver.is_asked
 
 
-@pytest.mark.parametrize(("device", "since_look_ns", "is_wanted"), [(0, 1, True), (1, 1, True), (1, -(10**9), False)])
+@pytest.mark.parametrize(("device", "before_look", "is_wanted"), [(0, False, True), (1, False, True), (1, True, False)])
 def test_the_agent_looks_sooner_where_a_ledger_asks_for_a_newer_sample(
-    tmp_path: Path, *, device: int, since_look_ns: int, is_wanted: bool
+    tmp_path: Path, *, device: int, before_look: bool, is_wanted: bool
 ) -> None:
     given = tuple(GivenDevice(f"GPU-{number}", 30, 1024, 0, 7) for number in range(2))
     record = Record("team", "a", "uid", "main", frozenset({"slot"}), 1, False, Policy.HARD, 1, given)
@@ -152,8 +152,9 @@ def test_the_agent_looks_sooner_where_a_ledger_asks_for_a_newer_sample(
     LEDGER_HEAD.pack_into(ledger, 0, LEDGER_MAGIC, 1)
     folders.start(record).mkdir(parents=True)
     watch = GpuWatch(Node(lambda: [record], list, list, lambda _: answer(OWN)), folders)
+    before_ns = time.monotonic_ns()
     watch.look(0.0)
-    wanted = ACTIVITY.pack(0, 0, 0, 0, 0, 0, time.monotonic_ns() + since_look_ns)
+    wanted = ACTIVITY.pack(0, 0, 0, 0, 0, 0, before_ns if before_look else time.monotonic_ns() + 1)
     at = LEDGER_DEVICES_AT + device * ACTIVITY.size
     ledger[at : at + ACTIVITY.size] = wanted
     (folders.start(record) / "ledger").write_bytes(ledger)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.serving.conftest import PATIENCE_SECONDS
 from tests.contract.serving.served import Served, serving
 from tests.support.servers.serving_program import MAX_CONNECTIONS, MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS
 from tests.support.waiting import LIMIT_S, wait_until
@@ -24,7 +25,7 @@ ELSEWHERE = "127.0.0.2"
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("served")
-    with serving(folder, patience=3.0) as server:
+    with serving(folder, patience=PATIENCE_SECONDS) as server:
         yield server
 
 

@@ -59,7 +59,7 @@ def wire(served: Served) -> Iterator[Wire]:
 
 @pytest.fixture
 def impatient_wire(impatient: Served) -> Iterator[Wire]:
-    """Its other end waits a second for what is owed to it."""
+    """Its other end waits for seconds for what is owed to it."""
     with connected(impatient) as wire:
         yield wire
 

@@ -204,6 +204,7 @@ def test_a_chain_that_cannot_be_used_changes_nothing(alone: Served) -> None:
 def test_a_long_poll_is_answered_when_the_server_is_asked_to_end(alone: Served) -> None:
     connection = alone.connect()
     connection.request("GET", "/poll")
+    wait_until(lambda: WAITING in (alone.folder / "log").read_text(), "the request is at work")
     alone.process.send_signal(signal.SIGTERM)
     response = connection.getresponse()
     assert response.read() == b'"released"'
@@ -270,4 +271,4 @@ def test_a_stream_that_fails_is_cut_off_and_shows_nothing_of_the_inside(alone: S
         response.read()
     assert b"secret" not in cut_off.value.partial
     connection.close()
-    assert "secret detail" in (alone.folder / "log").read_text()
+    wait_until(lambda: "secret detail" in (alone.folder / "log").read_text(), "the log says why")

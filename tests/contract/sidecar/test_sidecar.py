@@ -8,6 +8,7 @@ import pytest
 
 from sidecar.archive import build
 from tests.contract.sidecar.conftest import TOKEN, RunningSidecar
+from tests.support.ports import free_port
 from tests.support.servers.report_server import Answer, Received, ReportServer, make_certificates, report_server
 from tests.support.usage_writer import Device, usage_record, write_usage
 from tests.support.waiting import LIMIT_S
@@ -46,9 +47,9 @@ def test_totals_go_on_over_a_restart_of_the_container(start: Start, server: Repo
     server.wait_for(lambda reports: busy(reports[-1]) == 8 if reports else False)
 
 
-def test_each_start_of_the_sidecar_has_its_own_boot(start: Start, server: ReportServer) -> None:
+def test_each_start_of_the_sidecar_has_its_own_boot(start_patient: Start, server: ReportServer) -> None:
     for _ in range(2):
-        sidecar = start()
+        sidecar = start_patient()
         sidecar.wait_for_event("started")
         assert sidecar.stop() == 0
     boots = {report.body["boot"] for report in server.wait_for(lambda reports: len(reports) >= 2)}
@@ -56,10 +57,10 @@ def test_each_start_of_the_sidecar_has_its_own_boot(start: Start, server: Report
 
 
 def test_asked_to_stop_it_reports_the_final_figures_and_ends(
-    start: Start, server: ReportServer, tmp_path: Path
+    start_patient: Start, server: ReportServer, tmp_path: Path
 ) -> None:
     server.answer = Answer(body=b'{"interval_s": 300}')
-    sidecar = start()
+    sidecar = start_patient()
     server.wait_for(lambda reports: len(reports) == 1)
     write_usage(tmp_path / "run" / "main" / "usage", usage_record(Device(UUID, busy_ns=9)))
     assert sidecar.stop() == 0
@@ -67,8 +68,10 @@ def test_asked_to_stop_it_reports_the_final_figures_and_ends(
     assert sidecar.wait_for_event("stopped")["last_report"] == "taken"
 
 
-def test_only_the_report_with_which_it_ends_says_that_it_is_the_last(start: Start, server: ReportServer) -> None:
-    sidecar = start()
+def test_only_the_report_with_which_it_ends_says_that_it_is_the_last(
+    start_patient: Start, server: ReportServer
+) -> None:
+    sidecar = start_patient()
     server.wait_for(lambda reports: len(reports) >= 2)
     assert sidecar.stop() == 0
     (last,) = (report for report in server.received if "last" in report.body)
@@ -125,8 +128,9 @@ def test_a_refusal_is_logged_and_reporting_goes_on(start: Start, server: ReportS
 
 
 def test_a_timekeeper_that_is_away_is_met_with_patience(start: Start, tmp_path: Path, server: ReportServer) -> None:
-    with report_server(tmp_path / "away") as gone:
-        url, port = gone.url, int(gone.url.rsplit(":", 1)[1])
+    port = free_port()
+    with report_server(tmp_path / "away", port) as gone:
+        url = gone.url
     write_usage(tmp_path / "run" / "main" / "usage", usage_record(Device(UUID, busy_ns=4)))
     sidecar = start(FAIRGPU_TIMEKEEPER_URL=url, FAIRGPU_TIMEKEEPER_CA=gone.ca_pem)
     refusal = sidecar.wait_for_event("report_not_taken")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.patient
 
 BODY = review(gpu_pod())
 # Long enough for what happens meanwhile on a machine that is busy.
-DRAINING = {"serving": {"drain_seconds": 6.0, "finish_seconds": 20.0}}
+DRAINING = {"serving": {"drain_seconds": 15.0, "finish_seconds": 20.0}}
 
 
 def wait_until_unready(server: WebhookServer) -> None:
