@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.cluster.control_plane import components
 from tests.cluster.control_plane.certificates import Authority, service_account_keys
 from tests.cluster.control_plane.identities import Identity, write_kubeconfig
 from tests.cluster.control_plane.processes import Restartable, running
-from tests.support.ports import free_ports
+from tests.support.ports import free_port, free_ports
 from tests.support.waiting import wait_until
 
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
@@ -36,15 +37,17 @@ class ControlPlane:
         self.kubectl_binary = binaries / "kubectl"
         self.server = addresses.server
         self.certificate_authority = authority.certificate
+        self.addresses = addresses
+        self.authority = authority
+        self.commands: dict[str, list[str]] = {}
         self.servers: dict[str, Restartable] = {}
-        self._authority = authority
         self._numbers = itertools.count()
         self.admin = self.user("admin", ["system:masters"])
 
     def user(self, name: str, groups: Sequence[str] = ()) -> Identity:
         """Anybody, by client certificate. RBAC decides what they may."""
         path = self._file(name)
-        write_kubeconfig(path, self.server, self.certificate_authority, self._authority.client(name, groups))
+        write_kubeconfig(path, self.server, self.certificate_authority, self.authority.client(name, groups))
         return Identity(name, path, self.kubectl_binary)
 
     def node(self, name: str) -> Identity:
@@ -165,17 +168,15 @@ def running_control_plane(
         addresses = components.Addresses(*free_ports(3))
         authority = Authority(folder / "pki")
         plane = ControlPlane(folder, binaries, addresses, authority)
-        commands = _commands(plane, binaries, addresses, authority)
+        commands = plane.commands = _commands(plane, binaries, addresses, authority)
         if audited:
             commands["kube-apiserver"] += components.audit_flags(folder / "audit.json", folder / AUDIT_LOG)
         gates = [f"--feature-gates={','.join(f'{name}=true' for name in features)}"] if features else []
         for server in ("kube-apiserver", *_CONTROLLERS):
             commands[server] += gates
-        # Fewer rounds of garbage collection: what lives for minutes may grow by some hundred megabytes.
-        environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "GOGC": "300"}
 
         def start(name: str) -> None:
-            run = partial(running, name, commands[name], folder / f"{name}.log", environment, _STOP_LIMIT_S)
+            run = partial(running, name, commands[name], folder / f"{name}.log", _environment(folder), _STOP_LIMIT_S)
             plane.servers[name] = stack.enter_context(Restartable(run))
 
         start("etcd")
@@ -186,6 +187,32 @@ def running_control_plane(
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         wait_until(lambda: plane.check_servers() and plane.exists(account), "the controllers work")
         yield plane
+
+
+@contextmanager
+def another_api_server(plane: ControlPlane, name: str, *flags: str) -> Iterator[ControlPlane]:
+    """Start one more API server over a control plane's etcd; hand it over once it is ready.
+
+    Who asks it sees the cluster as it serves it. Controllers and the scheduler stay with the first. `flags`, each as
+    `--NAME=VALUE`, take the place of the first one's flags of the same names.
+    """
+    folder = plane.folder / name
+    folder.mkdir()
+    addresses = replace(plane.addresses, api_server=free_port())
+    another = ControlPlane(folder, plane.binaries, addresses, plane.authority)
+    given = [f"--secure-port={addresses.api_server}", *flags]
+    replaced = {flag.partition("=")[0] for flag in given}
+    kept = [flag for flag in plane.commands["kube-apiserver"] if flag.partition("=")[0] not in replaced]
+    run = partial(running, name, [*kept, *given], folder / "kube-apiserver.log", _environment(folder), _STOP_LIMIT_S)
+    with Restartable(run) as server:
+        another.servers["kube-apiserver"] = server
+        another.wait_until_ready()
+        yield another
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    # Fewer rounds of garbage collection: what lives for minutes may grow by some hundred megabytes.
+    return {"HOME": str(folder), "PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "GOGC": "300"}
 
 
 def _commands(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.installation import Manifest, apply, render_overlay
-from tests.cluster.services.replicas import Ports, timekeeper_jobs, timekeeper_replica
+from tests.cluster.services.replicas import Ports, is_listening, timekeeper_jobs, timekeeper_replica
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.support.other_stacks import OWN_LINE
 from tests.support.ports import free_ports
@@ -48,21 +48,24 @@ def installed(plane: ControlPlane, budgets: Mapping[str, str]) -> Iterator[Insta
         stack.enter_context(timekeeper_replica(plane, "look", Ports(https, metrics), store.url, **SETTINGS))
         stack.enter_context(timekeeper_jobs(plane, "look-jobs", jobs_metrics, store.url, **SETTINGS))
         _let_view(plane)
+        wait_until(lambda: is_listening(https), "the timekeeper answers")
         token = plane.token("kube-system", "default", audience="fairgpu-timekeeper")
         yield Installed(TimekeeperClient(plane, https, token), manifests, store.url)
 
 
 def _let_view(plane: ControlPlane) -> None:
     """Gives an account the right to look at all budgets and to place orders."""
-    for role in ("fairgpu-view", "fairgpu-budget-admin"):
-        binding = {
+    bindings: list[Manifest] = [
+        {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRoleBinding",
             "metadata": {"name": f"looks-{role}"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
             "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "kube-system"}],
         }
-        plane.admin.api.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+        for role in ("fairgpu-view", "fairgpu-budget-admin")
+    ]
+    apply(plane, bindings)
     account = plane.service_account("kube-system", "default")
     for verb, resource in (("list", "gpubudgets.fairgpu.io"), ("create", "gpugrants.fairgpu.io")):
         wait_until(lambda verb=verb, resource=resource: account.may(verb, resource), f"it may {verb} {resource}")

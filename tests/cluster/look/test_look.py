@@ -119,6 +119,9 @@ def test_the_doctor_says_beforehand_what_each_team_would_pay(plane: ControlPlane
     rates = {pod["name"]: int(pod["rateMicroGPUSecondsPerSecond"]) for pod in found["pods"] if pod["namespace"] == team}
     assert _named(rates) == EXPECTED | {name: rate_of(Fraction(gpus)) for name, gpus in CLAIMED.items()}
     assert "AMD_Instinct_MI300X_OAM" in text
+    pools = {pool["models"][0]: pool for pool in found["pools"] if pool["stacks"] == ["claims of gpu.nvidia.com"]}
+    assert pools["NVIDIA A100-SXM4-80GB"]["pods"] == {team: 3}
+    assert "To share, a team moves with its nodes" in text
 
 
 @dataclass(frozen=True)

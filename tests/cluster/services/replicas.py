@@ -164,11 +164,12 @@ def timekeeper_jobs(
     }
     account = environment(plane, "fairgpu-timekeeper")
     with service(plane, name, ["timekeeper", "jobs"], {**account, **settings}) as process:
-        wait_until(lambda: _is_listening(metrics), f"{name} serves its metrics")
+        wait_until(lambda: is_listening(metrics), f"{name} serves its metrics")
         yield process
 
 
-def _is_listening(port: int) -> bool:
+def is_listening(port: int) -> bool:
+    """Whether a server takes connections at a port of 127.0.0.1."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
