@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fairgpu import names
-from fairgpu.charging import GPU_SECOND
 from fairgpu.client.tables import table
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, list_collection
@@ -18,9 +17,9 @@ from fairgpu.commands import CommandError
 from fairgpu.json_values import mapping, mappings
 from timekeeper.controller.state.books import controller_rules
 from timekeeper.domain.holdings import hami, nvidia, volcano
+from timekeeper.domain.holdings.claims import DeviceKey, SliceDevice, read_slices, results_of, without_claimed
 from timekeeper.domain.holdings.claims import decide as decide_claim
-from timekeeper.domain.holdings.claims import read_slices, without_claimed
-from timekeeper.domain.holdings.deciding import decide, is_accelerator
+from timekeeper.domain.holdings.deciding import decide, is_accelerator, models_of
 from timekeeper.domain.holdings.holding import Decision, Doubt
 from timekeeper.domain.holdings.listed import TABLE, Listed
 from timekeeper.domain.holdings.observed import HostNode, read_host_node
@@ -28,8 +27,12 @@ from timekeeper.domain.pods import TERMINAL_PHASES
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.reservations import Reservation, rate_at
 from timekeeper.domain.sessions import CLAIM
+from timekeeper.mode_changes import ModeChanges, read_changes
 from timekeeper.mode_changes import as_document as changes_document
-from timekeeper.mode_changes import as_lines, read_changes
+from timekeeper.mode_changes import as_lines as changes_lines
+from timekeeper.node_pools import AskedThere, HeldThere, NodePool, PoolNode, gpu_hours, node_pools, pool_of
+from timekeeper.node_pools import as_document as pools_document
+from timekeeper.node_pools import as_lines as pools_lines
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.kubernetes import (
     CLAIMS_GROUP,
@@ -68,6 +71,7 @@ class HoldingPod:
         models: their models; `*` stands for one that no label names.
         rate: its cost, in microGPU-seconds a second.
         doubts: the causes for which it is charged by a rule.
+        node: the node with them; of a claim, that of its first device that names one.
     """
 
     namespace: str
@@ -76,6 +80,7 @@ class HoldingPod:
     models: tuple[str, ...]
     rate: int
     doubts: tuple[Doubt, ...] = ()
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
         pods, hosts, lambda pod, node: decide(without_claimed(pod, lambda: named, rules.drivers), node, own)
     )
     published = read_slices(item for item in slices if mapping(item.get("spec")).get("driver") in rules.drivers)
-    by_claim = (_claiming(claim, decide_claim(claim, published, rules.drivers)) for claim in claims)
+    by_claim = (_claiming(claim, published, rules.drivers) for claim in claims)
     holding = [found for found in (*by_resource, *by_claim) if found.decision.holdings]
     drivers = frozenset(str(mapping(item.get("spec")).get("driver")) for item in slices)
     found = Findings(
@@ -139,12 +144,41 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
         policies,
     )
     changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in found.stacks})
+    pools = _pools(_pool_nodes(hosts, own, published), found.pods, changes, rules.overhead)
     if output == "json":
-        text = json.dumps(as_document(found) | {"modes": changes_document(changes)}, indent=2)
+        modes = {"modes": changes_document(changes)}
+        text = json.dumps(as_document(found) | modes | pools_document(pools), indent=2)
     else:
-        text = "\n".join([as_text(found, rules.prices), "", *as_lines(changes)])
-    sys.stdout.write(text + "\n")
+        text = "\n".join([as_text(found, rules.prices), "", *changes_lines(changes), "", *pools_lines(pools)])
+    sys.stdout.write(text.rstrip() + "\n")
     return 0
+
+
+def _pools(
+    nodes: Mapping[str, PoolNode], holding: Iterable[HoldingPod], changes: ModeChanges, left_alone: frozenset[str]
+) -> tuple[NodePool, ...]:
+    """Returns the pools of these nodes. Pods of namespaces that are left alone tie no team to a pool."""
+    held = (HeldThere(pod.node, pod.namespace, pod.rate) for pod in holding)
+    asked = (AskedThere(pod.node, pod.namespace, pod.readable) for pod in changes.pods)
+    return node_pools(nodes, held, (pod for pod in asked if pod.namespace not in left_alone))
+
+
+def _pool_nodes(
+    hosts: Mapping[str, HostNode], own: Mapping[str, Listed], published: Mapping[DeviceKey, SliceDevice]
+) -> dict[str, PoolNode]:
+    """Returns the nodes that offer GPUs, by resources or by claims."""
+    by_claims: dict[str, set[tuple[str, str]]] = {}
+    for (driver, _, _), device in published.items():
+        by_claims.setdefault(device.node, set()).add((f"claims of {driver}", device.model))
+    found = {}
+    for name, host in hosts.items():
+        claimed = by_claims.get(name, set())
+        stacks = _stacks_of_node(host, own) | {stack for stack, _ in claimed}
+        models = models_of(host, own) | {model for _, model in claimed}
+        if stacks:
+            shown = tuple(sorted(model or "*" for model in models))
+            found[name] = PoolNode(pool_of(host.labels), tuple(sorted(stacks)), shown)
+    return found
 
 
 def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
@@ -198,6 +232,7 @@ class _Holder(NamedTuple):
     namespace: str
     name: str
     decision: Decision
+    node: str
 
 
 def _holding(
@@ -206,11 +241,13 @@ def _holding(
     for pod in pods:
         node = mapping(pod.get("spec")).get("nodeName")
         if isinstance(node, str) and node:
-            yield _Holder(_namespace(pod), _name(pod), decide_on(pod, hosts.get(node, HostNode())))
+            yield _Holder(_namespace(pod), _name(pod), decide_on(pod, hosts.get(node, HostNode())), node)
 
 
-def _claiming(claim: Json, decision: Decision) -> _Holder:
-    return _Holder(_namespace(claim), CLAIM + _name(claim), decision)
+def _claiming(claim: Json, published: Mapping[DeviceKey, SliceDevice], drivers: frozenset[str]) -> _Holder:
+    keys = ((str(item.get("driver")), str(item.get("pool")), str(item.get("device"))) for item in results_of(claim))
+    node = next((found.node for key in keys if (found := published.get(key)) is not None and found.node), "")
+    return _Holder(_namespace(claim), CLAIM + _name(claim), decide_claim(claim, published, drivers), node)
 
 
 def _priced(holder: _Holder, rate_of: Callable[[Reservation], int]) -> HoldingPod:
@@ -222,6 +259,7 @@ def _priced(holder: _Holder, rate_of: Callable[[Reservation], int]) -> HoldingPo
         tuple(sorted({holding.model or "*" for holding in decision.holdings})),
         rate_of(Reservation((), holdings=decision.holdings)),
         tuple(sorted(decision.doubts)),
+        holder.node,
     )
 
 
@@ -236,10 +274,14 @@ def stacks_of(nodes: Iterable[HostNode], own: Mapping[str, Listed]) -> dict[str,
     """Returns the number of nodes of each stack, by what the nodes offer and what stands on them."""
     found: dict[str, int] = {}
     for node in nodes:
-        offered = [resource for resource, units in node.capacity.items() if units and is_accelerator(resource, own)]
-        for stack in sorted({_stack(node, resource, own) for resource in offered}):
+        for stack in sorted(_stacks_of_node(node, own)):
             found[stack] = found.get(stack, 0) + 1
     return found
+
+
+def _stacks_of_node(node: HostNode, own: Mapping[str, Listed]) -> set[str]:
+    offered = (resource for resource, units in node.capacity.items() if units and is_accelerator(resource, own))
+    return {_stack(node, resource, own) for resource in offered}
 
 
 def _stack(node: HostNode, resource: str, own: Mapping[str, Listed]) -> str:
@@ -290,11 +332,7 @@ def _by_namespace(pods: Sequence[HoldingPod]) -> list[list[str]]:
         key = (pod.namespace, ", ".join(pod.stacks), ", ".join(pod.models))
         count, rate = sums.get(key, (0, 0))
         sums[key] = (count + 1, rate + pod.rate)
-    return [[*key, str(count), _gpus(rate)] for key, (count, rate) in sorted(sums.items())]
-
-
-def _gpus(rate: int) -> str:
-    return f"{rate / GPU_SECOND:.6f}".rstrip("0").rstrip(".")
+    return [[*key, str(count), gpu_hours(rate)] for key, (count, rate) in sorted(sums.items())]
 
 
 def as_document(findings: Findings) -> dict[str, Any]:
@@ -306,6 +344,7 @@ def as_document(findings: Findings) -> dict[str, Any]:
             {
                 "namespace": pod.namespace,
                 "name": pod.name,
+                "node": pod.node,
                 "stacks": pod.stacks,
                 "models": pod.models,
                 "rateMicroGPUSecondsPerSecond": str(pod.rate),

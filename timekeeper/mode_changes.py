@@ -42,12 +42,14 @@ class AskingPod:
         scheduler: the scheduler that it names.
         readable: whether the mode share reads its request.
         own_class: whether it names a priority class that is neither FairGPU's nor the cluster's default.
+        node: its node; empty while it waits for one.
     """
 
     namespace: str
     scheduler: str
     readable: bool
     own_class: bool
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def read_changes(api: KubernetesAPI, existing: Existing, stacks: Iterable[str]) 
     usual = {_name(item) for item in _optional(api, _CLASSES, unreadable) if item.get("globalDefault")}
     known = {"", names.IN_BUDGET_CLASS, names.OVER_BUDGET_CLASS, *usual}
     pods = tuple(
-        AskingPod(item["namespace"], item["scheduler"], item["readable"], item["class"] not in known) for item in found
+        AskingPod(item["namespace"], item["scheduler"], item["readable"], item["class"] not in known, item["node"])
+        for item in found
     )
     quotas = _optional(api, _QUOTAS, unreadable)
     budgets = _optional(api, BUDGETS, unreadable)
@@ -178,6 +181,7 @@ def _asking(stack: StackNames, pod: Json) -> Json | None:
         "scheduler": str(spec.get("schedulerName") or "default-scheduler"),
         "readable": reading.requests_gpu and not reading.faults and not claims,
         "class": str(spec.get("priorityClassName") or ""),
+        "node": str(spec.get("nodeName") or ""),
     }
 
 

@@ -144,6 +144,38 @@ def test_a_list_that_is_refused_is_a_clear_error() -> None:
         doctor.run(cast("KubernetesAPI", Refusing([], [])), TimekeeperSettings(), "json", 0)
 
 
+def test_it_plans_the_way_to_share_pool_by_pool(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [
+        node("n1", {"nvidia.com/gpu": "32"}, {**LABELS, "cloud.google.com/gke-nodepool": "a100"}),
+        node("n2", {"amd.com/gpu": "8"}),
+        node("n3", {"cpu": "8"}),
+    ]
+    asked = {"nvidia.com/gpu": "1"}
+    pods = [pod("runs", asked, "n1"), pod("waits", asked), pod("amd", {"amd.com/gpu": "1"}, "n2")]
+    validator = pod("validator", asked, "n2")
+    validator["metadata"]["namespace"] = "gpu-operator"
+    found = examined(nodes, [*pods, validator], capsys)["pools"]
+
+    assert [(one["name"], one["nodes"], one["models"], one["pods"], one["move"]) for one in found] == [
+        (None, 1, ["*"], {"team": 1}, 1),
+        ("a100", 1, ["NVIDIA-A100-SXM4-80GB"], {"team": 1}, 1),
+    ]
+    assert [(one["canMove"], one["before"]) for one in found] == [
+        (False, []),
+        (True, ["take the device plugin away"]),
+    ]
+    assert found[1]["rateMicroGPUSecondsPerSecond"] == "250000"
+
+
+def test_a_node_of_a_driver_for_claims_is_in_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [node("n1", {"cpu": "8"}, {"karpenter.sh/nodepool": "dra"})]
+    claiming = pod("claims", {"cpu": "1"}, "n1", resourceClaims=[{"name": "gpu"}])
+    (pool,) = examined(nodes, [claiming], capsys, more=claims_api("gpu.nvidia.com", "NVIDIA L4"))["pools"]
+
+    assert (pool["name"], pool["stacks"], pool["models"]) == ("dra", ["claims of gpu.nvidia.com"], ["NVIDIA L4"])
+    assert (pool["rateMicroGPUSecondsPerSecond"], pool["pods"]) == ("1000000", {"team": 1})
+
+
 def changes(capsys: pytest.CaptureFixture[str], pods: list[Any], **others: list[Any]) -> tuple[Any, str]:
     """Returns the changes that the modes would bring, as a document and as text."""
     api = cast("KubernetesAPI", Cluster(NODES, pods, **others))

@@ -102,9 +102,19 @@ def capacity(node: HostNode, own: Mapping[str, Listed]) -> Fraction:
         devices = decode_lists(node.annotations.get(register), None).node
         if devices is not None:
             return Fraction(len(devices))
-    offered = {name: units for name, units in node.capacity.items() if is_accelerator(name, own)}
-    held = decide(BoundPod(containers=(Container(offered),)), node, own).holdings
+    held = decide_all(node, own).holdings
     return sum((holding.count * max(holding.time, holding.memory) for holding in held), Fraction(0))
+
+
+def models_of(node: HostNode, own: Mapping[str, Listed]) -> frozenset[str]:
+    """Returns the models of a node's GPUs by other stacks; UNKNOWN_MODEL among them where no label names one."""
+    return frozenset(holding.model for holding in decide_all(node, own).holdings)
+
+
+def decide_all(node: HostNode, own: Mapping[str, Listed]) -> Decision:
+    """Returns what a pod would hold that asks for all GPUs that a node offers, by a scheduler that wrote nothing."""
+    offered = {name: units for name, units in node.capacity.items() if is_accelerator(name, own)}
+    return decide(BoundPod(containers=(Container(offered),)), node, own)
 
 
 def _by_table(pod: BoundPod, node: HostNode) -> Decision:

@@ -1,0 +1,213 @@
+"""Node pools for `fairgpu doctor`: which teams hold GPUs on which nodes, and which pools move to share at once.
+
+A node works for one stack. A team that moves to share needs nodes of share, and whoever else has pods on the nodes that
+it takes with it moves, too. So pools that a namespace has pods on belong to one move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from fairgpu.charging import GPU_SECOND
+from fairgpu.client.tables import table
+
+POOL_LABELS: Final = (
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "karpenter.sh/nodepool",
+    "kubernetes.azure.com/agentpool",
+)
+"""The labels by which clouds name a node's pool.
+
+Sources: https://cloud.google.com/kubernetes-engine/docs/how-to/node-pools,
+https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html,
+https://karpenter.sh/docs/concepts/nodepools/ and https://learn.microsoft.com/azure/aks/use-labels.
+"""
+UNNAMED: Final = "no pool label"
+MIG: Final = "nvidia with MIG"
+CLAIMS: Final = "claims of gpu.nvidia.com"
+PLUGINS: Final = frozenset({"nvidia", "nvidia with shared GPUs", MIG, "hami", "volcano", "aliyun", "gpu-manager"})
+"""The stacks whose nodes have NVIDIA's GPUs by a device plugin. The mode share knows no GPUs of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNode:
+    """A node with GPUs.
+
+    Attributes:
+        pool: the name of its pool; empty where no label names one.
+        stacks: the stacks that share its GPUs.
+        models: their models; `*` stands for one that no label names.
+    """
+
+    pool: str
+    stacks: tuple[str, ...]
+    models: tuple[str, ...]
+
+
+class HeldThere(NamedTuple):
+    """A pod or a claim on a node, and its cost in microGPU-seconds a second."""
+
+    node: str
+    namespace: str
+    rate: int
+
+
+class AskedThere(NamedTuple):
+    """A pod on a node that asks for GPUs, and whether the mode share reads its request."""
+
+    node: str
+    namespace: str
+    readable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodePool:
+    """Nodes that are alike in pool, stacks and models, and what runs there.
+
+    Attributes:
+        alike: the pool, the stacks and the models of its nodes.
+        nodes: the number of its nodes.
+        pods: the number of GPU pods on them, by namespace.
+        readable: the number of those whose request the mode share reads.
+        rate: what is held on them, in microGPU-seconds a second.
+    """
+
+    alike: PoolNode
+    nodes: int = 0
+    pods: Mapping[str, int] = field(default_factory=dict)
+    readable: int = 0
+    rate: int = 0
+
+    @property
+    def name(self) -> str:
+        """The pool's name as people read it."""
+        return self.alike.pool or UNNAMED
+
+    @property
+    def obstacles(self) -> tuple[str, ...]:
+        """What must be done on the nodes before the mode share can have them."""
+        stacks = set(self.alike.stacks)
+        steps = {
+            "take the device plugin away": not stacks.isdisjoint(PLUGINS),
+            "switch MIG off": MIG in stacks,
+            "take NVIDIA's driver for claims away": CLAIMS in stacks,
+        }
+        return tuple(step for step, needed in steps.items() if needed)
+
+    @property
+    def can_move(self) -> bool:
+        """Whether the mode share knows all GPUs of its nodes: NVIDIA's alone."""
+        return set(self.alike.stacks) <= PLUGINS | {CLAIMS}
+
+
+def pool_of(labels: Mapping[str, str]) -> str:
+    """Returns the name of a node's pool; empty where no label names one."""
+    return next((labels[key] for key in POOL_LABELS if labels.get(key)), "")
+
+
+def node_pools(
+    nodes: Mapping[str, PoolNode], held: Iterable[HeldThere], asked: Iterable[AskedThere]
+) -> tuple[NodePool, ...]:
+    """Returns the pools of nodes, by name: one for all nodes that are alike.
+
+    Args:
+        nodes: the nodes with GPUs, by name.
+        held: what pods and claims hold; that on other nodes is left out.
+        asked: the pods that ask for GPUs, as far as they move with a team; those on other nodes are left out.
+    """
+    counts: dict[PoolNode, int] = {}
+    for node in nodes.values():
+        counts[node] = counts.get(node, 0) + 1
+    rates = dict.fromkeys(counts, 0)
+    for one in held:
+        if one.node in nodes:
+            rates[nodes[one.node]] += one.rate
+    pods: dict[PoolNode, dict[str, int]] = {node: {} for node in counts}
+    readable = dict.fromkeys(counts, 0)
+    for pod in asked:
+        if pod.node in nodes:
+            there = pods[nodes[pod.node]]
+            there[pod.namespace] = there.get(pod.namespace, 0) + 1
+            readable[nodes[pod.node]] += pod.readable
+    order = sorted(counts, key=lambda node: (node.pool, node.stacks, node.models))
+    return tuple(NodePool(node, counts[node], pods[node], readable[node], rates[node]) for node in order)
+
+
+def moves(pools: Sequence[NodePool]) -> tuple[tuple[NodePool, ...], ...]:
+    """Returns the pools by moves: those of one move have namespaces in common, directly or by others between them."""
+    groups: list[list[NodePool]] = []
+    for pool in pools:
+        joined = [group for group in groups if any(one.pods.keys() & pool.pods.keys() for one in group)]
+        groups = [group for group in groups if group not in joined]
+        groups.append([*(one for group in joined for one in group), pool])
+    order = {pool.alike: place for place, pool in enumerate(pools)}
+    sorted_groups = [tuple(sorted(group, key=lambda pool: order[pool.alike])) for group in groups]
+    return tuple(sorted(sorted_groups, key=lambda group: order[group[0].alike]))
+
+
+def as_lines(pools: Sequence[NodePool]) -> list[str]:
+    """Returns the pools for people: what each has, and the moves to the mode share one by one."""
+    if not pools:
+        return []
+    head = ["pool", "nodes", "stack", "model", "namespaces", "pods", "share reads", "GPU-hours an hour"]
+    rows = [
+        [
+            pool.name,
+            str(pool.nodes),
+            ", ".join(pool.alike.stacks),
+            ", ".join(pool.alike.models),
+            ", ".join(sorted(pool.pods)),
+            str(sum(pool.pods.values())),
+            str(pool.readable),
+            gpu_hours(pool.rate),
+        ]
+        for pool in pools
+    ]
+    lines = ["Pool by pool, by the pods that have a node:", "", table(head, rows), ""]
+    lines += ["To share, a team moves with its nodes, and with whoever else has pods there:", ""]
+    return lines + [f"  {number}. {_move(group)}" for number, group in enumerate(moves(pools), 1)]
+
+
+def as_document(pools: Sequence[NodePool]) -> dict[str, Any]:
+    """Returns the pools and the moves for programs; rates are in microGPU-seconds a second, as text."""
+    numbers = {pool.alike: number for number, group in enumerate(moves(pools), 1) for pool in group}
+    return {
+        "pools": [
+            {
+                "name": pool.alike.pool or None,
+                "nodes": pool.nodes,
+                "stacks": pool.alike.stacks,
+                "models": pool.alike.models,
+                "pods": dict(sorted(pool.pods.items())),
+                "readByShare": pool.readable,
+                "rateMicroGPUSecondsPerSecond": str(pool.rate),
+                "move": numbers[pool.alike],
+                "canMove": pool.can_move,
+                "before": pool.obstacles if pool.can_move else (),
+            }
+            for pool in pools
+        ]
+    }
+
+
+def gpu_hours(rate: int) -> str:
+    """Returns a rate in GPU-hours an hour, with what is not 0 of six digits."""
+    return f"{rate / GPU_SECOND:.6f}".rstrip("0").rstrip(".")
+
+
+def _move(group: Sequence[NodePool]) -> str:
+    namespaces = sorted({namespace for pool in group for namespace in pool.pods})
+    pools = ", ".join(f"{pool.name} ({', '.join(pool.alike.stacks)})" for pool in group)
+    who = f"with {', '.join(namespaces)}" if namespaces else "where nobody has a pod"
+    staying = [pool for pool in group if not pool.can_move]
+    if staying:
+        those = ", ".join(dict.fromkeys(f"{pool.name} ({', '.join(pool.alike.stacks)})" for pool in staying))
+        others = "" if len(staying) == len(group) else ": split these teams first, or leave them in account"
+        return f"{pools}, {who}. Stays: share knows no GPUs but NVIDIA's, and {those} has others{others}."
+    before = list(dict.fromkeys(step for pool in group for step in pool.obstacles))
+    unread = sum(sum(pool.pods.values()) - pool.readable for pool in group)
+    pods = f" Share does not read the request of {unread} of the pods." if unread else ""
+    return f"{pools}, {who}. First on these nodes: {', '.join(before)}.{pods}"
