@@ -50,6 +50,27 @@ def pod(name: str) -> dict[str, Any]:
     }
 
 
+def claiming(name: str, claim: str) -> dict[str, Any]:
+    """A pod whose devices come by a claim."""
+    item = pod(name)
+    item["spec"]["containers"] = [{"name": "main", "resources": {"claims": [{"name": "gpu"}]}}]
+    item["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim}]
+    return item
+
+
+def claim(name: str, devices: int, *pods: str) -> dict[str, Any]:
+    """A claim of Dynamic Resource Allocation that these pods share."""
+    results = [
+        {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "mig", "device": f"{name}-{at}"} for at in range(devices)
+    ]
+    reserved = [{"resource": "pods", "name": each, "uid": each} for each in pods]
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "metadata": {"uid": name, "name": name, "namespace": "team-a", "creationTimestamp": stamp},
+        "status": {"allocation": {"devices": {"results": results}}, "reservedFor": reserved},
+    }
+
+
 @contextmanager
 def jobs(folder: Path, port: int) -> Iterator[None]:
     """The process that leads, with the settings of the folder."""
@@ -76,9 +97,13 @@ def metric(port: int, name: str) -> float | None:
     return next((float(line.split()[-1]) for line in lines if line.rpartition(" ")[0] == name), None)
 
 
-def served(folder: Path, store: RedisServer, url: str) -> RestServer:
+Objects = tuple[tuple[str, dict[str, Any]], ...]
+"""Objects of a cluster, each with the name of its collection."""
+
+
+def served(folder: Path, store: RedisServer, url: str, more: Objects = ()) -> RestServer:
     """A timekeeper that only looks, with two pods of the device plugin's."""
-    for kind, item in (("nodes", NODE), ("pods", pod("busy")), ("pods", pod("quiet"))):
+    for kind, item in (("nodes", NODE), ("pods", pod("busy")), ("pods", pod("quiet")), *more):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         (folder / kind / f"{item['metadata']['uid']}.json").write_text(json.dumps(item))
     asked = {"url": url, "every_seconds": 5, "timeout_seconds": 60}
@@ -126,6 +151,52 @@ def test_a_pod_without_a_sidecar_is_listed_with_how_busy_it_is(
     assert (busy[1], busy[-3], busy[-1]) == ("busy", "84%", "ago")
     assert (quiet[1], quiet[-2:]) == ("quiet", ["-", "-"])
     assert lines[-1] == "BUSY NOW is by Prometheus, advisory, and no part of any bill."
+
+
+@pytest.mark.patient
+def test_a_claim_is_listed_with_how_busy_its_devices_are(
+    redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    port = free_port()
+    (tmp_path / "folder").mkdir()
+    objects = (
+        ("claims", claim("pair", 2, "trainer", "reader")),
+        ("claims", claim("idle", 1)),
+        ("pods", claiming("trainer", "pair")),
+        ("pods", claiming("reader", "pair")),
+    )
+    with exporter() as source:
+        for number, busy in enumerate((90.0, 40.0)):
+            names = {"dra_claim_namespace": "team-a", "dra_claim_name": "pair", "dra_device_name": f"pair-{number}"}
+            source.gpu(number, busy, "team-a", "trainer", **names)
+            source.gpu(number, busy, "team-a", "reader", **names)
+        with (
+            prometheus(tmp_path, source.port) as server,
+            served(tmp_path / "folder", redis_server, server.url, objects) as rest,
+            jobs(rest.folder, port),
+        ):
+
+            def sessions() -> dict[str, Any]:
+                answer = rest.as_person("alice", "GET", "/v1/sessions?namespace=team-a").document
+                return {session["pod"]: session for session in answer["sessions"]}
+
+            wait_until(lambda: sessions().get("resourceclaim/pair", {}).get("presentUse"), "its present use is shown")
+            shown = sessions()
+            monkeypatch.setenv("FAIRGPU_SERVER", rest.url)
+            monkeypatch.setenv("FAIRGPU_CA_FILE", str(rest.ca_file))
+            monkeypatch.setenv("FAIRGPU_TOKEN", rest.signer.person("alice"))
+            capsys.readouterr()
+            assert main(["sessions", "-n", "team-a"]) == 0
+            rows = {line.split()[1]: line.split() for line in capsys.readouterr().out.splitlines() if "claim/" in line}
+
+    assert shown.keys() == {"busy", "quiet", "resourceclaim/pair", "resourceclaim/idle"}
+    assert shown["resourceclaim/pair"]["presentUse"]["percent"] == 65
+    assert shown["resourceclaim/idle"]["presentUse"] is None
+    assert (rows["resourceclaim/pair"][-3], rows["resourceclaim/pair"][-1]) == ("65%", "ago")
+    assert rows["resourceclaim/idle"][-2:] == ["-", "-"]
 
 
 @pytest.mark.patient
