@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.controller.present_use import answer_rules, sessions_by_pod
 from timekeeper.domain.money import SECOND
-from timekeeper.domain.present_use import read_answer
+from timekeeper.domain.present_use import AnswerRules, read_answer
 from timekeeper.domain.sessions import Session
 from timekeeper.ledger import present_use
 from timekeeper.ledger.present_use import NamespaceUse, PresentUse
@@ -23,12 +24,13 @@ CONTEXT = f"{PODS:,} pods, DCGM exporter's labels"
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """Measures the processor time of the leader's process, the size of an answer, and what Redis keeps."""
+    """Measures the leader's processor time and memory, the size of an answer, and what Redis keeps."""
     now = time.time_ns()
     body = answer(now)
     yield row("size of Prometheus's answer", len(body) / 2**20, "MiB")
     rules = answer_rules(PrometheusSettings())
     yield row("an answer of Prometheus is read", spent(lambda: read_answer(body, rules, now)), "s of CPU")
+    yield row("memory while an answer is read, the answer included", held(body, rules, now) / 2**20, "MiB")
     sessions = [Session(f"uid-{number:032d}", *pod(number), "n1", now, ((now, 1),)) for number in range(PODS)]
     yield row("sessions are found by their pods", spent(lambda: sessions_by_pod(sessions)), "s of CPU")
     uses = {session.uid: PresentUse(now, now + 180 * SECOND, 5000) for session in sessions}
@@ -64,6 +66,19 @@ def spent(act: Callable[[], object]) -> float:
     began = time.process_time()
     act()
     return time.process_time() - began
+
+
+def held(body: bytes, rules: AnswerRules, now: int) -> int:
+    """The most memory that an answer and its reading take, in bytes.
+
+    The count makes the reading slow, so that its time is measured apart.
+    """
+    tracemalloc.start()
+    try:
+        read_answer(body, rules, now)
+        return tracemalloc.get_traced_memory()[1] + len(body)
+    finally:
+        tracemalloc.stop()
 
 
 def row(name: str, value: float, unit: str) -> dict[str, Any]:
