@@ -110,6 +110,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "a JobSet": {"labels": {"jobset.sigs.k8s.io/jobset-name": "train"}},
     "a PodGroup": {"labels": {"scheduling.x-k8s.io/pod-group": "train"}},
     "Volcano's PodGroup": {"annotations": {"scheduling.k8s.io/group-name": "train"}},
+    "KAI's PodGroup": {"annotations": {"pod-group-name": "train"}},
 }
 
 
