@@ -1,7 +1,7 @@
-"""Reads what a pod asks for of the stacks that share a cluster's GPUs beside FairGPU.
+"""Reads which GPUs of other stacks a pod asks for, where those stacks share a cluster's GPUs beside FairGPU.
 
-Their schedulers decide what it gets. Before that, its request says what it costs at most: each unit of a resource is
-taken as a whole GPU, unless the request itself says that it is less.
+The other stack's scheduler decides which GPUs the pod gets. Until then, the pod's request bounds the cost: each unit of
+a resource counts as a whole GPU, unless the request itself states a smaller share.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StackNames:
         self.annotations: Final = annotations
 
     def among(self, amounts: Mapping[str, Any]) -> list[str]:
-        """Returns those of a container's resources that are GPUs of other stacks."""
+        """Returns the names among a container's resources that request GPUs of other stacks."""
         return [name for name in amounts if name in self.resources or name.startswith(self.prefixes)]
 
 
@@ -77,16 +77,16 @@ class Asked:
 
 
 def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSettings, claims: int = 0) -> Asked | None:
-    """Returns what a pod asks for by these names; None where it bears none of them, and has no claim.
+    """Returns the GPUs that a pod asks for; None where it uses none of the names and has no claim.
 
-    A name with the amount 0 is a name all the same: the policy fairgpu-spec takes it as one. A pod without containers,
-    or with more than that policy admits, counts as one that bears none.
+    A name with the amount 0 counts as used, as in the policy fairgpu-spec. A pod without containers, or with more
+    containers than that policy admits, counts as using none.
 
     Args:
         pod: the pod.
-        names: the names.
+        names: the names by which pods ask for GPUs of other stacks.
         dialects: the admin's settings of the dialects.
-        claims: the number of its claims for GPUs.
+        claims: the number of the pod's claims for GPUs.
     """
     spec, annotations = mapping(pod.get("spec")), mapping(mapping(pod.get("metadata")).get("annotations"))
     containers, init = list_of(spec.get("containers")), list_of(spec.get("initContainers"))
@@ -109,8 +109,8 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
                 requests[str(container.path[-2]), container.index] = container.request
 
     def share(field: str, index: int) -> UnplacedShare | None:
-        resources, found = named.get((field, index), ({}, []))
-        return _share(requests.get((field, index)), resources, found)
+        resources, gpu_names = named.get((field, index), ({}, []))
+        return _share(requests.get((field, index)), resources, gpu_names)
 
     return Asked(
         tuple(share("containers", index) for index in range(len(containers))),
@@ -121,17 +121,17 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
 
 def _named(resources: Mapping[str, Any], names: StackNames) -> list[str]:
     limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
-    found = names.among(limits)
-    return [*found, *(name for name in names.among(requests) if name not in limits)] if requests else found
+    in_limits = names.among(limits)
+    return [*in_limits, *(name for name in names.among(requests) if name not in limits)] if requests else in_limits
 
 
-def _share(request: GPURequest | None, resources: Mapping[str, Any], found: list[str]) -> UnplacedShare | None:
+def _share(request: GPURequest | None, resources: Mapping[str, Any], gpu_names: list[str]) -> UnplacedShare | None:
     """Returns a container's share: what a dialect reads, and a whole GPU for each unit of a resource beside it."""
     amounts = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
     read = registry.FOREIGN.resources if request is not None else frozenset[str]()
-    units = [_units(amounts.get(name)) for name in found if name not in read and name not in SIZES]
+    units = [_units(amounts.get(name)) for name in gpu_names if name not in read and name not in SIZES]
     whole = min(sum(units), MOST_UNITS)
-    if request is None and not units and any(_units(amounts.get(name)) for name in found):
+    if request is None and not units and any(_units(amounts.get(name)) for name in gpu_names):
         whole = 1  # it says how much of a GPU, in a form that no dialect reads
     if request is None:
         return UnplacedShare(whole, 100 * whole) if whole else None

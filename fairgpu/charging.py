@@ -1,4 +1,4 @@
-"""The cost of a request without chosen devices: the timekeeper charges it, and admission estimates it.
+"""The cost of a request whose devices are not chosen yet: the timekeeper charges it, and admission estimates it.
 
 A rate is in microGPU-seconds a second: a whole GPU at price 1 is 1,000,000 of them. It is rounded up per vGPU, so that
 no share is so small as to be free.

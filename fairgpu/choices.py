@@ -106,7 +106,7 @@ def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
 
 
 def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
-    """Returns the items of a comma list, each once; spaces around them and empty items are dropped.
+    """Returns the items of a comma-separated list, each once; spaces around them and empty items are dropped.
 
     Raises:
         ValueError: no item is left, there are more than MAX_LISTED, or `item` does not match one of them.
@@ -120,19 +120,19 @@ def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
 
 
 def parse_gang(text: str) -> Gang:
-    """The gang that a pod names.
+    """Returns the gang in the value of `fairgpu.io/gang`, which is NAME/N.
 
     Raises:
         ValueError: it is not NAME/N, or N is more than MAX_GANG.
     """
-    found = GANG.fullmatch(text)
-    if found is None or int(found[2]) > MAX_GANG:
+    matched = GANG.fullmatch(text)
+    if matched is None or int(matched[2]) > MAX_GANG:
         raise ValueError(text)
-    return Gang(found[1], int(found[2]))
+    return Gang(matched[1], int(matched[2]))
 
 
 def contradictions(choices: PodChoices, metadata: Path = METADATA) -> tuple[Fault, ...]:
-    """Returns the faults of names that are both chosen and avoided, in whichever keys."""
+    """Returns a fault for each model or uuid that a pod asks both to use and to avoid."""
     if not (choices.avoid_models or choices.avoid_uuids):
         return ()
     pairs = (
@@ -219,5 +219,5 @@ class _Reader:
         return self.read(key, choices, words, next(iter(choices)).value)
 
     def list_of(self, key: str, item: re.Pattern[str], example: str) -> tuple[str, ...]:
-        """Reads a comma list of names that match `item`."""
+        """Reads a comma-separated list of names that match `item`."""
         return self.read(key, lambda text: parse_list(text, item), LIST_ALLOWED, example) or ()

@@ -76,7 +76,7 @@ class ContainerParser:
         return unclaimed_annotations(self.annotations, claimed, self.root, self.dialects)
 
     def parse(self, spec: Mapping[str, Any], field: str) -> tuple[ContainerReading, ...]:
-        """Returns one list's containers with keys of a dialect, at most MAX_CONTAINERS; more are a fault (too_many)."""
+        """Returns the containers of the list `field` with keys of a dialect; more than MAX_CONTAINERS are a fault."""
         items = spec.get(field)
         if not isinstance(items, list):
             return ()
@@ -111,16 +111,16 @@ class ContainerParser:
             labels=self.labels,
             first=path[-2:] == ("containers", 0),
         )
-        found = read_container(container, self.settings, self.dialects)
-        if found is None:
+        dialect_and_reading = read_container(container, self.settings, self.dialects)
+        if dialect_and_reading is None:
             return None
-        dialect, reading = found
+        dialect, reading = dialect_and_reading
         stays = path[-2] == "initContainers" and is_native_sidecar(item)
         return ContainerReading(path, name, dialect, reading, native_sidecar=stays)
 
 
 def texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str, str]:
-    """Returns the entries whose value is text, and those in `read_anyway` of another type with their JSON as text."""
+    """Returns the entries with text values; for the keys in `read_anyway`, other values as their JSON."""
     return {
         key: value if isinstance(value, str) else show(value)
         for key, value in given.items()

@@ -1,4 +1,4 @@
-"""The settings of GPUs that other stacks than FairGPU's share: the names that pods ask for them by, and who acts there.
+"""The settings of GPUs that other stacks share: the names by which pods ask for them, and the accounts that act there.
 
 The list stands here once. Policies and webhook rules cannot read settings: `fairgpu render` writes them from it.
 """
@@ -103,7 +103,7 @@ class Existing(Section):
 
     @property
     def unseen_namespaces(self) -> tuple[str, ...]:
-        """The namespaces of which the webhooks see no pod: those of the system, and those of `left_alone`."""
+        """The namespaces whose pods the webhooks never see: those of the system, and those of `left_alone`."""
         return tuple(dict.fromkeys((*SYSTEM, *self.left_alone)))
 
     @cached_property

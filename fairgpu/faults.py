@@ -79,11 +79,11 @@ class Fault:
 
 def explain(faults: Iterable[Fault]) -> str:
     """Returns all faults as one message, one a line and numbered if there are several; at most MAX_EXPLAINED."""
-    found = list(faults)
-    lines = [str(fault) for fault in found[:MAX_EXPLAINED]]
+    listed = list(faults)
+    lines = [str(fault) for fault in listed[:MAX_EXPLAINED]]
     if len(lines) == 1:
         return lines[0]
     numbered = [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
-    if len(found) > MAX_EXPLAINED:
-        numbered.append(f"and {len(found) - MAX_EXPLAINED} more")
+    if len(listed) > MAX_EXPLAINED:
+        numbered.append(f"and {len(listed) - MAX_EXPLAINED} more")
     return "\n".join(numbered)

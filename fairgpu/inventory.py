@@ -34,7 +34,7 @@ class Health(StrEnum):
 
 
 class Link(IntEnum):
-    """The way between two devices, the nearest first, by the topology levels of `nvidia-smi topo -m`.
+    """The path between two devices, the nearest first, by the topology levels of `nvidia-smi topo -m`.
 
     https://docs.nvidia.com/deploy/nvidia-smi/index.html
     """
@@ -82,7 +82,7 @@ class Inventory:
         vendor: the vendor of the devices, in lower case.
         driver: the driver's version.
         slots: the number of containers that may share one device.
-        devices: in the vendor's order.
+        devices: the node's devices, in the vendor's order.
         links: row and column of each device in that order; symmetric, SELF on the diagonal alone.
     """
 

@@ -1,7 +1,8 @@
-"""Names of GPU models: the models that a pod's choice matches, and the price of a model.
+"""Matches names of GPU models: to a pod's choice of models, and to the keys of a price list.
 
-A choice matches each model whose name contains it, in any case, as HAMi's `use-gputype` does: `a10` matches an A100,
-too. A price must not do that, so it belongs to whole words: the price of `A10` is not that of an A100.
+A choice matches each model whose name contains it, whatever the case of the letters, as HAMi's `use-gputype` does:
+`a10` matches an A100, too. A price must not match that way, so its key matches whole words: the price of `A10` is not
+that of an A100.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Match(NamedTuple):
 
 
 def takes(choice: str, model: str) -> bool:
-    """Whether a choice matches a model: it is a part of the model's name, in any case."""
+    """Whether a choice matches a model: the model's name contains the choice, whatever the case of the letters."""
     return choice.casefold() in model.casefold()
 
 
@@ -73,10 +74,10 @@ def words(name: str) -> tuple[str, ...]:
     appends `-SHARED` and `-MIG-1g.10gb`
     (https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md).
     """
-    found = tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
-    if "mig" in found[1:]:
-        found = found[: found.index("mig", 1)]
-    return found[:-1] if len(found) > 1 and found[-1] == "shared" else found
+    parts = tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
+    if "mig" in parts[1:]:
+        parts = parts[: parts.index("mig", 1)]
+    return parts[:-1] if len(parts) > 1 and parts[-1] == "shared" else parts
 
 
 @lru_cache(maxsize=65536)
@@ -93,8 +94,8 @@ def match(key: str, model: str) -> Match | None:
 
 def best_key(keys: Iterable[str], model: str) -> str | None:
     """Returns the key that names a model by most words, or earliest in its name; None where no key names it."""
-    found = [(matched, key) for key in keys if (matched := match(key, model)) is not None]
-    return max(found)[1] if found else None
+    matches = [(matched, key) for key in keys if (matched := match(key, model)) is not None]
+    return max(matches)[1] if matches else None
 
 
 def tie(keys: Sequence[str]) -> tuple[str, str, str] | None:

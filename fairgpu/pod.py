@@ -34,7 +34,7 @@ class PodReading:
         permission_requests: the choices that need a permission of the namespace.
         strip_annotations: the dialects' keys to remove from the pod.
         faults: all faults, at once.
-        warnings: lines about keys that have another effect than in their own project.
+        warnings: lines about keys whose effect here differs from that in their own project.
         demand: the demand of the whole pod.
     """
 

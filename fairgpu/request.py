@@ -31,17 +31,17 @@ class GPURequest(NamedTuple):
 
     @property
     def best_effort(self) -> bool:
-        """Whether it is guaranteed no GPU time, and runs when others leave the GPU idle."""
+        """Whether the request has no guaranteed GPU time, and runs only while others leave the GPU idle."""
         return self.core_percent == 0
 
     @property
     def whole(self) -> bool:
-        """Whether it asks for all time and all memory of each of its GPUs; memory in MiB alone is never all."""
+        """Whether the request is for all time and all memory of each of its GPUs; memory in MiB alone is never all."""
         return self.core_percent == self.memory_percentage == 100 * self.gpus
 
 
 class CorePolicy(StrEnum):
-    """The use of GPU time beyond the share: never (hard), or while it is idle (elastic)."""
+    """The use of GPU time beyond a container's share: never (hard), or while the GPU is idle (elastic)."""
 
     HARD = "hard"
     ELASTIC = "elastic"

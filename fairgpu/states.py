@@ -27,7 +27,7 @@ class BudgetState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SafeAdmission:
-    """The figures of safe admission: it admits a pod where remaining less committed pays for its whole run.
+    """The figures of safe admission, which admits a pod if remaining less committed money pays for its whole run.
 
     Attributes:
         committed: the amount that admitted pods may still spend and that pods at the gate need, uGPU·s.
@@ -53,7 +53,7 @@ class NamespaceState:
         budget: the budget that pays for it; empty where it has none.
         state: the budget's state.
         available: allowance and grants of the period, uGPU·s; 0 where unlimited.
-        remaining: the rest of that, uGPU·s; negative once overspent.
+        remaining: what is left of `available`, uGPU·s; negative once overspent.
         rate: the spending of its running reservations, uGPU a second.
         enforced: whether the state has an effect; false where the budget is only observed.
         safe: the figures of safe admission; None where admission is simple.

@@ -82,7 +82,7 @@ def state(budget: Json) -> str:
 
 
 def admission(budget: Json) -> str:
-    """Returns the condition for a new pod, and the amount that admitted pods may still spend."""
+    """Describes when the budget admits a new pod and, under safe admission, the amount committed to admitted pods."""
     kind = budget.get("admission", "")
     text = ADMISSION.get(kind, "")
     return f"{text}; {gpu_hours(budget['committed'])} GPU-hours are committed" if kind == "safe" else text
@@ -90,15 +90,15 @@ def admission(budget: Json) -> str:
 
 def grace(budget: Json) -> str:
     """Returns the remaining grace of a spent budget; empty where it is not in grace."""
-    found = budget.get("grace")
-    if not found:
+    remaining_grace = budget.get("grace")
+    if not remaining_grace:
         return ""
-    ends = [f"another {gpu_hours(found['remaining'])} GPU-hours"] if found["remaining"] else []
-    return " or ".join([*ends, f"until {moment(found['ends'])}"] if found["ends"] else ends)
+    ends = [f"another {gpu_hours(remaining_grace['remaining'])} GPU-hours"] if remaining_grace["remaining"] else []
+    return " or ".join([*ends, f"until {moment(remaining_grace['ends'])}"] if remaining_grace["ends"] else ends)
 
 
 def busy_now(budget: Json, now: str) -> str:
-    """Returns how many GPUs of the budget's pods are busy; empty where no source knows."""
+    """Formats how many GPUs of the budget's pods are busy; empty where no source measures them."""
     use = budget.get("presentUse")
     if not use:
         return ""
@@ -112,15 +112,15 @@ def expiring(grant: Json) -> str:
 
 
 def stretch(budget: Json, name: str) -> str:
-    """Returns a line of the forecast: the amount spent in a time, its rate, and when the money runs out at it."""
-    found = (budget.get("forecast") or {}).get(name)
-    if not found:
+    """Formats a line of the forecast: an amount spent, its rate, and when the money runs out at that rate."""
+    burn = (budget.get("forecast") or {}).get(name)
+    if not burn:
         return ""
-    length = span(found["since"], found["until"])
-    text = f"{gpu_hours(found['spent'])} GPU-hours in {length}, {gpus(found['rate'])} GPUs"
+    length = span(burn["since"], burn["until"])
+    text = f"{gpu_hours(burn['spent'])} GPU-hours in {length}, {gpus(burn['rate'])} GPUs"
     if budget["available"] is None:
         return text
-    end, left = found["exhaustion"], budget.get("remaining")
+    end, left = burn["exhaustion"], budget.get("remaining")
     if left is not None and int(left["microGPUSeconds"]) <= 0:
         return f"{text}: nothing is left"
     return f"{text}: {'runs out ' + moment(end) if end else 'lasts to the end of the period'}"

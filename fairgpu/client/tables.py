@@ -1,4 +1,4 @@
-"""Formats tables as kubectl does: aligned columns without lines, for people, grep and awk."""
+"""Formats tables as kubectl does: aligned columns without rules, for people, grep and awk."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class RefusedError(CommandError):
 
 @contextmanager
 def asking(namespace: str | None) -> Iterator[None]:
-    """Adds to a refusal of a question about all namespaces how to ask about one.
+    """Adds a hint where a question about all namespaces is refused: how to ask about one of them.
 
     Raises:
         RefusedError: as the block raised it, with one more line where no namespace is named and a right is missing.

@@ -31,7 +31,7 @@ class Creating(Protocol):
 
 @dataclass(frozen=True)
 class About:
-    """The object that an event is about; its namespace is empty for one of the cluster's own, such as a Node."""
+    """The object that an event is about; its namespace is empty for a cluster-scoped object, such as a Node."""
 
     kind: str
     name: str
@@ -45,7 +45,7 @@ def warning_event(
     """Returns an event of type Warning.
 
     Args:
-        about: the object; the API server requires that events of the cluster's own objects lie in `default`.
+        about: the object; the API server requires that events of cluster-scoped objects lie in `default`.
         reason: one word in CamelCase.
         message: a sentence for people, cut to LONGEST_MESSAGE.
         at: the present time in the API's format.

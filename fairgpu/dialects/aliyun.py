@@ -24,7 +24,7 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads memory on one GPU, or divided evenly over several."""
+    """Reads an amount of memory on one GPU, or one that is divided evenly over several."""
     named = container.named(RESOURCES)
     if not named:
         return None

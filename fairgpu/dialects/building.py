@@ -15,12 +15,12 @@ MAX_GPU_MEMORY_MIB: Final = 1024 * 1024
 
 
 class Ask:
-    """A request per vGPU, as most dialects state it, with the keys to blame for a fault.
+    """A request per vGPU, as most dialects state it, with the keys that a fault names.
 
-    Core and percentage are percent of one GPU, memory is MiB; `None` means not given. A key that is empty blames
-    the container's limits as a whole. A key in `annotations` or `labels` stands in these of the pod. Memory was written
-    in units of `memory_unit_mib`, as a sum over the GPUs where `memory_is_summed`, and `memory_note` is said with a
-    hint about its unit.
+    Core and percentage are percent of one GPU, memory is MiB; `None` means not given. Where a key is empty, its fault
+    names the container's limits as a whole. The keys in `annotations` and `labels` are the pod's. `memory_unit_mib` is
+    the unit in which the author wrote the memory, and `memory_is_summed` says that it is a sum over the GPUs. A hint
+    about the unit includes `memory_note`.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value

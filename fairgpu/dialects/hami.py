@@ -81,7 +81,7 @@ def left_alone(container: Container, settings: DialectSettings) -> bool:
 
 
 def read_whole_gpus(container: Container, settings: DialectSettings, reading: Reading) -> Reading:
-    """Reads `nvidia.com/gpu` alone as a number of whole GPUs; no request where it is 0 or only a priority is given."""
+    """Reads `nvidia.com/gpu` alone as a number of whole GPUs; returns no request where it is absent or 0."""
     amounts = read_amounts(container, (COUNT,))
     known = reading.but(faults=reading.faults + amounts.faults)
     gpus = amounts.values.get(COUNT, 0)
@@ -92,7 +92,7 @@ def read_whole_gpus(container: Container, settings: DialectSettings, reading: Re
 
 
 def with_priority(container: Container, reading: Reading) -> Reading:
-    """Adds `nvidia.com/priority` to a reading: 0 runs before others on the same GPU, 1 does not."""
+    """Adds `nvidia.com/priority` to a reading: a pod with 0 runs before others on the same GPU, one with 1 not."""
     if not container.names(PRIORITY):
         return reading
     amounts = read_amounts(container, (PRIORITY,))

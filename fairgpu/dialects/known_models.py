@@ -66,7 +66,7 @@ _MAKERS = ("nvidia ", "tesla ", "quadro ", "geforce ")
 
 
 def other_models(name: str) -> tuple[str, ...]:
-    """Returns the known models whose names contain this known name, in any case."""
+    """Returns the known models whose names contain this known name, whatever the case of the letters."""
     written = name.strip().lower()
     bare = _bare(written)
     if not any(_bare(model.lower()) == bare for model in KNOWN_MODELS):

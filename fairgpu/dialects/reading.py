@@ -105,7 +105,7 @@ class Reading:
         choices: the dialect's choices for the pod beside the amounts.
         permission_requests: the choices that need a permission of the namespace.
         faults: all faults, at once.
-        warnings: lines about keys that have another effect than in their own project.
+        warnings: lines about keys whose effect here differs from that in their own project.
         strip_resources: keys to remove from the container's requests and limits.
         strip_annotations: keys to remove from the pod.
     """

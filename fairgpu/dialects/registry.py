@@ -104,14 +104,14 @@ def read_container(
         return readings[0]
     if left_alone:
         readings.append((hami.DIALECT.name, Reading()))
-    found = BETWEEN_NAMES.join(name for name, _ in readings)
+    dialect_names = BETWEEN_NAMES.join(name for name, _ in readings)
     fault = Fault(
         path=field_path(*container.path, "resources"),
-        given=f"the dialects {found} in one container",
+        given=f"the dialects {dialect_names} in one container",
         allowed="one dialect in a container",
         instead=f"the keys of {' or those of '.join(name for name, _ in readings)}, not both",
     )
-    return found, Reading(
+    return dialect_names, Reading(
         faults=(fault, *(fault for _, reading in readings for fault in reading.faults)),
         warnings=tuple(warning for _, reading in readings for warning in reading.warnings),
         strip_resources=tuple(key for _, reading in readings for key in reading.strip_resources),
@@ -125,7 +125,7 @@ def unclaimed_annotations(
     root: tuple[str | int, ...],
     dialects: DialectSet = DIALECTS,
 ) -> list[Fault]:
-    """Returns the faults of annotations whose GPU no container claims; `claimed` names the containers' dialects."""
+    """Returns the faults of annotations that request a GPU, but are claimed by none of the dialects in `claimed`."""
     return [
         dialect.unclaimed(annotations, root)
         for dialect in dialects.dialects

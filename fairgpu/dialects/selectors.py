@@ -1,4 +1,4 @@
-"""Reads other projects' annotations that choose devices as FairGPU's own choices.
+"""Reads other projects' annotations for choosing devices, and converts them to FairGPU's own choices.
 
 HAMi and Volcano match a GPU's type by substring, whatever its case, as `fairgpu.io/use-gpu-model` does
 (https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go,

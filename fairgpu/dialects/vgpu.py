@@ -74,8 +74,8 @@ def _memory(
         percentage = None
     if memory == 0:
         path = container.limit_path(keys.memory)
-        taken = "what the percentage says" if percentage is not None else "all of the memory"
-        warnings.append(f'{path}: "0" is taken as not given, and so means {taken}')
+        meaning = "what the percentage says" if percentage is not None else "all of the memory"
+        warnings.append(f'{path}: "0" is taken as not given, and so means {meaning}')
         memory = None
     elif memory is not None and percentage is not None:
         path = container.limit_path(keys.percentage)

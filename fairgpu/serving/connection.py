@@ -66,9 +66,9 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         client that sends and never reads is kept. asyncio's flow control does not either: an answer that was handed on
         whole counts as written.
         """
-        taken = self.transport.get_extra_info("socket")
+        connection = self.transport.get_extra_info("socket")
         try:
-            info = taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
         except OSError:  # closed, but asyncio has not called connection_lost yet
             return
         segments_under_way, acknowledged, bytes_not_sent = TCP_INFO.unpack(info)

@@ -66,7 +66,7 @@ class Handshakes:
         return self._count
 
     def add(self, handshake: Handshake, address: str) -> None:
-        """Counts a handshake until it is done; ends another one where the limit is reached."""
+        """Counts a handshake until it is done; where the limit is reached, ends another one."""
         if len(self._pending.get(address, ())) >= self._limit_of_address:
             self._end_oldest(address)
         elif self._count >= self._limit:

@@ -161,10 +161,10 @@ async def send_stream(receive: Receive, send: Send, stream: Stream, *, close: bo
                     part.cancel()
                     await asyncio.wait((part,))
                     return
-                found = part.result()
-                if found is None:
+                body_part = part.result()
+                if body_part is None:
                     break
-                await send({"type": "http.response.body", "body": found, "more_body": True})
+                await send({"type": "http.response.body", "body": body_part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
     finally:
         left.cancel()

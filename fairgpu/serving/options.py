@@ -27,20 +27,21 @@ class ServerOptions:
         metrics_address: the address of `/metrics` in plain HTTP; None for no metrics.
         workers: processes, each with the whole application.
         max_body_bytes: a longer body is answered with 413 and not read to its end.
-        max_arriving_bytes: per worker, of requests that are not whole yet; where there are more, the connection whose
-            request has been arriving for longest is ended.
+        max_arriving_bytes: the most bytes of incomplete requests in a worker; beyond it, the connection whose request
+            has been arriving for longest is ended.
         body_seconds: a body that takes longer is answered with 408.
-        header_seconds: a connection that has not sent its first request's headers by then is closed.
-        unread_seconds: a connection whose client reads nothing of its answers is closed after once to twice so long.
+        header_seconds: a connection that has not sent its first request's headers after this time is closed.
+        unread_seconds: a connection whose client reads nothing of its answers is closed after one to two times this
+            time.
         keepalive_seconds: the time for which an idle connection is kept. A client that reuses connections must close
             them first: a request sent just as the server closes is lost. Go's default, and so the API server's, is 90.
-        max_connections: per worker; one more takes the place of the one that is idle for longest, and is refused where
-            none is.
-        handshake_seconds: the time for a client to begin its handshake, and again to end it.
-        max_handshakes: per worker and port, of connections that have not shaken hands yet; one more takes the place of
-            the oldest of the address that has the most.
-        max_handshakes_of_address: the same of one address: room for what an API server begins at a time,
-            400 requests that read and 200 that change something, at two workers.
+        max_connections: the most connections of a worker. A further one takes the place of the one that has been idle
+            for longest; where none is idle, it is refused.
+        handshake_seconds: the time for a client to begin its handshake, and again the time to complete it.
+        max_handshakes: the most connections, per worker and port, that have not completed their handshake. A further
+            one takes the place of the oldest of the address that has the most.
+        max_handshakes_of_address: the most of these from one address: room for what an API server begins at a time, 400
+            requests that read and 200 that change something, at two workers.
         drain_seconds: the time after SIGTERM in which new connections are served, until load balancers know of it.
         finish_seconds: the time that requests then have to end.
         reload_seconds: the interval at which the chain is read again.
