@@ -50,7 +50,7 @@ class Source:
 
     Attributes:
         peer: the entry of a NetworkPolicy.
-        why: the object in the cluster that shows the address.
+        why: the object in the cluster from which the address follows.
     """
 
     peer: Json

@@ -77,7 +77,7 @@ class Measures:
         )
         self._differing = Gauge(
             "fairgpu_webhook_rendered_objects_differing",
-            "Policies and webhook configurations in force that are not what the settings make.",
+            "Policies and webhook configurations that differ from what the settings would write.",
             registry=registry,
             multiprocess_mode="livemax",
         )
@@ -121,7 +121,7 @@ class Measures:
         self._ingress_open.set(is_open)
 
     def set_objects_differing(self, count: int) -> None:
-        """Sets how many objects in force are not what the settings make."""
+        """Sets the number of policies and webhook configurations that differ from what the settings would write."""
         self._differing.set(count)
 
     def set_certificate_expiry(self, moment: datetime) -> None:

@@ -1,8 +1,8 @@
-"""`fairgpu render`: the policies, webhook rules and role bindings that hold what the settings say.
+"""`fairgpu render`: writes the settings into the policies, webhook rules and role bindings that depend on them.
 
-None of these objects can read settings, and CEL knows no patterns at run time. So the settings are written into them,
-and the webhook says in a metric, and in a condition of the policies, whether what is in force is what its own settings
-would write.
+These objects cannot read settings, and CEL knows no patterns at run time. So the settings are written into the objects.
+The webhook compares the objects in the cluster with what its own settings would write, and publishes the result in a
+metric and in a condition of each policy.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def as_patches(settings: Webhook) -> str:
 
 
 def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[str, ...]:
-    """Returns the names of the objects in force that are not what the settings make, or are not there.
+    """Returns the names of the objects that are missing in the cluster or differ from what the settings would write.
 
-    What an overlay changes for other causes does not count: the sidecar's image, ports and addresses.
+    Differences that an overlay makes for other purposes do not count: the sidecar's image, ports and addresses.
 
     Args:
         settings: the webhook's settings.
@@ -92,9 +92,9 @@ def follow_differences(
     wait: Callable[[float], bool],
     now: Callable[[], dt.datetime],
 ) -> None:
-    """Publishes how many objects are not what the settings make, at intervals, until `wait` returns true.
+    """Publishes the number of objects that differ from the settings, at intervals, until `wait` returns true.
 
-    Each policy that is there gets the same in a condition.
+    Each existing policy states the same in a condition.
     """
 
     def read(path: str) -> Json | None:
@@ -108,14 +108,14 @@ def follow_differences(
     while True:
         try:
             live = {path: read(path) for path in IN_FORCE.values()}
-            found = differences(settings, live.get)
-            publish(len(found))
-            if found:
-                _log.warning("rendered objects differ from the settings", objects=found, instead="fairgpu render")
+            differing = differences(settings, live.get)
+            publish(len(differing))
+            if differing:
+                _log.warning("rendered objects differ from the settings", objects=differing, instead="fairgpu render")
         except ApiError as error:
             _log.warning("rendered objects not read", error=str(error))
         else:
-            _write_conditions(api, live, found, now())
+            _write_conditions(api, live, differing, now())
         if wait(CHECK_SECONDS):
             return
 
@@ -133,9 +133,9 @@ def _write_conditions(
 
 
 def changed_status(policy: Json | None, differing: Sequence[str], now: dt.datetime) -> Json | None:
-    """Returns the status by which a policy's condition says what differs from the settings.
+    """Returns the status whose condition names the objects that differ from the settings.
 
-    None where there is no policy, or where it says the same already. The other conditions stay as they are.
+    None where there is no policy, or where its condition is right already. The other conditions stay as they are.
 
     Args:
         policy: the policy as it is in force.
@@ -168,8 +168,10 @@ def _decisive(document: Json) -> Json:
             for webhook in document["webhooks"]
         }
     spec = document["spec"]
-    found = {one["name"]: _words(one["expression"]) for one in spec["variables"] if one["name"] not in _OF_THE_OVERLAY}
-    return {**found, "validations": [_words(one["expression"]) for one in spec["validations"]]}
+    variables = {
+        one["name"]: _words(one["expression"]) for one in spec["variables"] if one["name"] not in _OF_THE_OVERLAY
+    }
+    return {**variables, "validations": [_words(one["expression"]) for one in spec["validations"]]}
 
 
 def _words(text: str) -> str:

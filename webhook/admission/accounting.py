@@ -1,6 +1,6 @@
-"""Admits a new pod in the mode `account`: its stack's scheduler and node keep it, and FairGPU adds what budgets need.
+"""Admits a new pod in the mode `account`: another stack schedules and runs it, and FairGPU adds what budgets need.
 
-Its resources, scheduler, node and its stack's annotations stay as they are.
+The pod's resources, scheduler, node and annotations for the other stack stay as they are.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AccountedRequest(BudgetRequest):
         return f"at most about {self.highest(states) / GPU_SECOND:.3g}"
 
     def consequence(self, met: BudgetState) -> str:
-        """Returns the words of the warning that follow the pod's name: the pod's fate in this state of the budget."""
+        """Returns the end of the warning, after the pod's name: what happens to the pod in this state of the budget."""
         if met is BudgetState.OVER and not self.classes:
             return "is admitted all the same, and yields to no other: FairGPU gives no priority classes here"
         return super().consequence(met)

@@ -23,7 +23,7 @@ UNKNOWN: Final = "unknown"
 
 
 class BudgetRequest:
-    """A pod's request to its budget: its GPUs, and its longest run in seconds (None where it states none)."""
+    """A pod as its budget sees it: the requested GPUs, and the longest run in seconds (None for no deadline)."""
 
     def __init__(self, reading: PodReading, deadline_seconds: int | None) -> None:
         self.reading: Final = reading
@@ -39,7 +39,7 @@ class BudgetRequest:
         return f"about {low:.3g}" if low == high else f"about {low:.3g} to {high:.3g}"
 
     def consequence(self, met: BudgetState) -> str:
-        """Returns the words of the warning that follow the pod's name: the pod's fate in this state of the budget."""
+        """Returns the end of the warning, after the pod's name: what happens to the pod in this state of the budget."""
         return _CONSEQUENCES[met]
 
 
@@ -81,14 +81,14 @@ def evaluate_budget(
     stale_after_seconds: float,
     now: float,
 ) -> BudgetVerdict:
-    """Decides on a pod by its budget; a state that was known once counts, whatever its age.
+    """Decides on a pod by its budget; the last known state counts, whatever its age.
 
     Args:
         namespace: the pod's namespace.
         states: the states of budgets; None where the timekeeper has never answered.
         request: the pod's request, from which its cost follows.
         when_unknown: the decision where no state is known.
-        stale_after_seconds: the age from which on the audit annotation names it.
+        stale_after_seconds: the age of the states, in seconds, from which on the audit annotation states it.
         now: monotonic seconds.
     """
     if states is None:

@@ -118,7 +118,7 @@ def _faults_of_names(spec: dict[str, Any], root: Path) -> list[Fault]:
 
 
 def faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
-    """Refuses more copies of FairGPU's own elements than a copied pod can have, which is one of each."""
+    """Refuses a pod with several copies of an element that FairGPU adds; a copy of an admitted pod has one of each."""
     faults: list[Fault] = []
     for field, ours in _COPIED:
         items = spec.get(field)

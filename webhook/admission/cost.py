@@ -34,7 +34,7 @@ def highest_rate(reading: PodReading, prices: Mapping[str, float], charge: Charg
 
 
 def deadline_seconds(spec: Mapping[str, Any]) -> int | None:
-    """Returns the time after which the kubelet ends the pod, in seconds; None where the pod states none."""
+    """Returns the time after which the kubelet ends the pod, in seconds; None where the pod sets no deadline."""
     value = spec.get("activeDeadlineSeconds")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 

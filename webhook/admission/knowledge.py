@@ -45,7 +45,7 @@ OtherClaim = tuple[str, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass: the API server refuses a pod of it with another value or preemption policy."""
+    """A PriorityClass; the API server refuses a pod of the class whose value or preemption policy differs from it."""
 
     name: str
     value: int

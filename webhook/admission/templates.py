@@ -64,13 +64,13 @@ def pod_templates(kind: str, item: dict[str, Any]) -> list[PodTemplate]:
 
 
 def _job_set(spec: dict[str, Any]) -> list[PodTemplate]:
-    found = []
+    templates = []
     for index, replicated in objects(spec.get("replicatedJobs")):
         job = mapping(mapping(replicated.get("template")).get("spec"))
         path = ("spec", "replicatedJobs", index, "template", "spec", "template")
         pods = _count(replicated, "replicas") * _count(job, "parallelism")
-        found.append(PodTemplate(path, mapping(job.get("template")), pods))
-    return found
+        templates.append(PodTemplate(path, mapping(job.get("template")), pods))
+    return templates
 
 
 def _leader_worker_set(spec: dict[str, Any]) -> list[PodTemplate]:

@@ -8,7 +8,7 @@ import msgspec
 
 
 def may_have(value: Any, texts: tuple[bytes, ...]) -> bool:
-    """Returns false where a field is absent, or JSON bytes with none of these texts."""
+    """Whether a field may contain one of the texts; false where it is absent, or is JSON bytes without any of them."""
     if not isinstance(value, msgspec.Raw):
         return value is not None
     data = bytes(value)
@@ -19,5 +19,5 @@ def may_have(value: Any, texts: tuple[bytes, ...]) -> bool:
 
 
 def decoded(value: Any) -> Any:
-    """Returns the value of a field."""
+    """Returns the value of a field that may still be JSON bytes."""
     return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value

@@ -84,14 +84,14 @@ def _validate_templates(subject: Subject, knowledge: Knowledge, settings: Webhoo
     if settings.templates == "ignore":
         return UNTOUCHED
     dialects = settings.dialects.reading
-    found = [
+    read_templates = [
         (each, read_pod(each.template, dialects, root=each.path)) for each in pod_templates(subject.kind, subject.item)
     ]
-    together = sum(each.together for each, reading in found if reading.requests_gpu)
+    together = sum(each.together for each, reading in read_templates if reading.requests_gpu)
     permissions = knowledge.permissions_of(subject.namespace)
     faults: list[Fault] = []
     warnings: list[str] = []
-    for each, reading in found:
+    for each, reading in read_templates:
         if not (reading.has_gpu_keys or reading.faults):
             continue
         its_faults, granted = check_pod(each.template, reading, permissions, knowledge, settings, each.path)
@@ -106,7 +106,7 @@ def _validate_templates(subject: Subject, knowledge: Knowledge, settings: Webhoo
 
 
 def _one_of_several(kind: str, template: PodTemplate, together: int) -> Sign | None:
-    """Returns what a workload says of its pods with GPUs that work together; None where it makes one."""
+    """Returns the field by which a workload states that its GPU pods work together; None where it makes one pod."""
     if together <= 1:
         return None
     return Sign(field_path(*template.path), f"the {kind} makes {together} pods with GPUs that work together")

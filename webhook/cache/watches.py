@@ -190,7 +190,7 @@ def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, r
 def _version_of_claims(api: KubernetesAPI) -> str:
     """Returns the newest version of claims that the API server has and admission reads; empty where there is none."""
     try:
-        served = {found.get("version") for found in mappings(api.get(CLAIMS_GROUP).get("versions"))}
+        served = {version.get("version") for version in mappings(api.get(CLAIMS_GROUP).get("versions"))}
     except ApiError as error:
         if not error.not_found:
             _log.warning("watch failed", view=ClaimsView.__name__, error=str(error))

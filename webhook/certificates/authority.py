@@ -134,7 +134,7 @@ def newest_alone(authorities: Authorities) -> Authorities:
 
 
 def seen_published(authorities: Authorities, now: datetime) -> Authorities:
-    """Records that every configuration has had these authorities since now."""
+    """Records that every configuration has had exactly these authorities from `now` on."""
     return replace(authorities, published_at=now)
 
 

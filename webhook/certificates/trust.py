@@ -40,7 +40,10 @@ class Trust(Protocol):
         """Returns the configurations as they are; raises ChainError."""
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Writes a bundle into configurations as read; returns False where one has changed since; raises ChainError."""
+        """Writes a bundle into configurations that are still as they were read.
+
+        Returns False where one of them has changed since; raises ChainError.
+        """
 
 
 class Configurations:
@@ -102,7 +105,7 @@ def published(configurations: Sequence[Configuration]) -> frozenset[bytes]:
 
 
 def changes(configuration: Json, bundle: str) -> list[Json]:
-    """Returns the JSON Patch that puts a base64 bundle into every webhook of a configuration; empty if it is there."""
+    """Returns the JSON Patch that puts a base64 bundle into every webhook of a configuration; empty if all have it."""
     operations: list[Json] = [
         {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": bundle}
         for index, webhook in enumerate(configuration.get("webhooks") or [])

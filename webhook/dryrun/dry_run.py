@@ -37,7 +37,7 @@ Review = Callable[[str, bytes], bytes]
 
 
 def accounted(review: Review) -> Review:
-    """Returns the reviews of a namespace whose mode is `account`: a new pod goes to one webhook, a template to none."""
+    """Wraps a reviewer for a namespace in the mode `account`: one webhook gets its new pods, and none its templates."""
 
     def asked(route: str, body: bytes) -> bytes:
         return review(ACCOUNT, body) if route == MUTATE else _ALLOWED
@@ -77,7 +77,7 @@ class DryRun:
         message: the reason why it would be refused or left as it is, or why its outcome is unknown.
         template: the field path of the template that the pods are made from; empty for a Pod.
         admitted: whether the object itself is admitted, whatever the outcome of its pods.
-        warned: whether the API server warns of that when the object is applied.
+        warned: whether the API server shows `message` as a warning when the object is applied.
     """
 
     manifest: Manifest
@@ -178,10 +178,10 @@ def _judge(request: _Request, template: Template) -> DryRun:
         return replace(refused, warned=bool(of_object))
     if operations:
         distinct = tuple(dict.fromkeys(warnings))
-        found = _pod_result(request, template, Outcome.CHANGED, after=after, operations=operations, warnings=distinct)
+        result = _pod_result(request, template, Outcome.CHANGED, after=after, operations=operations, warnings=distinct)
         # No review of a pod says how many of them the object makes.
         of_template = [line for line in of_object if line.startswith(f"{template.place}:")]
-        return replace(found, warnings=(*found.warnings, *of_template))
+        return replace(result, warnings=(*result.warnings, *of_template))
     return _pod_result(request, template, Outcome.UNTOUCHED, warnings=tuple(warnings), message=_untouched(pod))
 
 

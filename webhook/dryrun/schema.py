@@ -36,7 +36,7 @@ def is_namespace(name: str) -> bool:
 
 
 def wrong_kind(manifest: Manifest) -> list[Fault]:
-    """Returns the fault of a workload of Kubernetes' own whose version or spelling no API server has."""
+    """Returns the fault of a built-in workload whose version or spelling no API server knows."""
     if "." in manifest.group:
         return []
     known = {kind.lower(): kind for kind in API_VERSIONS}.get(manifest.kind.lower())
@@ -54,10 +54,10 @@ def wrong_kind(manifest: Manifest) -> list[Fault]:
 def misshapen(manifest: Manifest) -> list[Fault]:
     """Returns the faults in the shape of a pod or workload, in the fields that admission reads."""
     item = manifest.item
-    found = pod_template(manifest.kind, item)
-    if found is None:
+    path_and_template = pod_template(manifest.kind, item)
+    if path_and_template is None:
         return [*_metadata(manifest), *_pod_spec(item, ())]
-    path, template = found
+    path, template = path_and_template
     return [*_metadata(manifest), *(list(_above(item, path)) or misshapen_pod(template, path))]
 
 
@@ -74,15 +74,15 @@ def misshapen_spec(pod: dict[str, Any]) -> list[Fault]:
 def resources_of_others(pod: dict[str, Any]) -> list[str]:
     """Returns the extended resources and claims by which a pod gets devices of other projects."""
     spec = mapping(pod.get("spec"))
-    found: dict[str, None] = {}
+    resources_and_claims: dict[str, None] = {}
     for field in _CONTAINERS:
         for _, container in objects(spec.get(field)):
             resources = mapping(container.get("resources"))
             for key in ("limits", "requests"):
-                found |= dict.fromkeys(name for name in mapping(resources.get(key)) if "/" in name)
+                resources_and_claims |= dict.fromkeys(name for name in mapping(resources.get(key)) if "/" in name)
     if isinstance(spec.get("resourceClaims"), list) and spec["resourceClaims"]:
-        found["spec.resourceClaims"] = None
-    return list(found)
+        resources_and_claims["spec.resourceClaims"] = None
+    return list(resources_and_claims)
 
 
 def _metadata(manifest: Manifest) -> Iterator[Fault]:

@@ -40,12 +40,12 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A pod, and the places of its parts in the object that creates it.
+    """A pod, and where each part of it lies in the object that creates the pod.
 
     Attributes:
         at: the keys and indexes on the path to the template; none for a Pod itself.
         pod: the pod made from it.
-        parts: field paths of the pod with those in the object, the longest first.
+        parts: (field path in the pod, field path in the object), the longest first.
     """
 
     at: Place
@@ -59,12 +59,12 @@ class Template:
 
 
 def is_workload(manifest: Manifest) -> bool:
-    """Whether the object is a pod, or creates pods as Kubernetes' own workloads do."""
+    """Whether the object is a pod, or creates pods as Kubernetes' built-in workloads do."""
     return API_VERSIONS.get(manifest.kind) == manifest.api_version
 
 
 def is_custom(manifest: Manifest) -> bool:
-    """Whether the object's kind is not Kubernetes' own, and may create pods in its own way."""
+    """Whether the object's kind is not built into Kubernetes, so that it may create pods in its own way."""
     return "." in manifest.group and not manifest.group.endswith(".k8s.io")
 
 
@@ -77,10 +77,10 @@ def templates_of(manifest: Manifest) -> list[Template]:
     """Returns the pods that an object is or creates, at most MAX_TEMPLATES."""
     if not is_workload(manifest):
         return _custom(manifest) if is_searched(manifest) else []
-    found = pod_template(manifest.kind, manifest.item)
-    if found is None:
+    path_and_template = pod_template(manifest.kind, manifest.item)
+    if path_and_template is None:
         return [Template((), manifest.item)]
-    path, template = found
+    path, template = path_and_template
     return [_whole(manifest, path, template)]
 
 
