@@ -137,7 +137,7 @@ def _weight(last_ns: int, now_ns: int) -> float:
 
 
 def trimmed(permille: int, busy_percent: float, share_percent: float | None) -> int:
-    """Returns the next part of its turns that a container may use, in thousandths.
+    """Returns the part of each of its turns that a container may use from now on, in thousandths.
 
     Each sample in which the container exceeds its share takes a step off the part; each other sample adds a step.
     """

@@ -92,7 +92,7 @@ class GpuWatch:
         """The last look; replaced whole, so that it can be read from any thread."""
 
     def look(self, now_seconds: float) -> Observation:
-        """Asks the driver about each GPU."""
+        """Asks the driver about each GPU once; `now_seconds` is of a monotonic clock."""
         self._looked_ns = time.monotonic_ns()
         records = self._records = self._node.records()
         names = container_names(self._node.pods())

@@ -1,7 +1,6 @@
 """The processes that a container's shim has registered, from the container's ledger (vcuda/src/ledger/ledger.h).
 
-The container can write what it likes there: a process that is listed may still go round the shim, one that is not
-listed does.
+The container can write anything there. A listed process may still bypass the shim; a process that is not listed does.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def read_slots(ledger: Path) -> list[Slot]:
 
 
 def living(ledger: Path) -> frozenset[tuple[int, int]]:
-    """Returns (own pid, start time) of each living process with a slot; none where there is no ledger to read."""
+    """Returns (own pid, start time) of each living process with a slot; none where there is no readable ledger."""
     try:
         slots = read_slots(ledger)
     except OSError:

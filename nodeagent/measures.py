@@ -26,7 +26,7 @@ class Measures:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._starts = Counter(
             "fairgpu_nodeagent_starts",
-            "Containers that the kubelet was about to start, by what became of it.",
+            "Containers that the kubelet was about to start, by outcome.",
             ("outcome",),
             registry=registry,
         )
@@ -118,7 +118,7 @@ class NodeCollector(Collector):
 def _strays(seen: Observation) -> Metric:
     metric = GaugeMetricFamily(
         "fairgpu_nodeagent_unslotted_processes",
-        "Processes on a GPU that nothing holds to a share, by what they are to it.",
+        "Processes on a GPU that no share limits, by how the agent accounts for them.",
         labels=("standing",),
     )
     counts = Counts(each.standing for _, each in seen.strays)

@@ -19,7 +19,7 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
     """Returns the content of `schedule.json` (nodeagent.pages).
 
     Args:
-        records: of all containers that live or are starting.
+        records: the records of all containers that live or are starting.
         notices: when pods will be evicted, by uid, in ns of CLOCK_MONOTONIC.
         folders: where the containers' ledgers are.
     """

@@ -355,7 +355,7 @@ class Agent:
             self._look_now.clear()
 
     def _watch_processes(self) -> None:
-        """Holds what containers say of themselves against the driver's word."""
+        """Compares what containers report of themselves with the driver's figures."""
         while not self._stops_before_the_next_look():
             before = self._gpu_watch.seen
             seen = self._gpu_watch.look(time.monotonic())

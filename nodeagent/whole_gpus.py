@@ -110,7 +110,7 @@ class Tally:
 
 
 class WholeGpus:
-    """Counts and writes; an agent that starts again begins new counters, which the sidecar adds to the old ones."""
+    """Writes the use of containers with whole GPUs. A restarted agent counts anew, and the sidecar adds both counts."""
 
     def __init__(self, pods: Path) -> None:
         self._pods = pods

@@ -28,7 +28,7 @@ class UnusableDeviceError(ValueError):
 
 
 class OverlapError(ValueError):
-    """Others hold what the allocation gives; the message says on which device and how much is left."""
+    """Other containers hold what the allocation gives; the message says on which device and how much is left."""
 
 
 def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> None:

@@ -86,8 +86,8 @@ def given(
 
     Args:
         claim: the container.
-        choices: what its pod chose of policy and priority.
-        records: of all containers that live or are starting on this node.
+        choices: the policy and priority that its pod chose.
+        records: the records of all containers that live or are starting on this node.
         offered: the devices of the node by uuid.
         new_key: draws a key that is not 0.
 

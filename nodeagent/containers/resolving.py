@@ -58,7 +58,7 @@ def holder(listing: Iterable[Listed], slots: frozenset[str], pods: Iterable[Mapp
 
     Args:
         listing: the containers that the kubelet lists.
-        slots: what the container that is about to start holds.
+        slots: the slots of the container that is about to start.
         pods: the node's pods; a refusal names those of them that may be meant.
 
     Raises:

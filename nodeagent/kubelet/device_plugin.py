@@ -195,10 +195,10 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
     """Serves the plugin, and registers it with each kubelet that starts, until `wait` returns true.
 
     Args:
-        folder: where the kubelet and its plugins have their sockets.
+        folder: the folder with the sockets of the kubelet and its plugins.
         endpoint: the name of the plugin's socket.
-        resource: what the slots are slots of.
-        slots: what is offered.
+        resource: the resource whose units the slots are.
+        slots: the slots that are offered.
         prepare: called before each start of a container.
         wait: sleeps between looks, and ends the loop.
         attempted: called with None after each registration, and with the error after each failure.

@@ -79,7 +79,7 @@ class RuntimeStatus:
 
 
 def configuration(info: Mapping[str, str], cdi_folder: Path) -> RuntimeConfiguration:
-    """Returns what a verbose Status says; nothing is known by one of another form than containerd's."""
+    """Returns the configuration in a verbose Status; unknown where the Status is not of containerd's form."""
     try:
         config = json.loads(info["config"])
         enabled, folders = config["enableCDI"], [_plain(Path(folder)) for folder in config["cdiSpecDirs"]]
@@ -89,7 +89,7 @@ def configuration(info: Mapping[str, str], cdi_folder: Path) -> RuntimeConfigura
 
 
 def _plain(folder: Path) -> str:
-    """A folder's path where /var/run is /run."""
+    """Returns a folder's path with /run in place of /var/run."""
     return str(folder).removeprefix("/var")
 
 
