@@ -48,11 +48,12 @@ class Shortage:
     Attributes:
         cause: the cause.
         gpus: the number of GPUs that the container needs.
-        asked: what it needs of each: an amount of memory, percent of GPU time, or GPUs, by the cause.
-        most: the most of it that one of these nodes has free on each of so many GPUs.
-        unit: in which memory is asked for, MiB or percent.
-        in_sum: how many of these nodes have enough free over all their GPUs: only fragmentation is in the way there.
-        cut: for how many of these nodes the search for devices of several containers ended without an answer.
+        asked: the amount that it needs of each: memory, percent of GPU time, or a number of GPUs, depending on the
+            cause.
+        most: the most that any of these nodes has free on as many GPUs.
+        unit: the unit of memory, MiB or percent.
+        in_sum: the number of these nodes with enough free over all their GPUs: only fragmentation is in the way there.
+        cut: the number of these nodes on which the search for devices of several containers ended without an answer.
     """
 
     cause: Cause

@@ -40,7 +40,7 @@ class Placed:
 
     Attributes:
         node: the node's name.
-        shares: of each container in the order of `Request.steps`.
+        shares: the shares of each container, in the order of `Request.steps`.
     """
 
     node: str
@@ -100,7 +100,7 @@ class Chooser:
         fleet: the nodes.
         worth: the learned worth of free parts; None before that, when the first node that fits is taken.
         tries: the tries of searches that are left to all calls together; None where each computation has CALL_TRIES.
-        cut: how often a node counted as not fitting since its search was cut.
+        cut: the number of times that a node counted as not fitting because its search was cut.
     """
 
     def __init__(self, fleet: Fleet, worth: Worth | None = None, tries: Tries | None = None) -> None:
@@ -441,7 +441,7 @@ def _taken(left: Left, after: Ints, request: Request) -> Left:
 
 
 def _nth(amounts: Ints, number: int) -> Ints:
-    """Returns the largest amount but so many of each row; -1 where there are not as many."""
+    """Returns, for each row, the `number`-th largest amount; -1 where the row has fewer."""
     if amounts.shape[1] < number:
         return np.full(len(amounts), -1)
     return np.asarray(np.sort(amounts, axis=1)[:, -number])

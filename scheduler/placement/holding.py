@@ -36,8 +36,8 @@ class Holding:
 
     Attributes:
         node: the node's name.
-        pieces: of its devices, each once.
-        cpu_milli, host_mib: of its processor time and memory.
+        pieces: its pieces of the node's devices, one for each device.
+        cpu_milli, host_mib: its part of the node's processor time and memory.
     """
 
     node: str
@@ -53,7 +53,7 @@ def pieces_of(
 
     Args:
         containers: the shares of each main container.
-        init: in order, those of each init container, and whether it keeps running.
+        init: in order, the shares of each init container, and whether it keeps running.
     """
     if len(containers) == 1 and not init:
         return tuple(Piece(*share, 1) for share in containers[0])

@@ -35,7 +35,7 @@ def learn_waste(demands: list[tuple[int, float]], random: np.random.Generator, g
     Args:
         demands: the percent of one GPU that requests need, and what share of all pods each is.
         random: draws the requests.
-        gpus: how many GPUs are filled.
+        gpus: the number of GPUs that are filled.
 
     Returns:
         101 figures, of 0 to 100 percent left; that of an untouched GPU is 0.

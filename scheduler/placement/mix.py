@@ -20,10 +20,10 @@ class Kind(NamedTuple):
     """Requests that placement cannot distinguish.
 
     Attributes:
-        gpus: how many GPUs, each with the share below.
-        core_percent, memory_mib, memory_percent: of each GPU.
-        use_models, avoid_models: parts of names.
-        cpu_milli, host_mib: of the node.
+        gpus: the number of GPUs, each with the share below.
+        core_percent, memory_mib, memory_percent: the share of each GPU.
+        use_models, avoid_models: substrings of models' names.
+        cpu_milli, host_mib: the processor time and memory of the node.
     """
 
     gpus: int

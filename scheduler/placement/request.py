@@ -16,7 +16,7 @@ class Need(NamedTuple):
     """A container's need of each of its GPUs.
 
     Attributes:
-        gpus: how many, each another one.
+        gpus: the number of GPUs, all different.
         core_percent: GPU time; 0 is best effort.
         memory_mib: memory in MiB; 0 where `memory_percent` says it.
         memory_percent: memory in percent of what the device offers; 0 where `memory_mib` says it.
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
     """The choice among devices.
 
     Attributes:
-        use_models, avoid_models: parts of names, in any case.
+        use_models, avoid_models: substrings of models' names, whatever the case of the letters.
         use_uuids, avoid_uuids: whole uuids.
         placement: how to choose among those that fit.
     """
@@ -59,7 +59,7 @@ class Request:
         containers: the need of each main container that has one, in order.
         init: the need of each init container that has one, and whether it is a native sidecar, which runs until the pod
             ends.
-        wanted: which devices.
+        wanted: the choice among devices.
         cpu_milli, host_mib: the node's processor time and memory that it takes.
     """
 

@@ -26,10 +26,10 @@ class Room(NamedTuple):
     """The free part of a device that may be chosen.
 
     Attributes:
-        device: its number on the node.
-        core_percent, memory_mib: what is free.
-        slots: containers that it still takes.
-        total_mib: what it offers in all.
+        device: the device's number on the node.
+        core_percent, memory_mib: the free part.
+        slots: the number of containers that the device still takes.
+        total_mib: the memory that the device offers in all.
         holders: the containers of this pod that have a share of it, as far as an init container depends on them.
     """
 
@@ -72,8 +72,8 @@ class Tries:
     """The tries that are left to one or more searches.
 
     Attributes:
-        left: how many.
-        cut: how many searches ended for lack of them, without an answer.
+        left: the number of tries.
+        cut: the number of searches that ended without an answer because no try was left.
     """
 
     left: int
@@ -94,8 +94,8 @@ def assign(rooms: Sequence[Room], request: Request, tries: Tries) -> Assignment 
     The emptiest devices are tried first, which finds a way soonest.
 
     Args:
-        rooms: of the devices that may be chosen.
-        request: what the pod needs.
+        rooms: the free parts of the devices that may be chosen.
+        request: the pod's request.
         tries: those left to the caller, of which one node takes at most MAX_TRIES.
     """
     given = min(tries.left, MAX_TRIES)
@@ -110,9 +110,9 @@ def assignments(rooms: Sequence[Room], request: Request, tries: Tries) -> Iterat
     """Yields every way to give devices to the containers; of ways that leave the same, one. Ends with the tries.
 
     Args:
-        rooms: of the devices that may be chosen, those to be preferred first.
-        request: what the pod needs.
-        tries: those left.
+        rooms: the free parts of the devices that may be chosen, the preferred devices first.
+        request: the pod's request.
+        tries: the tries that are left.
     """
     return _Search(rooms, request, tries).ways(tuple(rooms), 0, {})
 

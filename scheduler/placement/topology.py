@@ -19,7 +19,7 @@ class Spread(NamedTuple):
     Attributes:
         worst: the worst link between two of them; 0 for one device alone.
         total: the sum of all links between two of them.
-        numa_nodes: how many NUMA nodes they stand on, as far as the system says it; at least 1.
+        numa_nodes: the number of NUMA nodes of the devices, as far as the system states it; at least 1.
     """
 
     worst: int
@@ -43,11 +43,11 @@ def best_set(
     Every set is considered, but for those that begin so that none of them can be better than the best one found.
 
     Args:
-        links: of the node.
+        links: the node's links.
         numa: the NUMA node of each of its devices.
         candidates: the devices to choose from, in order.
-        count: how many of them to choose, at most as many as there are.
-        fixed: devices that are taken in any case, and count beside the chosen ones.
+        count: the number of devices to choose, at most as many as there are candidates.
+        fixed: devices that the pod has already, which count beside the chosen ones.
     """
     size = count + len(fixed)
     nearest = min((tier for row in links for tier in row if tier), default=0)

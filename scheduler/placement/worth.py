@@ -31,11 +31,11 @@ MAX_SEVERAL = 8
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Kinds that need several GPUs with one share of each.
+    """Kinds of requests for several GPUs with the same share of each.
 
     Attributes:
-        gpus: how many.
-        percent: the percent of each, by the device's class.
+        gpus: the number of GPUs.
+        percent: the percent of each GPU, by the device's class.
         share: their share of all pods, by how much of the node's own resources is left.
     """
 
@@ -50,12 +50,12 @@ class Worth:
 
     Attributes:
         cpu_levels, host_levels: the amounts of a node's processor time and memory between which kinds differ.
-        classes: how many device classes there were.
+        classes: the number of device classes.
         single: the share of pods that need one GPU and fit, by (host level, class, percent left), flat.
         several: the kinds that need several.
         waste: the percent that stays free for good, by the percent left.
         cpu_per_percent: processor time (milli) asked for a percent of a GPU; 0 where nothing is known of it.
-        named: by class, how much of its model requests ask for by name.
+        named: by class, the percent of its model that requests ask for by name.
     """
 
     cpu_levels: Ints
@@ -77,7 +77,7 @@ def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int],
     """Computes the worth from a mix of requests, in about a tenth of a second.
 
     Args:
-        mix: what was asked for so far.
+        mix: the requests so far.
         classes: the device classes, by number.
         capacity: the number of devices of each class.
         random: draws the simulation's requests.
@@ -148,10 +148,10 @@ def single_gains(worth: Worth, left: Left, now: Floats, after: Left) -> Floats:
     """Returns, for each device of each node, the node's gain if that device is taken.
 
     Args:
-        worth: what was learned.
-        left: what is left now.
+        worth: the learned worth.
+        left: the free parts now.
         now: the worth of the nodes now, as `values` returns it.
-        after: what would be left of the node, and of each device if it is the one that is taken.
+        after: the free parts of the node, and of each device, if that device is taken.
     """
     cls, idle, then = left.cls, left.idle, after.idle
     place = worth.host_level(after.cpu, after.host)
