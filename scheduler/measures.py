@@ -33,15 +33,16 @@ class Figures:
 
     Attributes:
         nodes: nodes that offer devices.
-        refused: nodes whose inventory makes no sense.
+        refused: nodes whose inventory is invalid.
         shared: nodes that offer a device which another node offers as well.
         gpus: devices on which containers may be placed.
-        held: what pods hold of the devices, in GPUs: of each the larger share of GPU time and memory.
+        held: the sum of pods' pieces of devices, in GPUs: each counts by the larger of its shares of GPU time and
+            memory.
         waiting: pods that wait for a node.
         fragmented: those among them for which only fragmentation was in the way on some node.
         gangs: gangs by state, one of GANG_STATES.
-        gang_outcomes: how many holds for gangs have ended since the start, by outcome, one of HOLDS.
-        searches_cut: how often a node was left out since the start, as its search for devices was cut.
+        gang_outcomes: the number of holds for gangs that have ended since the start, by outcome, one of HOLDS.
+        searches_cut: the number of times since the start that a node was left out because its search was cut.
     """
 
     nodes: int = 0
@@ -62,7 +63,7 @@ class Measures:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._calls = Counter(
             "fairgpu_scheduler_calls",
-            "Calls of kube-scheduler, by verb and by what became of the pod.",
+            "Calls of kube-scheduler, by verb and outcome.",
             ("verb", "outcome"),
             registry=registry,
         )
@@ -86,7 +87,7 @@ class Measures:
         self._nodes = _gauge("fairgpu_scheduler_nodes", "Nodes that offer GPUs on which pods can be placed.", registry)
         self._left_out = Gauge(
             "fairgpu_scheduler_nodes_left_out",
-            "Nodes on which no pod is placed, by what is wrong with the inventory.",
+            "Nodes on which no pod is placed, by the fault of the inventory.",
             ("reason",),
             registry=registry,
             multiprocess_mode="livemax",
@@ -94,13 +95,13 @@ class Measures:
         self._gpus = _gauge("fairgpu_scheduler_gpus", "GPUs on which containers may be placed.", registry)
         self._held = _gauge(
             "fairgpu_scheduler_held_gpus",
-            "What pods hold of the GPUs: of each the larger share of its time and its memory.",
+            "GPUs that pods hold: each piece counts by the larger of its shares of time and memory.",
             registry,
         )
         self._waiting = _gauge("fairgpu_scheduler_waiting_pods", "GPU pods that wait for a node.", registry)
         self._fragmented = _gauge(
             "fairgpu_scheduler_fragmented_pods",
-            "Waiting pods that some node would have room for in sum, in pieces on several GPUs.",
+            "Waiting pods for which some node has enough free in sum, but in pieces on several GPUs.",
             registry,
         )
         self._gangs = Gauge(
@@ -135,7 +136,7 @@ class Measures:
             self._conditions.labels(outcome)
         self._reclaims = Counter(
             "fairgpu_scheduler_reclaims",
-            "Earmarks of pods that waited, by what became of them.",
+            "Earmarks that ended, by outcome.",
             ("outcome",),
             registry=registry,
         )

@@ -34,7 +34,7 @@ class Earmark:
         pieces: the pieces of devices.
         victims: the uids of the pods that are evicted for it.
         until: the instant at which it is withdrawn at the latest, in seconds since the epoch.
-        left_out: the nodes on which no pod is evicted for this one again, the latest last.
+        left_out: the nodes on which no pod is evicted for this one again, the latest one last.
     """
 
     node: str
@@ -72,7 +72,7 @@ def earmark_of(
 
 
 def fallen(left_out: tuple[str, ...]) -> str | None:
-    """Returns the annotation's value where nothing is kept; None where it need not stand."""
+    """Returns the annotation's value where no devices are kept: the left-out nodes alone; None where there are none."""
     return encode(Earmark("", (), (), 0, left_out)) if left_out else None
 
 
@@ -93,12 +93,14 @@ def decode(text: str) -> Earmark:
     if len(text) > MAX_BYTES:
         raise EarmarkError(f"{len(text)} characters, and at most {MAX_BYTES} are read")
     try:
-        found = msgspec.json.decode(text, type=_Document)
+        document = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise EarmarkError(str(error)) from error
-    if found.v != VERSION:
-        raise EarmarkError(f"version {found.v}, and {VERSION} is known")
-    pieces = tuple(Piece(one.uuid, one.core, one.memory_mib, one.slots) for one in found.devices)
+    if document.v != VERSION:
+        raise EarmarkError(f"version {document.v}, and {VERSION} is known")
+    pieces = tuple(Piece(one.uuid, one.core, one.memory_mib, one.slots) for one in document.devices)
     if any(min(piece[1:]) < 0 for piece in pieces):
         raise EarmarkError("an amount is below 0")
-    return Earmark(found.node, pieces, tuple(found.victims), found.until, tuple(found.left_out[-MAX_LEFT_OUT:]))
+    return Earmark(
+        document.node, pieces, tuple(document.victims), document.until, tuple(document.left_out[-MAX_LEFT_OUT:])
+    )

@@ -122,8 +122,8 @@ def _meets(requirement: Json, value: str | None) -> bool:
         "Gt": lambda: _compares(value, values, 1),
         "Lt": lambda: _compares(value, values, -1),
     }
-    found = meets.get(str(requirement.get("operator")))
-    return found is not None and found()
+    meets_operator = meets.get(str(requirement.get("operator")))
+    return meets_operator is not None and meets_operator()
 
 
 def _compares(value: str | None, values: Sequence[str], sign: int) -> bool:

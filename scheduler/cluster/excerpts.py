@@ -95,7 +95,7 @@ class NodeStatus(TypedDict, total=False):
 
 
 class PodObject(TypedDict, total=False):
-    """A pod; or the Status that ends a watch, of which the last three fields are."""
+    """A pod, or the Status that ends a watch; only a Status has the last three fields."""
 
     metadata: Metadata
     spec: PodSpec

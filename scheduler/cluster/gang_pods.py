@@ -86,7 +86,7 @@ class GangPods:
     Attributes:
         version: grows when devices are held for a gang, whose pods kube-scheduler must then ask about.
         membership: grows when a pod joins a gang or leaves it.
-        outcomes: how many holds ended, by outcome: `placed` with the whole gang, `released` without.
+        outcomes: the number of holds that ended, by outcome: `placed` with the whole gang, `released` without.
     """
 
     def __init__(self) -> None:

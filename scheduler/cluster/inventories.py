@@ -33,12 +33,12 @@ class Inventories:
         self._settle(self._forget(name) | {name})
 
     def refuse(self, name: str) -> None:
-        """Takes a node out whose inventory makes no sense."""
+        """Removes a node from the fleet, because its inventory is invalid."""
         self.remove(name)
         self._refused.add(name)
 
     def left_out(self) -> tuple[int, int]:
-        """Returns the number of nodes with an invalid inventory, and of those that offer a device of another node."""
+        """Returns the number of nodes with an invalid inventory, and of nodes that offer another node's device."""
         return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
     def shared(self, name: str) -> str | None:

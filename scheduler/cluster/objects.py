@@ -71,15 +71,15 @@ class WaitingPod:
     """A pod that requests devices.
 
     Attributes:
-        uid, namespace, name: which pod.
+        uid, namespace, name: identify the pod.
         request: what it needs.
         containers: the names of its containers in the order of `Request.steps`.
         prefers: whether it has soft preferences among nodes, which other plugins weigh.
-        priority: of its class.
+        priority: the priority of its class.
         created: when it was created (RFC 3339).
-        gang: of which gang it is.
+        gang: its gang; None where it has none.
         high_priority: whether its task priority is high.
-        rules: the part of its spec that says on which nodes it may run.
+        rules: the part of its spec that decides on which nodes it may run.
     """
 
     uid: str
@@ -100,20 +100,20 @@ class PodNote:
     """The facts about a pod that the scheduler keeps.
 
     Attributes:
-        uid, namespace, name: which pod.
+        uid, namespace, name: identify the pod.
         holding: what it holds of its node; None where it is not bound, or has ended.
-        fault: why its allocation counts for nothing; empty where it has none or a sound one.
+        fault: the reason why its allocation does not count; empty where it has none or a sound one.
         waits: what it asks for, where kube-scheduler has found no node for it yet.
         ended: whether it has ended, and holds nothing any more.
-        gang: of which gang it is.
-        member: what it asks for, where it is of a gang and kube-scheduler may place it.
+        gang: its gang; None where it has none.
+        member: what it asks for, where it belongs to a gang and kube-scheduler may place it.
         placeable: the message of its condition fairgpu.io/Placeable; empty where it has none.
         earmark: the text of its earmark, where it is not bound.
-        reclaim_at: its notice by the scheduler; empty where it has none.
-        leaving: whether it was deleted, and ends.
-        since: when it was bound, in seconds since the epoch; 0 where no condition says it.
+        reclaim_at: the scheduler's notice to it; empty where it has none.
+        leaving: whether it was deleted, and is ending.
+        since: when it was bound, in seconds since 1970; 0 where no condition states it.
         high_priority: whether its task priority is high.
-        priority: of its class.
+        priority: the priority of its class.
     """
 
     uid: str
@@ -228,9 +228,9 @@ def read_node(item: Json) -> Node | None:
     text = mapping(metadata.get("annotations")).get(names.INVENTORY)
     if not isinstance(text, str):
         return None
-    found = inventory.decode(text)
+    offered = inventory.decode(text)
     free = mapping(mapping(item.get("status")).get("allocatable"))
-    return Node(str(metadata["name"]), found, _milli(free.get("cpu")), _mib(free.get("memory")))
+    return Node(str(metadata["name"]), offered, _milli(free.get("cpu")), _mib(free.get("memory")))
 
 
 def allocation_of(pod: WaitingPod, placed: Placed, node: Node) -> allocation.Allocation:
@@ -349,10 +349,10 @@ def _shares_of(text: str) -> tuple[str, dict[str, list[Share]]]:
         fits = all(device.memory_mib <= device.total_mib for one in sound.containers for device in one.devices)
         if fits and len(shares) == len(sound.containers):
             return sound.node, shares
-    found = allocation.decode(text)
-    return found.node, {
+    decoded = allocation.decode(text)
+    return decoded.node, {
         one.name: [Share(device.uuid, device.core_percent, device.memory_mib) for device in one.devices]
-        for one in found.containers
+        for one in decoded.containers
     }
 
 

@@ -30,10 +30,10 @@ class Refusal:
     """The reasons why a request fits on none of some nodes.
 
     Attributes:
-        version: of the fleet for which it holds.
-        texts: one for each cause.
-        lasting: of each text whether no end of another pod helps.
-        cause: the place of each row's text; -1 of rows that are not asked about.
+        version: the fleet's version for which they hold.
+        texts: the reasons, each once.
+        lasting: for each text, whether it would still hold if other pods ended.
+        cause: for each row, the index of its text; -1 for rows that were not asked about.
         names: the names of the nodes of all rows.
         fragmented: whether fragmentation alone is in the way on some node.
     """
@@ -47,12 +47,12 @@ class Refusal:
 
     @cached_property
     def passing(self) -> msgspec.Raw:
-        """A JSON object of texts by node, of the nodes on which the request may fit once another pod has ended."""
+        """The reason against each node that may have room once another pod has ended: JSON, from node to text."""
         return self._encoded(lasting=False)
 
     @cached_property
     def final(self) -> msgspec.Raw:
-        """A JSON object of texts by node, of the nodes on which no pod's end makes room for the request."""
+        """The reason against each node that has no room even if other pods end: JSON, from node to text."""
         return self._encoded(lasting=True)
 
     def _encoded(self, *, lasting: bool) -> msgspec.Raw:

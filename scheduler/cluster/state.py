@@ -52,10 +52,10 @@ class Reservation:
     """Devices that are reserved for a pod.
 
     Attributes:
-        pod: for which.
-        placed: where.
+        pod: the pod.
+        placed: its node, and the devices there.
         until: when they are freed, in monotonic seconds; None while the pod is being bound.
-        sent: whether a Binding was sent: then they are freed only by what the API server says.
+        sent: whether a Binding was sent: then only an answer of the API server frees them.
     """
 
     pod: WaitingPod
@@ -69,7 +69,7 @@ class Asked:
     """The nodes that kube-scheduler asks about.
 
     Attributes:
-        offers: `State.offers` when they were looked up; the rows are stale once it has grown.
+        offers: `State.offers` when the rows were looked up; the rows are stale once it has grown.
         rows: the rows of those that offer devices.
         unknown: the names of those that offer none.
         names_json: the names of the rows in JSON, once an answer has named all of them.
@@ -88,20 +88,24 @@ EARMARKED = "earmark/"
 class State:
     """The fleet, the reservations, and all else that decisions need. Thread-safe.
 
+    The numbers below grow with each change of their kind, so that a reader sees what has changed since it last looked.
+
     Attributes:
         lock: held for each decision.
-        fleet, chooser, refusals: what there is, what is chosen of it, and why not.
-        inventories: what nodes offer.
-        budgets: where the budgets stand.
+        fleet: the nodes with the free parts of their devices.
+        chooser: chooses nodes and devices in the fleet.
+        refusals: caches the reasons why requests fit nowhere.
+        inventories: the inventories of nodes.
+        budgets: the states of budgets.
         waiting: the pods that wait for a node.
         gangs: the gangs that pods name.
         gang_seconds: how long devices are held for all pods of a gang.
-        offers: grows when a node offers something else.
-        frees: grows when a pod that held devices is shown to have ended.
-        keeps: grows when what is kept for pods changes: an earmark comes or falls, or a reservation lapses.
+        offers: grows when a node offers other devices than before.
+        frees: grows when the API server shows that a pod which held devices has ended.
+        keeps: grows when an earmark comes or falls, or a reservation lapses.
         yields: grows when pods of spent budgets wait for fewer pods within theirs: see `lowest_in_budget`.
         sites: grows when a node's labels or taints change.
-        earmarks: what is freed and kept for pods that wait, by their uid.
+        earmarks: the devices that are kept for waiting pods, by the pods' uid.
     """
 
     def __init__(self, gang_seconds: float = GANG_SECONDS) -> None:
@@ -218,10 +222,10 @@ class State:
     def replace_pods(self, notes: Iterable[PodNote]) -> None:
         """Stores the whole collection of pods; pods that it lacks are deleted."""
         with self.lock:
-            found = {note.uid: note for note in notes}
-            for uid in self._pods.keys() - found.keys():
+            by_uid = {note.uid: note for note in notes}
+            for uid in self._pods.keys() - by_uid.keys():
                 self.remove_pod(uid)
-            for note in found.values():
+            for note in by_uid.values():
                 self.put_pod(note)
 
     # What is freed and kept for pods that wait.
@@ -266,24 +270,24 @@ class State:
 
     def _take_earmark(self, note: PodNote) -> None:
         """Adopts the earmark in a pod's annotation; that of a pod which does not wait yet counts once it waits."""
-        pod, found = note.waits or note.member or self._asked.get(note.uid), None
+        pod, earmark = note.waits or note.member or self._asked.get(note.uid), None
         try:
-            found = decode_earmark(note.earmark) if note.earmark else None
+            earmark = decode_earmark(note.earmark) if note.earmark else None
         except EarmarkError:
-            found = None
+            earmark = None
         self._left_out.pop(note.uid, None)
-        if found is not None and found.left_out:
-            self._left_out[note.uid] = found.left_out
-        if found is None or not found.node or pod is None:
+        if earmark is not None and earmark.left_out:
+            self._left_out[note.uid] = earmark.left_out
+        if earmark is None or not earmark.node or pod is None:
             self.drop_earmark(note.uid)
             return
-        if self.earmarks.get(note.uid, (None, None))[1] != found:
-            self.earmark(pod, found)
+        if self.earmarks.get(note.uid, (None, None))[1] != earmark:
+            self.earmark(pod, earmark)
 
     def _hold_earmark(self, uid: str) -> None:
-        found = self.earmarks.get(uid)
-        if found is not None and uid not in self._reservations:
-            self.fleet.hold(f"{EARMARKED}{uid}", found[1].holding(found[0].request))
+        pod_and_earmark = self.earmarks.get(uid)
+        if pod_and_earmark is not None and uid not in self._reservations:
+            self.fleet.hold(f"{EARMARKED}{uid}", pod_and_earmark[1].holding(pod_and_earmark[0].request))
 
     def left_out(self, uid: str) -> tuple[str, ...]:
         """Returns the nodes on which what was freed did not help a pod, as its annotation names them."""
@@ -313,8 +317,8 @@ class State:
         kept, key = self._allowed[1], repr(rules)
         if key not in kept:
             sites = self._sites
-            found = [row for name, row in self.fleet.rows.items() if may_run(rules, sites.get(name) or Site(name))]
-            kept[key] = np.array(sorted(found), np.int64)
+            rows = [row for name, row in self.fleet.rows.items() if may_run(rules, sites.get(name) or Site(name))]
+            kept[key] = np.array(sorted(rows), np.int64)
         return kept[key]
 
     def spare_pods(self) -> Ints:
@@ -359,26 +363,26 @@ class State:
         """Returns the nodes that kube-scheduler asks about, in any order.
 
         Args:
-            key: of the set of names, by which it is recognised; None where it has none.
+            key: identifies the set of names; None where it has no key.
             names: returns the names; called for a set that is not recognised.
         """
         kept = self._questions.get(key) if key is not None else None
         if kept is not None and kept.offers == self.offers:
             return kept
-        found = Asked(self.offers, *self.rows_of(names()))
+        asked = Asked(self.offers, *self.rows_of(names()))
         if key is not None:
-            self._questions[key] = found
+            self._questions[key] = asked
             if len(self._questions) > MAX_QUESTIONS:
                 del self._questions[next(iter(self._questions))]
-        return found
+        return asked
 
     def rows_of(self, names: list[str]) -> tuple[Ints, list[str]]:
         """Returns the rows of nodes, and the names of nodes that offer no devices."""
-        found = self.rows_in_order(names)
-        known = found >= 0
+        rows = self.rows_in_order(names)
+        known = rows >= 0
         if known.all():
-            return found, []
-        return found[known], [names[at] for at in np.flatnonzero(~known).tolist()]
+            return rows, []
+        return rows[known], [names[at] for at in np.flatnonzero(~known).tolist()]
 
     def rows_in_order(self, names: list[str]) -> Ints:
         """Returns the row of each node; -1 for one that offers no devices."""

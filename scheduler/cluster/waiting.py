@@ -69,8 +69,8 @@ class WaitingPods:
 
     def take_refused(self) -> set[str]:
         """Returns the uids of the pods that were refused since the last call."""
-        taken, self._refused = self._refused, set()
-        return taken
+        refused, self._refused = self._refused, set()
+        return refused
 
     def set_text(self, uid: str, text: str) -> None:
         """Notes the text that was written into a pod's condition."""

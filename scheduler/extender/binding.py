@@ -142,19 +142,19 @@ def settle(state: State, pods: Pods, now: float) -> None:
         pod = kept.pod
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         try:
-            found: Json | None = pods.get(path)
+            item: Json | None = pods.get(path)
         except ApiError as error:
             if not error.not_found:
                 _log.warning("binding in doubt", pod=f"{pod.namespace}/{pod.name}", uid=pod.uid, error=str(error))
                 continue
-            found = None
+            item = None
         with state.lock:
             if state.reservation(pod.uid) is not kept:
                 continue
-            if found is None or found["metadata"].get("uid") != pod.uid:
+            if item is None or item["metadata"].get("uid") != pod.uid:
                 state.remove_pod(pod.uid)
-            elif (found.get("spec") or {}).get("nodeName"):
-                state.put_pod(read_note(found))
+            elif (item.get("spec") or {}).get("nodeName"):
+                state.put_pod(read_note(item))
             else:
                 state.lapse(pod.uid)
 
@@ -241,7 +241,7 @@ def _post(
     Args:
         pods: the API server.
         path: the pod's.
-        binding: what to post.
+        binding: the Binding to post.
         clock: the clock of the attempts.
         leads: whether this replica leads for long enough to send an attempt.
         doubted: whether an earlier bind's attempt has no definite answer.

@@ -42,12 +42,12 @@ def preempt(state: State, roster: Roster, arguments: PreemptArguments, wall: flo
         victims = Victims(holders, may_go, np.zeros(len(may_go), np.bool_), spent)
         fleet = state.fleet.copy()
         to_place = PodToPlace(pod.uid, pod.request, rows, pod.high_priority)
-        found = victims_on(fleet, victims, to_place, state.spare_pods())
-        names = {row: str(state.fleet.names[row]) for row in found}
+        victims_by_row = victims_on(fleet, victims, to_place, state.spare_pods())
+        names = {row: str(state.fleet.names[row]) for row in victims_by_row}
     return PreemptResult(
         {
             names[row]: MetaVictims([MetaPod(uid) for uid in uids], proposed[names[row]].violations)
-            for row, uids in found.items()
+            for row, uids in victims_by_row.items()
         }
     )
 

@@ -38,7 +38,7 @@ class _Powers:
         self._up, self._down = self._made(1 << 10)
 
     def of(self, length: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Returns at least so many powers."""
+        """Returns at least `length` powers."""
         if length > len(self._up):
             self._up, self._down = self._made(1 << length.bit_length())
         return self._up, self._down
@@ -165,7 +165,7 @@ class PreemptResult(msgspec.Struct, frozen=True):
 
 
 class BindResult(msgspec.Struct, rename="pascal", frozen=True):
-    """The outcome of a bind; empty where the pod is bound."""
+    """The outcome of a bind: the error, which is empty where the pod is bound."""
 
     error: str = ""
 

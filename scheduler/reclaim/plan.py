@@ -126,9 +126,9 @@ def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spa
 def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare_pods: Ints) -> dict[int, tuple[str, ...]]:
     """Returns the pods to evict so that a waiting pod fits, by row; leaves out rows where no eviction makes it fit."""
     planner = _Planner(fleet, victims, spare_pods)
-    found = {row: planner.on_node(pod, row) for row in pod.rows.tolist()}
+    chosen_by_row = {row: planner.on_node(pod, row) for row in pod.rows.tolist()}
     uids = victims.holders.uids
-    return {row: tuple(uids[at] for at in chosen) for row, chosen in found.items() if chosen}
+    return {row: tuple(uids[at] for at in chosen) for row, chosen in chosen_by_row.items() if chosen}
 
 
 def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
@@ -163,10 +163,10 @@ class _Planner:
         roomy = (fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)
         row = self._chooser.best(request, rows[roomy & (self._spare_pods[rows] >= 1)])
         if row is None:
-            found = self._cheapest(pod)
-            if found is None:
+            cheapest = self._cheapest(pod)
+            if cheapest is None:
                 return None
-            row, chosen = found
+            row, chosen = cheapest
             for at in chosen:
                 self._evicted[at] = self._holding(at)
                 self._here[at] = False
@@ -207,8 +207,8 @@ class _Planner:
             for row in order[start : start + SEARCHED]:
                 chosen = self.on_node(pod, row)
                 if chosen is not None:
-                    found = (cost_of(self._victims, chosen), row, chosen)
-                    best = found if best is None or found[:2] < best[:2] else best
+                    candidate = (cost_of(self._victims, chosen), row, chosen)
+                    best = candidate if best is None or candidate[:2] < best[:2] else best
             if best is not None:
                 return best[1], best[2]
         return None
@@ -265,9 +265,9 @@ class _Planner:
         weight = summed(self._weight[pieces.pod])
         lines = np.flatnonzero(enough)[::-1]
         # Of several lines of a device the first one counts: it is written last.
-        found = np.full(fleet.core.size, np.inf)
-        found[device[lines]] = weight[lines]
-        of_node: Floats = np.where(usable.ravel(), np.minimum(costs, found), np.inf).reshape(fleet.core.shape)
+        of_lines = np.full(fleet.core.size, np.inf)
+        of_lines[device[lines]] = weight[lines]
+        of_node: Floats = np.where(usable.ravel(), np.minimum(costs, of_lines), np.inf).reshape(fleet.core.shape)
         if of_node.shape[1] < need.gpus:
             return np.full(len(of_node), np.inf)
         return np.asarray(np.sort(of_node, axis=1)[:, : need.gpus].sum(axis=1))
@@ -289,10 +289,10 @@ class _Planner:
                 sets.append((cost_of(self._victims, chosen), chosen))
         sets.sort()
         union = {at for _, chosen in sets[: need.gpus] for at in chosen}
-        found = self._spare(pod, row, [at for at in dearest_first if at in union])
-        if found is None:
+        of_union = self._spare(pod, row, [at for at in dearest_first if at in union])
+        if of_union is None:
             return whole
-        return min(found, whole, key=lambda chosen: cost_of(self._victims, chosen))
+        return min(of_union, whole, key=lambda chosen: cost_of(self._victims, chosen))
 
     def _on_device(
         self, need: Need, row: int, device: int, dearest_first: Sequence[int], pod: PodToPlace
@@ -314,7 +314,7 @@ class _Planner:
         for at in reversed(dearest_first) if len(chosen) > 1 else ():
             others = [pieces[one] for one in holds if one != at]
             if at in holds and reduce(_without, others, whole).takes(need):
-                return min(chosen, [at], key=lambda found: cost_of(self._victims, found))
+                return min(chosen, [at], key=lambda places: cost_of(self._victims, places))
         return chosen
 
     def _spare(self, pod: PodToPlace, row: int, dearest_first: Sequence[int]) -> list[int] | None:

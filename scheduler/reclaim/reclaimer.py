@@ -225,7 +225,7 @@ class Reclaimer:
             self._nodes_left_out[pod.uid] = (*left_out, earmark.node)
             self._outcomes[pod.uid, earmark] = "in_vain"
         if self._annotate(pod, names.EARMARK, fallen(self._left_out(pod.uid))):
-            _log.warning("earmark fell", pod=_name(pod), uid=pod.uid, node=earmark.node, cause=why)
+            _log.warning("earmark dropped", pod=_name(pod), uid=pod.uid, node=earmark.node, cause=why)
 
     def _free(self, uid: str, earmark: Earmark) -> None:
         """Gives notice to the pods that an earmark names, and evicts those whose notice has passed."""
@@ -259,7 +259,7 @@ class Reclaimer:
     def _evict(self, uid: str, note: PodNote) -> None:
         """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
 
-        It bears the pod's label and notice, without which the policy fairgpu-eviction refuses it.
+        The Eviction carries the pod's label and notice, without which the policy fairgpu-eviction refuses it.
         """
         if not self.acts():
             return
@@ -325,12 +325,12 @@ class Reclaimer:
                 plans += 1
                 fleet, wanted, spare_pods = self._copy(pods)
             # Other decisions go on meanwhile. Nothing is promised twice: only this thread writes earmarks.
-            found = plan_reclaim(fleet, victims, wanted, spare_pods)
-            if found is None or not found.victims:
+            plan = plan_reclaim(fleet, victims, wanted, spare_pods)
+            if plan is None or not plan.victims:
                 self._fruitless = {one: seen for one, seen in self._fruitless.items() if seen == versions}
                 self._fruitless[key] = versions
             else:
-                self._write(pods, found)
+                self._write(pods, plan)
 
     def _left_out(self, uid: str) -> tuple[str, ...]:
         """Returns the nodes on which no pod is evicted for this one; the watch shows later what was written."""
@@ -361,10 +361,10 @@ class Reclaimer:
         holders = self._roster.read(state.fleet, self._running)
         standings = [state.budgets.standing(name) for name in self._roster.namespaces]
         rich = np.array([one is Standing.IN_BUDGET for one in standings] or [True], np.bool_)
-        taken = state.leaving() | {uid for one in self._promised() for uid in one.victims}
+        not_eligible = state.leaving() | {uid for one in self._promised() for uid in one.victims}
         spent = np.maximum(self._clocks.wall() - holders.since, 0.0) * holders.core_percent.astype(np.float64)
         in_budget = rich[holders.namespace]
-        may_go = ~holders.places(taken)
+        may_go = ~holders.places(not_eligible)
         if not any(one.pod.high_priority for one in state.waiting.in_order()):
             may_go &= ~in_budget
         return Victims(holders, may_go, in_budget, spent)

@@ -85,10 +85,10 @@ NO_PODS = _Row((), np.zeros((0, 6)), np.zeros((0, 5), np.int64))
 
 
 class Roster:
-    """The running pods by node, kept from one reading to the next.
+    """The running pods by node; each call of `read` computes only the nodes that changed since the last call.
 
     Attributes:
-        namespaces: the namespaces met so far.
+        namespaces: the namespaces of pods so far; `Holders.namespace` has their places in this list.
     """
 
     def __init__(self) -> None:
@@ -102,9 +102,9 @@ class Roster:
         """Returns all running pods of a fleet.
 
         Args:
-            fleet: who holds what; always the same one.
-            running: what is known of a pod by its uid, which does not change while it holds what it holds; None where
-                it may not be evicted.
+            fleet: the nodes and what pods hold of them; always the same fleet.
+            running: returns the facts of a pod by its uid; None where it may not be evicted. The facts of a pod must
+                not change while its holding stays the same.
         """
         self._rows += [NO_PODS] * (fleet.size - len(self._rows))
         changed = np.flatnonzero(fleet.changed[: fleet.size] > self._version).tolist()
@@ -136,16 +136,16 @@ class Roster:
         node = fleet.nodes[row]
         held = fleet.holders(node.name) if node is not None else {}
         held = {uid: holding for uid, holding in held.items() if holding.pieces}
-        found = [(uid, one, holding) for uid, holding in held.items() if (one := running(uid)) is not None]
+        evictable = [(uid, one, holding) for uid, holding in held.items() if (one := running(uid)) is not None]
         # What is held for a pod before it is bound is held alike once it is: the fleet does not distinguish the two.
-        (self._unsettled.discard if len(found) == len(held) else self._unsettled.add)(row)
-        if not found:
+        (self._unsettled.discard if len(evictable) == len(held) else self._unsettled.add)(row)
+        if not evictable:
             return NO_PODS
         return _Row(
-            tuple(uid for uid, _, _ in found),
-            np.array([self._figures(one, holding) for _, one, holding in found], np.float64),
+            tuple(uid for uid, _, _ in evictable),
+            np.array([self._figures(one, holding) for _, one, holding in evictable], np.float64),
             np.array(
-                [line for at, (_, _, holding) in enumerate(found) for line in pieces_on(fleet, row, holding, at)],
+                [line for at, (_, _, holding) in enumerate(evictable) for line in pieces_on(fleet, row, holding, at)],
                 np.int64,
             ).reshape(-1, 5),
         )

@@ -17,8 +17,8 @@ Row = dict[str, Any]
 def node_rows(cluster: Cluster) -> list[Row]:
     """Returns a row for each node that offers GPUs.
 
-    `held` is in GPUs, of each the larger share of its time and its memory. `corePercent` and `memoryPercent` are shares
-    of all its GPUs together.
+    `held` is in GPUs: each piece counts by the larger of its shares of time and memory. `corePercent` and
+    `memoryPercent` are shares of all its GPUs together.
     """
     return [_node_row(cluster, node) for node in _nodes(cluster)]
 
@@ -30,8 +30,8 @@ def gpu_rows(cluster: Cluster, name: str = "") -> list[Row]:
 
 def _nodes(cluster: Cluster, name: str = "") -> list[Node]:
     fleet = cluster.state.fleet
-    found = [fleet.nodes[row] for row in fleet.rows.values()]
-    return sorted((node for node in found if node is not None and name in ("", node.name)), key=lambda node: node.name)
+    nodes = [fleet.nodes[row] for row in fleet.rows.values()]
+    return sorted((node for node in nodes if node is not None and name in ("", node.name)), key=lambda node: node.name)
 
 
 def _node_row(cluster: Cluster, node: Node) -> Row:

@@ -63,8 +63,8 @@ def stage_of(pod: Json) -> str:
 
 def conditions_of(pod: Json) -> list[tuple[str, str]]:
     """Returns the messages of kube-scheduler and its extender in the pod's conditions."""
-    found = {str(one.get("type")): one for one in (pod.get("status") or {}).get("conditions") or []}
-    said = (("kube-scheduler", found.get("PodScheduled")), ("FairGPU", found.get(PLACEABLE)))
+    conditions = {str(one.get("type")): one for one in (pod.get("status") or {}).get("conditions") or []}
+    said = (("kube-scheduler", conditions.get("PodScheduled")), ("FairGPU", conditions.get(PLACEABLE)))
     return [(who, str(one["message"])) for who, one in said if one is not None and one.get("message")]
 
 
