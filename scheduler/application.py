@@ -24,7 +24,7 @@ from fairgpu.serving.server import serve
 from fairgpu.states_client import authority_config_map, authority_file, follow_authority, follow_states
 from scheduler.cluster.acting import Acting, follow_lease
 from scheduler.cluster.state import State
-from scheduler.cluster.watches import NODES, PODS, NodesView, NodeWarnings, PodsView
+from scheduler.cluster.watches import NODES, PODS, AllocationFaults, NodesView, NodeWarnings, PodsView
 from scheduler.extender.binding import ATTEMPT_SECONDS, BindError, Clock, bind, keep_settling
 from scheduler.extender.filtering import filter_nodes, prioritize_nodes
 from scheduler.extender.preempting import preempt
@@ -92,8 +92,9 @@ def build_application(
     conditions = Conditions(api, informed, _stamp, measures)
     lifecycle.run_thread("waking", lambda: keep_waking(state, conditions, Clock(time.monotonic, wait)))
     warnings = NodeWarnings(api, _stamp)
-    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, warnings.warn_of_pod)
-    nodes = NodesView(state, warnings.warn)
+    faults = AllocationFaults(state, warnings.warn_of_pod)
+    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults)
+    nodes = NodesView(state, warnings.warn, faults)
     if lease.pod_name:
         lifecycle.run_thread(
             "lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, time.monotonic, wait)

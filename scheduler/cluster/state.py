@@ -357,6 +357,11 @@ class State:
         with self.lock:
             return list(self._pods.values())
 
+    def notes_on(self, name: str) -> list[PodNote]:
+        """Returns the facts about the pods that are bound to a node."""
+        with self.lock:
+            return [self._pods[uid] for uid in self.fleet.holders(name) if uid in self._bound and uid in self._pods]
+
     # What is decided.
 
     def rows_asked(self, key: Hashable | None, names: Callable[[], list[str]]) -> Asked:

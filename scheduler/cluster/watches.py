@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
@@ -53,6 +54,52 @@ PODS = Collection("/api/v1/pods", {}, _noted, excerpt(PodList), excerpt(PodEvent
 NODES = Collection("/api/v1/nodes", {}, _slim, excerpt(NodeList), excerpt(NodeEvent))
 
 
+class AllocationFaults:
+    """Names the bound pods whose allocation is not counted, or names a GPU that their node does not offer. Thread-safe.
+
+    A pod is named once while its fault lasts, by a log event and an event of its own. Of more than MAX_WARNED pods at
+    once the others have the log event alone.
+    """
+
+    def __init__(self, state: State, warn: WarnOfPod = lambda *_: None) -> None:
+        """Names the state, and what writes a warning about a Pod: its note, a reason, a message."""
+        self._state = state
+        self._warn = warn
+        # Guards the set, and keeps the last look at a pod the newest: one thread watches pods, another nodes.
+        self._lock = threading.Lock()
+        self._faulty: set[str] = set()
+
+    def look(self, note: PodNote) -> None:
+        """Looks at one pod."""
+        with self._lock:
+            fault = note.fault or self._state.not_offered(note)
+            if not fault:
+                self._faulty.discard(note.uid)
+                return
+            if note.uid in self._faulty:
+                return
+            self._faulty.add(note.uid)
+            count = len(self._faulty)
+        _log.warning("allocation ignored", pod=f"{note.namespace}/{note.name}", uid=note.uid, error=fault)
+        if count <= MAX_WARNED:
+            self._warn(note, IGNORED, f"the scheduler does not count what {ALLOCATION} names: {fault}")
+
+    def look_at_node(self, name: str) -> None:
+        """Looks at the pods of a node whose inventory has changed."""
+        for note in self._state.notes_on(name):
+            self.look(note)
+
+    def forget(self, uid: str) -> None:
+        """Forgets a pod that is deleted."""
+        with self._lock:
+            self._faulty.discard(uid)
+
+    def keep(self, uids: Iterable[str]) -> None:
+        """Forgets all pods but these."""
+        with self._lock:
+            self._faulty.intersection_update(uids)
+
+
 class PodsView:
     """Stores pods in the state, and reports the mark on this replica's own pod to `show` (scheduler.cluster.acting)."""
 
@@ -61,21 +108,20 @@ class PodsView:
         state: State,
         own: str = "",
         show: Callable[[str], None] = lambda _: None,
-        warn: WarnOfPod = lambda *_: None,
+        faults: AllocationFaults | None = None,
     ) -> None:
         self._state = state
-        self._warn = warn
+        self._faults = faults or AllocationFaults(state)
         self._own = own
         self._show = show
-        self._faulty: set[str] = set()
 
     def replaced(self, items: list[Json]) -> None:
         """Takes all pods."""
         notes = [item[NOTE] for item in items]
-        self._faulty &= {note.uid for note in notes}
         self._state.replace_pods(notes)
+        self._faults.keep(note.uid for note in notes)
         for note in notes:
-            self._look_for_fault(note)
+            self._faults.look(note)
         self._state.listed("pods")
         for item in items:
             self._look_for_mark(item)
@@ -84,11 +130,11 @@ class PodsView:
         """Takes one pod's event."""
         note: PodNote = item[NOTE]
         if kind == "DELETED":
-            self._faulty.discard(note.uid)
             self._state.remove_pod(note.uid)
+            self._faults.forget(note.uid)
         else:
             self._state.put_pod(note)
-            self._look_for_fault(note)
+            self._faults.look(note)
             self._look_for_mark(item)
 
     def confirmed(self) -> None:
@@ -102,14 +148,6 @@ class PodsView:
         note: PodNote = item[NOTE]
         if self._own and f"{note.namespace}/{note.name}" == self._own and item[MARK]:
             self._show(item[MARK])
-
-    def _look_for_fault(self, note: PodNote) -> None:
-        fault = note.fault or self._state.not_offered(note)
-        if fault and note.uid not in self._faulty:
-            self._faulty.add(note.uid)
-            _log.warning("allocation ignored", pod=f"{note.namespace}/{note.name}", uid=note.uid, error=fault)
-            if len(self._faulty) <= MAX_WARNED:
-                self._warn(note, IGNORED, f"the scheduler does not count what {ALLOCATION} names: {fault}")
 
 
 class NodeWarnings:
@@ -142,10 +180,14 @@ class NodeWarnings:
 class NodesView:
     """Stores nodes in the state."""
 
-    def __init__(self, state: State, warn: Warn = lambda *_: None) -> None:
-        """Names the state, and what writes a warning about a Node: its name, its uid, a reason, a message."""
+    def __init__(self, state: State, warn: Warn = lambda *_: None, faults: AllocationFaults | None = None) -> None:
+        """Names the state, what writes a warning about a Node, and who looks at the pods of a node that changes.
+
+        A warning has the Node's name, its uid, a reason and a message.
+        """
         self._state = state
         self._warn = warn
+        self._faults = faults or AllocationFaults(state)
         # All nodes that were shown, also those without an inventory, or with a refused one.
         self._written: dict[str, Any] = {}
         self._uids: dict[str, str] = {}
@@ -198,6 +240,7 @@ class NodesView:
             _log.error("device on two nodes", node=other, uuid=uuid)
             text = f"another node offers the GPU {uuid} as well, so no GPU pod is placed on either"
             self._warn(other, self._uids.get(other, ""), REFUSED, text)
+        self._faults.look_at_node(name)
 
     def _drop(self, name: str) -> None:
         self._written.pop(name, None)

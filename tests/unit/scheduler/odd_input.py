@@ -19,7 +19,7 @@ from fairgpu.states import BudgetState, NamespaceState, StatesDocument
 from scheduler.application import Routes
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
-from scheduler.cluster.watches import NODES, PODS, NodesView, PodsView
+from scheduler.cluster.watches import NODES, PODS, AllocationFaults, NodesView, PodsView
 from scheduler.extender.binding import BindError
 from scheduler.measures import Measures
 from tests.unit.scheduler.extended import ApiServer, Time, api_node, ask, bind_pod, pod, state_of, watched
@@ -61,7 +61,7 @@ def refused(item: dict[str, Any], state: State | None = None) -> Outcome:
 def counted(item: dict[str, Any]) -> Outcome:
     """Returns whether a pod on n0 leaves its one GPU to others, and what its event says."""
     state, said = state_of("n0"), list[str]()
-    view = PodsView(state, warn=lambda _note, _reason, message: said.append(message))
+    view = PodsView(state, faults=AllocationFaults(state, lambda _note, _reason, message: said.append(message)))
     for _ in range(2):
         view.changed("MODIFIED", PODS.read(item) or {})
     free = ask(state, pod("next", core=100)).node_names == ["n0"]

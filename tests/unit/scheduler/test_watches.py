@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from fairgpu.cluster.warning_events import About, warning_event
 from fairgpu.inventory import Inventory
 from scheduler.cluster.acting import Acting
+from scheduler.cluster.objects import PodNote
 from scheduler.cluster.state import State
-from scheduler.cluster.watches import NODES, PODS, SOURCE, NodesView, NodeWarnings, PodsView
+from scheduler.cluster.watches import (
+    MAX_WARNED,
+    NODES,
+    PODS,
+    SOURCE,
+    AllocationFaults,
+    NodesView,
+    NodeWarnings,
+    PodsView,
+)
 from tests.unit.scheduler.extended import ApiServer, api_node, ask, bind_pod, pod, state_of
 
 OURS = "fairgpu-scheduler-0_0b1c"
@@ -90,6 +102,67 @@ def test_both_replicas_write_one_event_of_what_they_find() -> None:
     stamps = [f"2026-01-01T00:00:0{second}Z" for second in (1, 2)]
     events = [warning_event(About("Node", "n0", "uid"), "InventoryRefused", "why", at, SOURCE) for at in stamps]
     assert len({event["metadata"]["name"] for event in events}) == 1
+
+
+class Told:
+    """A state with its views, and the pods about which an event was written."""
+
+    def __init__(self, *nodes: dict[str, Any]) -> None:
+        self.state = State()
+        self.pods: list[str] = []
+        faults = AllocationFaults(self.state, self._warn)
+        self.pods_view, self.nodes_view = PodsView(self.state, faults=faults), NodesView(self.state, faults=faults)
+        self.nodes_view.replaced([reflected(NODES, item) for item in nodes])
+
+    def _warn(self, note: PodNote, reason: str, message: str) -> None:
+        assert (reason, message.partition(": ")[2]) == ("AllocationIgnored", "node n0 does not offer the GPU n0-1")
+        self.pods.append(note.name)
+
+
+def bound(name: str, gpu: str) -> dict[str, Any]:
+    """A pod on n0 that holds a percent of a GPU."""
+    share = {"uuid": gpu, "model": "A100", "totalMiB": 1000, "core": 1, "memoryMiB": 1}
+    item = pod(name, nodeName="n0")
+    held = {"v": 1, "node": "n0", "containers": [{"name": "main", "devices": [share]}]}
+    item["metadata"]["annotations"]["fairgpu.io/allocation"] = json.dumps(held)
+    return reflected(PODS, item)
+
+
+def test_the_pods_of_a_gpu_have_an_event_as_soon_as_their_node_no_longer_offers_it() -> None:
+    told = Told(api_node("n0", gpus=2))
+    told.pods_view.replaced([bound("a", "n0-0"), bound("b", "n0-1")])
+    assert told.pods == []
+    told.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
+    assert told.pods == ["b"]
+    # Neither the pod's nor the node's next change says it again while it lasts.
+    told.pods_view.changed("MODIFIED", bound("b", "n0-1"))
+    told.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
+    assert told.pods == ["b"]
+    for gpus in (2, 1):
+        told.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=gpus)))
+    assert told.pods == ["b", "b"]
+
+
+def test_pods_that_were_read_before_their_node_are_looked_at_once_it_is_read() -> None:
+    told = Told()
+    told.pods_view.replaced([bound("a", "n0-1")])
+    assert told.pods == []
+    told.nodes_view.replaced([reflected(NODES, api_node("n0"))])
+    assert told.pods == ["a"]
+
+
+def test_of_more_pods_than_a_hundred_on_a_gpu_that_goes_the_others_are_named_in_the_log_alone() -> None:
+    told, names = Told(api_node("n0", gpus=2)), [f"p{number:03}" for number in range(MAX_WARNED + 5)]
+    told.pods_view.replaced([bound(name, "n0-1") for name in names])
+    with capture_logs() as logged:
+        told.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
+    assert told.pods == names[:MAX_WARNED]
+    assert [line["pod"] for line in logged if line["event"] == "allocation ignored"] == [f"team/{n}" for n in names]
+    # Pods that end make room for those that come to have the fault.
+    for name in names[:6]:
+        told.pods_view.changed("DELETED", bound(name, "n0-1"))
+    told.pods_view.changed("ADDED", bound("late", "n0-1"))
+    assert told.pods == [*names[:MAX_WARNED], "late"]
 
 
 def nonsense(_: Inventory) -> str:
