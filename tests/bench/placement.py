@@ -1,13 +1,11 @@
 """The extender's filter in process, over 5,000 nodes of 8 GPUs; and what placement reaches on the public trace.
 
-The trace is that of https://github.com/alibaba/clusterdata (cluster-trace-gpu-v2023): FAIRGPU_GPU_TRACE names a folder
-with openb_node_list_gpu_node.csv and openb_pod_list_default.csv. The protocol: the pods in an order drawn by a seed,
-then pods drawn again until 130 percent of all GPUs are asked for; nothing leaves; what fits nowhere is dropped.
+`tests.bench._trace` names the trace. The protocol: the pods in an order drawn by a seed, then pods drawn again until
+130 percent of all GPUs are asked for; nothing leaves; what fits nowhere is dropped.
 """
 
 from __future__ import annotations
 
-import csv
 import gc
 import json
 import os
@@ -19,7 +17,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +36,7 @@ from scheduler.placement.request import Need, Request, Wanted
 from scheduler.placement.worth import Left, learn, rounded, values
 from scheduler.reclaim.plan import PodToPlace, Victims, plan_reclaim
 from scheduler.reclaim.roster import Roster, Running
+from tests.bench._trace import TraceError, read_trace
 
 NODES, GPUS, PLACED, FEW_PODS, CALLS = 5000, 8, 40_000, 400, 400
 LISTED, PAGE = 40_000, 500
@@ -302,11 +300,12 @@ def listed(number: int) -> dict[str, Any]:
 
 def trace_row() -> dict[str, Any]:
     """The GPU allocation ratio on the trace, learned online, mean of ten seeds."""
-    name, folder = "GPU allocation ratio on the trace of 2023", os.environ.get("FAIRGPU_GPU_TRACE")
-    if not folder:
-        return row(name, "not run", "percent", ">= 96.1", "FAIRGPU_GPU_TRACE names no folder", met=None)
-    nodes = _read(Path(folder) / "openb_node_list_gpu_node.csv")
-    pods = sorted(_read(Path(folder) / "openb_pod_list_default.csv"), key=lambda pod: pod["name"])
+    name = "GPU allocation ratio on the trace of 2023"
+    try:
+        nodes, pods = read_trace()
+    except TraceError as error:
+        return row(name, "not run", "percent", ">= 96.1", str(error), met=None)
+    pods.sort(key=lambda pod: pod["name"])
     found = statistics.mean(allocated(nodes, pods, seed) for seed in SEEDS)
     return row(name, found, "percent", ">= 96.1", f"seeds {SEEDS[0]} to {SEEDS[-1]}", met=found >= 96.1)
 
@@ -385,8 +384,3 @@ def _milli(pod: dict[str, str]) -> int:
 def _name(fleet: Fleet, number: int) -> str:
     node = fleet.nodes[number]
     return node.name if node is not None else ""
-
-
-def _read(file: Path) -> list[dict[str, str]]:
-    with file.open(newline="") as lines:
-        return list(csv.DictReader(lines))
