@@ -40,6 +40,7 @@ class Security(TypedDict, total=False):
     """A container's security context."""
 
     privileged: Any
+    capabilities: Any
 
 
 class Container(TypedDict, total=False):

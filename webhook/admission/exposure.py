@@ -5,6 +5,7 @@ docs/guards.md says how to close each of these ways.
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any, Final
 
 from fairgpu.dialects.registry import DIALECTS, ORDINARY
@@ -25,6 +26,28 @@ MAX_NAMED: Final = 16
 
 _PREFIXES: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "deviceclass.resource.kubernetes.io/")
 _VISIBLE_DEVICES: Final = (VISIBLE_DEVICES.encode(),)
+_DEVICES: Final = "shows the devices of the node, past the pod's share"
+_AGENTS: Final = "holds the files by which the node agent limits containers"
+_SPECS: Final = "holds the CDI specs, by which any container of the node gets devices and files"
+_RUNTIME: Final = "holds the socket of the container runtime, which does on the node what root can"
+_NULL: Final = "is the volume by which NVIDIA's runtime may be asked for GPUs, past the pod's share"
+HOST_FOLDERS: Final = (
+    ("/dev", _DEVICES),
+    ("/proc", "shows the processes of the node, and by them all its files"),
+    ("/run/fairgpu-nodeagent", _AGENTS),
+    ("/var/lib/fairgpu-nodeagent", _AGENTS),
+    ("/run/cdi", _SPECS),
+    ("/etc/cdi", _SPECS),
+    ("/var/lib/kubelet/device-plugins", "holds the sockets by which the kubelet gives GPUs to containers"),
+    ("/var/lib/kubelet/pod-resources", "holds the socket that says which pods hold which GPUs of the node"),
+    ("/var/lib/kubelet/pods", "holds the volumes of the node's pods, with what they report of their use"),
+    ("/run/containerd", _RUNTIME),
+    ("/run/crio", _RUNTIME),
+    ("/run/docker.sock", _RUNTIME),
+)
+"""Folders of a node by which a pod reaches past its share, and what each is; a folder above them shows them too."""
+_POWERS: Final = ("ALL", "CAP_SYS_ADMIN", "SYS_ADMIN")
+"""Capabilities with which a container can mount, so also hide the shim's files from its own programs."""
 _OURS: Final = DIALECTS.resources | ORDINARY
 """The resources that need no warning; nearly all containers have no others."""
 _LISTS: Final = ("containers", "initContainers")
@@ -53,7 +76,7 @@ def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tupl
 def _is_exposed(container: dict[str, Any]) -> bool:
     """Whether a container needs a warning; a quick test, as every container is tested."""
     security = container.get("securityContext")
-    if isinstance(security, dict) and security.get("privileged") is True:
+    if isinstance(security, dict) and (security.get("privileged") is True or _added_powers(security)):
         return True
     resources = container.get("resources")
     if isinstance(resources, dict):
@@ -74,11 +97,36 @@ def _environment(container: dict[str, Any]) -> Any:
     return decoded(variables) if may_have(variables, _VISIBLE_DEVICES) else None
 
 
+def _added_powers(security: dict[str, Any]) -> list[str]:
+    """Returns the capabilities with which a container can mount, of those that its author adds."""
+    capabilities = security.get("capabilities")
+    added = capabilities.get("add") if isinstance(capabilities, dict) else None
+    return [each for each in added if each in _POWERS] if isinstance(added, list) else []
+
+
+def _reached(path: str) -> str:
+    """Returns what a folder or file of the node reaches past a pod's share; empty where that is nothing."""
+    plain = posixpath.normpath("/" + path.lstrip("/"))
+    if plain == "/var/run" or plain.startswith("/var/run/"):  # on a node a link to /run
+        plain = plain.removeprefix("/var")
+    if plain.startswith("/dev/nvidia"):
+        return _DEVICES
+    if plain == "/dev/null":
+        return _NULL
+    for folder, what in HOST_FOLDERS:
+        if folder == plain or folder.startswith(plain.rstrip("/") + "/"):
+            return what
+        if plain.startswith(folder + "/") and folder != "/dev":  # most devices are no GPUs
+            return what
+    return ""
+
+
 def _pod_warnings(spec: dict[str, Any], root: Path) -> list[str]:
     warnings = []
     if spec.get("hostPID") is True:
         warnings.append(
-            f"{field_path(*root, 'spec', 'hostPID')}: the pod sees all processes of its node, GPU programs too"
+            f"{field_path(*root, 'spec', 'hostPID')}: the pod sees all processes of its node, GPU programs too, and as "
+            f"root it reaches their files, the node agent's among them"
         )
     volumes = spec.get("volumes")
     for index, volume in enumerate(volumes if isinstance(volumes, list) else ()):
@@ -88,22 +136,32 @@ def _pod_warnings(spec: dict[str, Any], root: Path) -> list[str]:
         if not isinstance(host, dict) or volume.get("name") in OUR_VOLUMES:  # FairGPU's own replaces it
             continue
         path = host.get("path")
-        if isinstance(path, str) and (path.rstrip("/") in ("", "/dev") or path.startswith("/dev/nvidia")):
+        what = _reached(path) if isinstance(path, str) else ""
+        if what:
             where = field_path(*root, "spec", "volumes", index, "hostPath", "path")
-            warnings.append(f"{where}: {show(path)} shows the devices of the node, past the pod's share")
+            warnings.append(f"{where}: {show(path)} {what}")
     return warnings
 
 
 def _container_warnings(container: dict[str, Any], path: Path) -> list[str]:
     warnings = []
-    if mapping(container.get("securityContext")).get("privileged") is True:
+    security = mapping(container.get("securityContext"))
+    if security.get("privileged") is True:
         where = field_path(*path, "securityContext", "privileged")
         warnings.append(f"{where}: a privileged container reaches all GPUs of its node, past the pod's share")
+    powers = _added_powers(security)
+    if powers:
+        where = field_path(*path, "securityContext", "capabilities", "add")
+        warnings.append(f"{where}: with {powers[0]} a container can hide from its programs what limits them")
     for index, variable in objects(_environment(container)):
-        if variable.get("name") == VISIBLE_DEVICES and variable.get("value", "") not in NO_DEVICES:
+        if variable.get("name") != VISIBLE_DEVICES:
+            continue
+        is_elsewhere = "valueFrom" in variable
+        if is_elsewhere or variable.get("value", "") not in NO_DEVICES:
             where = field_path(*path, "env", index)
+            value = " from another object" if is_elsewhere else f"={show(variable.get('value'))}"
             warnings.append(
-                f"{where}: {VISIBLE_DEVICES}={show(variable.get('value'))} may give the container GPUs past its share; "
+                f"{where}: {VISIBLE_DEVICES}{value} may give the container GPUs past its share; "
                 f"FairGPU chooses the devices"
             )
     return warnings

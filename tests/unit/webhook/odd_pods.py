@@ -103,9 +103,27 @@ ODD_PODS: dict[str, Callable[[], Answer]] = {
     "a volume of the node's `/dev`": lambda: mutate(
         gpu_pod(volumes=[{"name": "devices", "hostPath": {"path": "/dev"}}])
     ),
+    "a volume of the node agent's folder": lambda: mutate(
+        gpu_pod(volumes=[{"name": "run", "hostPath": {"path": "/run/fairgpu-nodeagent"}}])
+    ),
+    "a volume of the node's CDI specs": lambda: mutate(
+        gpu_pod(volumes=[{"name": "cdi", "hostPath": {"path": "/var/run/cdi"}}])
+    ),
+    "a volume of the kubelet's device plugins": lambda: mutate(
+        gpu_pod(volumes=[{"name": "plugins", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}])
+    ),
+    "a volume of the container runtime's socket": lambda: mutate(
+        gpu_pod(volumes=[{"name": "runtime", "hostPath": {"path": "/run/containerd/containerd.sock"}}])
+    ),
+    "the capability `SYS_ADMIN`": lambda: mutate(
+        pod(gpu_container(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}))
+    ),
     "a privileged container": lambda: mutate(pod(gpu_container(securityContext={"privileged": True}))),
     "`NVIDIA_VISIBLE_DEVICES: all` in its environment": lambda: mutate(
         pod(gpu_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))
+    ),
+    "`NVIDIA_VISIBLE_DEVICES` from a ConfigMap": lambda: mutate(
+        pod(gpu_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {}}}]))
     ),
     "`WORLD_SIZE: 8` in its environment": lambda: mutate(
         pod(gpu_container(env=[{"name": "WORLD_SIZE", "value": "8"}]))

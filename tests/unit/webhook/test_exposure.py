@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nodeagent.settings import Nodeagent
 from tests.support.admission import Pod, container, gpu_container, mutate, pod, validate
 
 EXPOSED: dict[str, tuple[Pod, str]] = {
@@ -22,6 +23,14 @@ EXPOSED: dict[str, tuple[Pod, str]] = {
     "/dev": (
         pod(gpu_container(), volumes=[{"name": "x"}, {"name": "dev", "hostPath": {"path": "/dev"}}]),
         'spec.volumes[1].hostPath.path: "/dev" shows the devices of the node',
+    ),
+    "a power over mounts": (
+        pod(gpu_container(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE", "SYS_ADMIN"]}})),
+        "spec.containers[0].securityContext.capabilities.add: with SYS_ADMIN a container can hide",
+    ),
+    "visible devices of a ConfigMap": (
+        pod(gpu_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {}}}])),
+        "spec.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES from another object may give the container GPUs",
     ),
     "visible devices": (
         pod(gpu_container(env=[{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
@@ -42,10 +51,60 @@ EXPOSED: dict[str, tuple[Pod, str]] = {
 }
 PLAIN = {
     "no devices": pod(gpu_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}])),
-    "shared memory": pod(gpu_container(), volumes=[{"name": "shm", "hostPath": {"path": "/dev/shm"}}]),  # noqa: S108
+    "few capabilities": pod(gpu_container(securityContext={"capabilities": {"add": ["IPC_LOCK"], "drop": ["ALL"]}})),
+    "null instead of capabilities": pod(gpu_container(securityContext={"capabilities": {"add": None}})),
     "a network card": pod(container(limits={"nvidia.com/gpu": "1", "rdma/hca": "1"})),
     "not privileged": pod(gpu_container(securityContext={"privileged": False, "runAsUser": 1})),
 }
+
+PAST_THE_SHARE = {
+    "/dev": "shows the devices of the node",
+    "//dev/": "shows the devices of the node",
+    "/": "shows the devices of the node",
+    "/dev/nvidia0": "shows the devices of the node",
+    "/dev/null": "is the volume by which NVIDIA's runtime may be asked for GPUs",
+    "/proc/1/root": "shows the processes of the node",
+    "/run": "holds the files by which the node agent limits containers",
+    "/run/fairgpu-nodeagent": "holds the files by which the node agent limits containers",
+    "/var/run/fairgpu-nodeagent/containers": "holds the files by which the node agent limits containers",
+    "/var/lib/fairgpu-nodeagent/shim": "holds the files by which the node agent limits containers",
+    "/var/run/cdi": "holds the CDI specs",
+    "/run/./cdi/x.json": "holds the CDI specs",
+    "/etc": "holds the CDI specs",
+    "/etc/cdi": "holds the CDI specs",
+    "/var/lib/kubelet": "holds the sockets by which the kubelet gives GPUs to containers",
+    "/var/lib/kubelet/device-plugins/kubelet.sock": "holds the sockets by which the kubelet gives GPUs to containers",
+    "/var/lib/kubelet/pod-resources/kubelet.sock": "holds the socket that says which pods hold which GPUs",
+    "/var/lib/kubelet/pods": "holds the volumes of the node's pods",
+    "/run/containerd/containerd.sock": "holds the socket of the container runtime",
+    "/var/run/docker.sock": "holds the socket of the container runtime",
+    "/run/crio": "holds the socket of the container runtime",
+}
+HARMLESS = ("/dev/shm", "/dev/infiniband", "/data", "/etc/localtime", "/run/user", "/var/lib/kubelet-data", "/process")  # noqa: S108
+
+
+def mounting(path: str) -> Pod:
+    return pod(gpu_container(), volumes=[{"name": "host", "hostPath": {"path": path}}])
+
+
+@pytest.mark.parametrize("path", PAST_THE_SHARE)
+def test_a_folder_of_the_node_by_which_a_pod_reaches_past_its_share_is_named(path: str) -> None:
+    (warning,) = mutate(mounting(path)).warnings
+    assert warning.startswith(f'spec.volumes[0].hostPath.path: "{path}" {PAST_THE_SHARE[path]}')
+
+
+@pytest.mark.parametrize("path", HARMLESS)
+def test_other_folders_of_the_node_need_no_word(path: str) -> None:
+    assert mutate(mounting(path)).warnings == []
+
+
+def test_every_folder_of_the_node_agent_is_known() -> None:
+    settings = Nodeagent()
+    kubelet = settings.kubelet
+    folders = [settings.run_folder, settings.shim_folder, settings.cdi_folder, *settings.vendor_cdi_folders]
+    sockets = [settings.bundles, settings.runtime_socket, kubelet.device_plugins, kubelet.pods, kubelet.pod_resources]
+    unknown = [str(path) for path in (*folders, *sockets) if not mutate(mounting(str(path))).warnings]
+    assert unknown == []
 
 
 @pytest.mark.parametrize("what", EXPOSED)
