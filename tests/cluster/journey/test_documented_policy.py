@@ -67,12 +67,21 @@ def test_the_quota_that_it_names_lets_no_disruption_budget_in(
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {counted: "0"}}}
     control_plane.admin.api.create(path, quota)
-    wait_until(lambda: control_plane.admin.api.get(f"{path}/q").get("status", {}).get("hard"), "it is in force")
     keep = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": "keep"},
         "spec": {"minAvailable": "100%", "selector": {}},
     }
+    disruptions = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+
+    def tried() -> str:
+        try:
+            user.api.create(disruptions, keep, query={"dryRun": "All"})
+        except ApiError as error:
+            return error.message
+        return ""
+
+    wait_until(lambda: "exceeded quota: q" in tried(), "admission knows the quota")
     with pytest.raises(ApiError, match="exceeded quota: q"):
-        user.api.create(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", keep)
+        user.api.create(disruptions, keep)

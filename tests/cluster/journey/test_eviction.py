@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from fairgpu.cluster.api import ApiError
+from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.pods import plain_pod
+from tests.cluster.services.everything import Services
+from tests.cluster.services.knowledge import wait_until_known
 from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
 
@@ -117,7 +120,7 @@ def test_nothing_is_evicted_once_the_money_is_back(
     run_pod: Callable[..., Manifest],
     pod_now: Callable[[str], Manifest],
 ) -> None:
-    create_budget(control_plane, namespace, "60s")
+    create_budget(control_plane, namespace, "1h")
     running = run_pod("runs-on")
     wait_until(lambda: EVICTION_AT in pod_now("runs-on")["metadata"]["annotations"], "it is told")
     grant = {
@@ -135,7 +138,7 @@ def test_nothing_is_evicted_once_the_money_is_back(
 
 def test_a_budget_that_deprioritizes_lets_those_run_on_that_came_in_as_over_budget(
     control_plane: ControlPlane,
-    user: Identity,
+    services: Services,
     namespace: str,
     run_pod: Callable[..., Manifest],
     pod_now: Callable[[str], Manifest],
@@ -143,13 +146,7 @@ def test_a_budget_that_deprioritizes_lets_those_run_on_that_came_in_as_over_budg
     create_budget(control_plane, namespace, "2s", onExhausted="deprioritize")
     run_pod("within")
     wait_until(lambda: ending(pod_now("within")), "the one that came in within budget goes")
-    path, dry = f"/api/v1/namespaces/{namespace}/pods", {"dryRun": "All"}
-
-    def next_class() -> str:
-        made: str = user.api.create(path, pod("dry", WHOLE_GPU), query=dry)["spec"]["priorityClassName"]
-        return made
-
-    wait_until(lambda: next_class() == "gpu-over-budget", "admission has heard of it")
+    wait_until_known(services, namespace, BudgetState.OVER)
     over = run_pod("over")
     assert over["spec"]["priorityClassName"] == "gpu-over-budget"
     again = run_pod("over-2")

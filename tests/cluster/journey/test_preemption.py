@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, create_node
 from tests.cluster.installation import Manifest, apply, named, render
 from tests.cluster.journey.manifests import pod
 from tests.cluster.services.everything import Services
+from tests.cluster.services.knowledge import wait_until_known
 from tests.cluster.services.scheduler import configuration_of, running_scheduler
 from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
@@ -57,7 +59,7 @@ def spent_namespace(make_namespace: Callable[..., str]) -> str:
 
 
 @pytest.fixture
-def spent(control_plane: ControlPlane, spent_namespace: str) -> Iterator[Identity]:
+def spent(control_plane: ControlPlane, services: Services, spent_namespace: str) -> Iterator[Identity]:
     """Somebody in a namespace whose budget is spent."""
     name = spent_namespace
     spec = {
@@ -68,6 +70,7 @@ def spent(control_plane: ControlPlane, spent_namespace: str) -> Iterator[Identit
     }
     budget = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
     control_plane.admin.api.create(BUDGETS, budget)
+    wait_until_known(services, name, BudgetState.OVER)
     yield control_plane.namespace_admin(name)
     control_plane.admin.api.delete(f"{BUDGETS}/{name}")
 
@@ -77,7 +80,7 @@ def test_a_pod_of_a_spent_budget_is_preempted_and_the_pod_without_a_gpu_beside_i
 ) -> None:
     node = create_node(control_plane, f"one-{namespace}", gpus=1)
     theirs, ours = f"/api/v1/namespaces/{spent_namespace}/pods", f"/api/v1/namespaces/{namespace}/pods"
-    wait_until(lambda: _created_over(spent, theirs, on(node, "over")), "the budget is known to be spent")
+    spent.api.create(theirs, on(node, "over"))
     wait_until(lambda: _node(spent, f"{theirs}/over"), "it is placed as long as no other pod waits")
     spent.api.create(theirs, on(node, "web", gpu=False, cpu=100))
     wait_until(lambda: _node(spent, f"{theirs}/web"), "a pod without a GPU runs beside it")
@@ -96,7 +99,7 @@ def test_no_pod_is_preempted_where_one_without_a_gpu_would_have_to_go_as_well(
 ) -> None:
     node = create_node(control_plane, f"one-{namespace}", gpus=1)
     theirs, ours = f"/api/v1/namespaces/{spent_namespace}/pods", f"/api/v1/namespaces/{namespace}/pods"
-    wait_until(lambda: _created_over(spent, theirs, on(node, "over")), "the budget is known to be spent")
+    spent.api.create(theirs, on(node, "over"))
     spent.api.create(theirs, on(node, "web", gpu=False, cpu=100))
     for name in ("over", "web"):
         wait_until(lambda name=name: _node(spent, f"{theirs}/{name}"), f"{name} is placed")
@@ -113,8 +116,10 @@ def test_the_policy_keeps_the_scheduler_from_deleting_a_pod_without_a_gpu(
     pods = f"/api/v1/namespaces/{namespace}/pods"
     user.api.create(pods, pod("web", {"cpu": "1"}))
     account = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
-    refused = account.kubectl("delete", "pod", "web", "-n", namespace, "--dry-run=server", check=False)
-    assert "it preempts GPU pods alone" in refused.stderr
+    tried = ("delete", "pod", "web", "-n", namespace, "--dry-run=server")
+    wait_until(
+        lambda: "it preempts GPU pods alone" in account.kubectl(*tried, check=False).stderr, "the policy is in force"
+    )
 
 
 def on(node: StandInNode, name: str, *, gpu: bool = True, cpu: int = 1) -> dict[str, Any]:
@@ -129,12 +134,6 @@ def _replace_class(plane: ControlPlane, manifests: list[Manifest]) -> None:
     wanted = named(manifests, "PriorityClass", "gpu-in-budget")
     plane.admin.api.delete(f"{CLASSES}/gpu-in-budget")
     apply(plane, [wanted])
-
-
-def _created_over(user: Identity, pods: str, manifest: dict[str, Any]) -> dict[str, Any] | None:
-    """Creates a pod once admission knows that the budget is spent."""
-    made = user.api.create(pods, manifest, {"dryRun": "All"})
-    return user.api.create(pods, manifest) if made["spec"]["priorityClassName"] == "gpu-over-budget" else None
 
 
 def _node(user: Identity, path: str) -> str:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, create_node
 from tests.cluster.journey.manifests import pod
 from tests.cluster.services.everything import Services
+from tests.cluster.services.knowledge import wait_until_known
 from tests.cluster.services.scheduler import running_scheduler
 from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
@@ -33,7 +35,7 @@ def spent_namespace(make_namespace: Callable[..., str]) -> str:
 
 
 @pytest.fixture
-def spent(control_plane: ControlPlane, spent_namespace: str) -> Iterator[Identity]:
+def spent(control_plane: ControlPlane, services: Services, spent_namespace: str) -> Iterator[Identity]:
     """Somebody in a namespace whose budget is spent, and whose pods yield."""
     name = spent_namespace
     spec = {
@@ -44,6 +46,7 @@ def spent(control_plane: ControlPlane, spent_namespace: str) -> Iterator[Identit
     }
     budget = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
     control_plane.admin.api.create(BUDGETS, budget)
+    wait_until_known(services, name, BudgetState.OVER)
     yield control_plane.namespace_admin(name)
     control_plane.admin.api.delete(f"{BUDGETS}/{name}")
 
@@ -59,7 +62,7 @@ def test_a_pod_of_a_spent_budget_goes_with_notice_and_is_placed_again_when_there
 ) -> None:
     node = create_node(control_plane, f"one-{namespace}", gpus=1)
     theirs, ours = f"/api/v1/namespaces/{spent_namespace}/pods", f"/api/v1/namespaces/{namespace}/pods"
-    over = wait_until(lambda: _created_over(spent, theirs, on(node, "over")), "the budget is known to be spent")
+    over = spent.api.create(theirs, on(node, "over"))
     wait_until(lambda: _node(spent, f"{theirs}/over"), "it is placed as long as nobody else waits")
 
     user.api.create(ours, on(node, "within"))
@@ -89,7 +92,7 @@ def test_a_pod_disruption_budget_keeps_a_pod_and_the_notice_goes_when_the_need_d
     selects = {"minAvailable": 1, "selector": {"matchLabels": {"fairgpu.io/pod": "gpu"}}}
     path = f"/apis/policy/v1/namespaces/{spent_namespace}/poddisruptionbudgets"
     control_plane.admin.api.create(path, keeps | {"spec": selects})
-    wait_until(lambda: _created_over(spent, theirs, on(node, "over")), "the budget is known to be spent")
+    spent.api.create(theirs, on(node, "over"))
     wait_until(lambda: _node(spent, f"{theirs}/over"), "it is placed")
     node.set_pod_phase(spent_namespace, "over", "Running")
 
@@ -102,12 +105,6 @@ def test_a_pod_disruption_budget_keeps_a_pod_and_the_notice_goes_when_the_need_d
 
     user.api.delete(f"{ours}/within")
     wait_until(lambda: not _annotation(spent, f"{theirs}/over", RECLAIM_AT), "the notice is called off")
-
-
-def _created_over(user: Identity, pods: str, manifest: dict[str, Any]) -> dict[str, Any] | None:
-    """Creates a pod once admission knows that the budget is spent."""
-    made = user.api.create(pods, manifest, {"dryRun": "All"})
-    return user.api.create(pods, manifest) if made["spec"]["priorityClassName"] == "gpu-over-budget" else None
 
 
 def _node(user: Identity, path: str) -> str:
