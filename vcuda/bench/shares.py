@@ -54,7 +54,7 @@ def paged(node: Node, containers: list[Container]) -> Iterator[None]:
     command = [sys.executable, "-m", "nodeagent.schedule", "--page", str(page), "--containers", str(config)]
     writer = subprocess.Popen(command, cwd=VCUDA.parent)
     try:
-        until(lambda: page.exists() and page.stat().st_size == 7296 and page.read_bytes()[:7] == b"FGSCHED", 30)
+        until(lambda: page.exists() and page.stat().st_size == 7296 and page.read_bytes()[:7] == b"FGSCHED")
         yield
     finally:
         writer.terminate()

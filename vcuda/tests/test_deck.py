@@ -95,3 +95,32 @@ def test_so_do_collectives_of_two_processes_with_a_gpu_each(node: Node) -> None:
     held_us = ranks(two_gpus(node), 1000)
     _, plain_us = run(node.container("plain"), ("waiting", "collectives", "1000"), shim=False)
     assert held_us <= COLLECTIVES_SLOWER * plain_us / 0.5
+
+
+def test_the_first_launch_does_not_wait_for_what_other_streams_wait_for(node: Node) -> None:
+    container = node.container("a")
+    result, held_us = run(container, ("waiting", "first"))
+    assert result == 0
+    assert held_us < WAITER_US
+
+
+@pytest.mark.parametrize("what", ["deep", "midway"])
+def test_what_a_stream_waits_for_is_let_go_although_that_is_launched_behind_much_else(node: Node, what: str) -> None:
+    """A function of the host waits for launches behind it: each of them was held for a tenth of a second."""
+    container = part_of_a_gpu(node, 50)
+    result, longest_us = run(container, ("waiting", what, "100"))
+    assert (result, longest_us < 2_000_000) == (0, True), f"{longest_us} us"
+
+
+def test_a_stream_that_waits_for_its_programs_own_kernel_is_not_taken_for_one_that_waits_for_the_host(
+    node: Node,
+) -> None:
+    """It gets two kernels of 1 ms ahead, and those that have waited for as long as any launch may."""
+    result, launched = run(part_of_a_gpu(node, 50), ("waiting", "after", "spin_ms_300"))
+    assert (result, launched <= 10) == (0, True), launched
+
+
+def test_nor_does_a_stream_that_waits_for_the_host_wait_long_beside_a_kernel_that_goes_on(node: Node) -> None:
+    program = ("waiting", "deep", "100", "spin_ms_3600000_w25")
+    result, longest_us = run(part_of_a_gpu(node, 50), program)
+    assert (result, longest_us < 3_000_000) == (0, True), f"{longest_us} us"

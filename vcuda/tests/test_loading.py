@@ -31,7 +31,7 @@ print(tool.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(2000 << 20)),
 def test_a_constructor_may_look_the_driver_up_while_another_thread_makes_the_first_call(node: Node) -> None:
     container = node.container("a")
     with ended(container.start("binds", str(UNIT / "constructor.so"))) as program:
-        assert program.communicate(timeout=20) == ("0 1\n", "")
+        assert program.communicate(timeout=120) == ("0 1\n", "")
 
 
 def next_to_a_tool(container: Container, *before: str, preloaded: str = "") -> list[str]:

@@ -42,7 +42,7 @@ def written(node: Node, *containers: dict[str, object], errors: TextIO | None = 
     command.append(str(node.folder / "containers.json"))
     environment = os.environ | settings
     with ended(subprocess.Popen(command, cwd=BUILD.parent.parent, env=environment, stderr=errors, text=True)):
-        until(lambda: page.exists() and page.read_bytes()[:7] == b"FGSCHED", 30)
+        until(lambda: page.exists() and page.read_bytes()[:7] == b"FGSCHED")
         yield page
 
 

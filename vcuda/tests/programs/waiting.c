@@ -51,7 +51,7 @@ static uint64_t legacy(void)
     pause_ms(20);
     uint64_t before = now_us();
     launch(meets, other, NULL);
-    wait_for(one, 3000000);
+    wait_for(one, LONG_US);
     return now_us() - before;
 }
 
@@ -66,9 +66,9 @@ static uint64_t ahead(int rounds)
         launch(flag, waits, (void *[]){&done});
         for (int i = 0; i < 30; i++)
             launch(work, works, NULL);
-        wait_for(works, 10000000);
+        wait_for(works, LONG_US);
         __atomic_store_n(done, 1, __ATOMIC_RELEASE);
-        wait_for(waits, 10000000);
+        wait_for(waits, LONG_US);
         uint64_t took = now_us() - before;
         most = took > most ? took : most;
     }
@@ -86,8 +86,8 @@ static uint64_t pairs(int count)
         uint64_t before = now_us();
         launch(meets, one, NULL);
         launch(meets, other, NULL);
-        wait_for(one, 10000000);
-        wait_for(other, 10000000);
+        wait_for(one, LONG_US);
+        wait_for(other, LONG_US);
         uint64_t took = now_us() - before;
         most = took > most ? took : most;
     }
@@ -98,7 +98,7 @@ static uint64_t warm(int count)
 {
     CUstream one = stream(CU_STREAM_NON_BLOCKING);
     launch(kernel("spin_ms_10"), one, NULL);
-    wait_for(one, 10000000);
+    wait_for(one, LONG_US);
     pause_ms(5);
     return pairs(count);
 }
@@ -129,7 +129,7 @@ static uint64_t first(void)
 static void *gives_up(void *unused)
 {
     (void)unused;
-    sleep(3);
+    sleep(60);
     __atomic_store_n(&go, 2, __ATOMIC_RELEASE);
     return NULL;
 }
@@ -447,7 +447,7 @@ static uint64_t green(int rounds)
         must(CU(cuCtxPopCurrent_v2)(&popped));
         nanosleep(&(struct timespec){0, 200000}, NULL);
     }
-    wait_for(works, 10000000);
+    wait_for(works, LONG_US);
     return now_us() - before;
 }
 
@@ -461,7 +461,7 @@ static uint64_t fills(int rounds)
         must(CU(cuMemsetD8Async)(memory, 0, 600 << 20, works));
         must(CU(cuMemcpyDtoDAsync_v2)(memory, memory + (300 << 20), 300 << 20, works));
     }
-    wait_for(works, 10000000);
+    wait_for(works, LONG_US);
     return now_us() - before;
 }
 
@@ -474,8 +474,8 @@ static uint64_t overlap(int rounds)
         launch(work, one, NULL);
         launch(work, other, NULL);
     }
-    wait_for(one, 60000000);
-    wait_for(other, 60000000);
+    wait_for(one, LONG_US);
+    wait_for(other, LONG_US);
     return now_us() - before;
 }
 
@@ -522,7 +522,7 @@ static uint64_t rank(int gpu, int rounds)
     for (int round = 0; round < rounds; round++) {
         launch(work, works, NULL);
         launch(meets, works, NULL);
-        wait_for(works, 60000000);
+        wait_for(works, LONG_US);
     }
     return now_us() - before;
 }
