@@ -96,6 +96,7 @@ class Machine:
         gpus: how many simulated GPUs it has.
         memory_mib: the memory of each.
         agent: the account of this node's agent.
+        gpu_lines: what is the matter with the simulated GPUs.
     """
 
     folder: Path
@@ -105,6 +106,7 @@ class Machine:
     gpus: int = 2
     memory_mib: int = MEMORY_MIB
     agent: Identity = field(init=False)
+    gpu_lines: tuple[str, ...] = ()
     servers: dict[str, Restartable] = field(default_factory=dict)
 
     @property
@@ -164,6 +166,7 @@ class Machine:
 
     def make_gpus(self, *lines: str) -> None:
         """Makes these lines all that is the matter with the simulated GPUs (vcuda/simgpu/README.md)."""
+        self.gpu_lines = lines
         control = SIMULATED / "node" / "control"
         beside = control.with_suffix(".new")
         beside.write_text("".join(f"{line}\n" for line in lines))

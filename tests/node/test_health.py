@@ -42,14 +42,24 @@ def fenced(machine: Machine) -> list[str]:
     return [each for each, health in inventory(machine).items() if health == "fenced"]
 
 
+def fails_again(machine: Machine, line: str) -> None:
+    """One more event of the line's kind: a GPU that goes on failing stays fenced until somebody has seen it."""
+    machine.make_gpus(*machine.gpu_lines, line)
+
+
 @pytest.mark.parametrize("line", ["1 xid 79", "1 dbe"])
 def test_a_fault_takes_its_gpu_out_of_the_capacity_until_it_has_recovered(
     gpus: Machine, namespace: str, line: str
 ) -> None:
     pod = place(gpus, namespace, [container("main", 30, 1024)], gpu=1)
     pod.found("main")
-    gpus.make_gpus(line)
-    wait_until(lambda: capacity(gpus) == "100", "the GPU has left the capacity")
+    pod.wait_until("Running")
+
+    def has_left() -> bool:
+        fails_again(gpus, line)
+        return capacity(gpus) == "100"
+
+    wait_until(has_left, "the GPU has left the capacity")
     wait_until(lambda: capacity(gpus) == "200", "the GPU is back")
     assert pod.phase() == "Running"
 
@@ -60,6 +70,7 @@ def test_a_lost_gpu_takes_no_container_and_the_others_go_on(gpus: Machine, names
     ]
     for pod in pods:
         pod.found("main")
+        pod.wait_until("Running")
     gpus.make_gpus("1 lost 1")
     wait_until(lambda: fenced(gpus) == [uuid(1)], "the GPU is fenced")
     wait_until(lambda: capacity(gpus) == "100", "the GPU has left the capacity")
@@ -78,7 +89,7 @@ def test_a_driver_that_hangs_holds_up_neither_pages_nor_starts(gpus: Machine, na
     gpus.make_gpus("* hang 1")
     pod = place(gpus, namespace, [container("main", 30, 1024, "exec sleep 3600")], name="during")
     pod.wait_until("Running")
-    assert fresh(0)
+    wait_until(lambda: fresh(0), "the page is written")
     assert running.phase() == "Running"
 
 
@@ -117,6 +128,7 @@ def test_a_gpu_that_the_vendors_spec_does_not_name_is_offered_no_more_and_its_co
 ) -> None:
     pod = place(gpus, namespace, [container("main", 30, 1024)], gpu=1)
     pod.found("main")
+    pod.wait_until("Running")
     if content is None:
         vendor_spec.unlink()
         wait_until(lambda: gpus.allocatable("gpu") == "0", "the node has no GPU to offer")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.node.machine import MEMORY_MIB, NAME, Machine, uuid
-from tests.node.pods import ENDS, Placed, container, manifest, place
+from tests.node.pods import ENDS, STAYS, Placed, container, manifest, place
 from tests.support.waiting import wait_until
 
 CONTAINERS = Path("/run/fairgpu-nodeagent/containers")
@@ -54,10 +54,10 @@ def test_a_native_sidecar_keeps_its_share_beside_the_main_container(machine: Mac
 
 
 def test_a_container_that_restarts_gets_its_share_again_with_a_new_ledger(machine: Machine, namespace: str) -> None:
-    script = "echo run >> /out/runs; head=$(cat /out/runs); " + ENDS.replace("exit 0", "exit 1")
+    script = 'echo run >> /out/runs; [ "$(cat /out/runs)" = run ] && exit 1; ' + STAYS
     pod = place(machine, namespace, [container("main", 30, 4096, script)], restart="Always")
     assert pod.found("main").share == ("main", uuid(0), 30, 4096)
-    wait_until(lambda: pod.file("runs").read_text().count("run") == 2, "the container has run twice")
+    assert pod.file("runs").read_text().count("run") == 2
     assert [path.name for path in (CONTAINERS / pod.uid / "main").iterdir() if path.is_dir()] == ["2"]
 
 
