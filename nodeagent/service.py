@@ -183,7 +183,6 @@ class Agent:
             self._open_or_withhold(node)
         try:
             self._starter.collect()
-            self._publish(self._starter.records())
         except OSError as error:
             self._not_published(error)
 

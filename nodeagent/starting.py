@@ -144,12 +144,13 @@ class Starter:
         return record
 
     def collect(self) -> None:
-        """Removes the records and files of containers whose pods are deleted or have ended.
+        """Removes the records and files of containers whose pods are deleted or have ended, and passes the others on.
 
-        A pod that the watch has not delivered is requested: it may be newer than the watch.
+        A pod that the watch has not delivered is requested: it may be newer than the watch. The records are passed on
+        under the lock: those that were read before a start must not follow the start's own.
 
         Raises:
-            OSError: the host has no room to pass the change on; it is made.
+            OSError: the host has no room to pass the records on; what is over is removed.
         """
         over = [record for record in ended(self.records(), self._world.pods.all()) if not self._lives(record)]
         with self._lock:
@@ -161,8 +162,7 @@ class Starter:
             for uid, container in [each for each in self._unread if each[0] not in live]:
                 self._unread.discard((uid, container))
                 files.remove_unread(self._folders, uid, container)
-            if over:
-                self._world.changed(list(self._records.values()))
+            self._world.changed(list(self._records.values()))
 
     def records(self) -> list[Record]:
         """Returns the records of containers that are alive or starting."""

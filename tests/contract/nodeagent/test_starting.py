@@ -247,6 +247,34 @@ def test_the_writer_is_shown_before_the_container_may_start(node: Node) -> None:
     assert node.changes == [["train/main"]]
 
 
+def test_no_round_shows_the_writer_records_that_a_start_has_overtaken(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shows, goes_on = threading.Event(), threading.Event()
+    show = node.changed
+
+    def shown_late(records: Iterable[Record]) -> None:
+        if not shows.is_set():
+            shows.set()
+            goes_on.wait(60)
+        show(records)
+
+    node.knows(pod("train", {"main": 60}))
+    node.lists("train", "main")
+    monkeypatch.setattr(node, "changed", shown_late)
+    node.starter = node.new_starter()
+    a_round = threading.Thread(target=node.starter.collect)
+    a_round.start()
+    assert shows.wait(60), "the round shows what it knows, which is nothing"
+    start = threading.Thread(target=node.starter.prepare, args=(SLOT,))
+    start.start()
+    start.join(0.2)  # a start that did not wait for the round would show its record now
+    goes_on.set()
+    for thread in (a_round, start):
+        thread.join()
+    assert node.changes == [[], ["train/main"]]
+
+
 def test_a_start_that_the_writer_cannot_be_shown_is_refused_until_the_host_has_room(node: Node) -> None:
     node.knows(pod("train", {"main": 30}))
     node.lists("train", "main")
