@@ -15,7 +15,13 @@ IN_REAL_TIME: list[Program] = [program for program in [*DECK.values(), *WAITING]
 UNDER_TSAN: list[Program] = [
     *IN_REAL_TIME,
     *(
-        [("waiting", "first"), ("waiting", "green", "20"), ("waiting", "exit"), ("waiting", "fills", "20")]
+        [
+            ("waiting", "first"),
+            ("waiting", "green", "20"),
+            ("waiting", "exit"),
+            ("waiting", "fills", "20"),
+            ("waiting", "among", "100"),
+        ]
         if IN_CI
         else []
     ),
