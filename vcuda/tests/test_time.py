@@ -242,6 +242,15 @@ def test_a_child_that_ends_waits_for_no_helper_of_its_parents(node: Node) -> Non
         assert now_ns() - before_ns < 10_000_000
 
 
+def test_what_a_program_launched_last_is_told_though_the_driver_answers_late_when_it_ends(node: Node) -> None:
+    container = node.container("a", SIMGPU_FAULTS="cuEventQuery:*:slow_us=300000")
+    container.put_on_a_virtual_clock()
+    assert [answer[0] for answer in container.run("init", "ctx", "launch spin_us_10")] == [0, 0, 0]
+    record = decode(container.usage.read_bytes())
+    assert record is not None
+    assert [device.launches for device in record.devices] == [1]
+
+
 def test_a_helper_that_is_told_to_end_before_a_long_pause_begins_none(node: Node) -> None:
     (pause_us,) = on_a_virtual_clock(node, node.container("a"), "unit/ended_before_the_pause", shim=False)
     assert pause_us < SLEEP_US
