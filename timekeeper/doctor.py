@@ -93,7 +93,7 @@ class Findings:
         pods: the pods that hold GPUs, dearest first.
         waiting: the number of pods that ask for GPUs and have no node.
         unlisted: the drivers of Dynamic Resource Allocation whose devices are not metered.
-        policies: what is the matter with the policies and webhook rules of an installation, by policy.
+        policies: the faults of an installation's policies and webhook rules, by policy.
     """
 
     version: str
@@ -133,9 +133,9 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
     )
     published = read_slices(item for item in slices if mapping(item.get("spec")).get("driver") in rules.drivers)
     by_claim = (_claiming(claim, published, rules.drivers) for claim in claims)
-    holding = [found for found in (*by_resource, *by_claim) if found.decision.holdings]
+    holding = [each for each in (*by_resource, *by_claim) if each.decision.holdings]
     drivers = frozenset(str(mapping(item.get("spec")).get("driver")) for item in slices)
-    found = Findings(
+    findings = Findings(
         version,
         stacks_of(hosts.values(), own) | _nodes_of_drivers(slices, rules.drivers),
         tuple(sorted((_priced(one, rate_of) for one in holding), key=lambda pod: (-pod.rate, pod.namespace, pod.name))),
@@ -143,13 +143,13 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
         tuple(sorted(drivers - rules.drivers)),
         policies,
     )
-    changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in found.stacks})
-    pools = _pools(_pool_nodes(hosts, own, published), found.pods, changes, rules.overhead)
+    changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks})
+    pools = _pools(_pool_nodes(hosts, own, published), findings.pods, changes, rules.overhead)
     if output == "json":
         modes = {"modes": changes_document(changes)}
-        text = json.dumps(as_document(found) | modes | pools_document(pools), indent=2)
+        text = json.dumps(as_document(findings) | modes | pools_document(pools), indent=2)
     else:
-        text = "\n".join([as_text(found, rules.prices), "", *changes_lines(changes), "", *pools_lines(pools)])
+        text = "\n".join([as_text(findings, rules.prices), "", *changes_lines(changes), "", *pools_lines(pools)])
     sys.stdout.write(text.rstrip() + "\n")
     return 0
 
@@ -206,15 +206,15 @@ def _policies(api: KubernetesAPI) -> dict[str, str]:
 
     The webhook knows its settings, and says in a condition what is not as they make it.
     """
-    found: dict[str, str] = {}
+    faults: dict[str, str] = {}
     for name in names.RENDERED_POLICIES:
         try:
-            found[name] = _matter(api.get(f"{_POLICIES}/{name}"))
+            faults[name] = _matter(api.get(f"{_POLICIES}/{name}"))
         except ApiError as error:
             if error.status not in {403, 404}:
                 raise
-            found[name] = _MISSING if error.not_found else "your account may not read it"
-    return {} if set(found.values()) == {_MISSING} else {name: text for name, text in found.items() if text}
+            faults[name] = _MISSING if error.not_found else "your account may not read it"
+    return {} if set(faults.values()) == {_MISSING} else {name: text for name, text in faults.items() if text}
 
 
 def _matter(policy: Json) -> str:
@@ -266,17 +266,17 @@ def _priced(holder: _Holder, rate_of: Callable[[Reservation], int]) -> HoldingPo
 def _nodes_of_drivers(slices: Iterable[Json], drivers: frozenset[str]) -> dict[str, int]:
     """Returns the number of nodes with devices of each driver that is metered."""
     specs = [mapping(item.get("spec")) for item in slices]
-    found = {(str(spec.get("driver")), str(spec.get("nodeName"))) for spec in specs if spec.get("driver") in drivers}
-    return {f"claims of {driver}": sum(1 for name, _ in found if name == driver) for driver, _ in sorted(found)}
+    pairs = {(str(spec.get("driver")), str(spec.get("nodeName"))) for spec in specs if spec.get("driver") in drivers}
+    return {f"claims of {driver}": sum(1 for name, _ in pairs if name == driver) for driver, _ in sorted(pairs)}
 
 
 def stacks_of(nodes: Iterable[HostNode], own: Mapping[str, Listed]) -> dict[str, int]:
     """Returns the number of nodes of each stack, by what the nodes offer and what stands on them."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for node in nodes:
         for stack in sorted(_stacks_of_node(node, own)):
-            found[stack] = found.get(stack, 0) + 1
-    return found
+            counts[stack] = counts.get(stack, 0) + 1
+    return counts
 
 
 def _stacks_of_node(node: HostNode, own: Mapping[str, Listed]) -> set[str]:

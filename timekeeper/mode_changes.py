@@ -58,9 +58,11 @@ class ModeChanges:
 
     Attributes:
         pods: the pods that ask for GPUs.
-        refused_schedulers: the schedulers whose pods account refuses while their budget is held, with their pods.
-        writers: the service accounts that write what GPU pods are charged by, and need a right for it, by stack.
-        nothing_yields: the budgets that only deprioritize, which acts on nobody without classes.
+        refused_schedulers: the schedulers whose pods the mode account refuses while their budget is held, each with its
+            number of pods.
+        writers: for each stack, the service accounts that write what GPU pods are charged by, and need a right for
+            that.
+        nothing_yields: the budgets whose only effect is to deprioritize; without priority classes they change no pod.
         idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts nothing in account.
         unreadable: the collections that could not be read.
     """

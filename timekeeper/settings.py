@@ -133,8 +133,8 @@ class RedisSettings(Section):
         if any(_has_nodes(given.get(shape)) for shape in ("sentinel", "cluster")):
             return given
         tls = given.get("tls", {})
-        found = {"ca_file": BUNDLED_CA_FILE, **tls} if isinstance(tls, dict) else tls
-        return {"username": BUNDLED_USER, **given, "tls": found}
+        with_ca = {"ca_file": BUNDLED_CA_FILE, **tls} if isinstance(tls, dict) else tls
+        return {"username": BUNDLED_USER, **given, "tls": with_ca}
 
     @model_validator(mode="after")
     def _waits_within_an_answer(self) -> Self:
@@ -315,9 +315,9 @@ class MeteringSettings(Section):
         wordless = next((key for key in models if not MODEL.fullmatch(key)), None)
         if wordless is not None:
             raise ValueError(f"{wordless!r} is no part of a GPU's name; write such as A100, and * for any other")
-        found = tie(models)
-        if found is not None:
-            one, other, model = found
+        tied = tie(models)
+        if tied is not None:
+            one, other, model = tied
             raise ValueError(f"{one!r} and {other!r} name {model!r} by as many words; write more words in one of them")
         return prices
 

@@ -1,6 +1,7 @@
 """Answers usage queries about months that the store no longer holds, from their exported files.
 
-Where the store still holds a budget's usage in such a month, that counts in place of the file's: it is newer.
+Where the store still holds a budget's usage in such a month, the store's figures count and not the file's: they are
+newer.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class ExportedMonths:
 
 
 def held_before(account: str, use: Use, before: int) -> set[tuple[str, str]]:
-    """Returns the account with each month before an instant in which it has usage."""
+    """Returns (account, month) for each month before an instant in which the account has usage."""
     return {(account, month_of(hour)) for hour in {row[0] for row in use.raw_rows} if hour * HOUR < before}
 
 

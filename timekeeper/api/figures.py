@@ -69,8 +69,8 @@ class Book:
         names = [name for name in reading.account_names(self._client) if name > after]
         page: list[Summary] = []
         for start in range(0, len(names), limit):
-            found = reading.summaries(self._client, names[start : start + limit])
-            decoded = (_decoded(name, text) for name, text in sorted(found.items()))
+            summaries = reading.summaries(self._client, names[start : start + limit])
+            decoded = (_decoded(name, text) for name, text in sorted(summaries.items()))
             page += [summary for summary in decoded if summary is not None and is_budget(summary)]
             if len(page) >= limit:
                 break
@@ -84,8 +84,8 @@ class Book:
         """Returns the figures of one account; None where there is none."""
         if not name or "}" in name:
             return None
-        found = reading.summaries(self._client, [name])
-        return _decoded(name, found[name]) if name in found else None
+        summaries = reading.summaries(self._client, [name])
+        return _decoded(name, summaries[name]) if name in summaries else None
 
     def namespace(self, namespace: str) -> Summary | None:
         """Returns the figures of a namespace's payer; None where no budget names it and nothing was ever metered."""
@@ -108,8 +108,8 @@ class Book:
 
     def spent_in_period_of(self, account: str, instant: int) -> int | None:
         """Returns the amount spent in the period that holds an instant; None where the ledger has no such period."""
-        found = reading.period_at(self._client, account, instant)
-        totals = None if found is None else reading.period_totals(self._client, account, found.start)
+        period = reading.period_at(self._client, account, instant)
+        totals = None if period is None else reading.period_totals(self._client, account, period.start)
         return None if totals is None else totals.total
 
     def ledger(self, account: str, after: str, limit: int) -> list[LedgerEntry]:
@@ -131,8 +131,8 @@ class Book:
         if after and not _UID.fullmatch(after):
             raise BadCursorError(after)
         if namespace:
-            found = self._sessions_of(namespace)
-            page = [item for item in found if item[0].uid > after][:limit]
+            of_namespace = self._sessions_of(namespace)
+            page = [item for item in of_namespace if item[0].uid > after][:limit]
         else:
             members = reading.open_sessions(self._client, after, limit)
             decoded = reading.sessions(self._client, members)
@@ -141,12 +141,12 @@ class Book:
 
     def dearest_sessions(self, namespace: str, limit: int) -> list[SessionFigures]:
         """Returns the open sessions with the highest cost in the present periods, of one namespace or of all."""
-        found: list[SessionFigures] = []
+        dearest: list[SessionFigures] = []
         after = ""
         while page := self.sessions(namespace, after, READ_AT_ONCE):
-            found = nlargest(limit, [*found, *page], key=lambda session: (session.amount, session.session.uid))
+            dearest = nlargest(limit, [*dearest, *page], key=lambda session: (session.amount, session.session.uid))
             after = page[-1].session.uid
-        return found
+        return dearest
 
     def _accounts_of(self, namespace: str) -> list[str]:
         known = reading.assignments_of(self._client, [namespace])
@@ -158,8 +158,10 @@ class Book:
         for account in accounts:
             pipeline.hgetall(keys.AccountKeys(account).sessions)
         stored = zip(accounts, pipeline.execute(), strict=True)
-        found = [(each, account) for account, texts in stored for each in reading.readable_sessions(texts).values()]
-        return sorted((item for item in found if item[0].namespace == namespace), key=lambda item: item[0].uid)
+        with_accounts = [
+            (each, account) for account, texts in stored for each in reading.readable_sessions(texts).values()
+        ]
+        return sorted((item for item in with_accounts if item[0].namespace == namespace), key=lambda item: item[0].uid)
 
     def _with_amounts(self, page: list[tuple[Session, str]]) -> list[SessionFigures]:
         accounts = sorted({account for _, account in page})

@@ -79,7 +79,7 @@ class _Change:
     Attributes:
         number: counts the changes of the kind.
         source, version: the collection that caused it, and its version then.
-        key: of the object.
+        key: the object's key.
         deleted: the object's last namespace and body, where the change is its end.
     """
 
@@ -95,8 +95,8 @@ class _Changes:
     """The changes of one kind.
 
     Attributes:
-        number: of the last change.
-        floor: of each source the version after which all changes are kept.
+        number: the number of the last change.
+        floor: for each source, the version after which all changes are kept.
         recent: the latest changes, oldest first.
         born: the number of the change with which each object came.
     """
@@ -287,7 +287,7 @@ class GPUFeed:
                 return number, [], version
             if changes.recent[0].number > number + 1:
                 raise ExpiredError("the watch is too far behind: list again")
-            # Of an object that changed twice the last change counts, and stands where it happened.
+            # If an object changed twice, only its last change counts, at its place in the order.
             last: dict[str, _Change] = {}
             for change in islice(reversed(changes.recent), changes.number - number):
                 last.setdefault(change.key, change)

@@ -1,7 +1,7 @@
-"""GPUNodes and GPUPods: what Nodes and Pods say about GPUs in annotations and conditions, as objects of their own.
+"""GPUNodes and GPUPods: the annotations and conditions of Nodes and Pods about GPUs, as objects of their own.
 
-No number here comes from anywhere else: `fairgpu.io/inventory` has what a node offers, `fairgpu.io/allocation` what a
-bound pod holds, and two conditions why a pod waits.
+Every figure here comes from one of three places: `fairgpu.io/inventory` states what a node offers,
+`fairgpu.io/allocation` what a bound pod holds, and two conditions why a pod waits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class Held(NamedTuple):
-    """A pod's part of one device: core in percent, memory in MiB, and the containers that run at a time."""
+    """A pod's part of one device: core in percent, memory in MiB, and the most containers that run on it at a time."""
 
     core_percent: int
     memory_mib: int
@@ -40,9 +40,9 @@ class GPUPod:
     """A pod that asks for a part of a GPU.
 
     Attributes:
-        uid, namespace, name: which pod.
+        uid, namespace, name: identify the pod.
         node: the node on which it holds devices; empty where it holds none.
-        held: what it holds of each device, by uuid.
+        held: its piece of each device, by the device's uuid.
         body: its document without the API version, the kind and the resourceVersion.
     """
 

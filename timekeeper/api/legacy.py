@@ -61,8 +61,8 @@ def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
         if (pod.namespace, pod.pod) != (namespace, wanted.pod_name):
             raise ForbiddenError(f"the token is that of pod {pod.namespace}/{pod.pod}: a pod reports for itself alone")
         submission = Submission(pod.uid, "", 0, parts.now())
-        taken = asyncio.run_coroutine_threadsafe(parts.submissions.submit(submission), parts.loop())
-        outcome = taken.result(LOOP_SECONDS)
+        future = asyncio.run_coroutine_threadsafe(parts.submissions.submit(submission), parts.loop())
+        outcome = future.result(LOOP_SECONDS)
         ended = parts.pods.ended(pod)
         if outcome is IntakeOutcome.NOT_RUNNING and not ended:
             refuse_unless_running(outcome, pod)

@@ -279,8 +279,8 @@ def _reference(model: str) -> Document:
 
 
 def _path(name: str, description: str, schema: Document | None = None) -> Document:
-    found = schema or {"type": "string", "minLength": 1}
-    return {"name": name, "in": "path", "required": True, "description": description, "schema": found}
+    schema_of_value = schema or {"type": "string", "minLength": 1}
+    return {"name": name, "in": "path", "required": True, "description": description, "schema": schema_of_value}
 
 
 def _namespace() -> Document:

@@ -147,7 +147,7 @@ def order_name(caller: str, given: str | None, key: str | None, kind: str) -> st
 
 
 def known_budget(book: Book, name: str) -> None:
-    """Raises a problem for an order whose budget does not exist.
+    """Refuses an order whose budget does not exist.
 
     Raises:
         ProblemError: no GPUBudget has that name.
@@ -173,7 +173,7 @@ def unused_name(book: Book, item: Json, store: OrderStore) -> None:
 
 
 def missing_key(alternative: str) -> ProblemError:
-    """Returns the problem of an order without a name: it would be made twice when its answer is lost."""
+    """Returns the problem of an order without a name: repeated after a lost answer, it would be made twice."""
     detail = f"Idempotency-Key: given nothing; allowed: a text that is new for each order{alternative}"
     fault = {"field": "Idempotency-Key", "given": "nothing", "allowed": "a text that is new for each order"}
     return ProblemError(400, "no-idempotency-key", detail, (fault,))
@@ -221,7 +221,7 @@ class ClusterOrders:
 
 
 class NoOrders:
-    """Stands for the orders of a cluster that is only looked at: there are none, and none can be made."""
+    """The order store where the cluster is only looked at: it holds no orders, and refuses new ones."""
 
     def create(self, item: Json) -> Json:
         """Refuses.

@@ -61,11 +61,11 @@ def add_page_files(app: Flask, assets: Assets) -> None:
 
     @app.get(f"{PREFIX}<version>/<path:name>")
     def page_file(version: str, name: str) -> Response:
-        found = of_another_version(assets, name, request.headers.get("Accept-Encoding", ""))
-        if found is None:
+        file = of_another_version(assets, name, request.headers.get("Accept-Encoding", ""))
+        if file is None:
             raise not_found(f"the page has no file {name!r} in its version {version!r}")
-        headers = [(key.decode("ascii"), value.decode("ascii")) for key, value in found.headers]
-        return Response(found.body, found.status, headers, content_type=found.content_type.decode("ascii"))
+        headers = [(key.decode("ascii"), value.decode("ascii")) for key, value in file.headers]
+        return Response(file.body, file.status, headers, content_type=file.content_type.decode("ascii"))
 
 
 MAX_TRIED = 100
@@ -84,8 +84,8 @@ def add_access_route(app: Flask, parts: Dependencies) -> None:
     def access() -> Response:
         token = bearer_token(request.headers.get("Authorization"))
         caller = parts.access.authenticate(token, request.remote_addr or "")
-        found = access_of(caller, parts.access, parts.book.namespaces, time.monotonic)
-        return Response(found.model_dump_json(), mimetype="application/json")
+        access_answer = access_of(caller, parts.access, parts.book.namespaces, time.monotonic)
+        return Response(access_answer.model_dump_json(), mimetype="application/json")
 
 
 def access_of(
@@ -184,10 +184,10 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
         may_read_all(parts.access)
         only_parameters("cursor", "limit")
         limit, after = page_limit(), page_start()
-        found = parts.book.budgets(after, limit)
-        cursor = cursor_after(found[-1].name) if len(found) == limit else None
-        uses = parts.book.present_use(found)
-        listed = [budget_answers.budget_answer(figures, parts.now(), parts.currency, uses) for figures in found]
+        page = parts.book.budgets(after, limit)
+        cursor = cursor_after(page[-1].name) if len(page) == limit else None
+        uses = parts.book.present_use(page)
+        listed = [budget_answers.budget_answer(figures, parts.now(), parts.currency, uses) for figures in page]
         return json_answer(budget_answers.BudgetsAnswer(budgets=listed, cursor=cursor))
 
     @app.get("/v1/budgets/<name>")
@@ -204,9 +204,9 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
         if not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
         figures = parts.book.namespace(namespace)
-        found = None if figures is None else _budget_answer(parts, figures)
+        budget = None if figures is None else _budget_answer(parts, figures)
         state = BudgetState.UNLIMITED if figures is None else figures.state
-        return json_answer(budget_answers.NamespaceAnswer(namespace=namespace, budget=found, state=state))
+        return json_answer(budget_answers.NamespaceAnswer(namespace=namespace, budget=budget, state=state))
 
 
 def _budget_answer(parts: Dependencies, figures: Summary) -> budget_answers.BudgetAnswer:
@@ -242,11 +242,11 @@ def _add_ledger(app: Flask, parts: Dependencies) -> None:
         if namespace is not None and not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
         if dearest:
-            found = parts.book.dearest_sessions(namespace or "", limit)
+            page = parts.book.dearest_sessions(namespace or "", limit)
         else:
-            found = parts.book.sessions(namespace or "", after, limit)
-        cursor = cursor_after(found[-1].session.uid) if len(found) == limit and not dearest else None
-        listed = [models.session_answer(session) for session in found]
+            page = parts.book.sessions(namespace or "", after, limit)
+        cursor = cursor_after(page[-1].session.uid) if len(page) == limit and not dearest else None
+        listed = [models.session_answer(session) for session in page]
         return json_answer(models.SessionsAnswer(sessions=listed, cursor=cursor, presentUseFrom=parts.present_use))
 
 

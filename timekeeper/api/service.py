@@ -231,8 +231,8 @@ def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Pa
 
 def currency_of(settings: TimekeeperSettings) -> Currency | None:
     """Returns the currency in which amounts are displayed; None for none."""
-    found = settings.metering.currency
-    return None if found is None else Currency(found.code, found.per_gpu_hour)
+    currency = settings.metering.currency
+    return None if currency is None else Currency(currency.code, currency.per_gpu_hour)
 
 
 def server_options(settings: TimekeeperSettings, *, standalone: bool) -> ServerOptions:

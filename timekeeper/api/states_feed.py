@@ -44,7 +44,7 @@ def parse_cursor(text: str) -> Cursor:
 
 
 class StatesFeed:
-    """The published states as this worker has read them."""
+    """A worker's copy of the published states; it answers clients, at once or after the next change."""
 
     def __init__(self) -> None:
         self._cursor: Cursor | None = None

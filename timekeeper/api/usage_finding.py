@@ -71,11 +71,11 @@ class Part:
         return len(self.past) + sum(map(len, self.days))
 
     def answers(self, first: int, closed: int) -> bool:
-        """Whether the part holds all closed days from an hour on, but for the latest few."""
+        """Whether the part holds all closed days from an hour on, except perhaps the latest few."""
         return self.first <= first < self.end and closed - self.end <= LAGGING_DAYS * HOURS_OF_A_DAY
 
     def add_to(self, sums: UsageSums, first: int, end: int) -> None:
-        """Adds those of its days that lie in these hours."""
+        """Adds those of the part's days that lie in these hours."""
         for number, cells in enumerate(self.days):
             hour = self.first + number * HOURS_OF_A_DAY
             if first <= hour < end:
@@ -113,7 +113,7 @@ class ClosedDays:
 
 
 def divided(accounts: Iterable[str]) -> dict[int, list[str]]:
-    """Divides accounts into parts; an account always belongs to the same part."""
+    """Divides accounts into numbered parts; an account always belongs to the same part."""
     parts: dict[int, list[str]] = {}
     for name in accounts:
         parts.setdefault(crc32(name.encode()) % PARTS, []).append(name)
@@ -269,18 +269,18 @@ def find(
     divided_window = Steps(steps(query.window, query.step))
     if exported is not None and query.window.start < exported.kept_from(now):
         everything = partial(_everything_and_files, client, query, now, exported)
-        found = None
+        answer_sums = None
     else:
         everything = partial(_everything, client, query, now, closed)
-        found = _in_order(client, query, divided_window, now) if _comes_in_order(client, query) else None
-    whole = found is None
-    if found is None:
-        found = everything(UsageSums(divided_window, query.aggregate))
+        answer_sums = _in_order(client, query, divided_window, now) if _comes_in_order(client, query) else None
+    whole = answer_sums is None
+    if answer_sums is None:
+        answer_sums = everything(UsageSums(divided_window, query.aggregate))
     if query.idle:
         points = capacity(client)
-        held = found if whole else everything(UsageSums(divided_window, ()))
-        found.add_idle([capacity_of(points, step, now) for step in divided_window.windows], held)
-    items, last = found.page(query.after, query.limit)
+        held = answer_sums if whole else everything(UsageSums(divided_window, ()))
+        answer_sums.add_idle([capacity_of(points, step, now) for step in divided_window.windows], held)
+    items, last = answer_sums.page(query.after, query.limit)
     return Usage(query, items, None if last is None else cursor_of(last))
 
 

@@ -43,8 +43,8 @@ def request_of(settings: TimekeeperSettings, accounts: tuple[str, ...] = (), per
 def check_period(snapshot: Snapshot) -> Iterator[Difference]:
     """Checks a period's bounds: it ends after its start, where the next one starts, and the head names the latest."""
     start, end = snapshot.start, snapshot.end
-    starts = sorted(found for found in map(whole, snapshot.periods) if found is not None)
-    following = next((found for found in starts if found > start), None)
+    starts = sorted(each for each in map(whole, snapshot.periods) if each is not None)
+    following = next((each for each in starts if each > start), None)
     stored = snapshot.periods.get(str(start), "nothing")
     if end is None or end <= start or (following is not None and end != following):
         expected = str(following) if following is not None else f"an instant after {start}"
@@ -58,10 +58,10 @@ def check(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
     """Returns the differences in one period of one account."""
     periods = list(check_period(snapshot))
     sums = recompute(snapshot)
-    found = [*check_sums(snapshot, sums), *check_hours(snapshot)]
+    of_sums = [*check_sums(snapshot, sums), *check_hours(snapshot)]
     if periods:
-        return [*periods, *found]  # without the period's bounds, the cost of its sessions is undefined
-    return [*found, *_check_sessions(snapshot, context), *_check_shown(snapshot, sums, context)]
+        return [*periods, *of_sums]  # without the period's bounds, the cost of its sessions is undefined
+    return [*of_sums, *_check_sessions(snapshot, context), *_check_shown(snapshot, sums, context)]
 
 
 def _check_sessions(snapshot: Snapshot, context: AuditContext) -> Iterator[Difference]:
@@ -121,7 +121,7 @@ class AuditEnvironment:
         client: the store; its answers are bytes.
         read_cluster: the API server's objects, or None where they cannot be seen.
         now: nanoseconds since 1970.
-        wait: sleeps so many seconds; returns whether the process ends.
+        wait: sleeps that many seconds; returns whether the process ends.
     """
 
     client: redis.Redis
@@ -176,14 +176,14 @@ def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
     if request.period is not None:
         wanted = dict.fromkeys(wanted, request.period)
     first = _pass(environment, request, wanted, cluster)
-    differences = [found for found in first.differences if not found.follows]
-    doubtful = [found for found in first.differences if found.follows]
+    differences = [each for each in first.differences if not each.follows]
+    doubtful = [each for each in first.differences if each.follows]
     if doubtful:
         _wait_for_what_follows(environment, request, doubtful)
-        again = {found.account: wanted[found.account] for found in doubtful if found.account in wanted}
+        again = {each.account: wanted[each.account] for each in doubtful if each.account in wanted}
         second = _pass(environment, request, again, environment.read_cluster() if cluster is not None else None)
-        kept = {_identity(found) for found in doubtful}
-        differences += [found for found in second.differences if found.follows and _identity(found) in kept]
+        kept = {_identity(each) for each in doubtful}
+        differences += [each for each in second.differences if each.follows and _identity(each) in kept]
     if not request.accounts:
         differences += _unreadable_payers(environment.client)
     missing = tuple(sorted(set(request.accounts) - first.accounts))
@@ -197,12 +197,12 @@ def _pass(
 ) -> _Pass:
     result = _Pass()
     for chunk in _chunks(list(wanted)):
-        found = _audit_chunk(environment, request, {name: wanted[name] for name in chunk}, cluster)
-        again = {each.account: each.period for _, differences in found for each in differences if each.period}
+        audited = _audit_chunk(environment, request, {name: wanted[name] for name in chunk}, cluster)
+        again = {each.account: each.period for _, differences in audited for each in differences if each.period}
         if again:  # perhaps the clocks disagree about where the period's entries begin
             repeated = _audit_chunk(environment, request, again, cluster, whole_ledger=True)
-            found = [item for item in found if item[0].account not in again] + repeated
-        for snapshot, differences in found:
+            audited = [item for item in audited if item[0].account not in again] + repeated
+        for snapshot, differences in audited:
             result.differences += differences
             result.accounts.add(snapshot.account)
             result.sessions += len(snapshot.amounts)
@@ -221,7 +221,7 @@ def _audit_chunk(
 ) -> list[tuple[Snapshot, list[Difference]]]:
     client = environment.client
     settled = reading.watched(client)
-    snapshots = [found for found in read_snapshots(client, wanted, **options) if found.exists]
+    snapshots = [each for each in read_snapshots(client, wanted, **options) if each.exists]
     namespaces = {name for snapshot in snapshots for name in _namespaces(snapshot)}
     states = states_of(client, sorted(namespaces))
     payers = payers_of(client, sorted(namespaces))
@@ -244,9 +244,11 @@ def _unmetered(environment: AuditEnvironment, request: AuditRequest, cluster: Cl
     settled = reading.watched(environment.client)
     if settled is None:
         return
-    found = list(unmetered(cluster, metered_uids(environment.client), settled))
-    payers: Mapping[str, Changes] = payers_of(environment.client, sorted({namespace for namespace, _ in found}))
-    for namespace, uid in found:
+    missing_meters = list(unmetered(cluster, metered_uids(environment.client), settled))
+    payers: Mapping[str, Changes] = payers_of(
+        environment.client, sorted({namespace for namespace, _ in missing_meters})
+    )
+    for namespace, uid in missing_meters:
         account = payer_at(payers[namespace], environment.now()) if namespace in payers else f"namespace:{namespace}"
         if not request.accounts or account in request.accounts:
             reason = "its pod holds a GPU"
@@ -265,7 +267,7 @@ def _unreadable_payers(client: redis.Redis) -> Iterator[Difference]:
 def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest, doubtful: list[Difference]) -> None:
     """Waits until the leader has reconciled all accounts once after now, up to the request's patience."""
     asked, waited = environment.now(), 0.0
-    shows_status = any(found.figure is Figure.STATUS for found in doubtful)
+    shows_status = any(each.figure is Figure.STATUS for each in doubtful)
     while waited < request.patience_seconds:
         settled = reading.watched(environment.client)
         if settled is not None and settled > asked and not shows_status:

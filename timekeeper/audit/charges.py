@@ -123,9 +123,9 @@ def payer_at(payers: Changes, instant: int) -> str:
 
 def _at(changes: Sequence[tuple[int, Any]], instant: int) -> Any:
     """Returns the value at an instant: that of the last change by then, or of the first change before all of them."""
-    found = changes[0][1]
+    value_then = changes[0][1]
     for since, value in changes:
         if since > instant:
             break
-        found = value
-    return found
+        value_then = value
+    return value_then

@@ -135,12 +135,12 @@ def _goes_on_as_before(item: Json) -> bool:
 
 
 def _silent(nodes: Mirror) -> frozenset[str]:
-    found = set()
+    silent = set()
     for node in nodes.items():
         for condition in mapping(node.get("status")).get("conditions") or []:
             if mapping(condition).get("type") == "Ready" and condition.get("status") == "Unknown":
-                found.add(str(mapping(node.get("metadata")).get("name")))
-    return frozenset(found)
+                silent.add(str(mapping(node.get("metadata")).get("name")))
+    return frozenset(silent)
 
 
 RESERVED, MAX = "reserved", "max"

@@ -130,14 +130,14 @@ def run(
     ending = threading.Event()
     try:
         read = _cluster_reader(settings, arguments, environ, ending.wait)
-        found = audit(AuditEnvironment(client, read, time.time_ns, ending.wait), request)
+        result = audit(AuditEnvironment(client, read, time.time_ns, ending.wait), request)
     except (redis.RedisError, StoreError) as error:
         raise CommandError(unreachable_message(error)) from error
     finally:
         ending.set()
-    text = json.dumps(as_json(found), indent=2) if arguments.output == "json" else as_text(found)
+    text = json.dumps(as_json(result), indent=2) if arguments.output == "json" else as_text(result)
     sys.stdout.write(text + "\n")
-    return 1 if found.differences or found.missing else 0
+    return 1 if result.differences or result.missing else 0
 
 
 def _cluster_reader(

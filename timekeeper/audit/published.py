@@ -55,8 +55,8 @@ def check_published(
         **_credited(snapshot, available if available is not None else granted),
     }
     if limits is not None and limits.simple:
-        found = acted_on(limits, state(limits, available, total, exhausted_at, now))
-        expected["state"] = (Figure.STATE, found, "limits, spending and when it ran out")
+        published_state = acted_on(limits, state(limits, available, total, exhausted_at, now))
+        expected["state"] = (Figure.STATE, published_state, "limits, spending and when it ran out")
         expected["committed"] = (Figure.AVAILABLE, 0, "admission is simple")
     for field, (figure, value, reason) in expected.items():
         if published.get(field) != value:
@@ -72,22 +72,22 @@ def check_published(
 
 def _credits(snapshot: Snapshot) -> list[list[Any]]:
     """Returns the credits of grants as the summary lists them; unreadable ones are left out."""
-    found = []
+    credits_read = []
     for name, text in sorted(snapshot.credits.items()):
         amount, expires, since, flag = [*text.split(" "), *[""] * 4][:4]
         figures = whole(amount), whole(expires), whole(since)
         if name and None not in figures:
-            found.append([name, *figures, flag == EXPIRED])
-    return found
+            credits_read.append([name, *figures, flag == EXPIRED])
+    return credits_read
 
 
 def _credited(snapshot: Snapshot, money: int) -> dict[str, tuple[Figure, Any, str]]:
     """Returns the expected money figures of a summary: for each field, its figure, its value, and the reason."""
-    found = _credits(snapshot)
-    own = money - sum(amount for _, amount, *_ in found)
+    period_credits = _credits(snapshot)
+    own = money - sum(amount for _, amount, *_ in period_credits)
     return {
         "own": (Figure.AVAILABLE, own, "what is available, less the period's credits"),
-        "pots": (Figure.BURNED, found, "the period's credits"),
+        "pots": (Figure.BURNED, period_credits, "the period's credits"),
     }
 
 

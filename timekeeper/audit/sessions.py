@@ -84,9 +84,9 @@ def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, hi
     """
     before = [place for place, (at, *_) in enumerate(reports.samples) if at <= low - LATE]
     first = before[-1] if before else 0
-    found = [(money, (missing, reports.whole)) for at, money, missing in reports.samples[first:] if at <= high]
-    # Where the earliest stored sample came later, the record's total stands for all before it.
-    return found if before else [(record.used, record.missing), *found]
+    totals = [(money, (missing, reports.whole)) for at, money, missing in reports.samples[first:] if at <= high]
+    # If the earliest stored sample is later, the record's total counts for the time before it.
+    return totals if before else [(record.used, record.missing), *totals]
 
 
 def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
@@ -166,8 +166,13 @@ def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Mo
 def _check_homeless(snapshot: Snapshot) -> Iterator[Difference]:
     """Checks that each session with an open amount that the ledger does not hold yet has a record in the account."""
     for uid, text in sorted(snapshot.amounts.items()):
-        found = read_amount(text)
-        if found is not None and found.flag == OPEN and found.amount != found.posted and uid not in snapshot.sessions:
+        amount = read_amount(text)
+        if (
+            amount is not None
+            and amount.flag == OPEN
+            and amount.amount != amount.posted
+            and uid not in snapshot.sessions
+        ):
             reason = "what the ledger does not hold is of an open session"
             yield difference(snapshot, Figure.SESSION, uid, "no record", "the record of an open session", reason)
 
@@ -175,8 +180,8 @@ def _check_homeless(snapshot: Snapshot) -> Iterator[Difference]:
 def _check_session(snapshot: Snapshot, record: SessionRecord, payers: Changes, moment: Moment) -> Iterator[Difference]:
     end = snapshot.end
     text = snapshot.amounts.get(record.uid)
-    found = read_amount(text) if text is not None else SessionAmount(0, 0, OPEN)
-    if end is None or found is None or not payers or moment.bill != "reserved" or record.by_use:
+    amount = read_amount(text) if text is not None else SessionAmount(0, 0, OPEN)
+    if end is None or amount is None or not payers or moment.bill != "reserved" or record.by_use:
         return
     period = (snapshot.start, end)
 
@@ -185,16 +190,16 @@ def _check_session(snapshot: Snapshot, record: SessionRecord, payers: Changes, m
 
     if record.end is not None:
         expected = until(record.end)
-        if found.amount != expected:
+        if amount.amount != expected:
             reason = "rate x time from its start to its end"
-            yield difference(snapshot, Figure.AMOUNT, record.uid, str(found.amount), str(expected), reason)
+            yield difference(snapshot, Figure.AMOUNT, record.uid, str(amount.amount), str(expected), reason)
         return
     most = until(moment.now)
     speaks = moment.settled is not None and record.node not in moment.silent
     least = until(min(moment.settled or 0, moment.now)) if speaks else 0
-    if not least <= found.amount <= most:
+    if not least <= amount.amount <= most:
         reason = "rate x time from its start to the last settlement"
-        yield difference(snapshot, Figure.AMOUNT, record.uid, str(found.amount), f"{least} to {most}", reason)
+        yield difference(snapshot, Figure.AMOUNT, record.uid, str(amount.amount), f"{least} to {most}", reason)
 
 
 SKEW = 60 * 10**9
@@ -242,8 +247,8 @@ def _check_claim(snapshot: Snapshot, record: SessionRecord, claim: Json | None) 
 
 
 def _devices(claim: Json) -> list[Any]:
-    found = mapping(mapping(mapping(claim.get("status")).get("allocation")).get("devices")).get("results")
-    return found if isinstance(found, list) else []
+    results = mapping(mapping(mapping(claim.get("status")).get("allocation")).get("devices")).get("results")
+    return results if isinstance(results, list) else []
 
 
 def unmetered(cluster: ClusterView, metered: set[str], settled: int) -> Iterator[tuple[str, str]]:

@@ -150,7 +150,7 @@ class AuditedReports:
 
     Attributes:
         rate: the rate of the reservation when the session opened, in microGPU-seconds a second.
-        most: the highest rate of its use: the same, or that of its whole devices where it may borrow.
+        most: the highest rate of its use: `rate`, or that of its whole devices where it may borrow.
         whole: the rate at which all of its devices are reserved.
         samples: in order of time: the instant at which a report was received, the cost of all reported use by then, and
             the reserved rate of the devices that no report had named.

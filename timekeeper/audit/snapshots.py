@@ -100,8 +100,8 @@ def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
 
 def prices(client: redis.Redis) -> bytes | None:
     """Returns the prices as they were charged, as JSON; None where there are none."""
-    found: Any = client.get(keys.PRICES)
-    return found if isinstance(found, bytes) else None
+    stored: Any = client.get(keys.PRICES)
+    return stored if isinstance(stored, bytes) else None
 
 
 def metered_uids(client: redis.Redis) -> set[str]:
@@ -209,12 +209,12 @@ def _entries(client: redis.Redis, account: str, start: int, after: str, last: st
     """Yields the entries of a period between two ids, the latter included."""
     while last:
         page = reading.ledger_page(client, account, after, ENTRIES_PER_PAGE)
-        for found in page:
-            if entry_order(found.id) > entry_order(last):
+        for entry in page:
+            if entry_order(entry.id) > entry_order(last):
                 return
-            if found.period == start:
+            if entry.period == start:
                 yield Entry(
-                    found.id, found.kind, found.period, found.amount, found.at, found.session, found.pod, found.note
+                    entry.id, entry.kind, entry.period, entry.amount, entry.at, entry.session, entry.pod, entry.note
                 )
         if len(page) < ENTRIES_PER_PAGE:
             return

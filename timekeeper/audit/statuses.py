@@ -77,8 +77,8 @@ def burned(own: int, open_credits: list[_Credit], end: int, spent: int) -> dict[
         until = spent if coming is None else max(counted, min(coming.since, spent))
         wanted, counted = until - counted, until
         for credit in sorted(here, key=lambda credit: credit.rank):
-            taken = min(credit.left, wanted)
-            credit.left, wanted = credit.left - taken, wanted - taken
+            burned_now = min(credit.left, wanted)
+            credit.left, wanted = credit.left - burned_now, wanted - burned_now
         owed += wanted
         if coming is not None:
             paid = min(owed, coming.left)
@@ -89,7 +89,7 @@ def burned(own: int, open_credits: list[_Credit], end: int, spent: int) -> dict[
 
 def _credits(snapshot: Snapshot) -> list[_Credit] | None:
     """Returns the period's money with an expiry; None where it is unreadable."""
-    found = []
+    credits_read = []
     for name, text in snapshot.credits.items():
         amount, expires, since, flag, *_ = [*text.split(" "), "", "", "", ""]
         numbers = whole(amount), whole(expires), whole(since)
@@ -97,8 +97,8 @@ def _credits(snapshot: Snapshot) -> list[_Credit] | None:
             return None
         if name != _NO_NAME:
             left, until, came = (number or 0 for number in numbers)
-            found.append(_Credit(name, left, (until, 1, name), came, until, flag == "l"))
-    return found
+            credits_read.append(_Credit(name, left, (until, 1, name), came, until, flag == "l"))
+    return credits_read
 
 
 def _money(status: Json, field: str) -> int | None:
@@ -253,8 +253,8 @@ def _growth(snapshot: Snapshot, payers: Mapping[str, Changes], since: int) -> in
             posted[entry.session] = posted.get(entry.session, 0) + entry.amount
     growth = 0
     for uid, text in snapshot.amounts.items():
-        found = read_amount(text)
-        if found is None:
+        amount = read_amount(text)
+        if amount is None:
             continue
         before = posted.get(uid, 0)
         record = read_session(snapshot.sessions.get(uid) or snapshot.ended.get(uid) or "")
@@ -262,7 +262,7 @@ def _growth(snapshot: Snapshot, payers: Mapping[str, Changes], since: int) -> in
             until = since if record.end is None else min(since, record.end)
             period = (snapshot.start, snapshot.end or until)
             before = max(before, charge(record, payers[record.namespace], snapshot.account, period, until))
-        growth += max(found.amount - before, 0)
+        growth += max(amount.amount - before, 0)
     folded = (entry for entry in snapshot.entries if entry.session and entry.session not in snapshot.amounts)
     return growth + sum(max(entry.amount, 0) for entry in folded if entry.at > since)
 

@@ -64,14 +64,14 @@ def _added_up(rows: Mapping[str, str]) -> dict[tuple[int, str, str], UsageFigure
     sums: dict[tuple[int, str, str], UsageFigures] = {}
     for field, text in rows.items():
         hour, _, dimensions = field.partition(" ")
-        found = _ROW.fullmatch(text)
+        row = _ROW.fullmatch(text)
         try:
             to = of_values(json.loads(dimensions))
             place = int(hour), to.namespace, to.model
         except (ValueError, TypeError, AttributeError):
             continue
-        if found is not None:
-            billed, core, memory, used = found.groups()
+        if row is not None:
+            billed, core, memory, used = row.groups()
             figures = UsageFigures(int(billed), int(core), int(memory), None if used == "-" else int(used))
             sums[place] = sums.get(place, UsageFigures()).plus(figures)
     return sums
@@ -115,13 +115,13 @@ def recompute(snapshot: Snapshot) -> Sums:
     posted = posted_by_session(snapshot)
     checkpoint = sum(entry.amount for entry in snapshot.entries if entry.kind == CHECKPOINT)
     corrected = sum(entry.amount for entry in snapshot.entries if _of_no_session(entry))
-    unposted = sum(found.amount - posted.get(uid, 0) for uid, found in amounts.items() if found.flag == OPEN)
+    unposted = sum(amount.amount - posted.get(uid, 0) for uid, amount in amounts.items() if amount.flag == OPEN)
     return Sums(
         total=checkpoint + corrected + sum(posted.values()) + unposted,
         checkpoint=checkpoint,
         granted=sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY),
         finalized=checkpoint
-        + sum(posted.get(uid, 0) for uid, found in amounts.items() if found.flag == FINALIZED)
+        + sum(posted.get(uid, 0) for uid, amount in amounts.items() if amount.flag == FINALIZED)
         + (whole(snapshot.sums.get("folded")) or 0),
     )
 
@@ -155,7 +155,7 @@ def check_closing_balance(snapshot: Snapshot, now: int) -> Iterator[Difference]:
 
 
 def _amounts(snapshot: Snapshot) -> dict[str, SessionAmount]:
-    return {uid: found for uid, text in snapshot.amounts.items() if (found := read_amount(text)) is not None}
+    return {uid: amount for uid, text in snapshot.amounts.items() if (amount := read_amount(text)) is not None}
 
 
 def posted_by_session(snapshot: Snapshot) -> dict[str, int]:
@@ -187,14 +187,14 @@ def _check_postings(
     for uid in sorted(unknown):
         reason = "the ledger has entries of it, and the period knows no such session"
         yield difference(snapshot, Figure.LEDGER, uid, str(posted[uid]), "0", reason)
-    for uid, found in amounts.items():
+    for uid, amount in amounts.items():
         entries = posted.get(uid, 0)
-        if found.posted != entries:
+        if amount.posted != entries:
             reason = "the session's ledger entries in the period"
-            yield difference(snapshot, Figure.POSTED, uid, str(found.posted), str(entries), reason)
-        if found.flag != OPEN and found.amount != entries:
+            yield difference(snapshot, Figure.POSTED, uid, str(amount.posted), str(entries), reason)
+        if amount.flag != OPEN and amount.amount != entries:
             reason = "a closed session's ledger entries in the period"
-            yield difference(snapshot, Figure.AMOUNT, uid, str(found.amount), str(entries), reason)
+            yield difference(snapshot, Figure.AMOUNT, uid, str(amount.amount), str(entries), reason)
 
 
 def _check_orders(snapshot: Snapshot) -> Iterator[Difference]:

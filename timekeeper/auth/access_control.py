@@ -198,7 +198,7 @@ class Action:
 
 
 class Reviewer(Protocol):
-    """Authenticates callers and decides their rights, without a cache."""
+    """Authenticates callers and decides their rights, without a cache: the API server, or a folder."""
 
     def authenticate(self, token: str, /) -> Caller:
         """Returns the caller whom a token identifies.

@@ -58,7 +58,7 @@ class KeySet:
         return self._issuer
 
     def get(self, key_id: str) -> PyJWK | None:
-        """Returns the key of an id; None where it is unknown.
+        """Returns the public key with this id; None where the issuer has none.
 
         Raises:
             IdentityUnavailableError: no keys could be fetched yet.

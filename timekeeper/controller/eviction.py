@@ -99,9 +99,9 @@ FRESH = 30 * SECOND
 
 
 def evictions(books: Books, settled_at: int, now: int, without_notice_seconds: float) -> tuple[PodWrite, ...] | None:
-    """Plans the notices, evictions and calling-off for pods of budgets that evict; None where the figures are too old.
+    """Plans notices, evictions and withdrawn notices for budgets that evict; None where the figures are too old.
 
-    Pods that carry a notice of a budget that no longer evicts get it removed.
+    Where a budget no longer evicts, its pods' notices are removed.
 
     Args:
         books: the leader's state.
@@ -176,7 +176,7 @@ def _events_without_notice(
 
 
 def notice_of(item: Json, step: Due, budget: Budget, figures: Figures) -> ObjectEvent:
-    """Returns the event that states a pod's step."""
+    """Returns the event of a pod's notice, eviction or withdrawn notice."""
     spent = _spent(budget, figures)
     if step.step is Step.NOTICE:
         message = (

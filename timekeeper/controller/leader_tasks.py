@@ -238,7 +238,9 @@ class LeaderTasks:
             return None
         kept = leader_term.reconciler.books
         figures = dict(kept.figures)
-        accounts = [(kept.accounts[name], found) for name, found in figures.items() if name in kept.accounts]
+        accounts = [
+            (kept.accounts[name], account_figures) for name, account_figures in figures.items() if name in kept.accounts
+        ]
         return BooksRead(len(kept.pods.sessions), accounts)
 
     def open_sessions(self) -> list[Session] | None:
@@ -261,9 +263,9 @@ class LeaderTasks:
         if full:
             self._measures.settled_at.set(now / SECOND)
             self._measures.unknown_model.set(unknown_models(leader_term.reconciler.books) / GPU_SECOND)
-            found = doubtful(leader_term.reconciler.books)
+            counts = doubtful(leader_term.reconciler.books)
             for doubt in Doubt:
-                self._measures.doubtful.labels(doubt.value).set(found[doubt])
+                self._measures.doubtful.labels(doubt.value).set(counts[doubt])
             self._measures.unlisted_claims.set(leader_term.reconciler.books.claims.unlisted())
             self._measures.held_idle.set(held_idle(leader_term.reconciler.books, now) / GPU_SECOND)
 

@@ -103,7 +103,7 @@ class JobMeasures:
         self.pods = PodMeasures(self.registry)
         self.notifications = _by_outcome(
             "fairgpu_timekeeper_notifications",
-            "Notifications, by what became of them.",
+            "Notifications, by outcome.",
             NOTIFICATION_OUTCOMES,
             self.registry,
         )
@@ -120,13 +120,13 @@ class PodMeasures:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.evictions = _by_outcome(
             "fairgpu_timekeeper_evictions",
-            "What running pods of spent budgets were due, by outcome.",
+            "Notices, evictions and withdrawn notices of running pods of spent budgets, by outcome.",
             EVICTION_OUTCOMES,
             registry,
         )
         self.writes = Counter(
             "fairgpu_timekeeper_pod_writes",
-            "Writes to pods, by what was to be written and what became of it.",
+            "Writes to pods, by step and outcome.",
             ["step", "outcome"],
             registry=registry,
         )
@@ -147,7 +147,7 @@ class ExportMeasures:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.outcomes = _by_outcome(
-            "fairgpu_timekeeper_exports", "Exports of months, by what became of them.", EXPORT_OUTCOMES, registry
+            "fairgpu_timekeeper_exports", "Exports of months, by outcome.", EXPORT_OUTCOMES, registry
         )
         self.pending = Gauge(
             "fairgpu_timekeeper_exports_pending",
@@ -162,7 +162,7 @@ class PresentUseMeasures:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.queries = _by_outcome(
             "fairgpu_timekeeper_present_use_queries",
-            "Queries of Prometheus for the present use of GPUs, by what became of them.",
+            "Queries of Prometheus for the present use of GPUs, by outcome.",
             PRESENT_USE_OUTCOMES,
             registry,
         )

@@ -131,7 +131,7 @@ def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.N
 
     Args:
         client: the store; its answers are bytes.
-        settings: where months are written.
+        settings: the settings, which name the destination of months.
         arguments: `action` (list, keep or rewrite) and `month`.
 
     Raises:

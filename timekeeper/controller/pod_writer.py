@@ -153,11 +153,11 @@ class PodWriter:
     def _run(self, ending: threading.Event) -> None:
         while not ending.is_set():
             with self._changed:
-                taken = self._take()
-                if taken is None:
+                write = self._take()
+                if write is None:
                     self._changed.wait(IDLE_SECONDS)
-            if taken is not None:
-                taken()
+            if write is not None:
+                write()
 
     def _take(self) -> Callable[[], bool] | None:
         """Takes the next write or event, which counts as under way from now on; None where there is none."""
@@ -175,10 +175,10 @@ class PodWriter:
                 if namespace in self._busy or (suspected and suspects_busy >= SUSPECTS):
                     continue
                 del self._turns[namespace]
-                found = self._next_of(namespace, now)
-                if found is not None:
+                planned = self._next_of(namespace, now)
+                if planned is not None:
                     self._busy.add(namespace)
-                    plan, write = found
+                    plan, write = planned
                     return lambda: self._carry_out(plan, write)
             return None
 

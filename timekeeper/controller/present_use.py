@@ -49,7 +49,7 @@ class AskError(RuntimeError):
 
 
 def answer_rules(prometheus: PrometheusSettings) -> AnswerRules:
-    """Returns the meaning of a series."""
+    """Returns the rules by which a series of the answer names a pod and states its use, from the settings."""
     full = 100.0 if prometheus.scale == "percent" else 1.0
     return AnswerRules(_pairs(prometheus.pod_labels), full, _pairs(prometheus.claim_labels))
 
@@ -240,23 +240,23 @@ class PresentUseReader:
 
 
 def sessions_by_pod(sessions: Sequence[Session]) -> dict[FullName, Session]:
-    """Returns sessions by pod. Of several pods of one name the last has it now: the others' ends are not seen yet."""
-    found: dict[FullName, Session] = {}
+    """Returns sessions by pod; of several with one name, the latest: the ends of the others are not observed yet."""
+    latest: dict[FullName, Session] = {}
     for session in sessions:
         name = session.namespace, session.pod
-        if name not in found or found[name].start < session.start:
-            found[name] = session
-    return found
+        if name not in latest or latest[name].start < session.start:
+            latest[name] = session
+    return latest
 
 
 def rates_by_namespace(shares: Iterable[tuple[Session, int]]) -> dict[str, tuple[int, int]]:
-    """Returns what is busy, and what is held, of GPU time in each namespace, in microGPU-seconds a second.
+    """Returns the busy and the held GPU time of each namespace, both in microGPU-seconds a second.
 
-    `shares` are sessions, each with the busy part of what it holds in ten-thousandths. Prices are no part of it.
+    `shares` are sessions, each with the busy part of its GPU time in ten-thousandths. Prices play no part.
     """
-    found: dict[str, tuple[int, int]] = {}
+    rates: dict[str, tuple[int, int]] = {}
     for session, share in shares:
         held = 0 if session.attribution is None else session.attribution.core_rate
-        busy, known = found.get(session.namespace, (0, 0))
-        found[session.namespace] = busy + held * share // WHOLE, known + held
-    return found
+        busy, known = rates.get(session.namespace, (0, 0))
+        rates[session.namespace] = busy + held * share // WHOLE, known + held
+    return rates

@@ -78,9 +78,9 @@ def pods_to_release(
 
 
 def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
-    """Returns candidates by their groups, each at the place of its first; a candidate without a group is alone.
+    """Returns candidates in groups, in the order of each group's first; a candidate without a group is one by itself.
 
-    Some of a group's pods alone would hold devices and wait for the others.
+    If only some of a group's pods were released, they would hold devices while they wait for the others.
     """
     units: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in queue:
@@ -91,14 +91,15 @@ def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
 
 
 def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str, str], Sequence[int]]) -> set[str]:
-    """Returns the uids of waiting pods whose groups were admitted while there was money, in part.
+    """Returns the uids of waiting pods whose groups were partly admitted while there was money.
 
-    The budget was spent while the group's pods were created: all of them get the answer that the others got. A pod that
-    comes later than GROUP_SECONDS is one of the next lot, such as the next of a Job's pods in a row.
+    The budget was spent while the group's pods were being created, so the rest is admitted like the first ones. A pod
+    that is created more than GROUP_SECONDS later belongs to a later batch, such as the next pod of a Job that runs its
+    pods one after the other.
 
     Args:
         waiting: pods behind the gate.
-        admitted: the instants at which pods of each group (namespace and name) were created that met no gate.
+        admitted: for each group (namespace and name), the instants at which its pods without a gate were created.
     """
     return {
         candidate.pod.uid
@@ -190,7 +191,7 @@ def why_it_waits(candidate: Candidate, budget: Budget, figures: Figures, before:
         candidate: the pod, and the amount that it needs.
         budget: the budget that pays for it.
         figures: the budget's figures.
-        before: the number of the budget's pods that wait in front of it.
+        before: the number of the budget's pods that are ahead of it.
     """
     left = (
         f"{display(figures.remaining)} of {display(figures.limits.available or 0)} GPU-hours are left in {budget.name}"

@@ -116,7 +116,10 @@ def parse_budget(item: Mapping[str, Any]) -> Budget:
 
 
 def overhead_budget(namespaces: frozenset[str]) -> Budget:
-    """Returns the budget of the cluster's own namespaces; it is younger than any other, which pays if it names one."""
+    """Returns the budget of the cluster's own namespaces.
+
+    It counts as younger than any other budget, so another budget that names one of these namespaces pays for it.
+    """
     return Budget(OVERHEAD, namespaces, created=FOREVER)
 
 

@@ -136,7 +136,7 @@ def hourly_points(
 
 
 def with_used(points: Sequence[HourlyPoint], stored: HourlyPoint | None, start: int, used: int) -> list[HourlyPoint]:
-    """Returns the points with the GPU time used; the part after the stored point is divided by time.
+    """Adds the used GPU time to the points; the part after the stored point is divided between them by time.
 
     Args:
         points: the points, in order.

@@ -131,8 +131,8 @@ def rolled_over(cap: int, own: int, period_credits: Iterable[Credit], end: int, 
 def _take(left: dict[str, int], order: Sequence[str], amount: int) -> int:
     """Burns an amount, soonest expiry first, and returns the part that no money paid for."""
     for name in order:
-        taken = min(left.get(name, 0), amount)
-        if taken > 0:
-            left[name] -= taken
-            amount -= taken
+        burned = min(left.get(name, 0), amount)
+        if burned > 0:
+            left[name] -= burned
+            amount -= burned
     return amount

@@ -34,7 +34,7 @@ class CronError(ValueError):
 
 @lru_cache(maxsize=1024)
 def check_cron(expression: str) -> str:
-    """Returns the expression if it has moments and these are at least an hour apart.
+    """Returns the expression if it names moments that are at least an hour apart.
 
     Raises:
         CronError: they are not, or the expression is invalid.
@@ -54,7 +54,7 @@ def check_cron(expression: str) -> str:
 
 
 def moments_around(expression: str, local: datetime) -> list[datetime]:
-    """Returns the moments within about a day of a wall-clock time, and at least one more on either side."""
+    """Returns the moments of a cron expression within about a day of a wall-clock time, and one more on each side."""
     before = next(CronSim(expression, local - AROUND, reverse=True))
     coming = CronSim(expression, before)
     inside = list(takewhile(lambda moment: moment <= local + AROUND, coming))

@@ -99,7 +99,7 @@ _SINGLE = ("ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "N
 def group_of(metadata: Mapping[str, Any]) -> str:
     """Returns the name of the group of pods that a stack starts together, in its namespace; empty where there is none.
 
-    A pod that bears no group's name is of the group of its controller, such as its Job.
+    A pod without a group's name belongs to the group of its controller, such as its Job.
     """
     for where, keys in (("labels", GROUP_LABELS), ("annotations", GROUP_ANNOTATIONS)):
         given = mapping(metadata.get(where))
@@ -133,7 +133,7 @@ def read_pod(
 ) -> PodFacts:
     """Parses a pod; a field that is missing or of another type counts as absent.
 
-    Not bound, a pod of another stack with the label of GPU pods has the reservation that it asks for.
+    A pod of another stack that has the label of GPU pods and is not bound gets the reservation that it asks for.
 
     Args:
         pod: the pod's object.

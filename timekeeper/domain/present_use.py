@@ -31,7 +31,7 @@ MOST_CHARACTERS = 200
 
 
 class SeriesFault(StrEnum):
-    """The causes for which a series of an answer counts for no pod."""
+    """The causes for which a series of an answer is assigned to no pod."""
 
     NO_POD = "no-pod"
     """It lacks the labels that name a pod, as the series of a GPU that no pod holds does."""
@@ -42,7 +42,7 @@ class SeriesFault(StrEnum):
 
 
 class AnswerFault(StrEnum):
-    """The causes for which an answer says nothing."""
+    """The causes for which a whole answer is of no use."""
 
     UNREADABLE = "unreadable"
     ERROR = "error"
@@ -51,7 +51,7 @@ class AnswerFault(StrEnum):
 
 
 class AnswerError(ValueError):
-    """An answer that says nothing; the text is for the log.
+    """An answer that is of no use; the text is for the log.
 
     Attributes:
         fault: the cause.
@@ -64,7 +64,7 @@ class AnswerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AnswerRules:
-    """The meaning of a series.
+    """The rules by which a series of an answer is read.
 
     Attributes:
         labels: pairs of labels that name a namespace and a pod; the first pair counts of which a series has both.
@@ -97,7 +97,7 @@ def read_answer(body: bytes, rules: AnswerRules, now: int) -> BusyPods:
 
     Args:
         body: the body of the response.
-        rules: the meaning of a series.
+        rules: the rules by which a series is read.
         now: nanoseconds since 1970.
 
     Raises:
@@ -112,9 +112,9 @@ def read_answer(body: bytes, rules: AnswerRules, now: int) -> BusyPods:
     busy: dict[FullName, list[float]] = {}
     faults: Counter[SeriesFault] = Counter()
     for series in result:
-        found = mapping(series)
-        pod = _pod(mapping(found.get("metric")), rules)
-        share = _share(found.get("value"), rules.full, now)
+        fields = mapping(series)
+        pod = _pod(mapping(fields.get("metric")), rules)
+        share = _share(fields.get("value"), rules.full, now)
         if pod is None:
             faults[SeriesFault.NO_POD] += 1
         elif isinstance(share, SeriesFault):
@@ -125,7 +125,7 @@ def read_answer(body: bytes, rules: AnswerRules, now: int) -> BusyPods:
 
 
 def error_text(body: bytes) -> str:
-    """Returns what Prometheus says of an error; empty where the body says nothing."""
+    """Returns the text of Prometheus's error in a body; empty where the body has none."""
     try:
         _document(body)
     except AnswerError as error:

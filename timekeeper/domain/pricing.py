@@ -80,7 +80,10 @@ def price_at(prices: Prices, model: str, instant: int) -> Fraction:
 
 
 def by_words(prices: Prices, instant: int) -> bool:
-    """Whether a key prices every model whose name contains its words, at an instant; before, the exact model alone."""
+    """Whether, at an instant, a key prices every model whose name contains its words.
+
+    Before the instant that the prices hold under BY_WORDS, a key prices the model of exactly that name alone.
+    """
     points = prices.get(BY_WORDS, ())
     return bool(points) and points[0].effective_from <= instant
 

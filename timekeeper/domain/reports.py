@@ -92,12 +92,12 @@ def parts(bases: Bases, total: int) -> dict[Key, int]:
         bases: the totals at which segments began.
         total: the total by now.
     """
-    found: dict[Key, int] = {}
+    by_period: dict[Key, int] = {}
     if not bases:
-        return found
+        return by_period
     for (account, period, base), following in zip(bases, [*(base for *_, base in bases[1:]), total], strict=True):
-        found[account, period] = found.get((account, period), 0) + max(following - base, 0)
-    return found
+        by_period[account, period] = by_period.get((account, period), 0) + max(following - base, 0)
+    return by_period
 
 
 def _without_past(bases: Bases, keys: Collection[Key]) -> Bases:
@@ -258,18 +258,18 @@ def report_limits(
 ) -> ReportLimits:
     """Returns the limits of a reservation's reports; without devices where no allocation names them."""
     floor = charge.best_effort_floor_percent
-    found: dict[str, HeldDevice] = {}
+    by_uuid: dict[str, HeldDevice] = {}
     held_beside = [(held, True) for held in reservation.containers]
     for held, beside in (*held_beside, *reservation.init_steps):
         for share in _shares(held):
-            known = found.get(share.uuid)
+            known = by_uuid.get(share.uuid)
             if known is None:
                 known = HeldDevice(share.uuid, 0, price_at(prices, share.model, start), share.total_mib, 0)
             rate = known.rate + (device_rate(share, known.price, floor) if beside else 0)
-            found[share.uuid] = HeldDevice(share.uuid, known.shares + 1, known.price, known.total_mib, rate)
+            by_uuid[share.uuid] = HeldDevice(share.uuid, known.shares + 1, known.price, known.total_mib, rate)
     rate = rate_at(reservation, prices, start, charge)
     most = rate_at(_whole(reservation), prices, start, charge) if reservation.lends else rate
-    return ReportLimits(start, tuple(found.values()), billed, rate, most)
+    return ReportLimits(start, tuple(by_uuid.values()), billed, rate, most)
 
 
 def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: Marks) -> Intake | None:
@@ -317,7 +317,7 @@ def _amounts(limits: ReportLimits, counters: Sequence[Counter], age: int) -> tup
         busy[place] = min(busy.get(place, 0) + used, device.shares * age)
         sum_ = occupied.get(place, Fraction(0)) + max(Fraction(used), memory)
         occupied[place] = min(sum_, Fraction(device.shares * age))
-    priced = sum((found * limits.devices[place].price for place, found in occupied.items()), Fraction(0))
+    priced = sum((time * limits.devices[place].price for place, time in occupied.items()), Fraction(0))
     money = int(priced * GPU_SECOND / SECOND) if limits.billed else 0
     return sum(busy.values()) * GPU_SECOND // SECOND, money, set(busy)
 

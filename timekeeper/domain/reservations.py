@@ -81,10 +81,10 @@ def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
 
 
 def read_asked_reservation(pod: Mapping[str, Any]) -> Reservation:
-    """Returns what a pod of another stack asks for and has not got, as shares at the dearest price.
+    """Returns the reservation that a pod of another stack asks for while it has no node, at the dearest price.
 
-    The pod bears the label of GPU pods, so it asks for something: one GPU, where it does not say in which form. Each
-    extended resource that is left of the pod counts, as the source keeps those alone by which a pod asks for GPUs.
+    The pod has the label of GPU pods, so it asks for a GPU: for one, where no resource states an amount. Every extended
+    resource in the object counts, because the source keeps only those by which pods ask for GPUs.
     """
     spec = mapping(pod.get("spec"))
     limits = [

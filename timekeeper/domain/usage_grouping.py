@@ -127,7 +127,7 @@ class UsageSums:
         self._grow(new)
 
     def add_sums(self, hour: int, hours: int, sums: Cells) -> None:
-        """Adds the sums of some hours.
+        """Adds the sums by key of `hours` consecutive hours, the first of which is `hour`, counted from 1970.
 
         Raises:
             FoldedHoursError: the hours lie across a step's edge.
@@ -168,7 +168,7 @@ class UsageSums:
                 cells[(IDLE,) * len(self.aggregate)] = [0, max(whole - core, 0), max(whole - memory, 0), None]
 
     def count(self, after: Place | None) -> int:
-        """Returns the number of places after one."""
+        """Returns the number of items after a place; of all items for None."""
         first = 0 if after is None else after[0]
         here = sum(is_after((first, key), after) for key in self.cells[first]) if first < len(self.cells) else 0
         return here + sum(map(len, self.cells[first + 1 :]))
@@ -188,12 +188,12 @@ class UsageSums:
 
 
 def order(value: str) -> tuple[bool, str]:
-    """Sort key of a value: values that begin with two underscores mean "none" and come last."""
+    """Returns the sort key of a value: values that begin with two underscores mean "none" and come last."""
     return value.startswith("__"), value
 
 
 def key_order(key: Key) -> tuple[tuple[bool, str], ...]:
-    """Sort key of the keys in a step."""
+    """Returns the sort key of a key within its step."""
     return tuple([order(value) for value in key])
 
 

@@ -125,7 +125,7 @@ def run_one(client: redis.Redis, call: Call) -> Any:
 def run_for_each(
     client: redis.Redis, script: str, always: Sequence[str | int], each: Sequence[tuple[str, Sequence[str | int]]]
 ) -> list[Any]:
-    """Runs a script on many keys, each apart; returns its answer for each key, or redis-py's error.
+    """Runs a script on each key separately; returns its answer for each key, or redis-py's error.
 
     Args:
         client: the store.

@@ -113,7 +113,7 @@ def replicated(client: redis.Redis, epoch: int, seconds: float, accounts: Sequen
         client: the store.
         epoch: the leader's fencing token, the mark's value.
         seconds: the longest wait for one server; 0 for no wait. It must be less than the client's timeout.
-        accounts: the accounts that were written to, as the other servers of a cluster matter not; None for all.
+        accounts: the accounts that were written to: only their servers are asked; None for all servers.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -192,7 +192,7 @@ def _is_full(info: Any) -> bool:
 
 
 RETRIES = 1
-"""One retry renews a connection that Redis has dropped; more would make callers wait for a Redis that is away."""
+"""One retry renews a connection that Redis has dropped; more would delay callers while Redis does not answer."""
 HEALTH_SECONDS = 30
 """The idle time after which a connection is tested before it is used."""
 

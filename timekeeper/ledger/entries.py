@@ -186,14 +186,14 @@ def _rows(entries: Iterable[LedgerEntry], uids: Iterable[bytes]) -> Iterator[tup
 
 
 def _entries(rows: Iterable[tuple[Any, ...]], uids: bytes) -> Iterator[LedgerEntry]:
-    milliseconds, start, taken = 0, 0, 0
+    milliseconds, start, uid_offset = 0, 0, 0
     for passed, counter, kind, period, amount, at, session, namespace, pod, note, proof, later, lasted, owner in rows:
         milliseconds += passed
         start += later
         uid = session
         if session is None:
-            uid = str(UUID(bytes=uids[taken : taken + _UID]))
-            taken += _UID
+            uid = str(UUID(bytes=uids[uid_offset : uid_offset + _UID]))
+            uid_offset += _UID
         yield LedgerEntry(
             id=f"{milliseconds}-{counter}",
             kind=kind,
@@ -240,15 +240,15 @@ def pack_ledger(client: redis.Redis, epoch: int, account: str, before: int) -> b
     grown = unpack_entries(old) if old is not None else []
     if len(grown) >= SEGMENT_ENTRIES:
         old_name, old, grown = b"", None, []
-    taken = due[: SEGMENT_ENTRIES - len(grown)]
-    entries = [*grown, *taken]
+    to_pack = due[: SEGMENT_ENTRIES - len(grown)]
+    entries = [*grown, *to_pack]
     replaced = (old_name.decode(), sha1(old, usedforsecurity=False).hexdigest()) if old is not None else ("", "")
-    name = f"{taken[-1].id} {max(entry.period for entry in entries)}"
-    arguments = (epoch, taken[0].id, taken[-1].id, name, pack_entries(entries), *replaced)
+    name = f"{to_pack[-1].id} {max(entry.period for entry in entries)}"
+    arguments = (epoch, to_pack[0].id, to_pack[-1].id, name, pack_entries(entries), *replaced)
     done = run_one(
         client, Call("pack_ledger", (names.head, names.ledger, names.segments, names.segment_order), arguments)
     )
-    return bool(done) and len(taken) == len(due) < SEGMENT_ENTRIES
+    return bool(done) and len(to_pack) == len(due) < SEGMENT_ENTRIES
 
 
 def _due(client: redis.Redis, names: keys.AccountKeys, most: int, before: int) -> list[LedgerEntry]:

@@ -48,8 +48,8 @@ class NamespaceUse:
     Attributes:
         at: the instant of the answer, in nanoseconds since 1970.
         until: the instant from which it is not shown any more.
-        busy: what is busy of `known`, in microGPU-seconds a second.
-        known: what those sessions hold of GPU time whose use is known, in the same unit.
+        busy: the busy part of `known`, in microGPU-seconds a second.
+        known: the GPU time that the sessions of known use hold, in the same unit.
     """
 
     at: int
@@ -79,7 +79,7 @@ def write(client: redis.Redis, uses: Mapping[str, PresentUse], namespaces: Mappi
 
 
 def of_namespaces(client: redis.Redis, names: Sequence[str], now: int) -> dict[str, NamespaceUse]:
-    """Returns the present use of those of the namespaces of which it is known at `now`.
+    """Returns the present use of these namespaces, by name; those whose use is unknown at `now` are left out.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -104,8 +104,8 @@ def shown(text: Any, now: int) -> PresentUse | None:
 
 
 def _read(pattern: re.Pattern[bytes], kind: type[Use], text: Any, now: int) -> Use | None:
-    found = pattern.fullmatch(text) if isinstance(text, bytes) else None
-    use = None if found is None else kind(*map(int, found.groups()))
+    matched = pattern.fullmatch(text) if isinstance(text, bytes) else None
+    use = None if matched is None else kind(*map(int, matched.groups()))
     return use if use is not None and now < use.until else None
 
 

@@ -86,8 +86,8 @@ def highest_epoch(client: redis.Redis) -> int:
         pipeline = client.pipeline(transaction=False)
         for name in names[start : start + BATCH]:
             pipeline.hget(keys.AccountKeys(name).head, "epoch")
-        found = [whole(answer) for answer in readable_answers(pipeline.execute(raise_on_error=False))]
-        epochs += [epoch for epoch in found if epoch is not None and epoch < EPOCH_LIMIT]
+        account_epochs = [whole(answer) for answer in readable_answers(pipeline.execute(raise_on_error=False))]
+        epochs += [epoch for epoch in account_epochs if epoch is not None and epoch < EPOCH_LIMIT]
     return max(epochs)
 
 
@@ -147,8 +147,8 @@ def amounts_of(
         for account, period, uids in chunk:
             pipeline.hmget(keys.AccountKeys(account).amounts(period), list(uids))
         for (account, period, uids), texts in zip(chunk, pipeline.execute(), strict=True):
-            found = zip(uids, texts, strict=True)
-            amounts[account, period] = {uid: amount_or_mark(text) for uid, text in found if text is not None}
+            amount_texts = zip(uids, texts, strict=True)
+            amounts[account, period] = {uid: amount_or_mark(text) for uid, text in amount_texts if text is not None}
     return amounts
 
 
@@ -172,9 +172,13 @@ def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> li
         call = Call("read_ledger", (names.ledger, names.segments, names.segment_order), (after, most_segments, missing))
         segments, last, latest = run_one(client, call)
         place = entry_order(after) if after else (-1, 0)
-        found = [entry for segment in segments for entry in unpack_entries(segment) if entry_order(entry.id) > place]
-        found += [read_entry(name, dict(zip(fields[::2], fields[1::2], strict=True))) for name, fields in latest]
-        entries += found[:missing]
+        later_entries = [
+            entry for segment in segments for entry in unpack_entries(segment) if entry_order(entry.id) > place
+        ]
+        later_entries += [
+            read_entry(name, dict(zip(fields[::2], fields[1::2], strict=True))) for name, fields in latest
+        ]
+        entries += later_entries[:missing]
         if last or len(entries) >= limit:
             return entries
         after = entries[-1].id
@@ -189,12 +193,12 @@ def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
     for name in accounts:
         pipeline.hmget(keys.AccountKeys(name).head, ["summary", "burn"])
     answers = zip(accounts, pipeline.execute(), strict=True)
-    found = {name: {**json.loads(text), "burn": as_text(burn or "")} for name, (text, burn) in answers if text}
-    for name, summary in found.items():
+    decoded = {name: {**json.loads(text), "burn": as_text(burn or "")} for name, (text, burn) in answers if text}
+    for name, summary in decoded.items():
         pipeline.hget(keys.AccountKeys(name).period(summary["period_start"]), "total")
-    for summary, total in zip(found.values(), pipeline.execute(), strict=True):
+    for summary, total in zip(decoded.values(), pipeline.execute(), strict=True):
         summary["spent"] = int(total) if total is not None else summary["spent"]
-    return {name: json.dumps(summary) for name, summary in found.items()}
+    return {name: json.dumps(summary) for name, summary in decoded.items()}
 
 
 def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str, str]]:
@@ -204,18 +208,18 @@ def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str
     return [_uid_and_account(member) for member in members]
 
 
-def sessions(client: redis.Redis, found: Sequence[tuple[str, str]]) -> dict[str, Session]:
+def sessions(client: redis.Redis, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[str, Session]:
     """Returns the open sessions among these (uid, account), by uid; unreadable ones are left out."""
     pipeline = client.pipeline(transaction=False)
-    for uid, account in found:
+    for uid, account in keys_of_sessions:
         pipeline.hget(keys.AccountKeys(account).sessions, uid)
-    answers = zip(found, pipeline.execute(), strict=True)
+    answers = zip(keys_of_sessions, pipeline.execute(), strict=True)
     return readable_sessions({uid: text for (uid, _), text in answers if text is not None})
 
 
-def readable_sessions(found: Mapping[Any, Any]) -> dict[str, Session]:
+def readable_sessions(records: Mapping[Any, Any]) -> dict[str, Session]:
     """Decodes sessions' records by uid; unreadable ones are left out."""
-    return _readable(found, decode_session)[0]
+    return _readable(records, decode_session)[0]
 
 
 def assigned_namespaces(client: redis.Redis) -> list[str]:
@@ -234,8 +238,8 @@ def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, 
     if not namespaces:
         return {}
     texts: Any = client.hmget(keys.NAMESPACES, list(namespaces))
-    found = zip(namespaces, texts, strict=True)
-    return _readable({name: text for name, text in found if text is not None}, decode_assignments)[0]
+    payer_texts = zip(namespaces, texts, strict=True)
+    return _readable({name: text for name, text in payer_texts if text is not None}, decode_assignments)[0]
 
 
 def assignments(client: redis.Redis) -> dict[str, Assignments]:
@@ -314,15 +318,15 @@ def totals_of(sums: Sequence[Any], version: Any = None) -> PeriodTotals | None:
     return None if sums[0] is None else read_totals([*sums, version])
 
 
-def orders_by_name(found: Mapping[Any, Any]) -> dict[str, OrderEntry]:
+def orders_by_name(texts: Mapping[Any, Any]) -> dict[str, OrderEntry]:
     """Parses the applied grants or corrections of an account."""
-    return {as_text(name): OrderEntry(*map(int, as_text(text).split(" "))) for name, text in found.items()}
+    return {as_text(name): OrderEntry(*map(int, as_text(text).split(" "))) for name, text in texts.items()}
 
 
-def credits_by_name(found: Mapping[Any, Any]) -> dict[str, Credit]:
+def credits_by_name(texts: Mapping[Any, Any]) -> dict[str, Credit]:
     """Parses the stored credits of a period."""
     result = {}
-    for key, text in found.items():
+    for key, text in texts.items():
         amount, expires, since, flag = as_text(text).split(" ")
         name = as_text(key)
         result[name] = Credit(name, int(amount), int(expires), int(since), flag == "l")
@@ -335,10 +339,10 @@ def whole(text: Any) -> int | None:
     return int(digits) if _WHOLE.fullmatch(digits) else None
 
 
-def _readable(found: Mapping[Any, Any], decode: Callable[[Any], Value]) -> tuple[dict[str, Value], dict[str, str]]:
+def _readable(texts: Mapping[Any, Any], decode: Callable[[Any], Value]) -> tuple[dict[str, Value], dict[str, str]]:
     """Decodes the readable fields of a hash; returns them, and the reason for each unreadable one."""
     values, faults = dict[str, Value](), dict[str, str]()
-    for key, text in found.items():
+    for key, text in texts.items():
         name = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
         try:
             values[name] = decode(text)
@@ -347,8 +351,8 @@ def _readable(found: Mapping[Any, Any], decode: Callable[[Any], Value]) -> tuple
     return values, faults
 
 
-def _amounts(found: Mapping[Any, Any]) -> dict[str, StoredAmount]:
-    return {as_text(uid): read_amount(text) for uid, text in found.items()}
+def _amounts(texts: Mapping[Any, Any]) -> dict[str, StoredAmount]:
+    return {as_text(uid): read_amount(text) for uid, text in texts.items()}
 
 
 def read_amount(text: Any) -> StoredAmount:
@@ -413,8 +417,8 @@ def load_accounts(
             pipeline.hgetall(account.corrections)
             pipeline.hmget(account.head, ["burn", "version"])
         answers = pipeline.execute()
-        found = [_RawAccount(name, *answers[6 * index : 6 * index + 6]) for index, name in enumerate(chunk)]
-        accounts.extend(_with_totals(client, [item for item in found if item.periods], latest_periods, now))
+        raw_accounts = [_RawAccount(name, *answers[6 * index : 6 * index + 6]) for index, name in enumerate(chunk)]
+        accounts.extend(_with_totals(client, [item for item in raw_accounts if item.periods], latest_periods, now))
     return accounts
 
 
@@ -430,11 +434,11 @@ class _RawAccount:
 
 
 def _with_totals(
-    client: redis.Redis, found: Sequence[_RawAccount], latest_periods: int, now: int | None
+    client: redis.Redis, raw_accounts: Sequence[_RawAccount], latest_periods: int, now: int | None
 ) -> list[StoredAccount]:
     pipeline = client.pipeline(transaction=False)
     periods_of, latest_of = list[list[Period]](), list[list[Period]]()
-    for item in found:
+    for item in raw_accounts:
         periods = sorted((int(start), int(end)) for start, end in item.periods.items())
         periods_of.append([Period(start, end) for start, end in periods])
         to_come = 0 if now is None else sum(period.start > now for period in periods_of[-1])
@@ -445,7 +449,7 @@ def _with_totals(
             pipeline.hgetall(keys.AccountKeys(item.name).credits(start))
     answers = iter(pipeline.execute())
     accounts = []
-    for item, periods_found, latest_found in zip(found, periods_of, latest_of, strict=True):
+    for item, periods_found, latest_found in zip(raw_accounts, periods_of, latest_of, strict=True):
         latest = [(period.start, next(answers), next(answers)) for period in latest_found]
         burn, version = item.head
         totals = {start: totals_of(sums, version) for start, sums, _ in latest}

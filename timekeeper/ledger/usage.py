@@ -216,25 +216,25 @@ def _added_in(
     ]
     if amount.amount == amount.posted and not stretches:
         return
-    taken = amount.last_point or HourlyPoint(0, amount.posted, 0, 0)
+    posted_point = amount.last_point or HourlyPoint(0, amount.posted, 0, 0)
     if stretches:
         points = hourly_points(
             stretches, session.tariff, session.attribution or Attribution(), amount.last_point, amount.amount
         )
     else:
-        points = [HourlyPoint(taken.until + 1, amount.amount, taken.core, taken.memory)]
+        points = [HourlyPoint(posted_point.until + 1, amount.amount, posted_point.core, posted_point.memory)]
     if used_now is not None:
         points = with_used(points, amount.last_point, max(session.start, period.start), used_now)
-    yield from _differences(taken, points)
+    yield from _differences(posted_point, points)
 
 
-def _differences(taken: HourlyPoint, points: Sequence[HourlyPoint]) -> Iterator[Added]:
+def _differences(before: HourlyPoint, points: Sequence[HourlyPoint]) -> Iterator[Added]:
     for cut in points:
-        reserved = cut.billed - taken.billed, cut.core - taken.core, cut.memory - taken.memory
-        newly_used = None if cut.used is None else cut.used - (taken.used or 0)
+        reserved = cut.billed - before.billed, cut.core - before.core, cut.memory - before.memory
+        newly_used = None if cut.used is None else cut.used - (before.used or 0)
         if any(reserved) or newly_used:
             yield cut.hour, (*reserved, newly_used)
-        taken = cut
+        before = cut
 
 
 ALWAYS = Window(0, FOREVER)
@@ -391,8 +391,8 @@ def _read(
 ) -> tuple[list[tuple[str, _Answer, list[Running]]], dict[str, int | None]]:
     """Reads accounts with their open sessions, and the GPU time in the reports of these sessions."""
     answers = _answers(client, accounts, within, read_before, view)
-    found = [(name, answer, _open_sessions(name, answer, within)) for name, answer in answers]
-    return found, reported(client, [running for _, _, sessions in found for running in sessions])
+    read_accounts = [(name, answer, _open_sessions(name, answer, within)) for name, answer in answers]
+    return read_accounts, reported(client, [running for _, _, sessions in read_accounts for running in sessions])
 
 
 def _answers(

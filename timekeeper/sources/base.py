@@ -89,8 +89,8 @@ class Mirror:
     def take_departures(self) -> list[Departure]:
         """Returns the objects that were deleted since the last call; the caller becomes responsible for them."""
         with self._lock:
-            taken, self._departures = self._departures, []
-            return taken
+            departures, self._departures = self._departures, []
+            return departures
 
     def return_departures(self, departures: list[Departure]) -> None:
         """Gives back deletions that could not be handled; the next call of `take_departures` returns them first."""
@@ -151,7 +151,7 @@ MAX_TERMINATION_SECONDS = 600
 
 
 class SourceError(RuntimeError):
-    """A write failed and may be tried again. If it is none of the subclasses, the API server is away."""
+    """A write failed and may be tried again. Unless a subclass says more, the API server does not answer."""
 
 
 class ChangedMeanwhileError(SourceError):

@@ -264,9 +264,11 @@ FOREVER = float("inf")
 
 
 def campaign_by_lock(file: Path, term: Term, floor: Callable[[], int], wait: Wait, retry_seconds: float = 0.2) -> None:
-    """Leads as soon as no other process holds the lock, until `wait` returns true because the process ends.
+    """Leads as soon as no other process holds the lock on a file, until `wait` returns true.
 
-    The kernel releases the lock with the process, however it ends.
+    The kernel releases the lock with the process, however it ends. The term's number is higher than the last one in the
+    file and than `floor` returns, the highest term that the store has recorded. `wait` sleeps that many seconds, and
+    returns whether the process ends.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

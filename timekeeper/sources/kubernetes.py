@@ -205,7 +205,7 @@ def _container_status(status: Json, began: int | None) -> Json:
 
 
 def _containers(given: list[Json], own: OwnResources) -> list[Json]:
-    """Returns the fields of containers that are read; pods with equal ones share them, and nobody changes them."""
+    """Returns the fields of containers that are read; pods with equal ones share them, so they must not be changed."""
     texts = (json.dumps(_container(container, own)) for container in given)
     return _shared(*texts) if len(given) <= FEW else [json.loads(text) for text in texts]
 
@@ -241,7 +241,7 @@ def _container(container: Json, own: OwnResources) -> Json:
 
 
 def keeps(own: OwnResources) -> Callable[[Json], bool]:
-    """Returns whether the mirror of pods holds a pod (see `metered_pod`)."""
+    """Returns the function that says whether the mirror of pods keeps a pod (see `metered_pod`)."""
     return lambda pod: is_metered(pod) or may_hold(pod, own)
 
 
@@ -341,7 +341,7 @@ _log = structlog.get_logger()
 
 
 class OptionalView:
-    """Shows a collection to a mirror that counts as empty where the API server does not have it, or may not show it."""
+    """Passes a collection on to a mirror; where the API server lacks or forbids the collection, it counts as empty."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
@@ -525,7 +525,7 @@ class KubernetesSource:
     def evict(self, pod: Json) -> None:
         """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
 
-        A pod gets its own terminationGracePeriodSeconds, but no more than MAX_TERMINATION_SECONDS. The Eviction bears
+        A pod gets its own terminationGracePeriodSeconds, but no more than MAX_TERMINATION_SECONDS. The Eviction carries
         the pod's label, without which the policy fairgpu-eviction refuses it.
         """
         metadata = pod["metadata"]
@@ -633,7 +633,7 @@ class KubernetesSource:
             ChangedMeanwhileError: there is no such object, or another version of it.
             ExistsError: an object of that name exists.
             RefusedError: a schema, a policy or a webhook refuses this write.
-            SourceError: the API server is away.
+            SourceError: the API server does not answer.
         """
         try:
             return request()
@@ -672,10 +672,11 @@ def _eviction_error(error: ApiError) -> SourceError:
 
 
 def _pod_error(error: ApiError) -> SourceError:
-    """Distinguishes an error that concerns one pod from an API server that is away.
+    """Distinguishes an error that concerns one pod from one that every request would meet.
 
-    An API server that is away answers 401 (our credentials), 429 (too many requests) or 503, or takes no connection.
-    Any other error may come from the pod itself: its size, the policies that examine it, or a third party's webhook.
+    An API server that cannot serve at all answers 401 (our credentials), 429 (too many requests) or 503, or takes no
+    connection. Any other error may come from the pod itself: its size, the policies that examine it, or a third party's
+    webhook.
     """
     # 422 is how the API server answers a JSON Patch whose test fails.
     if error.not_found or error.conflict or error.status == 422:

@@ -58,7 +58,8 @@ class Facts(NamedTuple):
 
     Attributes:
         session: the session.
-        surely_past: the instant up to which time has certainly passed. Periods that end later are not final.
+        surely_past: the instant up to which time has certainly passed, whichever clock is wrong. Periods that end later
+            are not final.
         pod_deleted: whether its pod is deleted from the API server.
         reports: its reports; None where they were not read, or where the store has none.
     """
@@ -98,7 +99,7 @@ class _Inputs(NamedTuple):
 def amount_going_on(
     acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
 ) -> tuple[Key, int] | None:
-    """Returns the new amount of a session of which only time has changed, as of most; None for any other session.
+    """Returns the new amount of a session in which only time has passed, as in most; None for any other session.
 
     The session's settlement would write that amount and nothing else. A session that is due a ledger entry gets None.
     To be used only where reservations are billed.
@@ -162,7 +163,7 @@ def compute_settlement(
         ended_in = session_segments[-1].account, session_segments[-1].period
         reserved = {key: amount for key, amount in reserved.items() if key in acknowledged.periods or key == ended_in}
     course = _course(inputs, session_segments)
-    # Before what is recorded nothing can be computed again: the session goes on once it is past that.
+    # Nothing before the recorded use can be computed again: until the session is past it, the recorded use stays.
     use = _bounded(inputs, course) if shortened and not session_segments else _known_use(inputs, course, bill)
     due = _amounts_due(inputs, bill, use, reserved, session_segments) if bill is not Bill.RESERVED else reserved
     last = max(due, key=lambda key: key[1], default=current)
@@ -170,7 +171,7 @@ def compute_settlement(
         last = current
     taken_back = _taken_back(inputs) if shortened else {}
     if not due and shortened:
-        # The amount in the period of the end stands: what had been used when it began is not known any more.
+        # The amount in the last period stays: the use at that period's start is not known any more.
         under = [key for key in {*acknowledged.periods, *taken_back} if key[0] == acknowledged.open_under]
         last = max(under, key=lambda key: key[1], default=last)
     totals = _totals(inputs, taken_back, due, last)
@@ -186,9 +187,10 @@ def compute_settlement(
 def _computable_until(acknowledged: Acknowledged, facts: Facts, until: int) -> int:
     """Returns the instant up to which a session is charged, at the earliest that from which it can be computed again.
 
-    A session on a silent node is charged up to its last sign of life, and goes on once the node is heard. The store
-    keeps the totals of its reports from the last final periods on. What it cost in earlier ones stays until its end is
-    known, since no later settlement could charge it again. An instant that a clock was ahead of is not such a period.
+    A session on a silent node is charged up to its last sign of life, and further once the node reports again. The
+    store keeps the totals of its reports from the last final periods on. What it cost in earlier ones stays until its
+    end is known, since no later settlement could charge it again. An instant that a clock was ahead of is not such a
+    period.
     """
     if facts.session.end is not None:
         return until
@@ -220,9 +222,9 @@ def _finalized(inputs: _Inputs) -> Settlement:
     items = {}
     for key, known in acknowledged.periods.items():
         kind = Kind.CLOSE if key == last else Kind.MOVE
-        found = [known.last_point] if known.last_point is not None else []
+        last_points = [known.last_point] if known.last_point is not None else []
         action = LedgerAction.FINALIZE if key == last else LedgerAction.FINALIZE_PERIOD
-        items[key] = _item(facts.session, known.amount, action, kind, "", found)
+        items[key] = _item(facts.session, known.amount, action, kind, "", last_points)
     return Settlement(items, _following(inputs, items, acknowledged.use))
 
 
@@ -336,13 +338,13 @@ def _amounts_due(
         stored = {key: known[key].amount for key in reserved if key in known}
         # The store holds the session's end, so it holds an amount that cannot be read: nothing replaces it.
         return stored if inputs.acknowledged.ended_under else {**reserved, **stored}
-    limits, found = reports.limits, parts(use.billed, use.total)
+    limits, used_amounts = reports.limits, parts(use.billed, use.total)
     due = {}
     for key, amount in reserved.items():
-        if key in found:
+        if key in used_amounts:
             missing = _missing(inputs, key, session_segments)
             # Devices that no report names are billed at their share of the reservation.
-            used = found[key] + (amount * missing // limits.whole if limits.whole else 0)
+            used = used_amounts[key] + (amount * missing // limits.whole if limits.whole else 0)
             ceiling = amount * limits.most // limits.rate if limits.rate else amount
             if not inputs.facts.samples and key in known:
                 # Lost reports lower no bill: the record may be older than the last bill that they led to.
@@ -359,8 +361,8 @@ def _missing(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
     end = _left_at(inputs, key, session_segments)
     if not samples or reports is None or end is None:
         return _total(inputs).missing if samples else inputs.acknowledged.use.missing[0]
-    found = sample_before(samples, end)
-    return reports.limits.whole if found is None else found.missing
+    sample = sample_before(samples, end)
+    return reports.limits.whole if sample is None else sample.missing
 
 
 def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> int | None:
@@ -422,17 +424,17 @@ def _items(
         action, kind = _action(inputs, key, last, stale=stale, changed=changed)
         if known is not None and not changed and (action is LedgerAction.HOLD or _is_posted(inputs, key, known, last)):
             continue
-        found: Sequence[HourlyPoint] = ()
+        points: Sequence[HourlyPoint] = ()
         if action not in {LedgerAction.HOLD, LedgerAction.OPEN}:
-            found = _points(inputs, key, amount, session_segments)
+            points = _points(inputs, key, amount, session_segments)
             if key in used:
-                taken = None if known is None else known.last_point
-                found = with_used(found, taken, max(session.start, key[1]), used[key])
+                last_point = None if known is None else known.last_point
+                points = with_used(points, last_point, max(session.start, key[1]), used[key])
         written = action in {LedgerAction.OPEN, LedgerAction.CLOSE} or (
             stale and key == last and action is LedgerAction.POST
         )
         record = encode_session(with_use(session, recorded)) if written else ""
-        items[key] = _item(session, amount, action, kind, record, found)
+        items[key] = _item(session, amount, action, kind, record, points)
     return items
 
 
@@ -452,11 +454,11 @@ def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]
     if not samples:
         return {}
     known = inputs.acknowledged.periods
-    taken = {key: each.last_point.used or 0 for key, each in known.items() if each.last_point is not None}
-    found = parts(use.reported, _total(inputs).gpu)
+    in_points = {key: each.last_point.used or 0 for key, each in known.items() if each.last_point is not None}
+    reported = parts(use.reported, _total(inputs).gpu)
     return {
-        key: max(amount, taken.get(key, 0))
-        for key, amount in found.items()
+        key: max(amount, in_points.get(key, 0))
+        for key, amount in reported.items()
         if (end := _left_at(inputs, key, session_segments)) is None or sample_before(samples, end) is not None
     }
 
@@ -464,7 +466,7 @@ def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]
 def marks(
     acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
 ) -> tuple[int, int]:
-    """Returns the start of a session's present segment, and the instant since which its reports' totals are needed.
+    """Returns the start of a session's present segment, and the instant from which on its reports' totals are needed.
 
     Use before the start of the segment is fixed: a report that arrives later does not change it.
     """
@@ -544,7 +546,7 @@ def _leaving(acknowledged: Acknowledged, key: Key, last: Key | None, *, over: bo
     # A late report may change the amount of a period that was left: its hours are posted anew.
     if not (under or over or changed or key not in acknowledged.periods):
         return LedgerAction.HOLD
-    # Where it goes on under this account, the account's record of it stays.
+    # If the session goes on under this account, the account's record of the session stays.
     goes_on = (over and not under) or last is None or last[0] == key[0]
     return LedgerAction.POST if goes_on else LedgerAction.MOVE
 
@@ -555,8 +557,8 @@ def _points(inputs: _Inputs, key: Key, amount: int, session_segments: Sequence[S
     if not own:
         return [HourlyPoint(key[1] + 1, amount, 0, 0)]  # takes the charge back
     known = inputs.acknowledged.periods.get(key)
-    taken = None if known is None else known.last_point
-    return hourly_points(own, session.tariff, session.attribution or Attribution(), taken, amount)
+    last_point = None if known is None else known.last_point
+    return hourly_points(own, session.tariff, session.attribution or Attribution(), last_point, amount)
 
 
 def _item(
@@ -592,7 +594,9 @@ def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> 
         return following._replace(settled_until=0, posted_at=0, posted_rate=0)
     final = min(until, inputs.facts.surely_past)
     over = {inputs.ends[key] for key in periods if inputs.ends[key] <= final}
-    going_on = {key: found for key, found in periods.items() if inputs.ends[key] > final and is_kept(key, found, until)}
+    going_on = {
+        key: amount for key, amount in periods.items() if inputs.ends[key] > final and is_kept(key, amount, until)
+    }
     # A session that turns out to have ended, or a clock that was ahead, moves the settled instant back.
     before = known.settled_until if known.settled_until <= until else first_known(known.use)
     posted_at, posted_rate = posting(following.session or session, inputs.payers, going_on, following.open_under)

@@ -62,9 +62,10 @@ class ReconcileContext:
     _counter: int = 0
 
     def surely_past(self, now: int) -> int:
-        """Returns the instant up to which time has passed by our clock and by the witness's.
+        """Returns the instant up to which time has passed both by our clock and by the witness's.
 
-        What can never be taken back is done by that time: a clock that was ahead leaves no trace once it is right.
+        Irrevocable changes are made only up to that instant, so a clock that was ahead leaves no trace once it is
+        right.
         """
         return min(now, self.store_time)
 
@@ -137,7 +138,7 @@ def is_general(error: StoreError) -> bool:
 
 
 def checked(answer: PeriodTotals | StoreError) -> PeriodTotals:
-    """Returns the period's totals, or raises the error that stands in their place."""
+    """Returns an answer that is a period's totals, and raises one that is an error."""
     if isinstance(answer, StoreError):
         raise answer
     return answer

@@ -42,8 +42,8 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
         books.paying = budgets
     sessions = books.pods.sessions
     metered = sessions.namespaces() | books.pods.namespaces
-    found = reassigned(books.assignments, books.payers, metered, now)
-    changed = {namespace: known for namespace, known in found.items() if not _is_undecided(books, namespace)}
+    moved_payers = reassigned(books.assignments, books.payers, metered, now)
+    changed = {namespace: known for namespace, known in moved_payers.items() if not _is_undecided(books, namespace)}
     kept = books.budgets.not_stored()
     ruled = _open_by_last_rules(context, now, kept)
     _mark_reports(context, now, {name for name, known in changed.items() if len(known) > 1}, ruled)
@@ -63,7 +63,7 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
 def _open_by_last_rules(context: ReconcileContext, now: int, kept: dict[str, Json]) -> set[str]:
     """Opens the periods that are due by now under the rules that held until now; returns the accounts with a new rule.
 
-    A changed rule holds from the next period on: reports of the periods before were told apart by the rule before. An
+    A changed rule holds from the next period on, because reports in earlier periods were separated by the old rule. An
     account whose period the store refuses is taken out of `kept`, and keeps its rule until a later reconciliation.
     """
     books, changed = context.books, set[str]()
@@ -147,14 +147,14 @@ def _restore_credits(context: ReconcileContext, now: int, openings: list[tuple[A
     """Restores, from the checkpoints, the credits of periods that an emptied store opens again."""
     balances = []
     for account, period, _ in openings:
-        found = account.checkpoint
+        checkpoint = account.checkpoint
         if (
-            found is not None
-            and found.period.start == period.start
-            and (found.credits or found.previous_spent is not None)
+            checkpoint is not None
+            and checkpoint.period.start == period.start
+            and (checkpoint.credits or checkpoint.previous_spent is not None)
         ):
-            entries = [CreditEntry(credit, Kind.CARRY, "the store had been lost") for credit in found.credits]
-            balances.append((account, ClosingBalance(account.name, period.start, entries, found.previous_spent)))
+            entries = [CreditEntry(credit, Kind.CARRY, "the store had been lost") for credit in checkpoint.credits]
+            balances.append((account, ClosingBalance(account.name, period.start, entries, checkpoint.previous_spent)))
     answers = close_balances(context.client, context.epoch, now, [change for _, change in balances])
     for (account, change), answer in zip(balances, answers, strict=True):
         take(account, change, checked(answer))
@@ -200,7 +200,8 @@ def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None
 def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance | None:
     """Returns the account's earliest due change: a credit to expire or a balance to carry over; None where none is.
 
-    Where a clock was ahead, periods follow one that is not over: its balance is carried over, once more, at its end.
+    Where a clock was ahead, a period may have been opened before the one in front of it ended. The balance of the
+    earlier one is carried over once more when it does end.
     """
     if account.budget.allowance is None:
         return None
@@ -208,11 +209,11 @@ def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance
     for period, following in zip_longest(latest, latest[1:]):
         if period.start not in account.period_totals:
             continue
-        found = _expire(account, period, now, spent_by)
-        if found is None and following is not None and period.end <= now and following.start in account.period_totals:
-            found = _carry(account, period, following, spent_by)
-        if found is not None:
-            return found
+        closing = _expire(account, period, now, spent_by)
+        if closing is None and following is not None and period.end <= now and following.start in account.period_totals:
+            closing = _carry(account, period, following, spent_by)
+        if closing is not None:
+            return closing
     return None
 
 
@@ -256,11 +257,11 @@ def _since_settled(
 
 
 def _sessions_by_account(books: Books) -> dict[str, list[MeteredSession]]:
-    found: dict[str, list[MeteredSession]] = {}
+    by_account: dict[str, list[MeteredSession]] = {}
     for namespace in books.pods.sessions.namespaces():
         for name in {name for _, name in books.assignments.get(namespace, ())}:
-            found.setdefault(name, []).extend(books.pods.sessions.of_namespaces([namespace]))
-    return found
+            by_account.setdefault(name, []).extend(books.pods.sessions.of_namespaces([namespace]))
+    return by_account
 
 
 def _expire(account: Account, period: Period, now: int, spent_by: SpentBy) -> ClosingBalance | None:

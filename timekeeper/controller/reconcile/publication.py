@@ -31,15 +31,15 @@ def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
     rates = books.running_rates(names, now)
     promised, waiting = committed(books, rates, now), queued(books, rates, now)
     overdue = lapsed(books, rates, now)
-    found = {
+    all_figures = {
         name: figures(
             books.accounts[name], rate, now, promised.get(name, 0), waiting.get(name, 0), overdue.get(name, 0)
         )
         for name, rate in rates.items()
     }
-    _publish_accounts(context, now, found, namespaces)
+    _publish_accounts(context, now, all_figures, namespaces)
     changed: dict[str, NamespaceState] = {}
-    for name, account_figures in found.items():
+    for name, account_figures in all_figures.items():
         for namespace in namespaces.get(name, ()):
             state = namespace_state(namespace, books.accounts[name], account_figures)
             if must_publish(books.published.get(namespace), state):
@@ -47,7 +47,7 @@ def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
     if changed or not books.figures:
         _publish_states(context, now, changed)
     books.published.update(changed)
-    books.figures.update(found)
+    books.figures.update(all_figures)
 
 
 def _publish_accounts(

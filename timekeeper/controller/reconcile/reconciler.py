@@ -272,4 +272,4 @@ class Reconciler:
         touched = assign(context, now) | books.concerned(changed)
         waiting = {books.account_of(namespace) for namespace in books.pods.take_changed_waiting()}
         touched |= waiting & books.accounts.keys()
-        return touched | {name for name, found in books.figures.items() if found.due <= now}
+        return touched | {name for name, each in books.figures.items() if each.due <= now}

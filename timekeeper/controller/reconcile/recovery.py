@@ -90,11 +90,11 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) 
 
 
 def _wanted(context: ReconcileContext, account: Account, computed: Iterable[str]) -> Restoration | None:
-    found = account.checkpoint
-    if found is None:
+    checkpoint = account.checkpoint
+    if checkpoint is None:
         return None
     again, sessions = set(computed), context.books.pods.sessions
-    stored = reading.stored_amounts(context.client, account.name, found.period.start)
+    stored = reading.stored_amounts(context.client, account.name, checkpoint.period.start)
     to_finalize = {uid for uid, amount in stored.items() if amount.flag != "g"} - again
     to_finalize |= {m.session.uid for m in sessions.all() if m.acknowledged.open_under == account.name} - again
     named = []
@@ -103,8 +103,8 @@ def _wanted(context: ReconcileContext, account: Account, computed: Iterable[str]
         where = (metered.session.namespace, metered.session.pod) if metered else ("", "")
         named.append(FinalizedSession(uid, *where))
     apart = sum(amount.amount for uid, amount in stored.items() if amount.flag == "g" and uid in again)
-    start = found.period.start
-    return Restoration(account.name, start, found.amount, apart, found.version, named, NOTE)
+    start = checkpoint.period.start
+    return Restoration(account.name, start, checkpoint.amount, apart, checkpoint.version, named, NOTE)
 
 
 def _drop_sessions(context: ReconcileContext, account: Account, finalized: Iterable[FinalizedSession]) -> None:
@@ -163,8 +163,8 @@ def take_over(context: ReconcileContext, now: int) -> bool:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     catch_rates_up(books, now)
     reprice(books, now)
-    metered = [found for found in books.pods.sessions.all() if found.session.namespace in books.assignments]
-    write_limits_of(context, [found for found in metered if found.acknowledged.open_under], now)
+    metered = [each for each in books.pods.sessions.all() if each.session.namespace in books.assignments]
+    write_limits_of(context, [each for each in metered if each.acknowledged.open_under], now)
     lost = (lost | behind - there) - books.failed.keys()
     for name in sorted(lost):
         _log.error("account was not in the store: it starts again from its checkpoint", account=name)
@@ -219,8 +219,8 @@ def _mark_unreadable(books: Books) -> None:
 def _restore_moves(context: ReconcileContext) -> None:
     """Restores, from checkpoints, the payers of namespaces that moved, where the store has lost them."""
     books = context.books
-    known = read_moves(books.budgets.objects.values())
-    forgotten = {namespace: found for namespace, found in known.items() if namespace not in books.assignments}
+    moves = read_moves(books.budgets.objects.values())
+    forgotten = {namespace: payers_of for namespace, payers_of in moves.items() if namespace not in books.assignments}
     shared.write_assignments(context.client, forgotten)
     books.assignments.update(forgotten)
     for namespace in forgotten:

@@ -129,8 +129,8 @@ def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession
 
     instants = context.charged_until(concerned, now)
     if bill is not Bill.RESERVED:
-        found = _read_reports(context, concerned, instants)
-        return Work([], [settled(*each) for each in zip(concerned, instants, found, strict=True)])
+        read_reports = _read_reports(context, concerned, instants)
+        return Work([], [settled(*each) for each in zip(concerned, instants, read_reports, strict=True)])
     grown, changed = _grown(books, concerned, instants)
     # A session that is due an entry is computed once, with its reports; the others first have to show whether they are.
     due = [_is_due(metered, until) for metered, until in changed]
@@ -139,14 +139,14 @@ def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession
     ]
     cutting = [
         index
-        for index, found in enumerate(prepared)
-        if found is None or (_has_points(found.settlement) and not _is_closed(found.metered))
+        for index, each in enumerate(prepared)
+        if each is None or (_has_points(each.settlement) and not _is_closed(each.metered))
     ]
     reports = _read_reports(context, [changed[index][0] for index in cutting], [changed[index][1] for index in cutting])
     for index, known in zip(cutting, reports, strict=True):
         if known is not None or prepared[index] is None:
             prepared[index] = settled(*changed[index], known)
-    return Work(grown, [found for found in prepared if found is not None])
+    return Work(grown, [each for each in prepared if each is not None])
 
 
 def _is_closed(metered: MeteredSession) -> bool:
@@ -155,7 +155,7 @@ def _is_closed(metered: MeteredSession) -> bool:
 
 
 def _is_due(metered: MeteredSession, until: int) -> bool:
-    """Whether the ledger gets an entry of the session in any case: it has ended, or its last entry is old."""
+    """Whether the ledger gets an entry whatever the amount: the session has ended, or its last entry is old."""
     known = metered.acknowledged
     old = bool(known.open_under) and is_entry_due(known.posted_at, until)
     return not _is_closed(metered) and (metered.session.end is not None or old)
@@ -169,11 +169,11 @@ def _grown(
     accounts, assignments = books.accounts, books.assignments
     for metered, until in zip(concerned, instants, strict=True):
         session, acknowledged = metered.session, metered.acknowledged
-        found = amount_going_on(acknowledged, session, assignments[session.namespace], accounts, until)
-        if found is None:
+        key_and_amount = amount_going_on(acknowledged, session, assignments[session.namespace], accounts, until)
+        if key_and_amount is None:
             others.append((metered, until))
             continue
-        key, amount = found
+        key, amount = key_and_amount
         if acknowledged.periods[key].amount != amount:
             grown.append((metered, key, amount))
     return grown, others
@@ -190,11 +190,11 @@ def _read_reports(
         start, needed_since = marks(metered.acknowledged, session, payers, books.accounts, until)
         closed, needed_since = context.surely_past(start), context.surely_past(needed_since)
         wanted.append((session.uid, Marks(closed, needed_since, _phases(books, metered, until))))
-    found = close_and_read(context.client, wanted)
-    lacking = [m for m, known in zip(sessions, found, strict=True) if known is None and m.acknowledged.open_under]
+    reports = close_and_read(context.client, wanted)
+    lacking = [m for m, known in zip(sessions, reports, strict=True) if known is None and m.acknowledged.open_under]
     if lacking:
         write_limits_of(context, lacking, max(instants), replace=True)
-    return found
+    return reports
 
 
 def _phases(books: Books, metered: MeteredSession, until: int) -> tuple[int, ...]:
@@ -210,14 +210,14 @@ def write_limits_of(
     """Writes the report limits of sessions: the most that each one's reports may name."""
     books = context.books
     by_use = books.rules.bill is not Bill.RESERVED
-    found, phases = {}, {}
+    limits_by_uid, phases = {}, {}
     for metered in sessions:
         reservation, session = metered.reservation, metered.session
         reports = reservation is not None and reservation.placed and not reservation.holdings
         if reservation is not None and reports and session.end is None:
             limits = report_limits(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
-            found[session.uid], phases[session.uid] = limits, _phases(books, metered, now)
-    write_report_limits(context.client, found, phases, replace=replace)
+            limits_by_uid[session.uid], phases[session.uid] = limits, _phases(books, metered, now)
+    write_report_limits(context.client, limits_by_uid, phases, replace=replace)
 
 
 def _has_points(settlement: Settlement) -> bool:
@@ -266,8 +266,8 @@ def _items_sent(settlement: Settlement, actions: AbstractSet[LedgerAction]) -> M
 
 def _add_items(batches: dict[Key, list[Item]], work: Work, actions: AbstractSet[LedgerAction]) -> None:
     """Adds each prepared item that is sent with these actions to the batch of its account and period."""
-    for _, found in work.prepared:
-        for key, item in _items_sent(found, actions).items():
+    for _, settlement in work.prepared:
+        for key, item in _items_sent(settlement, actions).items():
             batches.setdefault(key, []).append(item)
 
 
@@ -297,7 +297,7 @@ def _send_batches(
     except (redis.RedisError, StoreError):
         _note_unanswered(work, actions)
         raise
-    taken: set[Key] = set()
+    stored: set[Key] = set()
     refused: dict[Refused, StoreError] = {}
     general: StoreError | None = None
     for settlement, answer in zip(settlements, answers, strict=True):
@@ -306,9 +306,9 @@ def _send_batches(
         refused |= {(key, uid): error for uid, error in errors.items()}
         general = general or next(filter(is_general, errors.values()), None)
         if totals is not None:
-            taken.add(key)
+            stored.add(key)
             context.books.accounts[key[0]].period_totals[key[1]] = totals
-    _note_taken(work, taken, refused.keys(), actions)
+    _note_taken(work, stored, refused.keys(), actions)
     if general is not None:
         raise general
     for ((account, period), uid), error in refused.items():
@@ -365,9 +365,9 @@ def _note_taken(
             metered.acknowledged = with_amount(metered.acknowledged, key, amount)
     for metered, settlement in work.prepared:
         uid = metered.session.uid
-        found = [key for key in _items_sent(settlement, actions) if key in stored and (key, uid) not in refused]
-        if found:
-            metered.acknowledged = with_stored_amounts(metered.acknowledged, settlement, found)
+        stored_keys = [key for key in _items_sent(settlement, actions) if key in stored and (key, uid) not in refused]
+        if stored_keys:
+            metered.acknowledged = with_stored_amounts(metered.acknowledged, settlement, stored_keys)
 
 
 def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:

@@ -120,7 +120,7 @@ def _is_account(name: str) -> bool:
 
 
 def fitting(shard: Json, most_bytes: int) -> Json:
-    """Returns the part of a shard that fits into so many bytes: what is of no account first, then the largest sums."""
+    """Returns the part of a shard that fits: entries of no account first, then the accounts with the largest sums."""
     kept: Json = {}
     size = 2
     for name in sorted(shard, key=lambda name: (_is_account(name), -_closed(shard[name]))):

@@ -102,11 +102,11 @@ class OrderAnswers:
         self._without_budget.pop(("grant", name), None)
         if name not in account.grants:
             return None
-        taken = account.grants[name]
+        stored = account.grants[name]
         made_in = account.period_at(min(grant.created or now, now))
-        if taken is not None and is_another(taken, grant.amount, made_in):
-            return refused_order(NAME_TAKEN, name_taken(taken, "grant"), generation, now, before)
-        return grant_status(grant, None if taken is None else taken.period, generation, now, before)
+        if stored is not None and is_another(stored, grant.amount, made_in):
+            return refused_order(NAME_TAKEN, name_taken(stored, "grant"), generation, now, before)
+        return grant_status(grant, None if stored is None else stored.period, generation, now, before)
 
     def _correction(self, name: str, before: Json, generation: int, now: int) -> Json | None:
         books = self.books
@@ -121,11 +121,11 @@ class OrderAnswers:
         if name in account.refused:
             return refused_order(REFUSED, account.refused[name], generation, now, before)
         period = account.period_at(correction.effective)
-        taken = account.corrections.get(name)
-        if period is None or taken is None:
+        stored = account.corrections.get(name)
+        if period is None or stored is None:
             return None
-        if is_another(taken, correction.amount, period):
-            return refused_order(NAME_TAKEN, name_taken(taken, "correction"), generation, now, before)
+        if is_another(stored, correction.amount, period):
+            return refused_order(NAME_TAKEN, name_taken(stored, "correction"), generation, now, before)
         return correction_status(correction, period, generation, now, before)
 
 

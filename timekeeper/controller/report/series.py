@@ -21,31 +21,31 @@ AMOUNTS: Mapping[str, tuple[str, Callable[[Account, Figures], float]]] = {
     ),
     "available_gpu_seconds": (
         "What may be spent in the present period, with all that was added to it.",
-        lambda _, found: (found.limits.available or 0) / GPU_SECOND,
+        lambda _, figures: (figures.limits.available or 0) / GPU_SECOND,
     ),
     "spent_gpu_seconds": (
         "What was spent in the present period; falls to 0 where the next one begins.",
-        lambda _, found: found.spent / GPU_SECOND,
+        lambda _, figures: figures.spent / GPU_SECOND,
     ),
     "remaining_gpu_seconds": (
         "What is left in the present period; negative once overspent.",
-        lambda _, found: found.remaining / GPU_SECOND,
+        lambda _, figures: figures.remaining / GPU_SECOND,
     ),
     "spending_gpus": (
         "What running reservations spend: GPU-seconds a second.",
-        lambda _, found: found.rate / GPU_SECOND,
+        lambda _, figures: figures.rate / GPU_SECOND,
     ),
     "committed_gpu_seconds": (
         "What admitted pods may still spend, where admission is safe.",
-        lambda _, found: found.committed / GPU_SECOND,
+        lambda _, figures: figures.committed / GPU_SECOND,
     ),
     "period_start_timestamp_seconds": (
         "When the present period began.",
-        lambda _, found: found.period.start / SECOND,
+        lambda _, figures: figures.period.start / SECOND,
     ),
     "period_end_timestamp_seconds": (
         "When the next period begins.",
-        lambda _, found: found.period.end / SECOND,
+        lambda _, figures: figures.period.end / SECOND,
     ),
 }
 """Figures of a budget by the name of their metric, each with its help text and its value."""
@@ -87,7 +87,7 @@ class BookSeries(Collector):
         yield _gauge("fairgpu_timekeeper_accounts", "Accounts that are kept.", len(books.accounts))
         yield _gauge(
             "fairgpu_timekeeper_budgets_without_series",
-            "Budgets that are left out of the fairgpu_budget metrics, as timekeeper.jobs.budget_series has it.",
+            "Budgets without fairgpu_budget metrics, as timekeeper.jobs.budget_series limits their number.",
             len(limited) - len(accounts),
         )
         yield from _budgets(accounts)
@@ -123,12 +123,12 @@ def _forecasts(accounts: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
     )
     ends = GaugeMetricFamily(
         "fairgpu_budget_exhaustion_timestamp_seconds",
-        "When nothing is left at the rate of a window; absent where that is not before the period's end.",
+        "When the money runs out at the rate of a window; absent where it lasts until the period's end.",
         labels=["budget", "window"],
     )
     early = GaugeMetricFamily(
         "fairgpu_budget_runs_out_early",
-        "1 where nothing is left before the period's end, both as the last hour went and as the last day did.",
+        "1 where the money runs out before the period's end, both at the last hour's rate and at the last day's.",
         labels=["budget"],
     )
     for account, figures in accounts:

@@ -122,7 +122,7 @@ def conditions_of(
         conflicts: the namespaces that it names and another budget pays for.
         fault: the reason why it is invalid; None if it is valid.
         now: the instant of the figures, in nanoseconds since 1970.
-        yields: whether its pods would yield to others once it is spent, or it is not meant to make them yield.
+        yields: false only where the budget is meant to make its pods yield, and no setting lets them.
     """
     conditions = [
         _condition("Ready", fault is None, "Invalid" if fault else "Accepted", str(fault or "The budget is applied.")),

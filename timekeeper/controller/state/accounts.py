@@ -26,12 +26,12 @@ Json = dict[str, Any]
 
 def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[str, Assignments]]:
     """Returns the namespaces that have moved, with their payers, for each account that ever paid for them."""
-    found: dict[str, dict[str, Assignments]] = {}
+    by_account: dict[str, dict[str, Assignments]] = {}
     for namespace, known in assignments.items():
         if len(known) > 1:
             for _, account in known:
-                found.setdefault(account, {})[namespace] = known
-    return found
+                by_account.setdefault(account, {})[namespace] = known
+    return by_account
 
 
 def recorded_moves(moves: Mapping[str, Assignments], since: int) -> list[Json]:
@@ -45,7 +45,7 @@ def recorded_moves(moves: Mapping[str, Assignments], since: int) -> list[Json]:
 
 def read_moves(budgets: Iterable[Json]) -> dict[str, Assignments]:
     """Reads the payers of moved namespaces from budgets' checkpoints; the checkpoint with the latest move counts."""
-    found: dict[str, Assignments] = {}
+    latest: dict[str, Assignments] = {}
     for item in budgets:
         for move in ((item.get("status") or {}).get("checkpoint") or {}).get("moves") or ():
             try:
@@ -53,9 +53,9 @@ def read_moves(budgets: Iterable[Json]) -> dict[str, Assignments]:
                 namespace = str(move["namespace"])
             except (TimeError, KeyError, TypeError):
                 continue
-            if known and (namespace not in found or known[-1] > found[namespace][-1]):
-                found[namespace] = known
-    return found
+            if known and (namespace not in latest or known[-1] > latest[namespace][-1]):
+                latest[namespace] = known
+    return latest
 
 
 DEFAULT_PREFIX = "namespace:"
@@ -144,13 +144,13 @@ class Account:
 
     def present(self, now: int) -> Period:
         """Returns the period that contains an instant; the latest one where none is open there."""
-        found = self.period_at(now)
-        return found if found is not None and found.start in self.period_totals else self.periods[-1]
+        period = self.period_at(now)
+        return period if period is not None and period.start in self.period_totals else self.periods[-1]
 
     def lacks_present(self, now: int) -> bool:
         """Whether the totals of the period that contains an instant are not in memory, since a clock was ahead."""
-        found = self.period_at(now)
-        return found is not None and found.start not in self.period_totals
+        period = self.period_at(now)
+        return period is not None and period.start not in self.period_totals
 
     def totals(self) -> dict[int, int]:
         """Returns the amount spent in each period in memory, by the period's start."""
@@ -165,8 +165,8 @@ class Account:
             return
         kept = {period.start for period in self.periods[-KEPT_PERIODS:]}
         kept |= {period.start for period in self.periods_after(now - BURN_AGE)}
-        self.period_totals = {start: found for start, found in self.period_totals.items() if start in kept}
-        self.credits = {start: found for start, found in self.credits.items() if start in kept}
+        self.period_totals = {start: value for start, value in self.period_totals.items() if start in kept}
+        self.credits = {start: value for start, value in self.credits.items() if start in kept}
 
     def periods_after(self, instant: int) -> Sequence[Period]:
         """Returns the open periods that end after an instant, in order."""

@@ -82,11 +82,11 @@ class ControllerRules:
 
     Attributes:
         prices: the price of each model over time, as configured.
-        charge: what a reservation costs.
-        meter_from: what starts the meter.
+        charge: the rules for the cost of a reservation.
+        meter_from: the event that starts the meter.
         bill: whether reservations, usage or the larger of both is billed.
         template: the budget of a namespace that none names; without an allowance it limits nothing.
-        labels: the keys of the labels of pods that usage is kept by.
+        labels: the keys of the pod labels by which usage is kept.
         retention: how long each kind of record is kept.
         own_resources: the admin's lines for resources of other stacks; None where pods of those are not metered.
         overhead: the namespaces that are charged to the account overhead.

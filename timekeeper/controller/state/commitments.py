@@ -56,7 +56,7 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def lapsed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """Returns, for each account with safe admission, how many pods have waited for a node beyond their promise."""
+    """Counts, by account with safe admission, the pods that have waited for a node longer than money is promised."""
     counts = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     for facts in books.pods.facts.values() if counts else ():
         name = books.account_of(facts.namespace)

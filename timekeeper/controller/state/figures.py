@@ -56,10 +56,11 @@ class Figures:
         state: the computed state.
         published: the state that admission acts on.
         burns: the amounts spent over the last hour and the last day.
-        due: the latest instant of the next look: the next change of state, expiry of a grant, or end of the period.
+        due: the instant by which the figures must be computed again: the next change of state, expiry of a grant, or
+            end of the period.
         committed: with safe admission, the amount that admitted pods may still spend.
         queued: with safe admission, the amount that the pods behind the gate need.
-        lapsed: the number of pods that have waited for a node longer than money is promised to them.
+        lapsed: the number of pods that have waited for a node for longer than money is promised to them.
     """
 
     period: Period
@@ -91,7 +92,7 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
         now: nanoseconds since 1970.
         committed: the amount that admitted pods may still spend.
         queued: the amount that the pods behind the gate need.
-        lapsed: the number of pods that have waited for a node longer than money is promised to them.
+        lapsed: the number of pods that have waited for a node for longer than money is promised to them.
     """
     period = account.present(now)
     totals, period_credits = account.period_totals[period.start], account.expiring(period)
@@ -121,7 +122,7 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
 
 
 def summary(account: Account, figures: Figures, namespaces: tuple[str, ...]) -> Summary:
-    """Returns an account's figures for readers, with 0 as spent: each settlement writes the spent amount beside."""
+    """Returns an account's figures for readers, with 0 as spent: each settlement writes the spent amount separately."""
     return Summary(
         name=account.name,
         namespaces=namespaces,
@@ -166,12 +167,12 @@ def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
     if budget.admission is not Admission.SAFE or observed or figures.limits.available is None:
         return None
     # Pods behind the gate precede new ones: the amounts that they need are not free.
-    taken = figures.committed + figures.queued
-    return SafeAdmission(taken, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
+    promised = figures.committed + figures.queued
+    return SafeAdmission(promised, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
 
 
 def must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
-    """Whether a namespace's state must be published again: the remaining amount always changes, and counts in steps."""
+    """Whether a namespace's state differs enough to be published again; the remaining amount counts in steps."""
     if before is None:
         return True
     if _lasting(before) != _lasting(after):

@@ -85,7 +85,7 @@ _log = structlog.get_logger()
 
 
 def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]]:
-    """Returns the document that keeps the charged prices; empty where the settings state the same prices."""
+    """Returns the checkpoint document with the charged prices; empty where the settings state the same prices."""
     lists = (charged, configured)
     moments = {0, *(point.effective_from for prices in lists for points in prices.values() for point in points)}
     if all(_in_force(charged, at) == _in_force(configured, at) for at in moments):
@@ -94,19 +94,19 @@ def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]
 
 
 def kept_since(since: int) -> dict[str, dict[str, Any]]:
-    """Returns the document that keeps the instant from which pods of other stacks are metered; empty for 0."""
+    """Returns the checkpoint document with the instant from which pods of other stacks are metered; empty for 0."""
     return {SINCE: {"since": str(since)}} if since else {}
 
 
 def read_since(documents: Mapping[str, Any]) -> int | None:
-    """Returns the instant in the kept document, in nanoseconds since 1970; None where it is missing or unreadable."""
+    """Returns the instant in the checkpoint document, in nanoseconds since 1970; None where none is readable."""
     document = documents.get(SINCE)
     text = document.get("since") if isinstance(document, dict) else None
     return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20 else None
 
 
 def kept_holdings(sessions: Iterable[MeteredSession]) -> dict[str, dict[str, Any]]:
-    """Returns the documents that keep, by shard, when sessions began and what they hold by other stacks.
+    """Returns the checkpoint documents with the sessions' starts and holdings by other stacks, by shard.
 
     Most sessions hold what many others hold, so each document lists the different holdings once.
     """
@@ -122,27 +122,27 @@ def kept_holdings(sessions: Iterable[MeteredSession]) -> dict[str, dict[str, Any
     return {
         shard: {
             "kinds": [[holding_document(each) for each in holdings] for holdings in kinds[shard]],
-            "begun": found,
+            "begun": sessions_of_shard,
         }
-        for shard, found in begun.items()
+        for shard, sessions_of_shard in begun.items()
     }
 
 
 def read_holdings(documents: Mapping[str, Any]) -> dict[str, Decided]:
-    """Returns what sessions hold by the kept documents, by uid; an unreadable document counts as missing."""
-    found: dict[str, Decided] = {}
+    """Returns the sessions' holdings in the checkpoint documents, by uid; unreadable documents are left out."""
+    decided: dict[str, Decided] = {}
     for name, document in documents.items():
         if not name.startswith(DECIDED):
             continue
         try:
             kinds = [tuple(read_holding(each) for each in holdings) for holdings in document["kinds"]]
-            found |= {
+            decided |= {
                 uid: Decided(whole_number(start), kinds[whole_number(which)])
                 for uid, (start, which) in document["begun"].items()
             }
         except UNREADABLE as error:
             _log.error("holdings cannot be read", name=name, error=repr(error))
-    return found
+    return decided
 
 
 def _in_force(prices: Prices, instant: int) -> tuple[bool, Mapping[str, Fraction]]:
@@ -151,7 +151,7 @@ def _in_force(prices: Prices, instant: int) -> tuple[bool, Mapping[str, Fraction
 
 
 def read_prices(documents: Mapping[str, Any]) -> Prices:
-    """Returns the prices in the kept document; none where they are missing or unreadable."""
+    """Returns the prices in the checkpoint document; none where they are missing or unreadable."""
     try:
         return decode_prices((documents.get(PRICES) or {}).get("prices", "{}"))
     except (RecordError, AttributeError) as error:
@@ -226,7 +226,7 @@ def load(client: redis.Redis, books: Books, now: int, surely_past: int) -> set[s
 def _readable(client: redis.Redis, names: Sequence[str], now: int) -> tuple[list[StoredAccount], dict[str, str]]:
     """Reads accounts; returns those that are readable, and for each other one why it is not."""
     stored: list[StoredAccount] = []
-    failed = isolate_failures(names, lambda found: stored.extend(load_accounts(client, found, now=now)))
+    failed = isolate_failures(names, lambda some: stored.extend(load_accounts(client, some, now=now)))
     for name, error in failed.items():
         _log.error("account unreadable", account=name, error=described(error))
     return stored, {name: f"it cannot be read: {described(error)}" for name, error in failed.items()}
@@ -281,7 +281,7 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 
 
 def bring_back(books: Books, behind: set[str]) -> None:
-    """Meters sessions again, in memory: those that ended after the checkpoint from which their account was restored."""
+    """Meters again, in memory, the sessions that ended after the checkpoint from which their account was restored."""
     for left_at, metered in books.finalized:
         names = {account for account, _ in metered.acknowledged.periods}
         started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
@@ -304,19 +304,19 @@ def _replace(sessions: Meters, metered: MeteredSession) -> None:
 def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None:
     """Reads the checkpoint in a GPUBudget's status; None where there is none or it is unreadable."""
     status = item.get("status") or {}
-    found = status.get("checkpoint") or {}
+    document = status.get("checkpoint") or {}
     try:
-        start = parse_instant(found.get("period"))
-        time = parse_instant(found.get("time"))
-        amount = int(found["closedMicroGPUSeconds"])
+        start = parse_instant(document.get("period"))
+        time = parse_instant(document.get("time"))
+        amount = int(document["closedMicroGPUSeconds"])
         present = status.get("period") or {}
         ours = present.get("end") is not None and parse_instant(present.get("start")) == start
         end = parse_instant(present["end"]) if ours else boundary_after(rule, start)
         exhausted = status.get("exhaustedAt")
         exhausted_at = parse_instant(exhausted) if exhausted and ours else None
-        period_credits = tuple(_read_credit(credit) for credit in found.get("pots") or ())
-        previous_spent = int(found["previousMicroGPUSeconds"]) if "previousMicroGPUSeconds" in found else None
-        version = int(found.get("version", 0))
+        period_credits = tuple(_read_credit(credit) for credit in document.get("pots") or ())
+        previous_spent = int(document["previousMicroGPUSeconds"]) if "previousMicroGPUSeconds" in document else None
+        version = int(document.get("version", 0))
     except (TimeError, KeyError, TypeError, ValueError):
         return None
     return Checkpoint(Period(start, end), time, amount, exhausted_at, period_credits, previous_spent, version)
@@ -392,19 +392,19 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
 def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount], now: int, surely_past: int) -> None:
     """Reads the amounts of metered sessions alone: a period also holds one of every pod that ever ran in it."""
     wanted = _amounts_that_matter(books, stored, now)
-    found: dict[str, dict[Key, StoredAmount]] = {}
+    by_uid: dict[str, dict[Key, StoredAmount]] = {}
 
     def read(names: Sequence[str]) -> None:
         chosen = set(names)
         for key, amounts in reading.amounts_of(client, [item for item in wanted if item[0] in chosen]).items():
             for uid, amount in amounts.items():
-                found.setdefault(uid, {})[key] = amount
+                by_uid.setdefault(uid, {})[key] = amount
 
     for name, error in isolate_failures({account for account, *_ in wanted}, read).items():
         books.unreadable[name] = books.failed[name] = f"its amounts cannot be read: {described(error)}"
         _log.error("account unreadable", account=name, error=described(error))
     books.ends_unreadable = {}
-    for uid, amounts_found in found.items():
+    for uid, amounts_found in by_uid.items():
         metered = books.pods.sessions.get(uid)
         if metered is not None:
             for (account, _), amount in amounts_found.items():
@@ -425,12 +425,12 @@ def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) ->
             payers.setdefault(name, set()).add(namespace)
     wanted: list[tuple[str, int, list[str]]] = []
     for account in stored:
-        found = books.pods.sessions.of_namespaces(payers.get(account.name, ()))
-        uids = [metered.session.uid for metered in found]
+        sessions = books.pods.sessions.of_namespaces(payers.get(account.name, ()))
+        uids = [metered.session.uid for metered in sessions]
         starts = {start: list(uids) for start in account.totals if uids}
         for period in books.accounts[account.name].periods_after(now - MENDED_WITHIN):
             if period.start not in starts:
-                starts[period.start] = [m.session.uid for m in found if _may_be_in(m.session, period)]
+                starts[period.start] = [m.session.uid for m in sessions if _may_be_in(m.session, period)]
         for session in account.closed:
             last = books.accounts[account.name].period_at((session.end or 0) - 1)
             if last is not None and last.start not in starts:
@@ -466,16 +466,16 @@ def _with_amounts(
         lacking += _not_reached(books, session, [key for key in periods if key not in expected and periods[key].amount])
     if known.closed and not lacking:
         return known._replace(periods=periods)
-    ends = {key: found.end for key in {*amounts, *expected} if (found := books.accounts[key[0]].period_at(key[1]))}
+    ends = {key: each.end for key in {*amounts, *expected} if (each := books.accounts[key[0]].period_at(key[1]))}
     over = {key: end for key, end in ends.items() if end <= min(until, surely_past)}
     lacking += [key for key in amounts.keys() - expected.keys() if not _holds(amounts[key], key[1])]
     unsettled = [over[key] for key in lacking if key in over]
     final = [end for end in over.values() if end < min(unsettled, default=until + 1)]
     settled_until = max([first_known(known.use), *final])
     going_on = {
-        key: found
-        for key, found in periods.items()
-        if ends.get(key, until + 1) > settled_until and is_kept(key, found, until)
+        key: each
+        for key, each in periods.items()
+        if ends.get(key, until + 1) > settled_until and is_kept(key, each, until)
     }
     payers = books.assignments.get(session.namespace, ())
     posted_at, posted_rate = posting(session, payers, going_on, known.open_under)
@@ -535,7 +535,7 @@ def reprice(books: Books, now: int) -> bool:
 
 
 def bring_rates_up(books: Books, since: int) -> None:
-    """Gives sessions of a store that returned to before a change of prices the rates that they had after it.
+    """Gives sessions the rates after a change of prices that the store lost, as it returned to an earlier state.
 
     Args:
         books: the leader's state, with the prices that sessions were charged by.
@@ -589,18 +589,18 @@ def _scaled(prices: Prices, session: Session, changes: Sequence[int]) -> Tariff:
     A rate is proportional to the price, and rounded up.
     """
     model = session.attribution.model if session.attribution is not None else MIXED
-    found = session.tariff
+    rates_so_far = session.tariff
     for change in changes:
-        if MIXED in model or any(since == change for since, _ in found):
+        if MIXED in model or any(since == change for since, _ in rates_so_far):
             continue
         before, after = (
             price_at(prices, model, instant) if model else dearest_at(prices, instant)
             for instant in (change - 1, change)
         )
-        rate = ceil(rate_now(found, change) * after / before) if before else 0
-        if before not in {0, after} and rate != rate_now(found, change):
-            found = from_now_on(found, ((change, rate),))
-    return found
+        rate = ceil(rate_now(rates_so_far, change) * after / before) if before else 0
+        if before not in {0, after} and rate != rate_now(rates_so_far, change):
+            rates_so_far = from_now_on(rates_so_far, ((change, rate),))
+    return rates_so_far
 
 
 def from_now_on(rates: Tariff, later: Tariff) -> Tariff:

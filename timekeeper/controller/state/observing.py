@@ -29,7 +29,7 @@ Reported = Callable[[str], int | None]
 
 @dataclass(slots=True)
 class BudgetView:
-    """The budgets, grants and corrections as last read, each invalid one apart with its faults.
+    """The budgets, grants and corrections as last read; the invalid ones are kept separately, with their faults.
 
     A budget that becomes invalid keeps its last valid version, so that a typing error stops no team. The store keeps
     the last valid version of each budget beyond this term and beyond the budget's deletion: an account that still pays

@@ -94,7 +94,7 @@ def _full_name(item: Json) -> FullName:
 
 
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
-    """Decides again what young sessions hold whose model was not known; returns the uids of those that changed."""
+    """Decides the holdings of young sessions of unknown model again; returns the uids of those that changed."""
     changed = set()
     for metered in books.pods.sessions.all():
         session = metered.session
@@ -132,7 +132,7 @@ def unknown_models(books: Books) -> int:
 
 
 def doubtful(books: Books) -> Counter[Doubt]:
-    """Returns the number of open sessions whose holding the cluster's objects do not state whole, by what they lack."""
+    """Counts, by doubt, the open sessions whose holdings the cluster's objects do not state completely."""
     return Counter(
         doubt
         for metered in books.pods.sessions.all()

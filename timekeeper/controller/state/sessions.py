@@ -114,15 +114,19 @@ def posting(
     starts = [start for account, start in periods if account == open_under]
     if not starts:
         return 0, 0
-    found = periods[open_under, max(starts)]
+    amount = periods[open_under, max(starts)]
     moved = max((since for since, account in payers[1:] if account == open_under), default=0)
-    at = max(session.start, *starts, moved) if found.last_point is None else found.last_point.until
+    at = max(session.start, *starts, moved) if amount.last_point is None else amount.last_point.until
     return at, rate_now(session.tariff, at)
 
 
-def is_kept(key: Key, found: AcknowledgedAmount, until: int) -> bool:
-    """Whether an amount says more than that a session has not reached a period, which a clock that was ahead opened."""
-    return found.amount != 0 or key[1] <= until
+def is_kept(key: Key, amount: AcknowledgedAmount, until: int) -> bool:
+    """Whether an amount must be kept: it is not 0, or its period has begun.
+
+    An amount of 0 in a later period says nothing: a clock that was ahead opened the period, and the session has not
+    reached it.
+    """
+    return amount.amount != 0 or key[1] <= until
 
 
 def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
@@ -232,10 +236,11 @@ class Decided(NamedTuple):
 class MeterRules:
     """The rules that start a meter and set its rate.
 
-    `namespace_uid` returns the uid of the namespace that has a name now, or "". `labels` are the keys of those labels
-    of pods that usage is kept by. `held_of` decides on the parts of GPUs that a bound pod holds by another stack; these
-    are metered from the instant `since` on, at the earliest. `drivers` are those whose claims are metered; None where
-    pods of other stacks are not. `decided` has what an earlier leader decided of sessions that the store lacks, by uid.
+    `namespace_uid` returns the uid of the namespace that now has a name, or "". `labels` are the keys of the pod labels
+    by which usage is kept. `held_of` decides on the parts of GPUs that a bound pod holds by another stack; these are
+    metered from the instant `since` on, at the earliest. `drivers` are the drivers whose claims are metered; None where
+    pods of other stacks are not metered. `decided` holds an earlier leader's decisions on sessions that the store
+    lacks, by uid.
     """
 
     charge: ChargeRules

@@ -1,4 +1,4 @@
-"""Aliyun's gpushare: memory of a GPU in units, of which its node offers so many on each device.
+"""Aliyun's gpushare: memory of a GPU in units; a node offers the same number of units on each device.
 
 Sources: AliyunContainerService/gpushare-scheduler-extender v0.2.0, pkg/utils/const.go (`aliyun.com/gpu-mem`,
 `aliyun.com/gpu-count`, `ALIYUN_COM_GPU_MEM_DEV`); gpushare-device-plugin, cmd/inspect

@@ -44,7 +44,7 @@ class SliceDevice:
     Attributes:
         model: the model's name; UNKNOWN_MODEL where no attribute names it.
         capacity: its capacity by name, without the driver's domain.
-        counters: of each counter of the sets that it consumes from, the share that it consumes, by the counter's name.
+        counters: the share that the device consumes of each counter, by the counter's name.
         profile: the profile of a MIG device; empty for any other.
         partition: the compute and memory modes of an AMD GPU, such as `cpx_nps4`; empty for any other.
         shared: whether several claims may have a part of its capacity each.
@@ -93,10 +93,10 @@ def read_slices(slices: Iterable[Mapping[str, Any]]) -> dict[DeviceKey, SliceDev
 def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], drivers: frozenset[str]) -> Decision:
     """Returns what a claim holds; nothing before it is allocated.
 
-    A whole device is a GPU. A partition has its shares of the counters for memory and compute; where none counts
-    compute, its average share of all counters, of which slots that are taken whole are some. Without counters, its
-    profile says its part. Part of a device that several claims share is the largest share of its capacity that was
-    consumed. Administrative access is free.
+    A whole device is a GPU. A partition counts by its shares of the counters for memory and compute. Where no counter
+    is for compute, its average share of all counters counts; slots that are taken whole are among them. Without
+    counters, its profile states its part. Of a device that several claims share, a claim holds the largest share of any
+    capacity that it consumed. Administrative access is free.
 
     Args:
         claim: the ResourceClaim.
@@ -139,7 +139,7 @@ def names_drivers(claim: Mapping[str, Any], drivers: frozenset[str]) -> bool:
 
 
 def unlisted_drivers(claim: Mapping[str, Any], drivers: frozenset[str]) -> frozenset[str]:
-    """Returns the drivers of a claim's devices that are not among these: what they drive costs nothing."""
+    """Returns the drivers of a claim's devices that are not among these; their devices cost nothing."""
     return frozenset(str(item.get("driver")) for item in results_of(claim)) - drivers
 
 
@@ -152,7 +152,8 @@ def without_claimed(
 ) -> BoundPod:
     """Returns a bound pod without the extended resources that it has by a claim, which is metered by itself.
 
-    Status is not believed without the claim: it must be reserved for the pod, and have a device of one of the drivers.
+    The pod's status counts only if the claim confirms it: the claim must be reserved for the pod, and have a device of
+    one of the drivers.
     """
     bound = read_bound_pod(pod)
     covering = extended_claim(pod)
@@ -221,11 +222,11 @@ def _device(item: Mapping[str, Any], counters: Mapping[tuple[str, str], Fraction
     fields = mapping(item.get("basic")) or item
     attributes = {_own(name): mapping(value) for name, value in mapping(fields.get("attributes")).items()}
     named = [_text(attributes.get(key, {})) for key in MODEL_ATTRIBUTES]
-    taken = {str(group.get("counterSet")): _amounts(group.get("counters")) for group in _consumed(fields)}
+    consumed = {str(group.get("counterSet")): _amounts(group.get("counters")) for group in _consumed(fields)}
     shares = {
-        name: min(taken[group].get(name, Fraction(0)) / whole, WHOLE)
+        name: min(consumed[group].get(name, Fraction(0)) / whole, WHOLE)
         for (group, name), whole in counters.items()
-        if group in taken
+        if group in consumed
     }
     return SliceDevice(
         model=next((name for name in named if name), UNKNOWN_MODEL),

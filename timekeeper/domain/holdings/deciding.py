@@ -89,9 +89,9 @@ def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision
 
 
 def capacity(node: HostNode, own: Mapping[str, Listed]) -> Fraction:
-    """Returns the GPUs of a node by other stacks: what a pod would hold that asks for all that the node offers.
+    """Returns how many of a node's GPUs other stacks share: what a pod would hold that asked for all of them.
 
-    HAMi and Volcano offer vGPUs, and list the devices themselves, those of Ascend by chip.
+    HAMi and Volcano offer vGPUs. For them, the GPUs that they list on the node are counted, those of Ascend by chip.
 
     Args:
         node: the node.

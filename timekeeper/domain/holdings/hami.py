@@ -137,7 +137,7 @@ class Names:
     cores: str
 
     def number(self, asked: Mapping[str, int]) -> int:
-        """Returns the number of vGPUs of a request; one that names only their size is of one."""
+        """Returns the number of vGPUs of a request; 1 where the request states only their size."""
         named = any(asked.get(name) for name in (self.memory, self.percentage, self.cores))
         return asked.get(self.count, 0) or int(named)
 

@@ -99,7 +99,7 @@ def join(*holdings: Holding) -> tuple[Holding, ...]:
 
 
 def spread(amount: Fraction) -> tuple[int, Fraction]:
-    """Divides an amount of GPUs evenly over as few of them as it takes: their number, and the share of each."""
+    """Divides an amount of GPUs evenly over as few GPUs as it needs; returns their number and the share of each."""
     count = max(math.ceil(amount), 1)
     return count, amount / count
 

@@ -27,7 +27,7 @@ RESERVATION_NAMESPACES: Final = frozenset({"kai-resource-reservation", "runai-re
 
 
 def reserves(pod: BoundPod) -> bool:
-    """Whether a pod only keeps a GPU that fractions share: it is no second bill beside theirs.
+    """Whether a pod only keeps a GPU for the fractions that share it; the fractions are billed, and it is not.
 
     The namespace is `runai-reservation` up to v0.5.
     """

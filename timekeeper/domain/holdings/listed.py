@@ -35,10 +35,10 @@ class Listed:
     Attributes:
         way: the stack's name.
         parts: the units of a whole device.
-        devices: the resource or label of a node whose number says how many whole devices the resource's capacity
-            stands for; where a node has it, it counts more than `parts`. Empty for none.
-        whole: the resource whose unit is a whole device of the same kind. A pod's request of this resource is a part
-            of that device: no bill of its own where it stands beside it. Empty for none.
+        devices: the resource or label of a node that states the number of whole devices in the resource's capacity; it
+            takes precedence over `parts`. Empty for none.
+        whole: the resource whose unit is a whole device of the same kind; empty for none. Where a pod requests both,
+            this resource is a part of that device and is not billed by itself.
         model_labels: the labels that name the model, the first that a node has counts.
         model: the model where no label names it.
     """
@@ -102,7 +102,7 @@ ASCEND_REGISTER: Final = "hami.io/node-register-Ascend"
 
 
 def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decision:
-    """Returns the parts of devices that a pod holds of the resources in a table: as few devices as can have them."""
+    """Returns the parts of devices that a pod holds by the resources in a table, on as few devices as suffice."""
     asked = pod.resources & table.keys()
     if not asked:
         return NOTHING

@@ -112,9 +112,9 @@ _MIG_IN_PRODUCT: Final = re.compile(r"-MIG-(?P<profile>[^ ]+?)(?:-SHARED)?$")
 def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the parts of NVIDIA's GPUs that a pod holds, by its requests to the device plugin.
 
-    A replica of a GPU that n pods share is 1/n of it. A MIG device has its compute slices of the model's own, and its
-    memory of the GPU's. A model that no label names, a profile in another form, and labels that exclude each other
-    raise the charge and never lower it.
+    A replica of a GPU that n pods share is 1/n of it. A MIG device counts by its part of the model's compute slices,
+    and by its part of the GPU's memory. A model that no label names, a profile in another form, and labels that exclude
+    each other raise the charge and never lower it.
     """
     asked = {name for name in pod.resources if name in {GPU, GPU + SHARED_SUFFIX} or name.startswith(MIG_PREFIX)}
     if not asked:
