@@ -137,7 +137,7 @@ def _too_long(max_bytes: int, *, arriving: bool) -> BodyError:
 async def send_response(send: Send, response: Response, *, close: bool = False) -> None:
     """Sends an answer; with `close`, its header announces the end of the connection."""
     headers = [(b"content-type", response.content_type), *response.headers]
-    if response.status != NOT_MODIFIED:  # its length would be taken for that of the answer it stands for
+    if response.status != NOT_MODIFIED:  # a client would take its length for that of the full answer
         headers.insert(1, (b"content-length", b"%d" % len(response.body)))
     if close:
         headers.append((b"connection", b"close"))

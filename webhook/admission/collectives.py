@@ -135,7 +135,7 @@ def _speaks_of_others(name: str, value: Any) -> bool:
         return True
     if name not in _VARIABLES or value == "":
         return False
-    # Programs of other kinds have a RANK, too: that of a process is a number, or comes from elsewhere.
+    # Programs of other kinds have a RANK, too; that of a process is a number, or refers to another variable.
     return name != "RANK" or value is None or (isinstance(value, str) and (value.isdecimal() or "$" in value))
 
 
