@@ -93,8 +93,8 @@ class Given(NamedTuple):
     Attributes:
         fits: by row, whether every container got its devices.
         taken: by step and row, the devices of each container.
-        reached: by row, whether the answer is final; where not, more tries may place the containers.
-        cut: by row, whether the search ended without an answer.
+        reached: whether a row was decided; where not, more tries may find a way.
+        cut: whether a row's search ended without an answer.
     """
 
     fits: Flags
@@ -108,9 +108,9 @@ def give_all(request: Request, free: Free, pick: Pick, tries: Tries) -> Given:
 
     Args:
         request: the pod's need.
-        free: the free parts of the nodes' devices.
+        free: what is left of the nodes.
         pick: chooses among devices on which a container fits.
-        tries: the tries that the search may use; rows that it does not reach count as not fitting.
+        tries: of the search; rows that it does not reach count as not fitting.
     """
     shape = free.usable.shape
     fits, cut = np.zeros(shape[0], np.bool_), np.zeros(shape[0], np.bool_)
@@ -192,7 +192,7 @@ def emptiest(_at: int, _able: Flags, left: Free) -> Floats:
 
 
 def left_of(request: Request, free: Free, taken: Flags) -> Free:
-    """Returns what is left of devices once all containers hold theirs, each charged as `fairgpu.demand.peak` says."""
+    """Returns what is left of the devices that are taken, each container charged as `fairgpu.demand.peak` has it."""
     left = free
     for at in turns(request):
         left = left.less(request.steps[at][0], taken[at])
@@ -245,7 +245,7 @@ def _beside(request: Request, free: Free, taken: Flags, init: int) -> Free:
 
 
 def _top(scores: Floats, able: Flags, count: int) -> Flags:
-    """Returns, for each row, the `count` able devices with the highest scores; fewer where fewer are able."""
+    """Returns so many devices of each row with the highest scores, as far as there are as many that are able."""
     order = np.argsort(np.where(able, -scores, np.inf), axis=1, kind="stable")
     taken = np.zeros(able.shape, np.bool_)
     np.put_along_axis(taken, order[:, :count], values=True, axis=1)

@@ -50,12 +50,12 @@ class Worth:
 
     Attributes:
         cpu_levels, host_levels: the amounts of a node's processor time and memory between which kinds differ.
-        classes: the number of device classes.
+        classes: how many device classes there were.
         single: the share of pods that need one GPU and fit, by (host level, class, percent left), flat.
         several: the kinds that need several.
         waste: the percent that stays free for good, by the percent left.
         cpu_per_percent: processor time (milli) asked for a percent of a GPU; 0 where nothing is known of it.
-        named: by class, the percent of its model that requests ask for by name.
+        named: by class, how much of its model requests ask for by name.
     """
 
     cpu_levels: Ints
