@@ -1,5 +1,6 @@
 """The GPU time in a container's figures is what the GPU did."""
 
+import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -162,6 +163,18 @@ def test_what_a_stream_waits_for_the_host_is_no_gpu_time(node: Node, program: tu
     result, took_us = run(container, ("waiting", *program))
     assert (result, took_us >= 1_000_000) == (0, True)
     assert reported(container).busy_ns < most_ns
+
+
+@pytest.mark.parametrize(
+    "case", ["charged_then_joined", "prolonged_while_it_is_asked_about", "ended_while_a_beginning_is_recorded"]
+)
+def test_what_another_thread_does_meanwhile_is_neither_forgotten_nor_mistaken(node: Node, case: str) -> None:
+    container = node.container("a")
+    given = {name: value for name, value in container.environment().items() if name != "LD_PRELOAD"}
+    command = [str(BUILD / "tests" / "unit" / "spans_overtaken"), case]
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    got, wanted = done.stdout.split()
+    assert got == wanted
 
 
 def test_work_of_contexts_that_end_right_after_it_is_reported(node: Node) -> None:

@@ -476,7 +476,7 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
     uint64_t work = hold(queue, flow, &before, &entered);
     bool there = entered && queue->serial == serial;
     pthread_mutex_unlock(&queue->lock);
-    bool sample = there && spans_begin(queue, stream, flow, work != UNBOUNDED);
+    bool sample = there && spans_begin(queue, serial, stream, flow, work != UNBOUNDED);
     pthread_mutex_lock(&queue->lock);
     if (there && queue->serial == serial) {
         /* No other thread can ask whether a thread's own default stream is done: each launch is measured by itself. */

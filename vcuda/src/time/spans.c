@@ -217,40 +217,47 @@ void spans_leave(struct queue *queue, const struct before *before)
     pthread_mutex_unlock(&queue->lock);
 }
 
-static CUevent event_from(struct queue *queue)
+/* Under the lock: the same where the context is still that of the serial. One that has ended takes its events along. */
+static void event_back_of(struct queue *queue, uint64_t serial, CUevent event)
+{
+    if (queue->serial == serial)
+        event_back(queue, event);
+}
+
+static CUevent event_from(struct queue *queue, uint64_t serial)
 {
     CUevent event = NULL;
     pthread_mutex_lock(&queue->lock);
-    if (queue->spares != 0)
+    if (queue->serial == serial && queue->spares != 0)
         event = queue->spare[--queue->spares];
     pthread_mutex_unlock(&queue->lock);
     return event != NULL || REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS ? event : NULL;
 }
 
-static CUevent recorded(struct queue *queue, CUstream stream)
+static CUevent recorded(struct queue *queue, uint64_t serial, CUstream stream)
 {
-    CUevent event = event_from(queue);
+    CUevent event = event_from(queue, serial);
     if (event == NULL || REAL(cuEventRecord)(event, stream) == CUDA_SUCCESS)
         return event;
     pthread_mutex_lock(&queue->lock);
-    event_back(queue, event);
+    event_back_of(queue, serial, event);
     pthread_mutex_unlock(&queue->lock);
     return NULL;
 }
 
 /* The base is recorded right before a beginning, on the same stream: what the program has in that stream before it may make
  * it happen later than it was recorded, which correct_base puts right. */
-static void rebase(struct queue *queue, CUstream stream, uint64_t now)
+static void rebase(struct queue *queue, uint64_t serial, CUstream stream, uint64_t now)
 {
-    CUevent base = recorded(queue, stream);
+    CUevent base = recorded(queue, serial, stream);
     pthread_mutex_lock(&queue->lock);
-    if (base != NULL && queue->count == 0) {
+    if (base != NULL && queue->count == 0 && queue->serial == serial) {
         event_back(queue, queue->base);
         queue->base = base;
         queue->base_ns = now;
         queue->cursor_ns = 0;
     } else {
-        event_back(queue, base);
+        event_back_of(queue, serial, base);
     }
     pthread_mutex_unlock(&queue->lock);
 }
@@ -266,23 +273,27 @@ static bool others_may_stand(const struct queue *queue, const struct flow *flow)
 }
 
 /* Behind what is in flight: its time is what the stream waited for other things than the GPU, which is no work. */
-static void begin_behind(struct queue *queue, CUstream stream, struct flow *flow)
+static void begin_behind(struct queue *queue, uint64_t serial, CUstream stream, struct flow *flow)
 {
     uint64_t now = clock_ns();
-    CUevent begin = recorded(queue, stream);
+    CUevent begin = recorded(queue, serial, stream);
     pthread_mutex_lock(&queue->lock);
-    if (flow->begin == NULL) {
+    if (queue->serial == serial && flow->begin == NULL) {
         flow->begin = begin;
         flow->begin_ns = now;
     } else {
-        event_back(queue, begin); /* another thread has recorded one meanwhile */
+        event_back_of(queue, serial, begin); /* another thread has recorded one meanwhile */
     }
     pthread_mutex_unlock(&queue->lock);
 }
 
-bool spans_begin(struct queue *queue, CUstream stream, struct flow *flow, bool bounded)
+bool spans_begin(struct queue *queue, uint64_t serial, CUstream stream, struct flow *flow, bool bounded)
 {
     pthread_mutex_lock(&queue->lock);
+    if (queue->serial != serial) {
+        pthread_mutex_unlock(&queue->lock);
+        return false;
+    }
     bool idle = (queue->count == 0 || queue->idled) && queue->begin == NULL && !queue->beginning;
     bool old = queue->base == NULL || (queue->count == 0 && clock_ns() - queue->base_ns > REBASE_NS);
     bool known = bounded || others_may_stand(queue, flow);
@@ -290,19 +301,22 @@ bool spans_begin(struct queue *queue, CUstream stream, struct flow *flow, bool b
     queue->beginning = queue->beginning || idle;
     pthread_mutex_unlock(&queue->lock);
     if (!idle && behind)
-        begin_behind(queue, stream, flow);
+        begin_behind(queue, serial, stream, flow);
     if (!idle)
         return false; /* something is in flight: its end is this one's beginning */
     uint64_t now = clock_ns();
     if (old)
-        rebase(queue, stream, now);
-    CUevent begin = recorded(queue, stream);
+        rebase(queue, serial, stream, now);
+    CUevent begin = recorded(queue, serial, stream);
     pthread_mutex_lock(&queue->lock);
-    queue->begin = begin;
-    queue->begins = flow;
-    queue->begin_ns = now;
-    queue->beginning = false;
-    bool sample = queue->granted_ns == 0 && now - queue->sampled_ns >= SAMPLE_NS;
+    bool sample = false;
+    if (queue->serial == serial) {
+        queue->begin = begin;
+        queue->begins = flow;
+        queue->begin_ns = now;
+        queue->beginning = false;
+        sample = queue->granted_ns == 0 && now - queue->sampled_ns >= SAMPLE_NS;
+    }
     if (sample)
         queue->sampled_ns = now;
     pthread_mutex_unlock(&queue->lock);
@@ -410,6 +424,7 @@ static void put(struct queue *queue, const struct part *part, CUevent end, bool 
         part->flow->in_flight_ns += unseen->estimate_ns;
         queue->in_flight_ns += unseen->estimate_ns;
         span.begin_ns = unseen->begin_ns;
+        span.charged_ns += unseen->charged_ns;
         span.stood_ns = most_of(span.stood_ns, unseen->stood_ns);
         event_back(queue, span.begin);
         span.begin = unseen->begin;
@@ -431,7 +446,7 @@ void spans_end(struct queue *queue, const struct part *part)
     /* Unknown of what others launched since: they have begun none of their own, or it would be in flight. */
     bool idled = none && REAL(cuStreamQuery) != NULL && REAL(cuStreamQuery)(part->stream) == CUDA_SUCCESS;
     uint64_t now = clock_ns();
-    CUevent end = recorded(queue, part->stream);
+    CUevent end = recorded(queue, part->serial, part->stream);
     pthread_mutex_lock(&queue->lock);
     if (queue->serial == part->serial)
         put(queue, part, end, idled && end != NULL, now); /* without an event its stream is asked */
@@ -649,7 +664,8 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
     return true;
 }
 
-/* Under the lock, the first to end first: each is charged for what is not charged yet. */
+/* Under the lock, the first to end first: each is charged for what is not charged yet. Of one that another thread has prolonged
+ * meanwhile nothing was said: its event may have been recorded anew elsewhere. */
 static bool finish_all(struct queue *queue, struct look *looks, uint32_t count)
 {
     bool any = false;
@@ -661,7 +677,7 @@ static bool finish_all(struct queue *queue, struct look *looks, uint32_t count)
         struct look look = looks[next];
         looks[next] = looks[n];
         for (uint32_t i = 0; i < queue->count; i++)
-            if (queue->spans[i].id == look.id) {
+            if (queue->spans[i].id == look.id && queue->spans[i].end == look.end) {
                 any = finish(queue, i, &look) || any;
                 break;
             }

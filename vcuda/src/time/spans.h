@@ -103,8 +103,8 @@ void spans_leave(struct queue *queue, const struct before *before);
 /* Between spans_enter and spans_leave, without the lock: these call the driver. */
 /* True where the GPU had nothing of the process to do, and the launch that follows is to be measured by itself. Where the process
  * is held to turns (`bounded`), and where another stream's work may not have begun, a beginning is recorded also behind what is
- * in flight. */
-bool spans_begin(struct queue *queue, CUstream stream, struct flow *flow, bool bounded);
+ * in flight. False, with nothing recorded for good, where the queue has another serial by then: the context has ended. */
+bool spans_begin(struct queue *queue, uint64_t serial, CUstream stream, struct flow *flow, bool bounded);
 /* Records the end of a part. By the thread that launches into the stream, right before or behind a launch: on the legacy
  * stream an event is a barrier, which the launch is as well. */
 void spans_end(struct queue *queue, const struct part *part);

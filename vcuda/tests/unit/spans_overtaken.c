@@ -1,0 +1,167 @@
+/* spans_overtaken.c: what another thread does to a context's spans while this one is in the driver.
+ *
+ *     spans_overtaken CASE      prints "GOT WANTED"
+ *
+ * The driver is played: its events happen, and its calls come back, when a case says so.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "clock.h"
+#include "state.h"
+#include "time/spans.h"
+
+#define MILLISECOND 1000000u
+#define ONE ((CUcontext)(uintptr_t)0x1000)
+#define NEXT ((CUcontext)(uintptr_t)0x2000)
+#define FIRST ((CUstream)(uintptr_t)0x10)
+#define LAST ((CUstream)(uintptr_t)0x20)
+
+static uintptr_t events;
+static CUresult (*asked)(CUevent event);
+static void (*recording)(void);
+static struct queue *queue;
+
+static CUresult makes(CUevent *event, unsigned int flags)
+{
+    (void)flags;
+    *event = (CUevent)++events;
+    return CUDA_SUCCESS;
+}
+
+static CUresult records(CUevent event, CUstream stream)
+{
+    void (*happens)(void) = recording;
+    (void)event;
+    (void)stream;
+    recording = NULL;
+    if (happens != NULL)
+        happens();
+    return CUDA_SUCCESS;
+}
+
+static CUresult answers(CUevent event)
+{
+    return asked != NULL ? asked(event) : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult elapsed(float *ms, CUevent from, CUevent to)
+{
+    (void)from;
+    (void)to;
+    *ms = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult goes_on(CUstream stream)
+{
+    (void)stream;
+    return CUDA_ERROR_NOT_READY;
+}
+
+static struct flow *flow_of(CUstream stream)
+{
+    pthread_mutex_lock(&queue->lock);
+    struct flow *flow = spans_flow(queue, stream);
+    pthread_mutex_unlock(&queue->lock);
+    return flow;
+}
+
+static struct part launched(CUstream stream, uint64_t ago_ns)
+{
+    return (struct part){.flow = flow_of(stream),
+                         .stream = stream,
+                         .launches = 1,
+                         .opened_ns = clock_ns() - ago_ns,
+                         .serial = queue->serial};
+}
+
+static void unseen(const struct part *part)
+{
+    pthread_mutex_lock(&queue->lock);
+    spans_end_unseen(queue, part);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* A kernel was charged for the time that it has gone on. Then its stream has more, and both end with one event. */
+static void charged_then_joined(void)
+{
+    struct part before = launched(FIRST, 400 * MILLISECOND);
+    unseen(&before);
+    spans_reap(queue);
+    pthread_mutex_lock(&queue->lock);
+    spans_charge_unfinished(queue, clock_ns());
+    uint64_t charged = queue->spans[0].charged_ns;
+    pthread_mutex_unlock(&queue->lock);
+    struct part behind = launched(FIRST, 0);
+    spans_end(queue, &behind);
+    printf("%llu %llu\n", (unsigned long long)queue->spans[0].charged_ns, (unsigned long long)charged);
+}
+
+static CUevent end_of_the_last;
+
+/* Another thread prolongs the last span, and its event is recorded anew in a stream that is done. */
+static CUresult prolonged(CUevent event)
+{
+    if (event != end_of_the_last)
+        return CUDA_ERROR_NOT_READY;
+    end_of_the_last = NULL;
+    struct part more = launched(LAST, 0);
+    spans_end(queue, &more);
+    return CUDA_SUCCESS;
+}
+
+static void prolonged_while_it_is_asked_about(void)
+{
+    for (int i = 0; i < SPANS; i++) {
+        struct part part = launched(i < SPANS - 1 ? FIRST : LAST, 0);
+        spans_end(queue, &part);
+    }
+    end_of_the_last = queue->spans[SPANS - 1].end;
+    asked = prolonged;
+    spans_reap(queue);
+    printf("%u %d\n", queue->count, SPANS);
+}
+
+/* The context ends, and another one takes its place. */
+static void ends_and_begins(void)
+{
+    spans_forget(ONE);
+    spans_queue(NEXT, 0);
+}
+
+static void ended_while_a_beginning_is_recorded(void)
+{
+    struct flow *flow = flow_of(FIRST);
+    recording = ends_and_begins;
+    spans_begin(queue, queue->serial, FIRST, flow, true);
+    printf("%d %d\n", (queue->begin != NULL) + (queue->base != NULL) + (queue->spares != 0), 0);
+}
+
+static const struct {
+    const char *name;
+    void (*happens)(void);
+} cases[] = {
+    {"charged_then_joined", charged_then_joined},
+    {"prolonged_while_it_is_asked_about", prolonged_while_it_is_asked_about},
+    {"ended_while_a_beginning_is_recorded", ended_while_a_beginning_is_recorded},
+};
+
+int main(int count, char **arguments)
+{
+    if (count != 2 || !active())
+        return 2;
+    driver.cuEventCreate = makes;
+    driver.cuEventRecord = records;
+    driver.cuEventQuery = answers;
+    driver.cuEventElapsedTime = elapsed;
+    driver.cuStreamQuery = goes_on;
+    queue = spans_queue(ONE, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (strcmp(arguments[1], cases[i].name) == 0) {
+            cases[i].happens();
+            return 0;
+        }
+    return 2;
+}
