@@ -128,8 +128,8 @@ def containers_of(document: Mapping[str, Any]) -> tuple[str, tuple[Container, ..
 
 def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int] = time.monotonic_ns) -> None:
     """Writes the page until `stop` is set. An invalid containers file is reported, and the last valid one kept."""
+    version = _version(source)  # before it is read: a later change shows
     uuid, containers = read_containers(source)
-    version = source.stat().st_mtime_ns
     state = begun(clock())
     file = PageFile(page)
     driver = Figures(asked(uuid))
@@ -143,12 +143,17 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
             state, made = step(state, containers, activities, now_ns)
             file.write(describe(uuid, containers, state, made, now_ns, driver.latest))
             stop.wait(INTERVAL_SECONDS)
-            changed = source.stat().st_mtime_ns
+            changed = _version(source)
             if changed != version:
                 version = changed
                 uuid, containers = _reread(source, (uuid, containers))
     finally:
         file.close()
+
+
+def _version(source: Path) -> tuple[int, int]:
+    status = source.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 def _reread(source: Path, kept: tuple[str, tuple[Container, ...]]) -> tuple[str, tuple[Container, ...]]:

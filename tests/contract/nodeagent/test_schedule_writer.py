@@ -5,11 +5,15 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from nodeagent import schedule
 from nodeagent.schedule_page import LEDGER_MAGIC, Page, unpack
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -77,6 +81,30 @@ def test_the_heartbeat_goes_on(tmp_path: Path) -> None:
     with writer(tmp_path) as page:
         first = eventually(page, lambda _: True)
         eventually(page, lambda found: found.heartbeat_ns > first.heartbeat_ns)
+
+
+def test_a_list_that_changes_while_the_first_is_read_is_read_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = {"slot": 0, "key": 1, "corePercent": 30, "policy": "hard", "ledger": ledger(tmp_path, "a")}
+    other = {"slot": 1, "key": 2, "corePercent": 30, "policy": "hard", "ledger": ledger(tmp_path, "b")}
+    source, page, stop = containers(tmp_path, one), tmp_path / "schedule", threading.Event()
+    read = schedule.read_containers
+
+    def then_changed(path: Path) -> object:
+        found = read(path)
+        monkeypatch.setattr(schedule, "read_containers", read)
+        containers(tmp_path, one, other)
+        return found
+
+    monkeypatch.setattr(schedule, "read_containers", then_changed)
+    writes = threading.Thread(target=schedule.run, args=(page, source, stop))
+    writes.start()
+    try:
+        assert [slot.key for slot in eventually(page, lambda shown: len(shown.slots) == 2).slots] == [1, 2]
+    finally:
+        stop.set()
+        writes.join()
 
 
 def test_a_bad_list_of_containers_leaves_the_last_good_one_in_force(tmp_path: Path) -> None:
