@@ -131,15 +131,9 @@ def test_a_held_budget_keeps_the_pod_until_there_is_money(
 ) -> None:
     name = make_budget(namespace, "0", state="held", onExhausted="hold")
     path = f"/api/v1/namespaces/{namespace}/pods"
-    limits = {"fairgpu.io/gpu-core": 50}
+    manifest = program("held", {"fairgpu.io/gpu-core": 50}, WORK_ON_A_WHOLE_GPU)
     gate = [{"name": "fairgpu.io/budget"}]
-    numbers = iter(range(10_000))
-
-    def gated() -> dict[str, Any] | None:
-        made = user.api.create(path, program(f"held-{next(numbers)}", limits, WORK_ON_A_WHOLE_GPU))
-        return made if made["spec"].get("schedulingGates") == gate else None
-
-    held = wait_until(gated, "admission knows that the budget is held")
+    held = admitted(user, path, manifest, lambda spec: spec.get("schedulingGates") == gate)
     grant = {"budget": name, "gpuHours": "10", "reason": "a paper deadline"}
     document = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUGrant", "metadata": {"name": f"grant-{namespace}"}}
     plane.admin.api.create("/apis/fairgpu.io/v1alpha1/gpugrants", document | {"spec": grant})
@@ -160,14 +154,14 @@ def test_a_pod_of_a_spent_budget_gives_way_with_notice_on_its_page(
     both = {"fairgpu.io/gpu": 2, "fairgpu.io/gpu-core": 180, "fairgpu.io/gpu-memory": 20_000}
     manifest = program("poor", both, WORK_ON_A_WHOLE_GPU)
     manifest["spec"]["terminationGracePeriodSeconds"] = 1
-    wait_until(lambda: class_of(them, theirs, manifest) == "gpu-over-budget", "admission knows that it is spent")
-    them.api.create(theirs, manifest)
-    wait_until(lambda: them.api.get(f"{theirs}/poor")["status"]["phase"] == "Running", "it runs while nobody waits")
+    over = admitted(them, theirs, manifest, lambda spec: spec["priorityClassName"] == "gpu-over-budget")
+    path = f"{theirs}/{over['metadata']['name']}"
+    wait_until(lambda: them.api.get(path)["status"]["phase"] == "Running", "it runs while nobody waits")
 
     rich = program("rich", {"fairgpu.io/gpu-core": 50}, WORK_ON_A_WHOLE_GPU)
     created = user.api.create(ours, rich)
     wait_until(lambda: notices(0) and notices(1), "the pages of its GPUs tell of its end")
-    assert them.api.get(f"{theirs}/poor")["metadata"]["annotations"]["fairgpu.io/reclaim-at"]
+    assert them.api.get(path)["metadata"]["annotations"]["fairgpu.io/reclaim-at"]
     wait_until(lambda: user.api.get(f"{ours}/rich")["status"]["phase"] == "Running", "the other runs in its place")
     left = [pod["metadata"] for pod in them.api.get(theirs)["items"]]
     assert [each["name"] for each in left if "deletionTimestamp" not in each] == []
@@ -176,10 +170,24 @@ def test_a_pod_of_a_spent_budget_gives_way_with_notice_on_its_page(
     plane.remove_pods(poor)
 
 
-def class_of(who: Identity, path: str, manifest: dict[str, Any]) -> str:
-    """The priority class that a pod would have now."""
-    found: str = who.api.create(path, manifest, {"dryRun": "All"})["spec"]["priorityClassName"]
-    return found
+def admitted(
+    who: Identity, path: str, manifest: dict[str, Any], holds: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    """Creates a pod of whose spec that holds: admission knows, whichever replica answers.
+
+    Those that come before take no GPU from it: they are deleted at once.
+    """
+    numbers = iter(range(10_000))
+
+    def made() -> dict[str, Any] | None:
+        name = f"{manifest['metadata']['name']}-{next(numbers)}"
+        pod = who.api.create(path, {**manifest, "metadata": {**manifest["metadata"], "name": name}})
+        if holds(pod["spec"]):
+            return pod
+        who.api.delete(f"{path}/{name}", {"gracePeriodSeconds": 0})
+        return None
+
+    return wait_until(made, "admission knows the budget's state")
 
 
 def notices(gpu: int) -> bool:
