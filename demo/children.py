@@ -91,10 +91,10 @@ class Children:
         for child in self.running:
             child.check()
 
-    def end(self, child: Child) -> int:
-        """Ends one of the processes; returns its exit status."""
+    def end(self, child: Child, limit_seconds: float = END_SECONDS) -> int:
+        """Ends one of the processes, with SIGKILL after the limit; returns its exit status."""
         self.running.remove(child)
-        return child.end()
+        return child.end(limit_seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -124,16 +124,21 @@ def wait_until(what: str, condition: Callable[[], bool], children: Children, lim
         time.sleep(POLL_SECONDS)
 
 
+_given: set[int] = set()
+"""The ports that `free_port` has returned: whoever asked for one need not listen on it yet."""
+
+
 def free_port() -> int:
-    """Returns a loopback port on which no process listens now.
+    """Returns a loopback port on which no process listens now, and never one twice.
 
     It lies below 32768, from where on Linux by default takes ports for outgoing connections.
     """
     while True:
-        port = secrets.choice(PORTS)
+        port = secrets.choice([port for port in PORTS if port not in _given])
         with socket.socket() as listener:
             try:
                 listener.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _given.add(port)
             return port

@@ -16,6 +16,8 @@ from fairgpu.allocation import Allocation, decode
 
 BEST_EFFORT_PERCENT = 10
 """The least charge of a best-effort share, and here also its share of the device."""
+END_LIMIT_SECONDS = 120.0
+"""The time within which a sidecar must have sent its last report."""
 BUSY = {
     "train-resnet": 0.98,
     "finetune-bert": 0.9,
@@ -60,7 +62,7 @@ def end_sidecars(children: Children, sidecars: list[Child]) -> None:
         StepError: a sidecar ended with an error, or its last report was not taken.
     """
     for child in sidecars:
-        status = children.end(child)
+        status = children.end(child, END_LIMIT_SECONDS)
         if status != 0 or '"last_report":"taken"' not in child.tail():
             raise StepError(f"{child.name} ended with {status}:\n{child.tail()}")
 

@@ -91,6 +91,10 @@ def spend(environment: Environment) -> None:
     environment.command("sessions", "-n", NAMESPACE)
     seen = environment.watch(BudgetState.OVER)
     require(seen.spent >= seen.available + GRACE_GPU_SECONDS * UNIT, f"over with {seen.spent} spent")
+    # A slow machine may still be starting sidecars when grace ends.
+    reported = lambda: environment.reading().used > 0  # noqa: E731 - read once, here
+    wait_until("the sidecars report", reported, environment.children, STEP_LIMIT_SECONDS)
+    seen = environment.reading()
     require(0 < seen.used < seen.spent, f"used {seen.used} is not between nothing and the {seen.spent} reserved")
     environment.screen.done(f"{count} sidecars report what is used; grace is used up: over. Nothing was killed")
 

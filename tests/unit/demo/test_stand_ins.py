@@ -8,6 +8,7 @@ import jwt
 import pytest
 from rich.console import Console
 
+from demo import children
 from demo.admission import apply_patch
 from demo.children import StepError
 from demo.cluster import DEVICE_MIB, Cluster
@@ -129,3 +130,9 @@ def test_in_a_pipe_the_screen_is_plain_text() -> None:
     assert "\x1b" not in text
     assert "reserved   5.0 of 20 GPU·s  used   2.0  at 2.85 GPUs" in text
     assert "research grace" in text
+
+
+def test_no_two_servers_are_given_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "PORTS", range(25000, 25200))
+    ports = [children.free_port() for _ in range(60)]
+    assert len(set(ports)) == len(ports)
