@@ -55,7 +55,7 @@ def test_the_webhooks_own_token_reads_no_secret_and_patches_no_configuration(con
 def test_a_lost_authority_is_replaced_and_costs_no_pod(
     control_plane: ControlPlane, namespace: str, services: Services
 ) -> None:
-    assert len(services.webhook.ready) == 2
+    wait_until(lambda: len(services.webhook.ready) == 2, "both replicas take reviews")
     before = secret(control_plane, "fairgpu-webhook-ca")["ca.key"]
     with creating(control_plane.namespace_admin(namespace), namespace) as creations:
         wait_until(lambda: creations.whole, "pods are created")

@@ -26,11 +26,12 @@ def pair(control_plane: ControlPlane, services: Services) -> Iterator[tuple[Sche
     """The replica that leads, and the other."""
     first, second = scheduler_pods(control_plane)
     with (
-        scheduler_replica(control_plane, first, services.timekeeper) as leader,
-        scheduler_replica(control_plane, second, services.timekeeper) as other,
+        scheduler_replica(control_plane, first, services.timekeeper) as one,
+        scheduler_replica(control_plane, second, services.timekeeper) as two,
     ):
-        wait_until(lambda: leader.leads(control_plane), "the first replica leads")
-        yield leader, other
+        both = (one, two)
+        leader = wait_until(lambda: next((each for each in both if each.leads(control_plane)), None), "one leads")
+        yield leader, two if leader is one else one
 
 
 def test_a_killed_replica_is_replaced_and_no_device_is_given_twice(
