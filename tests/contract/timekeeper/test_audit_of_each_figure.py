@@ -19,6 +19,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.timestamps import HOUR
 from timekeeper.ledger import keys
+from timekeeper.sources.folder import write_json
 
 __all__ = ["books", "harness", "server"]
 
@@ -59,7 +60,7 @@ def figure_of_status(*path: str | int) -> Change:
         file = harness.folder / "status" / "budget-a.json"
         status = json.loads(file.read_text())
         add(status, path, by)
-        file.write_text(json.dumps(status))
+        write_json(file, status)
         harness.source.refresh()
 
     return change

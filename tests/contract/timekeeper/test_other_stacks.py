@@ -24,6 +24,7 @@ from timekeeper.ledger import keys, reading
 from timekeeper.ledger.codec import decode_session
 from timekeeper.ledger.keys import AccountKeys
 from timekeeper.settings import TimekeeperSettings
+from timekeeper.sources.folder import write_json
 
 PRICES = {
     "*": (PricePoint(0, Fraction(1)),),
@@ -35,9 +36,8 @@ LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED", "nvidia.com/
 
 
 def write_node(harness: LedgerHarness, labels: dict[str, str], name: str = "n1") -> None:
-    (harness.folder / "nodes").mkdir(exist_ok=True)
     item = {"metadata": {"name": name, "uid": name, "labels": labels}, "status": {"capacity": {"nvidia.com/gpu": "32"}}}
-    (harness.folder / "nodes" / f"{name}.json").write_text(json.dumps(item))
+    write_json(harness.folder / "nodes" / f"{name}.json", item)
 
 
 def shared(harness: LedgerHarness, uid: str, namespace: str = "team-a", since: int | None = None) -> dict[str, Any]:

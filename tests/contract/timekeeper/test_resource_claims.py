@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +18,7 @@ from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import reading
 from timekeeper.ledger.codec import decode_session
 from timekeeper.ledger.keys import AccountKeys
+from timekeeper.sources.folder import write_json
 
 PRICES = {
     "*": (PricePoint(0, Fraction(1)),),
@@ -30,21 +30,19 @@ A100 = "NVIDIA A100-SXM4-80GB"
 
 
 def write_slice(harness: LedgerHarness, product: str = A100, driver: str = "gpu.nvidia.com") -> None:
-    (harness.folder / "slices").mkdir(exist_ok=True)
     devices = [{"name": f"gpu-{at}", "attributes": {"productName": {"string": product}}} for at in range(8)]
     spec = {"driver": driver, "nodeName": "n1", "pool": {"name": "n1", "generation": 1}, "devices": devices}
     item = {"metadata": {"name": f"n1-{driver}", "uid": f"n1-{driver}"}, "spec": spec}
-    (harness.folder / "slices" / f"n1-{driver}.json").write_text(json.dumps(item))
+    write_json(harness.folder / "slices" / f"n1-{driver}.json", item)
 
 
 def write_claim(harness: LedgerHarness, name: str, devices: list[str], pods: list[str], **result: Any) -> None:
-    (harness.folder / "claims").mkdir(exist_ok=True)
     found = [{"driver": "gpu.nvidia.com", "pool": "n1", "device": device, **result} for device in devices]
     status: dict[str, Any] = {"reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in pods]}
     if found:
         status["allocation"] = {"devices": {"results": found}}
     metadata = {"name": name, "namespace": "team-a", "uid": name, "creationTimestamp": format_instant(NOON - HOUR)}
-    (harness.folder / "claims" / f"{name}.json").write_text(json.dumps({"metadata": metadata, "status": status}))
+    write_json(harness.folder / "claims" / f"{name}.json", {"metadata": metadata, "status": status})
 
 
 def claiming(harness: LedgerHarness, uid: str, bound_ago: float = 0) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from timekeeper.audit.cluster import read_cluster
 from timekeeper.audit.difference import Figure
 from timekeeper.controller.report.status_writer import StatusWriter
 from timekeeper.ledger.keys import AccountKeys
+from timekeeper.sources.folder import write_json
 
 Corruption = Callable[[LedgerHarness], object]
 Found = set[tuple[Figure, str]]
@@ -60,7 +61,10 @@ def books(harness: LedgerHarness) -> LedgerHarness:
 
 def write_statuses(harness: LedgerHarness) -> None:
     assert harness.keeper is not None
-    StatusWriter(harness.source, harness.keeper.books).write(harness.now)
+    writer = StatusWriter(harness.source, harness.keeper.books)
+    writer.write(harness.now)
+    while writer.waiting:  # a run leaves what a busy machine takes seconds to write to the next one
+        writer.write(harness.now)
     harness.source.refresh()
 
 
@@ -111,7 +115,7 @@ def in_status(path: str, value: object) -> Corruption:
             inner = inner.setdefault(group, {})
         assert inner.get(last) != value
         inner[last] = value
-        file.write_text(json.dumps(status))
+        write_json(file, status)
         harness.source.refresh()
 
     return change

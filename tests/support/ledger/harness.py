@@ -117,22 +117,20 @@ class LedgerHarness:
 
     def write_budgets(self) -> None:
         """Writes what `budgets` holds."""
-        (self.folder / "budgets.yaml").write_text("\n---\n".join(map(json.dumps, self.budgets)))
+        self._replace(self.folder / "budgets.yaml", "\n---\n".join(map(json.dumps, self.budgets)))
 
     def grant(self, name: str, budget: str, gpu_hours: Any, created: int | None = None, **spec: Any) -> None:
         """Writes a grant, made now where nothing else is said."""
-        (self.folder / "grants").mkdir(exist_ok=True)
         stamp = format_instant(self.now if created is None else created)
         item = {
             "kind": "GPUGrant",
             "metadata": {"name": name, "uid": f"grant-{name}", "creationTimestamp": stamp},
             "spec": {"budget": budget, "gpuHours": gpu_hours, "reason": "deadline", **spec},
         }
-        (self.folder / "grants" / f"{name}.json").write_text(json.dumps(item))
+        write_json(self.folder / "grants" / f"{name}.json", item)
 
     def correct(self, name: str, budget: str, gpu_hours: Any, effective: int, **spec: Any) -> None:
         """Writes a correction of the period that holds an instant."""
-        (self.folder / "corrections").mkdir(exist_ok=True)
         moment = format_instant(effective)
         base = {"budget": budget, "gpuHours": gpu_hours, "effectivePeriod": moment, "reason": "the node had failed"}
         item = {
@@ -140,7 +138,7 @@ class LedgerHarness:
             "metadata": {"name": name, "uid": f"correction-{name}", "creationTimestamp": format_instant(self.now)},
             "spec": {**base, **spec},
         }
-        (self.folder / "corrections" / f"{name}.json").write_text(json.dumps(item))
+        write_json(self.folder / "corrections" / f"{name}.json", item)
 
     def pod(
         self, uid: str, namespace: str, *, core: int = 100, model: str = "A100", node: str = "n1", **changes: Any
@@ -190,9 +188,12 @@ class LedgerHarness:
 
     def write_pod(self, pod: dict[str, Any]) -> None:
         """Puts the pod's file in its place, whole."""
-        file = self.folder / "pods" / f"{pod['metadata']['uid']}.json"
+        self._replace(self.folder / "pods" / f"{pod['metadata']['uid']}.json", json.dumps(pod))
+
+    def _replace(self, file: Path, text: str) -> None:
+        """Puts another file in a file's place: one that was rewritten within a tick of the clock looks as before."""
         beside = self.folder / f"{file.name}.new"
-        beside.write_text(json.dumps(pod))
+        beside.write_text(text)
         beside.replace(file)
 
     def remove(self, uid: str) -> None:
