@@ -194,14 +194,17 @@ def test_the_next_period_is_shown_as_reopened(world: World) -> None:
     assert world.after(24 * HOUR) == ["BudgetReopened"]
 
 
-def test_what_a_turn_does_not_come_to_is_shown_in_the_next(world: World) -> None:
+@pytest.mark.parametrize("seconds", [0.2, 5.0])
+def test_what_a_turn_does_not_come_to_is_shown_in_the_next_however_slow_the_machine_is(
+    world: World, seconds: float
+) -> None:
     names = [f"b{number}" for number in range(3)]
     world.replace("budgets", [budget_object(name, [name], allowance={"gpuHours": 0}) for name in names])
     world.keeper.reconcile(world.now)
     shown = world.notices
 
     def slowly() -> float:
-        world.elapsed += 0.2
+        world.elapsed += seconds
         return world.elapsed
 
     world.recorder.clock = slowly

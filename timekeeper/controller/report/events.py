@@ -42,7 +42,7 @@ class EventRecorder:
     def record_changes(self) -> int:
         """Writes events for the budgets whose state changed, for TURN_SECONDS at most; returns their number.
 
-        The next call continues with the rest.
+        At least one is written, however busy the machine is; the next call continues with the rest.
         """
         until = self.clock() + TURN_SECONDS
         objects, budgets = self.books.budgets.objects, self.books.budgets.budgets
@@ -53,7 +53,7 @@ class EventRecorder:
             before = before_by_uid[uid] if uid in before_by_uid else state_written(item)
             figures, budget = self.books.figures.get(name), budgets.get(name)
             self._recorded[uid] = before
-            if figures is None or budget is None or figures.state is before or self.clock() >= until:
+            if figures is None or budget is None or figures.state is before or (self.clock() >= until and written):
                 continue
             self._recorded[uid] = figures.state
             notice = change_of_state(item, budget, figures, before)
