@@ -77,7 +77,9 @@ def test_an_opened_budget_shows_its_burn_down_and_its_cost(visit: Visiting) -> N
 def test_the_burn_down_begins_with_what_was_available_and_comes_to_what_is_left(visit: Visiting) -> None:
     page = visit().enter(address="/?budget=language-models")
     page.locator("#burn-down").get_by_text("Show as a table").click()
-    rows = page.locator("#burn-down .as-table tbody tr").all_inner_texts()
+    table = page.locator("#burn-down .as-table tbody tr")
+    table.nth(3).wait_for()  # it is made once it is opened
+    rows = table.all_inner_texts()
     left = [float(found[1].replace(",", "")) for found in (line.split("\t") for line in rows) if found[1]]
     assert (left[0], left[-1]) == (12_000, 2_350)
     assert left == sorted(left, reverse=True)

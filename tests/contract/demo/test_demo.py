@@ -78,7 +78,7 @@ def test_every_step_happens_and_nothing_is_left_running_or_shown(start: Start, t
     ):
         assert sign in output
     assert "\x1b" not in output
-    assert in_session(process.pid) == []
+    wait_until(lambda: in_session(process.pid) == [], "nothing is left running")
     assert_no_token_was_logged(tmp_path / "demo", output)
 
 

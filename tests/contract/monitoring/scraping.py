@@ -64,7 +64,7 @@ def running_services(folder: Path) -> Iterator[list[int]]:
             ask_everything(rest, webhook, pod)
             store.stop()
             failures = "fairgpu_timekeeper_job_failures_total"
-            wait_until(lambda: bool(scrape(jobs_port)[failures]), "a job failed")
+            wait_until(lambda: bool(scrape(jobs_port).get(failures)), "a job failed")
             yield [jobs_port, rest.metrics_port, webhook.metrics_port]
 
 

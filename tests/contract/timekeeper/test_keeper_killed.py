@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.ledger.harness import NOON, LedgerHarness
 from tests.support.randomness import chance
+from tests.support.waiting import LIMIT_S
 from timekeeper.controller.report.status_writer import StatusWriter
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import HOUR
@@ -167,7 +168,7 @@ def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(
     def step(name: str) -> None:
         if name == paused_at and harness.now > NOON + 4000 * SECOND:
             reached.set()
-            assert go_on.wait(30)
+            assert go_on.wait(LIMIT_S)
 
     def round_of_the_paused() -> None:
         try:
@@ -181,14 +182,14 @@ def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(
     paused_now = harness.now
     thread = threading.Thread(target=round_of_the_paused)
     thread.start()
-    assert reached.wait(30)
+    assert reached.wait(LIMIT_S)
     harness.lead()
     harness.round(3600)
     story.finish("runs-on")
     harness.round()
     before = {key: harness.client.dump(key) for key in harness.client.scan_iter("fairgpu:{a}*")}
     go_on.set()
-    thread.join(120)
+    thread.join(LIMIT_S)
     assert {key: harness.client.dump(key) for key in harness.client.scan_iter("fairgpu:{a}*")} == before
     assert refused or paused_at in {"index", "watched", "publish"}
     story.check()

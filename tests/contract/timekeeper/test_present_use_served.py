@@ -35,6 +35,9 @@ NODE = {
     "status": {"capacity": {"nvidia.com/mig-3g.40gb": "2"}},
 }
 
+EVERY = 15
+"""Seconds between two questions; a figure is shown for three times as long, whatever delays the next answer."""
+
 
 def pod(name: str) -> dict[str, Any]:
     """A pod of the device plugin's, with a MIG instance."""
@@ -106,7 +109,7 @@ def served(folder: Path, store: RedisServer, url: str, more: Objects = ()) -> Re
     for kind, item in (("nodes", NODE), ("pods", pod("busy")), ("pods", pod("quiet")), *more):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         (folder / kind / f"{item['metadata']['uid']}.json").write_text(json.dumps(item))
-    asked = {"url": url, "every_seconds": 5, "timeout_seconds": 60}
+    asked = {"url": url, "every_seconds": EVERY, "timeout_seconds": 60}
     return RestServer(folder, store.url, settings={"mode": "look", "prometheus": asked})
 
 
@@ -127,20 +130,24 @@ def test_a_pod_without_a_sidecar_is_listed_with_how_busy_it_is(
             jobs(rest.folder, port),
         ):
 
-            def sessions() -> dict[str, Any]:
-                answer = rest.as_person("alice", "GET", "/v1/sessions?namespace=team-a").document
-                assert answer["presentUseFrom"] == "prometheus"
-                return {session["pod"]: session for session in answer["sessions"]}
+            def sessions() -> dict[str, Any] | None:
+                """The sessions by pod, once the busy one is shown with its present use."""
+                answer = rest.as_person("alice", "GET", "/v1/sessions?namespace=team-a")
+                if answer.status != 200:
+                    return None
+                assert answer.document["presentUseFrom"] == "prometheus"
+                found = {session["pod"]: session for session in answer.document["sessions"]}
+                return found if found.get("busy", {}).get("presentUse") else None
 
-            wait_until(lambda: sessions().get("busy", {}).get("presentUse"), "its present use is shown")
-            shown = sessions()
+            shown = wait_until(sessions, "its present use is shown")
             monkeypatch.setenv("FAIRGPU_SERVER", rest.url)
             monkeypatch.setenv("FAIRGPU_CA_FILE", str(rest.ca_file))
             monkeypatch.setenv("FAIRGPU_TOKEN", rest.signer.person("alice"))
             capsys.readouterr()
             assert main(["sessions", "-n", "team-a"]) == 0
             lines = capsys.readouterr().out.splitlines()
-            assert metric(port, 'fairgpu_timekeeper_present_use_series{outcome="metered"}') == 1
+            series = 'fairgpu_timekeeper_present_use_series{outcome="metered"}'
+            wait_until(lambda: metric(port, series) == 1, "the series that it comes of is counted")
 
     assert shown["busy"]["presentUse"]["percent"] == 83.6
     assert shown["busy"]["presentUse"]["source"] == "prometheus"

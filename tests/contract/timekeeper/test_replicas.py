@@ -59,7 +59,8 @@ def thaw(server: RedisServer) -> None:
 
         def caught_up() -> bool:
             shown = master.info("replication")
-            return bool(shown["slave0"]["offset"] >= shown["master_repl_offset"])
+            follower = shown.get("slave0", {})  # none where it was silent for so long that its master gave it up
+            return bool(follower.get("offset", -1) >= shown["master_repl_offset"])
 
         wait_until(caught_up, "the replica has caught up")
 

@@ -126,7 +126,7 @@ def prometheus(folder: Path, exporter_port: int, *, honor_labels: bool = False) 
         process = subprocess.Popen([program, *options], stdout=log, stderr=log)
     server = PrometheusServer(port)
     try:
-        server.wait_for("up")
+        server.wait_for("up == 1")
         yield server
     finally:
         process.terminate()

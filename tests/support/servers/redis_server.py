@@ -60,7 +60,11 @@ class RedisServer:
             self.process = subprocess.Popen(
                 [chosen(), *options, *self.settings], stdout=log, stderr=log, restore_signals=False
             )
-        self._wait_until_ready(self.process)
+        try:
+            self._wait_until_ready(self.process)
+        except BaseException:
+            self.kill()  # a with statement ends nothing that did not start
+            raise
         return self
 
     def kill(self) -> None:

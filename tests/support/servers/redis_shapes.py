@@ -58,6 +58,7 @@ class SentinelShape:
         for port in () if self._watchful else self.ports:
             with redis.Redis(port=port, socket_timeout=PATIENCE_S) as sentinel:
                 sentinel.sentinel_set(MASTER, "down-after-milliseconds", CALM_MS)
+        wait_until(self.is_whole, "no failover has begun meanwhile")
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -193,6 +194,7 @@ class ClusterShape:
             if not self._watchful:
                 client.config_set("cluster-node-timeout", CALM_MS)
             client.close()
+        wait_until(self.is_whole, "no failover has begun meanwhile")
 
 
 def _is_whole(server: RedisServer) -> bool:

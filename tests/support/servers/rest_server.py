@@ -73,7 +73,11 @@ class RestServer:
         command = [program, "timekeeper", "serve", "--standalone", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        self.wait_for("/healthz")
+        try:
+            self.wait_for("/healthz")
+        except BaseException:
+            self.stop()  # a with statement ends nothing that did not start
+            raise
         return self
 
     def stop(self) -> None:

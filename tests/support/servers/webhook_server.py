@@ -58,7 +58,11 @@ class WebhookServer:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=self.environment, start_new_session=True
             )
-        wait_until(self._ready, "the webhook is ready")
+        try:
+            wait_until(self._ready, "the webhook is ready")
+        except BaseException:
+            self.__exit__()  # a with statement ends nothing that did not start
+            raise
         return self
 
     def tell_to_end(self) -> None:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from fairgpu import leadership
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.leadership import LeaseOptions, LeaseRecord, Observation, Term, may_take, next_term, observe
+from tests.support.waiting import LIMIT_S
 from timekeeper.sources.folder import campaign_by_lock
 
 HOLD = """
@@ -22,7 +23,7 @@ fcntl.flock(file, fcntl.LOCK_EX)
 file.write("6")
 file.flush()
 print("held", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 SECONDS = st.floats(min_value=0, max_value=1e6)
@@ -83,11 +84,11 @@ def test_on_one_machine_the_lock_goes_to_the_next_process_when_its_holder_is_kil
         try:
             assert term.wait(0.1) is None
             holder.kill()
-            holder.wait(10)
-            assert term.wait(10) == 7
+            holder.wait(LIMIT_S)
+            assert term.wait(LIMIT_S) == 7
         finally:
             end.set()
-            thread.join(60)
+            thread.join(LIMIT_S)
     assert term.number() is None
 
 

@@ -265,7 +265,7 @@ def test_pods_that_take_forever_hold_one_thread_of_each_namespace_and_others_are
     world.stuck = {name: threading.Event() for name in bad}
     good = [f"good/{number}" for number in range(20)]
     world.plan(*bad, *good)
-    wait_until(lambda: set(good) <= set(world.asked), "the others are written")
+    wait_until(lambda: set(good) <= set(world.asked) and world.under_way, "the others are written, and one is not")
     assert len(world.under_way) == 1
 
 

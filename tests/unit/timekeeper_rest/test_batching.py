@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import LIMIT_S
 from timekeeper.api import batching
 from timekeeper.api.batching import MAX_BATCH, Batcher, OverloadedError
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 30))
+    asyncio.run(asyncio.wait_for(work, LIMIT_S))
 
 
 class Store:

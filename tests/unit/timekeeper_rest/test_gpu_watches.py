@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from fairgpu.cluster.api import KubernetesAPI
+from tests.support.waiting import LIMIT_S
 from tests.unit.timekeeper_rest.test_gpu_feed import node, pod
 from timekeeper.api import gpu_feed
 from timekeeper.api.gpu_feed import ExpiredError, GPUWatches
@@ -19,7 +20,7 @@ SECONDS = 60.0
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 30))
+    asyncio.run(asyncio.wait_for(work, LIMIT_S))
 
 
 def watches_of(*pods: str) -> GPUWatches:
@@ -191,7 +192,11 @@ class Following:
         yield decode(json.dumps({"type": "DELETED", "object": item}).encode())
 
 
-def test_the_first_question_begins_to_follow_nodes_and_gpu_pods_and_each_version_counts() -> None:
+def test_the_first_question_begins_to_follow_nodes_and_gpu_pods_and_each_version_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_feed, "CATCH_UP_SECONDS", LIMIT_S)  # the two that follow are threads
+
     async def work() -> None:
         loop, api = asyncio.get_running_loop(), Following()
         watches = GPUWatches(cast("KubernetesAPI", api), lambda seconds: seconds > 0, lambda: 0.5, lambda: loop)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.states import BudgetState, NamespaceState, decode_document, encode_state
+from tests.support.waiting import LIMIT_S
 from timekeeper.api.states_feed import CursorError, StatesFeed, parse_cursor
 from timekeeper.ledger.states import Changes, Cursor
 
@@ -24,7 +25,7 @@ def changes(version: int, *states: NamespaceState, full: bool = False, epoch: st
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 30))
+    asyncio.run(asyncio.wait_for(work, LIMIT_S))
 
 
 async def document_after(feed: StatesFeed, since: str | None, wait: float = 0.0) -> Any:
