@@ -54,17 +54,17 @@ def out_of_bounds(metadata: Mapping[str, Any], root: Path) -> list[Fault]:
 
     The limits leave room for the notices that FairGPU writes, and let policies examine all of it in little time.
     """
-    here = (*root, "metadata")
     faults = []
     for field, most, instead in _BOUNDS:
         given = metadata.get(field)
         if isinstance(given, (dict, list)) and len(given) > most:
             allowed = f"at most {most} {ON_A_GPU_POD}"
-            faults.append(Fault(field_path(*here, field), f"{len(given)} {field}", allowed, instead))
+            path = field_path(*root, "metadata", field)
+            faults.append(Fault(path, f"{len(given)} {field}", allowed, instead))
     annotations = mapping(metadata.get("annotations"))
     # A character has at most four bytes in UTF-8.
     if len(annotations) > MAX_ANNOTATIONS or 4 * _characters(annotations) > MAX_GPU_POD_ANNOTATIONS_BYTES:
-        faults += _annotations_out_of_bounds(annotations, (*here, "annotations"))
+        faults += _annotations_out_of_bounds(annotations, (*root, "metadata", "annotations"))
     return faults
 
 

@@ -14,7 +14,7 @@ from fairgpu.pod_faults import out_of_bounds
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.priority import faults_of_class
 from webhook.admission.sidecar import OUR_VOLUMES
-from webhook.admission.verdict import indexes_named, objects
+from webhook.admission.verdict import indexes_named
 from webhook.settings import Webhook
 
 Path = tuple[str | int, ...]
@@ -56,6 +56,8 @@ def check_pod(
 
 def _faults_of_system(spec: dict[str, Any], root: Path) -> list[Fault]:
     """Refuses Windows containers: the library that enforces a share runs on Linux only."""
+    if "os" not in spec and "nodeSelector" not in spec:
+        return []
     named = (
         (mapping(spec.get("os")).get("name"), ("spec", "os", "name")),
         (mapping(spec.get("nodeSelector")).get("kubernetes.io/os"), ("spec", "nodeSelector", "kubernetes.io/os")),
@@ -125,8 +127,9 @@ def faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
         if isinstance(items, list) and len(items) > MAX_COPIES:
             faults += _copies(items, field, ours, (*root, "spec"))
     for field in ("containers", "initContainers"):
-        for index, container in objects(spec.get(field)):
-            mounts = container.get("volumeMounts")
+        containers = spec.get(field)
+        for index, container in enumerate(containers if isinstance(containers, list) else ()):
+            mounts = container.get("volumeMounts") if isinstance(container, dict) else None
             if isinstance(mounts, list) and len(mounts) > MAX_COPIES:
                 faults += _copies(mounts, "volumeMounts", OUR_VOLUMES, (*root, "spec", field, index))
     return faults
@@ -155,11 +158,9 @@ def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:
         given = items[index] if isinstance(items, list) and isinstance(index, int) else {}
         mounts = mapping(given).get("volumeMounts")
         for position, mount in enumerate(mounts if isinstance(mounts, list) else ()):
+            path = mount.get("mountPath") if isinstance(mount, dict) else None
             # Nearly all paths differ before they are normalised, which costs more.
-            if not isinstance(mount, dict) or USAGE_FOLDER not in str(mount.get("mountPath")):
-                continue
-            path = mount["mountPath"]
-            if not isinstance(path, str) or mount.get("name") in OUR_VOLUMES:
+            if not isinstance(path, str) or USAGE_FOLDER not in path or mount.get("name") in OUR_VOLUMES:
                 continue
             if posixpath.normpath(path) == names.USAGE_MOUNT_PATH:
                 faults.append(

@@ -109,10 +109,12 @@ def tolerate(spec: dict[str, Any], wanted: tuple[Toleration, ...]) -> list[Opera
     for this, ExtendedResourceToleration, is off by default and tolerates the name of the resource alone
     (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration).
     """
+    if not wanted:
+        return []
     given = spec.get("tolerations")
     written = [each.written() for each in wanted]
     if not isinstance(given, list):
-        return [add("/spec/tolerations", written)] if written else []
+        return [add("/spec/tolerations", written)]
     return [add("/spec/tolerations/-", each) for each in written if each not in given]
 
 

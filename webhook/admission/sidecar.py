@@ -18,6 +18,8 @@ from webhook.admission.verdict import indexes_named
 from webhook.settings import Sidecar
 
 OUR_VOLUMES: Final = (names.USAGE_VOLUME, names.TOKEN_VOLUME)
+_KINDS: Final = {names.USAGE_VOLUME: "emptyDir", names.TOKEN_VOLUME: "projected"}
+"""The kind of each of these volumes."""
 USAGE_SIZE_LIMIT: Final = "16Mi"
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file, no secret
 READABLE_MODE: Final = 0o644
@@ -124,6 +126,5 @@ def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operat
 
 def strange_volumes(spec: dict[str, Any]) -> list[int]:
     """Returns the indexes of volumes with a name of FairGPU's and another kind, which their author meant otherwise."""
-    kinds = {names.USAGE_VOLUME: "emptyDir", names.TOKEN_VOLUME: "projected"}
     given: Any = spec.get("volumes")
-    return [index for index in indexes_named(given, OUR_VOLUMES) if kinds[given[index]["name"]] not in given[index]]
+    return [index for index in indexes_named(given, OUR_VOLUMES) if _KINDS[given[index]["name"]] not in given[index]]
