@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,5 +126,5 @@ def _spend(books: Books, number: int, now: int) -> None:
     """In each budget a session has ended since the last pass."""
     for name, account in books.accounts.items():
         (start, standing) = next(iter(account.period_totals.items()))
-        account.period_totals[start] = replace(standing, total=number * GPU_HOUR, finalized=number * GPU_HOUR)
+        account.period_totals[start] = standing._replace(total=number * GPU_HOUR, finalized=number * GPU_HOUR)
         books.figures[name] = figures(account, RATE, now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 from fairgpu import names
@@ -51,6 +52,10 @@ class Origin:
     owner: str = ""
     user: str = ""
     labels: Mapping[str, Any] = field(default_factory=dict)
+
+
+UNKNOWN_ORIGIN = Origin(labels=MappingProxyType({}))
+"""The origin of a pod whose metadata says nothing."""
 
 
 def read_origin(metadata: Mapping[str, Any]) -> Origin:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import DAY, HOUR, MINUTE
@@ -25,16 +24,14 @@ SHORTEST_MEASURE: Final = 10 * MINUTE
 """A burn that was measured over a shorter time gives no forecast."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpendSample:
+class SpendSample(NamedTuple):
     """An instant (nanoseconds since 1970), and the microGPU-seconds spent by then since the account's first sample."""
 
     at: int
     spent: int
 
 
-@dataclass(frozen=True, slots=True)
-class BurnRecord:
+class BurnRecord(NamedTuple):
     """An account's samples, oldest first; at least one.
 
     Attributes:
@@ -48,8 +45,7 @@ class BurnRecord:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Burn:
+class Burn(NamedTuple):
     """The amount spent between two instants.
 
     Attributes:
@@ -68,8 +64,7 @@ class Burn:
         return max(self.spent, 0) * SECOND // (self.until - self.since)
 
 
-@dataclass(frozen=True, slots=True)
-class Burns:
+class Burns(NamedTuple):
     """The burns of the last hour and the last day; None until the account has been settled twice."""
 
     hour: Burn | None = None
@@ -160,7 +155,7 @@ def _since(samples: Sequence[SpendSample], latest: SpendSample, edge: int) -> Bu
     base = samples[index]
     following = samples[index + 1] if index + 1 < len(samples) else latest
     if base.at < edge and following.spent == base.spent and following.at >= edge:
-        base = replace(base, at=edge)  # nothing was spent in between, so the total at the edge is known
+        base = base._replace(at=edge)  # nothing was spent in between, so the total at the edge is known
     return Burn(base.at, latest.at, latest.spent - base.spent) if base.at < latest.at else None
 
 

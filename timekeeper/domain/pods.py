@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairgpu import names
 from fairgpu.json_values import list_of, mapping
 from fairgpu.request import HIGH_PRIORITY
 from fairgpu.states import BudgetState
-from timekeeper.domain.attribution import Origin, read_origin
+from timekeeper.domain.attribution import UNKNOWN_ORIGIN, Origin, read_origin
 from timekeeper.domain.holdings.holding import NOTHING, Decision
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.reservations import Reservation, read_asked_reservation, read_reservation
@@ -21,8 +20,7 @@ OUR_GATE = {"name": names.BUDGET_GATE}
 _STARTED = ("running", "terminated")
 
 
-@dataclass(frozen=True, slots=True)
-class PodFacts:
+class PodFacts(NamedTuple):
     """A pod at one moment. Instants are nanoseconds since 1970, None where the object states none.
 
     Attributes:
@@ -65,7 +63,7 @@ class PodFacts:
     gated: bool
     reservation: Reservation | None
     changed: int | None = None
-    origin: Origin = field(default_factory=Origin)
+    origin: Origin = UNKNOWN_ORIGIN
     deadline: int | None = None
     admitted_over_budget: bool = False
     held: bool = False

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairgpu.states import BudgetState
 from timekeeper.domain.credits import Credit, burn
@@ -14,8 +13,7 @@ from timekeeper.ledger.client import ScriptError, StoreError
 from timekeeper.ledger.codec import RecordError, as_texts, compact, decode_burn
 
 
-@dataclass(frozen=True, slots=True)
-class PeriodTotals:
+class PeriodTotals(NamedTuple):
     """The sums of an account's period.
 
     Attributes:
@@ -76,8 +74,7 @@ class SummaryError(ValueError):
     """A stored document is not a summary."""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """An account in its present period. Amounts are microGPU-seconds, instants nanoseconds since 1970.
 
     Attributes:
@@ -120,7 +117,7 @@ class Summary:
     credits: tuple[Credit, ...] = ()
     grace_amount: int | None = None
     grace_duration: int | None = None
-    burns: Burns = field(default_factory=Burns)
+    burns: Burns = Burns()
 
     @property
     def expiring(self) -> list[tuple[Credit, int]]:
@@ -136,8 +133,8 @@ class Summary:
 
 def encode_summary(summary: Summary) -> str:
     """Encodes a summary as JSON."""
-    # dataclasses.asdict would copy deeply, and one sweep writes ten thousand summaries.
-    document = {name: getattr(summary, name) for name in Summary.__slots__ if name not in {"burns", "credits"}}
+    document = summary._asdict()
+    del document["burns"], document["credits"]
     document["pots"] = [
         (credit.name, credit.amount, credit.expires, credit.since, credit.expired) for credit in summary.credits
     ]

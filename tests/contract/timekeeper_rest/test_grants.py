@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -168,7 +167,7 @@ def test_an_increase_is_refused(rest: RestServer, namespace: str, body: Any, key
 def test_a_budget_that_was_deleted_is_given_no_money(rest: RestServer, store: RedisServer) -> None:
     with store.client() as client:
         summary = seed_budget(client, "deleted", [])
-        gone = encode_summary(replace(summary, enforcement=""))
+        gone = encode_summary(summary._replace(enforcement=""))
         publish_accounts(client, EPOCH, [Publication("deleted", START, None, gone)])
     answer = order(rest, {**GRANT, "budget": "deleted"}, key=str(uuid.uuid4()))
     assert_problem(answer, 422)

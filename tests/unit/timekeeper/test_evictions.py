@@ -30,7 +30,7 @@ def figures(state: BudgetState = BudgetState.HELD, exhausted_at: int = 9_000) ->
 
 def pod(name: str, started: int = 0, **fields: Any) -> PodFacts:
     facts = PodFacts(name, "ns", name, "n1", 0, started, True, True, False, None, False, None)
-    return replace(facts, **fields)
+    return facts._replace(**fields)
 
 
 def steps(pods: list[PodFacts], budget: Budget = HOLDING, found: Figures | None = None, now: int = NOW) -> list[str]:
@@ -66,7 +66,7 @@ def test_who_loses_least_goes_first() -> None:
     ]
     order = ["came-over", "young", "old", "urgent"]
     assert steps(pods) == [f"notice {name}" for name in order]
-    assert steps([replace(p, evict_at=NOW) for p in pods]) == [f"evict {name}" for name in order]
+    assert steps([p._replace(evict_at=NOW) for p in pods]) == [f"evict {name}" for name in order]
 
 
 def test_pods_that_came_in_as_over_budget_stay_where_the_budget_deprioritizes() -> None:
@@ -83,7 +83,7 @@ def test_pods_that_hold_nothing_or_end_anyway_are_left_alone(fields: dict[str, A
 def test_deleting_a_pod_with_more_grace_than_an_eviction_gives_saves_it_from_none(seconds: int) -> None:
     dodging = pod("p", deleted=1, deletion_grace=seconds)
     assert steps([dodging]) == ["notice p"]
-    assert steps([replace(dodging, evict_at=NOW)]) == ["evict p"]
+    assert steps([dodging._replace(evict_at=NOW)]) == ["evict p"]
 
 
 def test_a_notice_of_an_earlier_exhaustion_does_not_count() -> None:

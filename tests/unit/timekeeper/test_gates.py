@@ -75,7 +75,7 @@ def test_the_event_of_a_release_promises_money_only_where_the_gate_waits_for_it(
 
 def test_safe_admission_has_no_grace_to_promise() -> None:
     limits = Limits(10 * GPU_SECOND, grace_amount=100 * GPU_SECOND, on_exhausted=OnExhausted.HOLD)
-    found = replace(figures(10), limits=limits, spent=5 * GPU_SECOND)
+    found = figures(10)._replace(limits=limits, spent=5 * GPU_SECOND)
     assert pods_to_release(HOLDING, found, [candidate(1)], 0) == [candidate(1)]
     safe = Account("a", replace(HOLDING.budget, admission=Admission.SAFE))
     assert pods_to_release(safe, found, [candidate(1)], 0) == []

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairgpu.states import BudgetState
@@ -44,8 +42,8 @@ def test_the_forecast_is_shown_for_the_hour_and_the_day_beside_each_other() -> N
     made, found = account("a", 100 * GPU_HOUR, 10 * GPU_HOUR)
     period = Period(0, 200 * HOUR)
     hour, day = Burn(99 * HOUR, 100 * HOUR, GPU_HOUR), Burn(76 * HOUR, 100 * HOUR, 12 * GPU_HOUR)
-    found = replace(found, period=period, burns=Burns(hour, day))
-    lines = shown(BooksRead(1, [(made, replace(found, spent=made.budget.allowance or 0))]))
+    found = found._replace(period=period, burns=Burns(hour, day))
+    lines = shown(BooksRead(1, [(made, found._replace(spent=made.budget.allowance or 0))]))
     assert lines['fairgpu_budget_burn_rate_gpus{budget="a",window="1h"}'] == 1
     assert lines['fairgpu_budget_burn_rate_gpus{budget="a",window="1d"}'] == 0.5
     assert lines['fairgpu_budget_exhaustion_timestamp_seconds{budget="a",window="1h"}'] == 101 * 3600

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import zlib
 from collections.abc import Iterable
-from dataclasses import replace
 
 from fairgpu.states import BudgetState, NamespaceState, encode_charge
 from timekeeper.controller.reconcile.context import ReconcileContext
@@ -61,12 +60,12 @@ def _publish_accounts(
         start, exhausted_at = account_figures.period.start, account_figures.exhausted_at
         lasting = new
         if new.committed:
-            lasting = replace(new, committed=_in_steps(new.committed, new.available or 0))
+            lasting = new._replace(committed=_in_steps(new.committed, new.available or 0))
         burn = sampled(account.burn, now, start, account.totals(), _offset(name))
         fresh = lasting != account.summary or exhausted_at != account.period_totals[start].exhausted_at
         if fresh or burn is not account.burn:
             samples = encode_burn(burn) if burn is not account.burn else ""
-            text = encode_summary(replace(new, spent=account_figures.spent))
+            text = encode_summary(new._replace(spent=account_figures.spent))
             due.append((lasting, burn, Publication(name, start, exhausted_at, text, samples)))
     errors = publish_accounts(context.client, context.epoch, [publication for _, _, publication in due])
     for (lasting, burn, publication), error in zip(due, errors, strict=True):
@@ -75,7 +74,8 @@ def _publish_accounts(
         account = books.accounts[publication.account]
         account.summary, account.burn = lasting, burn
         totals = account.period_totals[publication.period]
-        account.period_totals[publication.period] = replace(totals, exhausted_at=publication.exhausted_at)
+        if totals.exhausted_at != publication.exhausted_at:
+            account.period_totals[publication.period] = totals._replace(exhausted_at=publication.exhausted_at)
 
 
 def _publish_states(context: ReconcileContext, now: int, changed: dict[str, NamespaceState]) -> None:

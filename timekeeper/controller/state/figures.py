@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fairgpu.states import BudgetState, NamespaceState, SafeAdmission, encode_state
 from timekeeper.controller.state.accounts import DEFAULT_PREFIX, Account
@@ -42,8 +42,7 @@ PROMISED_SHARE = 1000
 """With safe admission, the uncommitted amount is published again once it has fallen by this fraction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """The figures of an account at one instant, in microGPU-seconds.
 
     Attributes:
@@ -72,7 +71,7 @@ class Figures:
     state: BudgetState
     published: BudgetState
     due: int
-    burns: Burns = field(default_factory=Burns)
+    burns: Burns = Burns()
     committed: int = 0
     queued: int = 0
     lapsed: int = 0

@@ -268,7 +268,7 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
     """
     decided = rules.decided.get(pod.uid) if pod.bound else None
     if decided is not None:
-        pod = replace(pod, reservation=Reservation((), holdings=decided.holdings))
+        pod = pod._replace(reservation=Reservation((), holdings=decided.holdings))
     start = start_of(pod, now, rules.meter_from)
     if start is None or pod.reservation is None:
         return None
