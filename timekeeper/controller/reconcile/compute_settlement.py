@@ -180,8 +180,9 @@ def compute_settlement(
         inputs = inputs._replace(facts=facts._replace(pod_deleted=False))
     others = {*acknowledged.periods, *totals} - {current}
     inputs = inputs._replace(ends={**_ends(accounts, others), **({} if current is None else {current: end})})
-    items = _items(inputs, totals, last, use, session_segments)
-    return Settlement(items, _following(inputs, items, _recorded(use)))
+    recorded = _recorded(use)
+    items = _items(inputs, totals, last, (use, recorded), session_segments)
+    return Settlement(items, _following(inputs, items, recorded))
 
 
 def _computable_until(acknowledged: Acknowledged, facts: Facts, until: int) -> int:
@@ -205,11 +206,13 @@ def with_stored_amounts(acknowledged: Acknowledged, settlement: Settlement, stor
         settlement: the settlement that was sent.
         stored: the periods in which the store took the amount.
     """
-    items = {key: item for key, item in settlement.items.items() if key in stored}
-    amounts_taken = {key: _acknowledged_amount(acknowledged, key, item) for key, item in items.items()}
-    opened = {account for (account, _), item in items.items() if item.action is LedgerAction.OPEN}
-    also_open = acknowledged.also_open | (opened - {acknowledged.open_under})
-    return acknowledged._replace(periods={**acknowledged.periods, **amounts_taken}, also_open=also_open)
+    periods, also_open = dict(acknowledged.periods), acknowledged.also_open
+    for key, item in settlement.items.items():
+        if key in stored:
+            periods[key] = _acknowledged_amount(acknowledged, key, item)
+            if item.action is LedgerAction.OPEN and key[0] != acknowledged.open_under:
+                also_open |= {key[0]}
+    return acknowledged._replace(periods=periods, also_open=also_open)
 
 
 def _finalized(inputs: _Inputs) -> Settlement:
@@ -320,7 +323,7 @@ def _total(inputs: _Inputs) -> Sample:
 
 def _recorded(use: RecordedUse) -> RecordedUse:
     """Leaves totals of reports out of the record where all are 0, as for most sessions, which stay in one period."""
-    return use if any(base for *_, base in use.reported) else use._replace(reported=())
+    return use if not use.reported or any(base for *_, base in use.reported) else use._replace(reported=())
 
 
 def _amounts_due(
@@ -411,10 +414,15 @@ def _totals(inputs: _Inputs, taken_back: Mapping[Key, int], due: Mapping[Key, in
 
 
 def _items(
-    inputs: _Inputs, totals: Mapping[Key, int], last: Key | None, use: RecordedUse, session_segments: Sequence[Segment]
+    inputs: _Inputs,
+    totals: Mapping[Key, int],
+    last: Key | None,
+    uses: tuple[RecordedUse, RecordedUse],
+    session_segments: Sequence[Segment],
 ) -> dict[Key, Item]:
+    """Returns the items to write; `uses` is the use as known, and as it is recorded."""
     acknowledged, session = inputs.acknowledged, inputs.facts.session
-    recorded = _recorded(use)
+    use, recorded = uses
     stale = session != acknowledged.session or recorded != acknowledged.use
     used = _used(inputs, use, session_segments)
     items = {}
@@ -581,7 +589,7 @@ def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> 
     known, session, until = inputs.acknowledged, inputs.facts.session, inputs.until
     periods = {**known.periods, **{key: _acknowledged_amount(known, key, item) for key, item in items.items()}}
     written = any(item.record for item in items.values())
-    following = known._replace(
+    following = Acknowledged(
         periods=periods,
         session=session if written or session == known.session else known.session,
         use=use if written else known.use,
@@ -591,7 +599,7 @@ def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> 
         ended_under=_ended_under(known.ended_under, items),
     )
     if session.end is not None:
-        return following._replace(settled_until=0, posted_at=0, posted_rate=0)
+        return following
     final = min(until, inputs.facts.surely_past)
     over = {inputs.ends[key] for key in periods if inputs.ends[key] <= final}
     going_on = {
@@ -635,8 +643,8 @@ def _acknowledged_amount(acknowledged: Acknowledged, key: Key, item: Item) -> Ac
     before = acknowledged.periods.get(key)
     last = before.last_point if before is not None else None
     if item.points:
-        used = item.points[-1].used
-        last = item.points[-1]._replace(used=last.used if used is None and last is not None else used)
+        point = item.points[-1]
+        last = point if point.used is not None or last is None else point._replace(used=last.used)
     return AcknowledgedAmount(item.amount, last, item.action in {LedgerAction.FINALIZE_PERIOD, LedgerAction.FINALIZE})
 
 

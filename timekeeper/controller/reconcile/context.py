@@ -104,6 +104,8 @@ class ReconcileContext:
 
         That is the session's end; while it runs, now; on a silent node, its pod's last sign of life.
         """
+        if not self.silent:
+            return [now if metered.session.end is None else metered.session.end for metered in sessions]
         return [self._until(metered, now) for metered in sessions]
 
     def _until(self, metered: MeteredSession, now: int) -> int:
