@@ -59,17 +59,25 @@ def read_ending(note: str) -> Ending | None:
     return ending if same else None
 
 
-def pack_note(note: str) -> bytes:
-    """Packs the note of an ending into bytes; any other note stays text."""
-    ending = read_ending(note)
-    if ending is None:
-        return note.encode()
+def pack_note(note: str | Ending) -> bytes:
+    """Packs an ending, or the note of one, into bytes; any other note stays text."""
+    ending = note if isinstance(note, Ending) else read_ending(note)
+    packed = None if ending is None else _packed(ending)
+    if packed is not None:
+        return packed
+    return (ending_note(note) if isinstance(note, Ending) else note).encode()
+
+
+def _packed(ending: Ending) -> bytes | None:
+    """Returns an ending as bytes; None where its uid or its instants do not fit into them."""
+    uid = _uid_bytes(ending.uid)
+    if ending.uid and not uid:
+        return None
     times = [part for instant in (ending.start, ending.end) for part in divmod(instant, SECOND)]
     try:
-        head = _TIMES.pack(_PACKED | PROOFS.index(ending.proof), *times)
+        return _TIMES.pack(_PACKED | PROOFS.index(ending.proof), *times) + uid
     except struct.error:
-        return note.encode()
-    return head + (UUID(ending.uid).bytes if ending.uid else b"")
+        return None
 
 
 def unpack_note(stored: bytes) -> str:

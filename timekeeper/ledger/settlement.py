@@ -19,7 +19,7 @@ from timekeeper.domain.usage import UNATTRIBUTED
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import Call, StoreError, run, run_one
 from timekeeper.ledger.codec import encode_hourly_points, encode_optional
-from timekeeper.ledger.entries import pack_note
+from timekeeper.ledger.entries import Ending, pack_note
 from timekeeper.ledger.reading import highest_epoch
 from timekeeper.ledger.totals import PeriodTotals, totals_and_flag_or_error, totals_or_error
 
@@ -76,7 +76,7 @@ class Item(NamedTuple):
     kind: Kind = Kind.HOURLY
     namespace: str = ""
     pod: str = ""
-    note: str = ""
+    note: str | Ending = ""
     record: str = ""
     dimensions: str = ""
     points: tuple[HourlyPoint, ...] = ()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from timekeeper.domain.sessions import EndProof
 from timekeeper.domain.timestamps import format_exact
-from timekeeper.ledger.entries import PROOFS, pack_note, unpack_note
+from timekeeper.ledger.entries import PROOFS, Ending, ending_note, pack_note, unpack_note
 
 instants = st.integers(0, 2**32 * 10**9 - 1)
 
@@ -18,6 +18,17 @@ def test_what_reports_an_end_comes_back_from_a_third_of_its_room(
     note = " ".join([proof, format_exact(start), format_exact(end), *([str(uid)] if uid else [])])
     assert unpack_note(pack_note(note)) == note
     assert len(pack_note(note)) <= 33
+
+
+@given(
+    st.sampled_from(EndProof),
+    st.integers(-(10**18), 2**33 * 10**9),
+    instants,
+    st.just("") | st.uuids().map(str) | st.uuids().map(lambda uid: str(uid).upper()) | st.sampled_from(["x", "a b"]),
+)
+def test_an_end_is_packed_as_its_note_is(proof: EndProof, start: int, end: int, uid: str) -> None:
+    ending = Ending(proof, start, end, uid)
+    assert pack_note(ending) == pack_note(ending_note(ending))
 
 
 @given(st.text())

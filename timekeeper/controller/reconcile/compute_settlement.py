@@ -36,9 +36,10 @@ from timekeeper.domain.charges import (
 from timekeeper.domain.pricing import Bill, billed
 from timekeeper.domain.reports import Bases, Course, Sample, extended, parts, sample_before
 from timekeeper.domain.sessions import Session
-from timekeeper.domain.timestamps import HOUR, format_exact
+from timekeeper.domain.timestamps import HOUR
 from timekeeper.domain.usage import dimensions
 from timekeeper.ledger.codec import encode_session
+from timekeeper.ledger.entries import Ending
 from timekeeper.ledger.reports import SessionReports
 from timekeeper.ledger.settlement import Item, Kind, LedgerAction
 
@@ -574,10 +575,9 @@ def _item(
 ) -> Item:
     if action is LedgerAction.HOLD:
         return Item(session.uid, amount)
-    note = ""
-    if kind is Kind.CLOSE and session.end is not None:
-        parts = (session.proof, format_exact(session.start), format_exact(session.end), session.namespace_uid)
-        note = " ".join(part for part in parts if part)
+    note: str | Ending = ""
+    if kind is Kind.CLOSE and session.end is not None and session.proof is not None:
+        note = Ending(session.proof, session.start, session.end, session.namespace_uid)
     if action is LedgerAction.OPEN:
         return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record)
     shown = dimensions(session.namespace, session.node, session.attribution)
