@@ -5,12 +5,12 @@
 --       was received, the GPU time that all reports come to (empty where none is measured), seconds to keep it, the
 --       least nanoseconds between two reports, 1 where this one is the first or the last of its boot
 -- Returns 1 where it was written, 0 where something had changed, and 2 where it comes too early after the one before.
-local known = redis.call('HMGET', KEYS[1], 'state', 'closed')
+local known = redis.call('HMGET', KEYS[1], 'state', 'closed', 'at', 'a')
 if (known[1] or '') ~= ARGV[1] or (known[2] or '') ~= ARGV[2] then
   return 0
 end
 local pause, instant = tonumber(ARGV[7]), tonumber(ARGV[4])
-local early, at_once = paced(redis.call('HMGET', KEYS[1], 'at', 'a'), instant, pause, ARGV[8] == '1')
+local early, at_once = paced({known[3], known[4]}, instant, pause, ARGV[8] == '1')
 if early then
   return 2
 end
