@@ -69,6 +69,11 @@ def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> di
     return {resource: max(offered[resource], held[resource]) for resource in RESOURCES}
 
 
+def shows_slots(node: Mapping[str, Any], slots: int) -> bool:
+    """Whether the kubelet has written so many slots, or more, into its Node's `status.allocatable`."""
+    return (_count(((node.get("status") or {}).get("allocatable") or {}).get(names.GPU)) or 0) >= slots
+
+
 def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
     """Returns the most that a pod holds of each resource at any time of its life, as the kubelet counts it."""
     spec = pod["spec"]

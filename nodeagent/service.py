@@ -31,8 +31,10 @@ from nodeagent.foreign import ForeignSlices, foreign_resources, slices_of
 from nodeagent.gpu_watch import LEAST_SECONDS, SECONDS, GpuWatch, Node, end
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
+from nodeagent.kubelet.registration import Loss
 from nodeagent.measures import Measures, NodeCollector
 from nodeagent.node_object import NodeView, read_node, write_node
+from nodeagent.node_patches import shows_slots
 from nodeagent.offer import NOT_APPLIED, Offer, Vendor, slot_ids, withholdings
 from nodeagent.owners import Owned, Standing
 from nodeagent.pages import SCHEDULE
@@ -55,7 +57,13 @@ HANDOVER_SECONDS = 0.05
 """The time between two looks at whether the last agent has ended."""
 REFUSED_REASON = "PlacementRefused"
 INJECTING_REASON = "DefaultRuntimeInjects"
+TAKEN_REASON = "ResourceTaken"
 UNSLOTTED_REASON = "GPUProcessWithoutSlot"
+WHY_LOST = {
+    Loss.TAKEN: f"another device plugin has registered {names.GPU} with the kubelet of this node",
+    Loss.UNFOLLOWED: "the kubelet has ended its call for the slots",
+    Loss.HIDDEN: "the Node does not show the slots that are offered",
+}
 WHY_UNSLOTTED = {
     Standing.WITHOUT_SLOT: "which the shim has not taken up: a program that is linked statically or with musl reads no "
     "/etc/ld.so.preload; what it uses is not limited",
@@ -78,6 +86,7 @@ class Agent:
         self._slices = ForeignSlices(self._woken.set, lambda error: self._unreachable("resourceslices", error))
         self._folders = Folders(settings.run_folder, settings.shim_folder, settings.cdi_folder)
         self._slots = Slots(Offered())
+        self._lost: Loss | None = None
         self._resources = PodResources(settings.kubelet.pod_resources)
         self._offer: Offer | None = None
         self._answered_at = time.monotonic()
@@ -198,7 +207,8 @@ class Agent:
             self._warn_of_injection(self._runtime.injects)
         offer = self._offer
         is_known = offer is not None and self._slices.known.is_set() and self._runtime_asked.is_set()
-        is_open = is_known and not withheld and not self._bundles.failed
+        is_ours = self._lost is not Loss.TAKEN
+        is_open = is_known and is_ours and not withheld and not self._bundles.failed
         self._measures.offering.set(is_open)
         if offer is None:
             return
@@ -281,7 +291,30 @@ class Agent:
             self._prepare,
             wait=self._stop.wait,
             attempted=self._log_registration,
+            looked=self._note_loss,
+            is_shown=self._is_shown,
         )
+
+    def _is_shown(self) -> bool:
+        """Whether the Node shows the slots that are offered."""
+        node, offered = self._node.node, self._slots.offered
+        return node is None or not offered.open or shows_slots(node, len(offered.ids))
+
+    def _note_loss(self, lost: Loss | None) -> None:
+        """Notes why the kubelet does not ask this plugin, and warns where that is new; None where it does."""
+        before, self._lost = self._lost, lost
+        if lost is before:
+            return
+        self._measures.registered.set(lost is None)
+        self._woken.set()
+        if lost in WHY_LOST:
+            _log.warning("registration lost", reason=str(lost), error=WHY_LOST[lost])
+        if lost is Loss.TAKEN:
+            self._warn_node(
+                TAKEN_REASON,
+                f"{WHY_LOST[lost]}: FairGPU registers again, and offers nothing new here until the kubelet asks it; "
+                "find the other plugin's pod, and remove it from this node",
+            )
 
     def _watch_pods(self) -> None:
         selectors = {"fieldSelector": f"spec.nodeName={self._settings.node}"}

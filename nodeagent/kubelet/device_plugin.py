@@ -7,10 +7,12 @@ restarts removes all sockets in its folder and knows no plugin until each has re
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,23 @@ import grpc
 from nodeagent.containers.cdi_name import device_name, qualified
 from nodeagent.kubelet import deviceplugin_pb2 as protocol
 from nodeagent.kubelet.pod_resources import KubeletError
+from nodeagent.kubelet.registration import (
+    Identity,
+    Look,
+    Loss,
+    Registration,
+    foreign_slots,
+    is_due,
+    loss,
+    observed,
+    registered,
+)
 
 VERSION = "v1beta1"
 FOLDER = Path("/var/lib/kubelet/device-plugins")
 KUBELET_SOCKET = "kubelet.sock"
+CHECKPOINT = "kubelet_internal_checkpoint"
+"""The kubelet's file of what its plugins offer (k8s.io/kubernetes, pkg/kubelet/cm/devicemanager/checkpoint)."""
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 THREADS = 32
 """The threads that serve the kubelet, which starts many containers at once; each start may wait for an allocation."""
@@ -57,6 +72,12 @@ class Slots:
                 self._version += 1
                 self._changed.notify_all()
 
+    @property
+    def offered(self) -> Offered:
+        """The slots that are offered now."""
+        with self._changed:
+            return self._offered
+
     def wake(self) -> None:
         """Wakes all calls that follow the slots, so that each checks whether it is to end."""
         with self._changed:
@@ -82,6 +103,8 @@ class Server:
         self._slots = slots
         self._prepare = prepare
         self._closed = threading.Event()
+        self._counting = threading.Lock()
+        self._followers = 0
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="device-plugin")
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers(
@@ -91,6 +114,12 @@ class Server:
         if self._server.add_insecure_port(f"unix://{socket}") == 0:
             raise OSError(f"{socket} cannot be listened on")
         self._server.start()
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a call for the slots goes on: the kubelet's."""
+        with self._counting:
+            return self._followers > 0
 
     def close(self) -> None:
         """Ends all calls and removes the socket."""
@@ -127,11 +156,19 @@ class Server:
     def _watch(
         self, _request: protocol.Empty, context: grpc.ServicerContext
     ) -> Iterator[protocol.ListAndWatchResponse]:
-        context.add_callback(self._slots.wake)
+        if context.add_callback(self._ended):
+            with self._counting:
+                self._followers += 1
         for offered in self._slots.follow(lambda: context.is_active() and not self._closed.is_set()):
             health = HEALTHY if offered.open else UNHEALTHY
             devices = [protocol.Device(ID=each, health=health) for each in offered.ids]
             yield protocol.ListAndWatchResponse(devices=devices)
+
+    def _ended(self) -> None:
+        """Notes that a call for the slots has ended."""
+        with self._counting:
+            self._followers -= 1
+        self._slots.wake()
 
     def _pre_start(
         self, request: protocol.PreStartContainerRequest, context: grpc.ServicerContext
@@ -191,8 +228,11 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
     *,
     wait: Callable[[float], bool],
     attempted: Callable[[KubeletError | OSError | None], None],
+    looked: Callable[[Loss | None], None] = lambda _: None,
+    is_shown: Callable[[], bool] = lambda: True,
+    now: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Serves the plugin, and registers it with each kubelet that starts, until `wait` returns true.
+    """Serves the plugin, and keeps it registered with each kubelet that starts, until `wait` returns true.
 
     Args:
         folder: the folder with the sockets of the kubelet and its plugins.
@@ -202,23 +242,38 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         prepare: called before each start of a container.
         wait: sleeps between looks, and ends the loop.
         attempted: called with None after each registration, and with the error after each failure.
+        looked: called with the outcome of each look: why the kubelet does not ask this plugin, or None.
+        is_shown: returns whether the Node shows the slots that are offered.
+        now: a monotonic clock, in seconds.
     """
     server: Server | None = None
-    known: tuple[int, int] | None = None
+    registration = Registration()
+    checkpoint = Checkpoint(folder / CHECKPOINT)
     try:
         while True:
-            there = _identity(folder / KUBELET_SOCKET)
-            if there is not None and (there != known or server is None or not server.socket.exists()):
+            look = Look(
+                _identity(folder / KUBELET_SOCKET),
+                server is not None and server.socket.exists(),
+                server is not None and server.is_followed,
+                is_shown(),
+                foreign_slots(checkpoint.slots(resource)),
+            )
+            if now() - registration.at_seconds < LOOK_SECONDS:
+                look = replace(look, foreign=())  # of before the registration, which the kubelet has yet to follow
+            registration = observed(registration, look, now())
+            lost = loss(registration, look, now())
+            looked(lost)
+            if look.kubelet is not None and lost is not None and is_due(registration, lost, now()):
                 try:
                     if server is not None:
                         server.close()
                         server = None
                     server = Server(folder / endpoint, slots, prepare)
                     register(folder, endpoint, resource)
-                    known = there
+                    registration = registered(registration, look.kubelet, lost, now())
                     attempted(None)
                 except (KubeletError, OSError) as error:
-                    known = None
+                    registration = Registration(at_seconds=now())
                     attempted(error)
             if wait(LOOK_SECONDS):
                 return
@@ -227,10 +282,31 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
             server.close()
 
 
-def _identity(socket: Path) -> tuple[int, int] | None:
-    """Returns the identity of a socket, which a restarted kubelet creates anew; None where there is none."""
+class Checkpoint:
+    """The kubelet's own file of its plugins' devices, which it writes after each list that it gets of one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: tuple[int, int] | None = None
+        self._slots: dict[str, list[str]] = {}
+
+    def slots(self, resource: str) -> list[str]:
+        """Returns the healthy slots by which the kubelet knows a resource; none where it has not written it yet."""
+        there = _identity(self._path)
+        if there != self._read:
+            self._read = there
+            try:
+                found = json.loads(self._path.read_bytes())["Data"]["RegisteredDevices"] or {}
+                self._slots = {str(name): [str(each) for each in ids or ()] for name, ids in found.items()}
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):  # of another version of the kubelet
+                self._slots = {}
+        return self._slots.get(resource, [])
+
+
+def _identity(path: Path) -> Identity | None:
+    """Returns the identity of a file as it is now, which a restarted kubelet makes anew; None where there is none."""
     try:
-        status = socket.stat()
+        status = path.stat()
     except OSError:
         return None
     return status.st_ino, status.st_ctime_ns

@@ -17,6 +17,7 @@ import pytest
 from fairgpu import names
 from nodeagent import offer
 from nodeagent.containers.resolving import Listed
+from nodeagent.kubelet.device_plugin import Offered, Server, Slots, register
 from nodeagent.pages import SCHEDULE
 from nodeagent.service import Agent
 from nodeagent.settings import Kubelet, Nodeagent
@@ -158,3 +159,19 @@ def test_an_agent_that_starts_while_the_driver_is_silent_does_all_that_needs_no_
         assert "their driver has not answered" in wait_until(why, "the pod says why")[0]
         machine.vendor.silent = False
         wait_until(lambda: machine.start() == "", "the container starts again once the driver answers")
+
+
+def test_a_node_on_which_another_plugin_registers_the_resource_says_so_and_goes_on(
+    make_machine: Callable[[str], Machine],
+) -> None:
+    machine = make_machine("taken-resource")
+    slots = {f"slot-{number}" for number in range(128)}
+    with machine.agent():
+        wait_until(lambda: machine.kubelet.healthy.get(names.GPU) == slots, "the kubelet knows the agent's slots")
+        server = Server(machine.kubelet.folder / "foreign.sock", Slots(Offered(("foreign-0",))), lambda _: None)
+        register(machine.kubelet.folder, "foreign.sock", names.GPU)
+        (message, *_) = wait_until(lambda: machine.events(machine.node.name, "ResourceTaken"), "the Node says so")
+        assert "another device plugin has registered fairgpu.io/gpu" in message
+        wait_until(lambda: machine.kubelet.registered[-1].endpoint == "fairgpu.sock", "the agent has registered again")
+        wait_until(lambda: machine.kubelet.healthy[names.GPU] == slots, "the kubelet knows the agent's slots again")
+        server.close()

@@ -1,10 +1,15 @@
-"""A kubelet's sockets in this process: it takes registrations, calls the plugin back, and lists what a test says.
+"""A kubelet's sockets in this process: it takes registrations, calls plugins back, and lists what a test says.
 
-It speaks the real protocol. What a kubelet does between these calls is tests/node's to show.
+It speaks the real protocol, and treats two plugins of one resource as the kubelet does: it asks the one that registered
+last, follows the slots of both, and stops the one that it asks when a call to either ends (k8s.io/kubernetes,
+pkg/kubelet/cm/devicemanager). What else a kubelet does between these calls is tests/node's to show.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +20,7 @@ import grpc
 from nodeagent.containers.resolving import Listed
 from nodeagent.kubelet import deviceplugin_pb2 as plugins
 from nodeagent.kubelet import podresources_pb2 as resources
+from nodeagent.kubelet.device_plugin import CHECKPOINT
 
 
 class FakeKubelet:
@@ -25,7 +31,11 @@ class FakeKubelet:
         self.registered: list[plugins.RegisterRequest] = []
         self.refuse = ""
         self.containers: Sequence[Listed] = ()
+        self.healthy: dict[str, frozenset[str]] = {}
+        self._changing = threading.Lock()
         self._server: grpc.Server | None = None
+        self._calls: list[Any] = []
+        self._followers: list[threading.Thread] = []
 
     @property
     def pod_resources(self) -> Path:
@@ -57,6 +67,16 @@ class FakeKubelet:
     def __exit__(self, *exception: object) -> None:
         assert self._server is not None
         self._server.stop(grace=0).wait()
+        self.end_calls()
+        for follower in self._followers:
+            follower.join()
+
+    def end_calls(self) -> None:
+        """Ends the calls by which the slots of plugins are followed."""
+        with self._changing:
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call.cancel()
 
     def plugin(self) -> PluginClient:
         """The plugin that registered last, as the kubelet calls it."""
@@ -66,7 +86,31 @@ class FakeKubelet:
         if self.refuse:
             context.abort(grpc.StatusCode.UNKNOWN, self.refuse)
         self.registered.append(request)
+        follower = threading.Thread(target=self._follow, args=(request.endpoint, request.resource_name))
+        self._followers.append(follower)
+        follower.start()
         return plugins.Empty()
+
+    def _follow(self, endpoint: str, resource: str) -> None:
+        """Keeps the slots of a plugin until its call ends, and then none of the resource, whoever offers it."""
+        with PluginClient(self.folder / endpoint) as plugin:
+            call = plugin.devices()
+            with self._changing:
+                self._calls.append(call)
+            with contextlib.suppress(grpc.RpcError):
+                for answer in call:
+                    self._keep(resource, frozenset(each.ID for each in answer.devices if each.health == "Healthy"))
+        self._keep(resource, frozenset(), written=False)
+
+    def _keep(self, resource: str, slots: frozenset[str], *, written: bool = True) -> None:
+        """Notes the slots of a resource, and writes the file in which the kubelet keeps them."""
+        with self._changing:
+            self.healthy = {**self.healthy, resource: slots}
+            if written:
+                known = {name: sorted(each) for name, each in self.healthy.items()}
+                new = self.folder / "checkpoint.new"
+                new.write_text(json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": known}}))
+                new.rename(self.folder / CHECKPOINT)
 
     def _list(self, _request: object, _context: object) -> resources.ListPodResourcesResponse:
         """One entry for each device of a container, as the kubelet lists them."""

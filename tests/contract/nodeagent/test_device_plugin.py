@@ -11,12 +11,14 @@ import grpc
 import pytest
 
 from nodeagent.containers.resolving import Listed
-from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
+from nodeagent.kubelet.device_plugin import Offered, Server, Slots, keep_registered, register
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
+from nodeagent.kubelet.registration import FIRST_DELAY_SECONDS, HIDDEN_SECONDS, Loss
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.waiting import wait_until
 
 RESOURCE = "fairgpu.io/gpu"
+A_WHILE = 1000.0
 
 
 class Plugin:
@@ -27,6 +29,10 @@ class Plugin:
         self.prepared: list[frozenset[str]] = []
         self.refusal = ""
         self.attempts: list[KubeletError | OSError | None] = []
+        self.losses: list[Loss | None] = []
+        self.is_shown = True
+        self.seconds = 0.0
+        """The time of the plugin's clock, which passes where a test lets it."""
 
     def prepare(self, slots: frozenset[str]) -> None:
         if self.refusal:
@@ -39,7 +45,13 @@ class Plugin:
         thread = threading.Thread(
             target=keep_registered,
             args=(folder, "fairgpu.sock", RESOURCE, self.slots, self.prepare),
-            kwargs={"wait": lambda seconds: stop.wait(seconds / 20), "attempted": self.attempts.append},
+            kwargs={
+                "wait": lambda seconds: stop.wait(seconds / 20),
+                "attempted": self.attempts.append,
+                "looked": self.losses.append,
+                "is_shown": lambda: self.is_shown,
+                "now": lambda: self.seconds,
+            },
         )
         thread.start()
         try:
@@ -110,6 +122,68 @@ def test_a_kubelet_that_comes_back_is_registered_with_again(tmp_path: Path, plug
                 with kubelet.plugin() as client:
                     client.pre_start("slot-1")
     assert plugin.prepared == [frozenset({"slot-1"})] * 2
+
+
+@contextmanager
+def another_plugin(folder: Path) -> Iterator[None]:
+    """A plugin of somebody else's that registers the same resource."""
+    slots = Slots(Offered(("foreign-0", "foreign-1")))
+    server = Server(folder / "foreign.sock", slots, lambda _: None)
+    register(folder, "foreign.sock", RESOURCE)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+def ours(kubelet: FakeKubelet) -> bool:
+    """Whether the kubelet asks this plugin, and knows its slots."""
+    return kubelet.registered[-1].endpoint == "fairgpu.sock" and kubelet.healthy.get(RESOURCE) == {"slot-0", "slot-1"}
+
+
+def test_a_resource_that_another_plugin_registers_is_registered_again(kubelet: FakeKubelet, plugin: Plugin) -> None:
+    wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    plugin.seconds = A_WHILE
+    with another_plugin(kubelet.folder):
+        wait_until(lambda: Loss.TAKEN in plugin.losses, "the agent has noticed")
+        wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
+
+
+def test_two_plugins_take_no_turns_while_the_agent_waits(kubelet: FakeKubelet, plugin: Plugin) -> None:
+    wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    plugin.seconds = A_WHILE
+    with another_plugin(kubelet.folder):
+        wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
+        register(kubelet.folder, "foreign.sock", RESOURCE)
+        plugin.seconds += 2.0
+        before = len(plugin.losses)
+        wait_until(lambda: plugin.losses[before:].count(Loss.TAKEN) > 5, "the agent has looked some more times")
+        assert kubelet.registered[-1].endpoint == "foreign.sock"
+        plugin.seconds += FIRST_DELAY_SECONDS
+        wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
+
+
+def test_the_kubelet_asks_the_agent_also_when_the_other_plugin_ends(kubelet: FakeKubelet, plugin: Plugin) -> None:
+    wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    plugin.seconds = A_WHILE
+    with another_plugin(kubelet.folder):
+        wait_until(lambda: ours(kubelet) and len(kubelet.registered) == 3, "the kubelet asks the agent again")
+    wait_until(lambda: not kubelet.healthy[RESOURCE], "the kubelet has stopped whom it asks, as the other's call ended")
+    plugin.is_shown = False
+    plugin.seconds += HIDDEN_SECONDS
+    wait_until(lambda: ours(kubelet) and len(kubelet.registered) == 4, "the agent has registered again")
+    assert Loss.HIDDEN in plugin.losses
+
+
+def test_a_kubelet_that_ends_its_call_for_the_slots_is_registered_with_again(
+    kubelet: FakeKubelet, plugin: Plugin
+) -> None:
+    wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    kubelet.end_calls()
+    wait_until(lambda: not kubelet.healthy[RESOURCE], "the kubelet has no slot any more")
+    plugin.seconds = A_WHILE
+    wait_until(lambda: ours(kubelet), "the agent has registered again")
+    assert Loss.UNFOLLOWED in plugin.losses
 
 
 def test_a_kubelet_that_refuses_is_asked_again(tmp_path: Path, plugin: Plugin) -> None:

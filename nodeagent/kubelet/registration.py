@@ -1,0 +1,126 @@
+"""Decides when the device plugin registers with the kubelet again. Pure.
+
+The kubelet asks the plugin that registered a resource last. It tells the one before nothing, and ends none of its
+calls. When the call of either ends, it stops the one that it asks, whichever that is (k8s.io/kubernetes,
+pkg/kubelet/cm/devicemanager: PluginConnected, PluginDisconnected). So a plugin has to look for itself whether the
+kubelet asks it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+UNFOLLOWED_SECONDS: Final = 10.0
+"""The time in which the kubelet calls back after a registration: it connects and asks for options first."""
+HIDDEN_SECONDS: Final = 60.0
+"""The time after which the Node shows what the kubelet has: it writes its status every 10 seconds."""
+FIRST_DELAY_SECONDS: Final = 10.0
+LAST_DELAY_SECONDS: Final = 300.0
+"""The least time between two registrations with one kubelet doubles from the first of these to the last, so that two
+plugins that both want the resource do not take turns fast. It is the first again after a registration that lasted twice
+the last."""
+_SLOT: Final = re.compile(r"slot-\d+")
+
+Identity = tuple[int, int]
+"""The identity of the kubelet's socket."""
+
+
+class Loss(StrEnum):
+    """The reasons for which the kubelet does not ask this plugin."""
+
+    UNREGISTERED = "unregistered"
+    """It has not registered yet with the kubelet that runs now, or its socket was removed, or no kubelet runs."""
+    TAKEN = "taken"
+    """Another plugin has registered the same resource since."""
+    UNFOLLOWED = "unfollowed"
+    """The kubelet has ended the call by which it follows the slots."""
+    HIDDEN = "hidden"
+    """The Node does not show the slots, though the kubelet follows them: a call of another plugin has ended."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The kubelet as the agent sees it.
+
+    Attributes:
+        kubelet: the identity of its socket; None where there is none.
+        is_served: whether the plugin listens on its socket.
+        is_followed: whether the kubelet's call for the slots goes on.
+        is_shown: whether the Node shows all slots that are offered.
+        foreign: the ids by which the kubelet knows slots of the resource that are not this plugin's.
+    """
+
+    kubelet: Identity | None
+    is_served: bool = True
+    is_followed: bool = True
+    is_shown: bool = True
+    foreign: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Registration:
+    """The last registration, and what was seen since. Times are seconds of a monotonic clock.
+
+    Attributes:
+        kubelet: the kubelet that was registered with; None before the first, and after one that failed.
+        at_seconds: the time of the last attempt.
+        delay_seconds: the least time from that to the next one with the same kubelet.
+        followed_seconds: when the kubelet last followed the slots.
+        shown_seconds: when the Node last showed them.
+        is_taken: whether another plugin has registered since. It stays until the next registration: the plugin's own
+            next list of slots replaces the other's in all that the kubelet shows, but not in whom it asks.
+    """
+
+    kubelet: Identity | None = None
+    at_seconds: float = float("-inf")
+    delay_seconds: float = FIRST_DELAY_SECONDS
+    followed_seconds: float = float("-inf")
+    shown_seconds: float = float("-inf")
+    is_taken: bool = False
+
+
+def foreign_slots(ids: Iterable[str]) -> tuple[str, ...]:
+    """Returns the ids that are not of the form of this plugin's (`nodeagent.offer.slot_ids`), in order."""
+    return tuple(sorted(each for each in ids if not _SLOT.fullmatch(each)))
+
+
+def observed(registration: Registration, look: Look, now_seconds: float) -> Registration:
+    """Returns the registration with what a look adds to it."""
+    return replace(
+        registration,
+        followed_seconds=now_seconds if look.is_followed else registration.followed_seconds,
+        shown_seconds=now_seconds if look.is_shown else registration.shown_seconds,
+        is_taken=registration.is_taken or bool(look.foreign),
+    )
+
+
+def loss(registration: Registration, look: Look, now_seconds: float) -> Loss | None:
+    """Returns why the kubelet does not ask this plugin; None where it does."""
+    if look.kubelet is None or look.kubelet != registration.kubelet or not look.is_served:
+        return Loss.UNREGISTERED
+    if registration.is_taken:
+        return Loss.TAKEN
+    if now_seconds - max(registration.followed_seconds, registration.at_seconds) >= UNFOLLOWED_SECONDS:
+        return Loss.UNFOLLOWED
+    if now_seconds - max(registration.shown_seconds, registration.at_seconds) >= HIDDEN_SECONDS:
+        return Loss.HIDDEN
+    return None
+
+
+def is_due(registration: Registration, lost: Loss | None, now_seconds: float) -> bool:
+    """Whether the plugin is to register now. A kubelet that is new knows no plugin, and is registered with at once."""
+    if lost is None or lost is Loss.UNREGISTERED:
+        return lost is not None
+    return now_seconds - registration.at_seconds >= registration.delay_seconds
+
+
+def registered(registration: Registration, kubelet: Identity, lost: Loss, now_seconds: float) -> Registration:
+    """Returns the registration that follows on a loss."""
+    delay = FIRST_DELAY_SECONDS
+    if lost is not Loss.UNREGISTERED and now_seconds - registration.at_seconds < 2 * LAST_DELAY_SECONDS:
+        delay = min(2 * registration.delay_seconds, LAST_DELAY_SECONDS)
+    return Registration(kubelet, now_seconds, delay)

@@ -1,0 +1,104 @@
+"""When the device plugin registers again: soon, and never in a fast fight with another one."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from nodeagent.kubelet.registration import (
+    FIRST_DELAY_SECONDS,
+    HIDDEN_SECONDS,
+    LAST_DELAY_SECONDS,
+    UNFOLLOWED_SECONDS,
+    Look,
+    Loss,
+    Registration,
+    foreign_slots,
+    is_due,
+    loss,
+    observed,
+    registered,
+)
+from nodeagent.node_patches import shows_slots
+from nodeagent.offer import slot_ids
+
+KUBELET, NEW_KUBELET = (1, 1), (2, 2)
+WELL = Look(KUBELET)
+LONG_AGO = Registration(KUBELET, at_seconds=0.0, followed_seconds=0.0, shown_seconds=0.0)
+NOW = 10_000.0
+
+
+def lost(look: Look, registration: Registration = LONG_AGO, now: float = NOW) -> Loss | None:
+    return loss(observed(registration, look, now), look, now)
+
+
+def test_nothing_is_lost_while_the_kubelet_follows_and_the_node_shows_the_slots() -> None:
+    assert lost(WELL) is None
+    assert not is_due(LONG_AGO, None, NOW)
+
+
+@pytest.mark.parametrize("look", [Look(NEW_KUBELET), Look(None), replace(WELL, is_served=False)])
+def test_a_new_kubelet_or_none_or_a_lost_socket_is_a_reason_to_register_at_once(look: Look) -> None:
+    just_now = replace(LONG_AGO, at_seconds=NOW, delay_seconds=LAST_DELAY_SECONDS)
+    assert lost(look, just_now) is Loss.UNREGISTERED
+    assert is_due(just_now, Loss.UNREGISTERED, NOW)
+
+
+def test_slots_that_are_not_the_agents_tell_another_plugin() -> None:
+    assert foreign_slots(slot_ids(2)) == ()
+    assert foreign_slots(["slot-1", "slot-x", "GPU-1"]) == ("GPU-1", "slot-x")
+    assert lost(replace(WELL, foreign=("GPU-1",))) is Loss.TAKEN
+
+
+def test_another_plugin_is_remembered_until_the_next_registration() -> None:
+    """The agent's own list of slots takes the place of the other's in the kubelet's file, and not in whom it asks."""
+    seen = observed(LONG_AGO, replace(WELL, foreign=("GPU-1",)), NOW)
+    assert lost(WELL, seen, NOW + 1) is Loss.TAKEN
+    assert lost(WELL, registered(seen, KUBELET, Loss.TAKEN, NOW + 1), NOW + 2) is None
+
+
+def test_the_kubelet_has_time_to_call_back() -> None:
+    look, last = replace(WELL, is_followed=False), replace(LONG_AGO, at_seconds=NOW)
+    assert lost(look, last, NOW + UNFOLLOWED_SECONDS - 1) is None
+    assert lost(look, last, NOW + UNFOLLOWED_SECONDS) is Loss.UNFOLLOWED
+
+
+def test_the_kubelet_has_time_to_write_the_node() -> None:
+    look, last = replace(WELL, is_shown=False), replace(LONG_AGO, at_seconds=NOW)
+    assert lost(look, last, NOW + HIDDEN_SECONDS - 1) is None
+    assert lost(look, last, NOW + HIDDEN_SECONDS) is Loss.HIDDEN
+
+
+def test_two_plugins_that_both_want_the_resource_take_turns_ever_more_slowly() -> None:
+    registration, times, now = LONG_AGO, [], NOW
+    look = replace(WELL, foreign=("GPU-1",))
+    while now < NOW + 3600:
+        registration = observed(registration, look, now)
+        found = loss(registration, look, now)
+        assert found is Loss.TAKEN
+        if is_due(registration, found, now):
+            registration = registered(registration, KUBELET, found, now)
+            times.append(now)
+        now += 1.0
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert gaps[0] == FIRST_DELAY_SECONDS
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == LAST_DELAY_SECONDS
+    assert len(times) < 20
+
+
+def test_after_a_registration_that_lasted_the_next_loss_is_answered_at_once() -> None:
+    slow = replace(LONG_AGO, at_seconds=NOW, delay_seconds=LAST_DELAY_SECONDS)
+    later = NOW + 2 * LAST_DELAY_SECONDS
+    assert is_due(slow, Loss.TAKEN, later)
+    assert registered(slow, KUBELET, Loss.TAKEN, later).delay_seconds == FIRST_DELAY_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("shown", "all_are"), [("128", True), ("1k", True), ("64", False), ("0", False), (None, False)]
+)
+def test_the_node_shows_the_slots_once_the_kubelet_has_written_all_of_them(shown: str | None, *, all_are: bool) -> None:
+    allocatable = {} if shown is None else {"fairgpu.io/gpu": shown}
+    assert shows_slots({"status": {"allocatable": allocatable}}, 128) is all_are
