@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version as installed_version
 from typing import Any, Final, NamedTuple
 
 from fairgpu import names
@@ -27,12 +28,18 @@ from timekeeper.domain.pods import TERMINAL_PHASES
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.reservations import Reservation, rate_at
 from timekeeper.domain.sessions import CLAIM
+from timekeeper.installation import Installation, judge, read_installation
+from timekeeper.installation import as_document as installation_document
+from timekeeper.installation import as_lines as installation_lines
 from timekeeper.mode_changes import ModeChanges, read_changes
 from timekeeper.mode_changes import as_document as changes_document
 from timekeeper.mode_changes import as_lines as changes_lines
 from timekeeper.node_pools import AskedThere, HeldThere, NodePool, PoolNode, gpu_hours, node_pools, pool_of
 from timekeeper.node_pools import as_document as pools_document
 from timekeeper.node_pools import as_lines as pools_lines
+from timekeeper.rights import as_document as missing_document
+from timekeeper.rights import as_lines as missing_lines
+from timekeeper.rights import read_missing
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.kubernetes import (
     CLAIMS_GROUP,
@@ -145,13 +152,28 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
     )
     changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks})
     pools = _pools(_pool_nodes(hosts, own, published), findings.pods, changes, rules.overhead)
+    missing = read_missing(api, version)
+    installation = _installation(api, settings, now)
     if output == "json":
-        modes = {"modes": changes_document(changes)}
-        text = json.dumps(as_document(findings) | modes | pools_document(pools), indent=2)
+        document = as_document(findings) | {"modes": changes_document(changes)} | pools_document(pools)
+        document |= {"missing": missing_document(missing)}
+        document |= {"installation": None if installation is None else installation_document(installation)}
+        text = json.dumps(document, indent=2)
     else:
-        text = "\n".join([as_text(findings, rules.prices), "", *changes_lines(changes), "", *pools_lines(pools)])
-    sys.stdout.write(text.rstrip() + "\n")
+        lines = [as_text(findings, rules.prices), "", *changes_lines(changes), *missing_lines(missing)]
+        lines += ["", *pools_lines(pools)] if pools else []
+        lines += ["", *installation_lines(installation)] if installation is not None else []
+        text = "\n".join(lines)
+    sys.stdout.write(text + "\n")
     return 0
+
+
+def _installation(api: KubernetesAPI, settings: TimekeeperSettings, now: int) -> Installation | None:
+    """Returns the state of what is installed; None where nothing is."""
+    observed = read_installation(api, settings.jobs.lease_name)
+    if observed is None:
+        return None
+    return judge(observed, installed_version("fairgpu"), settings.jobs.lease_seconds, now)
 
 
 def _pools(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -18,6 +19,7 @@ from fairgpu.existing import Existing
 from fairgpu.json_values import mapping, mappings
 from fairgpu.pod import read_pod
 from timekeeper.domain.pods import TERMINAL_PHASES
+from timekeeper.rights import may_write_gpu_pods
 from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS
 
 WRITERS: Final = {
@@ -104,11 +106,21 @@ def read_changes(api: KubernetesAPI, existing: Existing, stacks: Iterable[str]) 
     return ModeChanges(
         pods,
         refused,
-        {stack: accounts for stack, accounts in WRITERS.items() if stack in present},
+        _lacking(api, present),
         tuple(sorted(_name(item) for item in budgets if existing.classes == "never" and _only_deprioritizes(item))),
         tuple(sorted({_namespace(item) for item in quotas if _counts_own_resources(item)})),
         tuple(unreadable),
     )
+
+
+def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[str, ...]]:
+    """Returns those of WRITERS, of these stacks, that may not write what GPU pods are charged by."""
+    lacking = {
+        stack: tuple(account for account in accounts if not may_write_gpu_pods(api, account))
+        for stack, accounts in WRITERS.items()
+        if stack in stacks
+    }
+    return {stack: accounts for stack, accounts in lacking.items() if accounts}
 
 
 def as_lines(changes: ModeChanges) -> list[str]:

@@ -364,7 +364,7 @@ def test_the_policies_say_what_is_not_as_the_settings_make_it_and_the_doctor_rep
 
     names = ("fairgpu-spec", "fairgpu-metadata")
     wait_until(lambda: {said(name)[0] for name in names} == {"True"}, "the webhook has compared the overlay")
-    assert _doctor(plane) == {}
+    assert _doctor(plane)["policies"] == {}
 
     https, metrics, timekeeper = free_ports(3)
     settings = {**_of("WEBHOOK"), "FAIRGPU_WEBHOOK_MODE": "share"}
@@ -373,7 +373,35 @@ def test_the_policies_say_what_is_not_as_the_settings_make_it_and_the_doctor_rep
     described = plane.admin.kubectl("describe", "validatingadmissionpolicy", "fairgpu-spec").stdout
     assert "mutatingwebhookconfigurations/zz-fairgpu" in described
     assert "`fairgpu render`" in described
-    assert _doctor(plane) == {name: said(name)[1] for name in names}
+    assert _doctor(plane)["policies"] == {name: said(name)[1] for name in names}
+
+
+def test_the_doctor_says_in_which_state_the_installation_is(account: Account) -> None:
+    """No kubelet runs the parts here: the services run beside them, so that somebody leads and CAs are published."""
+    found = _doctor(account.plane)
+    parts = {part["name"]: part for part in found["installation"]["parts"]}
+    matters = found["installation"]["matters"]
+
+    assert found["missing"] == {"rightsForLook": [], "rightsForAccount": [], "features": []}
+    assert parts["fairgpu-timekeeper"]["versions"] == ["0.1.0"]
+    assert {"fairgpu-webhook", "fairgpu-certificates", "fairgpu-redis"} <= parts.keys()
+    assert [one for one in matters if one.startswith("fairgpu-redis: 0 of 1 pods are ready")]
+    assert not [one for one in matters if "leads" in one or "CA" in one or "version" in one]
+    assert found["installation"]["notRead"] == []
+
+
+def test_the_doctor_names_a_scheduler_until_it_has_the_right_that_it_needs(
+    account: Account, user: Identity, pods: str
+) -> None:
+    plane = account.plane
+    user.api.create(pods, pod("volcanic", ONE, schedulerName="volcano"))
+    accounts = ["volcano-system:volcano-scheduler"]
+    assert _doctor(plane)["modes"]["writers"]["volcano"] == accounts
+
+    role = "--clusterrole=fairgpu-pod-status-writer"
+    given = f"--serviceaccount={accounts[0]}"
+    plane.admin.kubectl("create", "clusterrolebinding", "volcano-writes-gpu-pods", role, given)
+    wait_until(lambda: "volcano" not in _doctor(plane)["modes"]["writers"], "the right is in force")
 
 
 def test_going_back_leaves_no_pod_stuck_and_no_gate_finalizer_or_class(
@@ -420,11 +448,11 @@ def test_going_back_leaves_no_pod_stuck_and_no_gate_finalizer_or_class(
 
 
 def _doctor(plane: ControlPlane) -> Any:
-    """Returns the policies in the answer of `fairgpu doctor`."""
+    """Returns the answer of `fairgpu doctor`."""
     command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "-o", "json"]
     environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
     doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    return json.loads(doctor.stdout)["policies"]
+    return json.loads(doctor.stdout)
 
 
 def _alive(plane: ControlPlane) -> set[tuple[str, str]]:

@@ -44,6 +44,10 @@ class Cluster:
             raise ApiError(403, "Forbidden", path) if refused else ApiError(404, "NotFound", path)
         return self._answers[path]
 
+    def create(self, _path: str, body: Mapping[str, Any], _query: Any = None) -> Any:
+        """Answers access reviews: yes to who asks for themselves, and no about others."""
+        return {"status": {"allowed": body["kind"] == "SelfSubjectAccessReview"}}
+
 
 def node(name: str, capacity: dict[str, str], labels: dict[str, str] | None = None) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels or {}}, "status": {"capacity": capacity}}

@@ -1,0 +1,284 @@
+"""The state of an installation for `fairgpu doctor`: its parts, their versions, the leader, certificates and statuses.
+
+All of it is read from the API server. The timekeeper's pods are ready once Redis answers them and they know the
+cluster, so their readiness says that, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from fairgpu import names
+from fairgpu.certificates import CertificateError, expires_at, issued_at
+from fairgpu.client.tables import table
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.reflector import Collection, list_collection
+from fairgpu.json_values import mapping, mappings
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import instant_or_none
+from timekeeper.sources.kubernetes import BUDGETS
+
+NODES_NAMESPACE: Final = "fairgpu-nodes"
+AUTHORITY: Final = "fairgpu-timekeeper-ca"
+WEBHOOKS: Final = "zz-fairgpu"
+NEAR_END: Final = timedelta(days=14)
+"""The most time before a certificate's end at which it should have been renewed; less for one of a short life."""
+LEASES_TO_WAIT: Final = 2
+"""The lengths of the Lease without a renewal after which nobody leads: a follower needs one to take over."""
+BEHIND: Final = 3
+"""The most names in a sentence."""
+_OF_OTHERS: Final = frozenset({"redis", "kube-scheduler"})
+"""Images that are not FairGPU's, and have versions of their own."""
+_VERSION: Final = re.compile(r"v?[0-9]+\.[0-9]+.*")
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
+_SYSTEM: Final = f"/apis/apps/v1/namespaces/{names.SYSTEM_NAMESPACE}"
+_PARTS: Final = (
+    f"{_SYSTEM}/deployments",
+    f"{_SYSTEM}/statefulsets",
+    f"/apis/apps/v1/namespaces/{NODES_NAMESPACE}/daemonsets",
+)
+_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.SYSTEM_NAMESPACE}/leases"
+_WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPart:
+    """A workload of FairGPU's.
+
+    Attributes:
+        name: its name.
+        ready: the number of its pods that are ready.
+        wanted: the number that it is to have.
+        versions: the versions of FairGPU in its images, as far as their tags state one.
+    """
+
+    name: str
+    ready: int
+    wanted: int
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The objects of an installation.
+
+    Attributes:
+        parts: its workloads.
+        renewed: the instant at which the leader renewed its Lease, in nanoseconds since 1970; None without one.
+        bundles: the CAs that others trust in PEM, by who is trusted; empty for a CA that is not published yet.
+        behind: the budgets whose status is of an older spec.
+        unreadable: the collections and objects that could not be read.
+    """
+
+    parts: tuple[InstalledPart, ...] = ()
+    renewed: int | None = None
+    bundles: Mapping[str, bytes] = field(default_factory=dict)
+    behind: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The findings on an installation: its parts, and what is the matter with it."""
+
+    parts: tuple[InstalledPart, ...]
+    matters: tuple[str, ...]
+    unreadable: tuple[str, ...]
+
+
+def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
+    """Reads an installation; None where the namespace of FairGPU has none of its workloads.
+
+    Args:
+        api: the API server.
+        lease: the name of the leader's Lease.
+
+    Raises:
+        ApiError: the API server does not answer.
+    """
+    unreadable: list[str] = []
+    workloads = [item for path in _PARTS for item in _list(api, path, unreadable)]
+    parts = tuple(_part(item) for item in workloads if _name(item).startswith("fairgpu-"))
+    if not parts:
+        return None
+    leader = _get(api, f"{_LEASES}/{lease}", unreadable)
+    bundles = {}
+    authority = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps/{AUTHORITY}"
+    if (found := _get(api, authority, unreadable)) is not None:
+        bundles["the timekeeper"] = str(mapping(found.get("data")).get("ca.crt", "")).encode()
+    if (found := _get(api, f"{_WEBHOOKS}/{WEBHOOKS}", unreadable)) is not None:
+        trusted = [mapping(hook.get("clientConfig")).get("caBundle") for hook in mappings(found.get("webhooks"))]
+        bundles["the webhook"] = min((_decoded(bundle) for bundle in trusted), key=len, default=b"")
+    budgets = _list(api, BUDGETS, unreadable)
+    return Observed(
+        parts,
+        instant_or_none(mapping((leader or {}).get("spec")).get("renewTime")),
+        bundles,
+        tuple(sorted(_name(item) for item in budgets if _is_behind(item))),
+        tuple(unreadable),
+    )
+
+
+def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Installation:
+    """Returns what is the matter with an installation.
+
+    Args:
+        observed: its objects.
+        version: the version of this command.
+        lease_seconds: the length of the leader's Lease.
+        now: nanoseconds since 1970.
+    """
+    return Installation(
+        observed.parts,
+        (
+            *_of_parts(observed.parts, version),
+            *_of_leader(observed, lease_seconds, now),
+            *_of_certificates(observed.bundles, datetime.fromtimestamp(now / SECOND, UTC)),
+            *_of_statuses(observed.behind),
+        ),
+        observed.unreadable,
+    )
+
+
+def as_lines(installation: Installation) -> list[str]:
+    """Returns the findings for people."""
+    rows = [[part.name, str(part.ready), str(part.wanted), ", ".join(part.versions)] for part in installation.parts]
+    lines = ["Installed:", "", table(["part", "ready", "wanted", "version"], rows)]
+    for matter in installation.matters:
+        lines += ["", f"{matter}."]
+    if not installation.matters:
+        lines += ["", "All parts are ready, somebody leads, and no certificate ends soon."]
+    if installation.unreadable:
+        lines += ["", f"Not read: {', '.join(installation.unreadable)}."]
+    return lines
+
+
+def as_document(installation: Installation) -> dict[str, Any]:
+    """Returns the findings for programs."""
+    return {
+        "parts": [
+            {"name": part.name, "ready": part.ready, "wanted": part.wanted, "versions": part.versions}
+            for part in installation.parts
+        ],
+        "matters": installation.matters,
+        "notRead": installation.unreadable,
+    }
+
+
+def _of_parts(parts: Sequence[InstalledPart], version: str) -> Iterable[str]:
+    for part in parts:
+        if part.ready < part.wanted:
+            yield f"{part.name}: {part.ready} of {part.wanted} pods are ready. {_CAUSES.get(part.name, _USUAL)}"
+    found = sorted({version for part in parts for version in part.versions})
+    if len(found) > 1:
+        yield f"Parts are of different versions: {', '.join(found)}. Finish the upgrade"
+    elif found and found[0].removeprefix("v") != version:
+        yield f"Installed is {found[0]}, and this command is {version}. It may name things that are not there"
+
+
+_USUAL: Final = "kubectl -n fairgpu-system describe pods names the cause"
+_CAUSES: Final = {
+    "fairgpu-redis": "Without Redis nothing is settled, and states of budgets grow old",
+    "fairgpu-timekeeper": "Its pods are ready once Redis answers and the cluster is read",
+    "fairgpu-webhook": "Without it the API server refuses GPU pods",
+    "fairgpu-nodeagent": "These nodes start no GPU container of FairGPU's",
+}
+
+
+def _of_leader(observed: Observed, lease_seconds: int, now: int) -> Iterable[str]:
+    if any(_LEASES in name for name in observed.unreadable):
+        return
+    if observed.renewed is None:
+        yield "Nobody has led yet: the leader's Lease is not there, so nothing is metered and no state is published"
+    elif (late := (now - observed.renewed) // SECOND) > LEASES_TO_WAIT * lease_seconds:
+        yield f"Nobody leads: the Lease was renewed {late} s ago. Nothing is settled, and states of budgets grow old"
+
+
+def _of_certificates(bundles: Mapping[str, bytes], now: datetime) -> Iterable[str]:
+    for whose, bundle in sorted(bundles.items()):
+        try:
+            lives = [(expires_at(found), issued_at(found)) for found in _CERTIFICATE.findall(bundle)]
+        except CertificateError:
+            lives = []
+        if not lives:
+            yield f"The CA of {whose} is not published yet, or unreadable: nobody can verify {whose}"
+            continue
+        end, issued = max(lives)
+        if end <= now:
+            yield f"The CA of {whose} ended on {end:%Y-%m-%d}"
+        elif end - now < min(NEAR_END, (end - issued) / 6):
+            yield f"The CA of {whose} ends on {end:%Y-%m-%d}, and should have been renewed"
+
+
+def _of_statuses(behind: Sequence[str]) -> Iterable[str]:
+    if behind:
+        more = f" and {len(behind) - BEHIND} more" if len(behind) > BEHIND else ""
+        yield f"The status of these budgets is of an older spec: {', '.join(behind[:BEHIND])}{more}"
+
+
+def _part(item: Json) -> InstalledPart:
+    spec, status = mapping(item.get("spec")), mapping(item.get("status"))
+    daemons = "desiredNumberScheduled" in status
+    wanted = status.get("desiredNumberScheduled") if daemons else spec.get("replicas", 1)
+    ready = status.get("numberReady" if daemons else "readyReplicas", 0)
+    pod = mapping(mapping(spec.get("template")).get("spec"))
+    images = [str(container.get("image", "")) for container in mappings(pod.get("containers"))]
+    versions = sorted({version for image in images if (version := _version(image))})
+    return InstalledPart(_name(item), _whole(ready), _whole(wanted), tuple(versions))
+
+
+def _version(image: str) -> str:
+    """Returns the version of FairGPU in an image's tag; empty for images of others, and for a tag without one."""
+    name, _, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
+    return tag if name not in _OF_OTHERS and _VERSION.fullmatch(tag) else ""
+
+
+def _is_behind(budget: Json) -> bool:
+    generation = mapping(budget.get("metadata")).get("generation")
+    return mapping(budget.get("status")).get("observedGeneration") != generation
+
+
+def _list(api: KubernetesAPI, path: str, unreadable: list[str]) -> list[Json]:
+    try:
+        items, _ = list_collection(api, Collection(path, {}))
+    except ApiError as error:
+        _note(error, path, unreadable)
+        return []
+    return items
+
+
+def _get(api: KubernetesAPI, path: str, unreadable: list[str]) -> Json | None:
+    try:
+        return api.get(path)
+    except ApiError as error:
+        _note(error, path, unreadable)
+        return None
+
+
+def _note(error: ApiError, path: str, unreadable: list[str]) -> None:
+    """Takes note of what the API server refuses; what does not exist is no refusal."""
+    if error.status not in {403, 404}:
+        raise error
+    if not error.not_found:
+        unreadable.append(path)
+
+
+def _decoded(bundle: object) -> bytes:
+    try:
+        return base64.b64decode(bundle) if isinstance(bundle, str) else b""
+    except binascii.Error:
+        return b""
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _name(item: Json) -> str:
+    return str(mapping(item.get("metadata")).get("name", ""))

@@ -1,0 +1,153 @@
+"""The rights and features that the modes need of a cluster and of whoever installs them, for `fairgpu doctor`.
+
+The API server answers access reviews and stores none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from fairgpu import names
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.json_values import mapping
+
+FLOOR: Final = (1, 32)
+"""The first Kubernetes whose policies have everything that the guards of account and share use (docs/install.md)."""
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1"
+_VERSION: Final = re.compile(r"v?([0-9]+)\.([0-9]+)")
+
+
+class Needed(NamedTuple):
+    """A right to create objects, in the namespace of FairGPU or in the whole cluster."""
+
+    group: str
+    resource: str
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"create {self.resource}{'.' if self.group else ''}{self.group}{where}"
+
+
+_RBAC: Final = "rbac.authorization.k8s.io"
+_POLICIES: Final = "admissionregistration.k8s.io"
+FOR_LOOK: Final = (
+    Needed("", "namespaces"),
+    Needed(_RBAC, "clusterroles"),
+    Needed(_RBAC, "clusterrolebindings"),
+    Needed("apps", "deployments", names.SYSTEM_NAMESPACE),
+    Needed("apps", "statefulsets", names.SYSTEM_NAMESPACE),
+)
+"""What whoever applies the overlay of look creates, as far as rights to it differ."""
+FOR_ACCOUNT: Final = (
+    Needed("apiextensions.k8s.io", "customresourcedefinitions"),
+    Needed("scheduling.k8s.io", "priorityclasses"),
+    Needed(_POLICIES, "validatingadmissionpolicies"),
+    Needed(_POLICIES, "validatingadmissionpolicybindings"),
+    Needed(_POLICIES, "mutatingwebhookconfigurations"),
+    Needed(_POLICIES, "validatingwebhookconfigurations"),
+)
+"""What the overlays of account and share create beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What is missing for the modes.
+
+    Attributes:
+        rights_for_look: the rights that the caller lacks to install look.
+        rights_for_account: those that they lack besides, to install account or share.
+        features: what the API server lacks for account and share.
+    """
+
+    rights_for_look: tuple[str, ...] = ()
+    rights_for_account: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+def read_missing(api: KubernetesAPI, version: str) -> Missing:
+    """Asks the API server what the caller may create, and which APIs it has.
+
+    Args:
+        api: the API server.
+        version: its version, as `/version` has it.
+
+    Raises:
+        ApiError: the API server does not answer.
+    """
+    return Missing(_lacked(api, FOR_LOOK), _lacked(api, FOR_ACCOUNT), tuple(_features(api, version)))
+
+
+def may_write_gpu_pods(api: KubernetesAPI, account: str) -> bool:
+    """Whether a service account, NAMESPACE:NAME, may write what GPU pods are charged by; false where nobody says.
+
+    Raises:
+        ApiError: the API server does not answer.
+    """
+    namespace, _, name = account.partition(":")
+    spec = {
+        "user": f"system:serviceaccount:{namespace}:{name}",
+        "groups": ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"],
+        "resourceAttributes": {"group": names.DOMAIN, "resource": "podstatuses", "verb": "update"},
+    }
+    return _review(api, "SubjectAccessReview", spec) is True
+
+
+def as_lines(missing: Missing) -> list[str]:
+    """Returns what is missing for people; nothing where nothing is."""
+    lines = []
+    for mode, rights in (("look", missing.rights_for_look), ("account or share", missing.rights_for_account)):
+        if rights:
+            lines += ["", f"To install {mode}, your account lacks the right to {', '.join(rights)}."]
+    for feature in missing.features:
+        lines += ["", f"{feature}."]
+    return lines
+
+
+def as_document(missing: Missing) -> dict[str, Any]:
+    """Returns what is missing for programs."""
+    return {
+        "rightsForLook": missing.rights_for_look,
+        "rightsForAccount": missing.rights_for_account,
+        "features": missing.features,
+    }
+
+
+def _lacked(api: KubernetesAPI, needed: Iterable[Needed]) -> tuple[str, ...]:
+    """Returns those rights that the API server says the caller lacks."""
+    lacked = []
+    for right in needed:
+        attributes = {"group": right.group, "resource": right.resource, "namespace": right.namespace, "verb": "create"}
+        if _review(api, "SelfSubjectAccessReview", {"resourceAttributes": attributes}) is False:
+            lacked.append(str(right))
+    return tuple(lacked)
+
+
+def _review(api: KubernetesAPI, kind: str, spec: Mapping[str, Any]) -> bool | None:
+    """Returns the API server's answer; None where it gives the caller none."""
+    body: Json = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    try:
+        status = mapping(api.create(f"{_REVIEWS}/{kind.lower()}s", body).get("status"))
+    except ApiError as error:
+        if error.status not in {403, 404}:
+            raise
+        return None
+    return status.get("allowed") is True
+
+
+def _features(api: KubernetesAPI, version: str) -> Iterable[str]:
+    stated = _VERSION.match(version)
+    if stated is not None and (int(stated[1]), int(stated[2])) < FLOOR:
+        floor = ".".join(map(str, FLOOR))
+        yield f"account and share need Kubernetes {floor} or newer, and this is {version}. look runs here"
+        return
+    try:
+        api.get(f"/apis/{_POLICIES}/v1/validatingadmissionpolicies", {"limit": 1})
+    except ApiError as error:
+        if error.not_found:
+            yield "account and share need ValidatingAdmissionPolicies, which this API server does not serve"
+        elif error.status != 403:
+            raise
