@@ -23,6 +23,7 @@ LINKS = [link for page in PAGES for link in links(page)]
 COMMANDS = [(page, words) for page in PAGES for words in commands(page) if words]
 MENTIONS = [(page, words) for page in PAGES for words in mentions(page, "fairgpu")]
 INDEX = ROOT / "docs" / "README.md"
+SERVICES = ("fairgpu", "nodeagent", "scheduler", "sidecar", "timekeeper", "webhook")
 
 
 def ids(item: tuple[Path, list[str]]) -> str:
@@ -139,9 +140,7 @@ def test_the_reference_of_settings_has_each_with_its_default_and_what_it_does() 
 
 def test_what_is_looked_for_in_a_log_is_what_the_services_write() -> None:
     """Servers' own words, such as Redis's `MISCONF`, are in capitals."""
-    files = [
-        file for service in ("fairgpu", "scheduler", "webhook", "timekeeper") for file in (ROOT / service).rglob("*.*")
-    ]
+    files = [file for service in SERVICES for file in (ROOT / service).rglob("*.*")]
     source = "\n".join(file.read_text() for file in files if file.suffix in {".py", ".lua"})
     shown = (r"`([^`]+)`(?: or `[^`]+`)?\s+in\s+(?:the|their)\s+log\b", r"\blog\s+(?:has|says)\s+`([^`]+)`")
     greps = r"logs [^`\n]+\| grep (?:-E )?'?([^'`\n]+?)'?[`\n]"
