@@ -28,6 +28,8 @@ pytestmark = pytest.mark.usefixtures("installation")
 
 METER = "fairgpu.io/meter"
 RATE = 300_000
+LEASE_SECONDS = 5
+"""Long enough for a leader on a busy machine, and short enough to wait for once one was killed."""
 HOLDING = {"FAIRGPU_TIMEKEEPER_METERING_END_PROOF": "finalizer"}
 BY_FORCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
 
@@ -98,7 +100,7 @@ def holding(control_plane: ControlPlane, redis_server: RedisServer) -> Iterator[
     """The process that does the jobs, which holds pods until they are settled."""
 
     def start() -> AbstractContextManager[Process]:
-        return timekeeper_jobs(control_plane, "held", free_port(), redis_server.url, 2, **HOLDING)
+        return timekeeper_jobs(control_plane, "held", free_port(), redis_server.url, LEASE_SECONDS, **HOLDING)
 
     with Restartable(start) as jobs:
         yield jobs
@@ -188,7 +190,7 @@ def test_switching_it_off_lets_running_pods_go(
     control_plane: ControlPlane, team: Team, redis_server: RedisServer, holding: Restartable
 ) -> None:
     team.run("runs")
-    with holding.away(), timekeeper_jobs(control_plane, "not-held", free_port(), redis_server.url, 2):
+    with holding.away(), timekeeper_jobs(control_plane, "not-held", free_port(), redis_server.url, LEASE_SECONDS):
         wait_until(lambda: METER not in team.read("runs")["metadata"].get("finalizers", []), "its finalizer is off")
         assert team.read("runs")["status"]["phase"] == "Running"
 

@@ -59,7 +59,7 @@ def test_one_of_two_leads_and_the_other_follows_at_once_when_it_leaves(
 def test_a_paused_leader_stops_believing_before_the_next_one_begins(
     control_plane: ControlPlane, options: LeaseOptions
 ) -> None:
-    api, options = control_plane.admin.api, replace(options, duration_seconds=4)
+    api, options = control_plane.admin.api, replace(options, duration_seconds=8)
     with campaigning(api, options, "first") as (first, paused):
         number = wait_until(first.number, "the first leads")
         with campaigning(api, options, "second") as (second, _):

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("installation")
 
 BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
 RATE = 300_000
-LEASE_SECONDS = 3
+LEASE_SECONDS = 5
 AWAY_SECONDS = 60 if os.environ.get("CI") == "true" else 2 * LEASE_SECONDS
 """Seconds for which the API server is away: longer than the Lease lasts."""
 

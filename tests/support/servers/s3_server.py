@@ -18,7 +18,7 @@ from typing import Self
 import pytest
 
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 BUCKET = "finance"
 ROOT = Path(__file__).parents[3]
@@ -54,7 +54,7 @@ class S3Server:
         """Ends the server, and what it holds with it; returns once it is gone."""
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(30)
+            self.process.wait(LIMIT_S)
             self.process = None
 
     def make_bucket(self) -> None:
