@@ -18,6 +18,7 @@ from demo.children import StepError
 from demo.screen import Screen
 from demo.story import interrupt
 from fairgpu.cluster.api import ApiError
+from fairgpu.commands import CommandError
 from tests.cluster.control_plane.build import ControlPlaneBinariesError
 from tests.cluster.demonstration import day_one, sections, services
 from tests.node.machine import NAMESPACES
@@ -33,7 +34,7 @@ WITH_A_NODE = (
     "the node agent, and in each pod the sidecar and the library that holds it to its share.",
     "Simulated: four A100 GPUs and their driver. Played by this program: two nodes as NVIDIA's plugin describes them.",
 )
-FAILURES = (StepError, ApiError, AssertionError, TimeoutError, RuntimeError, subprocess.SubprocessError)
+FAILURES = (StepError, ApiError, CommandError, AssertionError, TimeoutError, RuntimeError, subprocess.SubprocessError)
 
 
 def main() -> int:

@@ -96,10 +96,10 @@ class ClusterEnvironment:
             self.ada, "-n", namespace, "create", "-f", "-", shown=shown, stdin=yaml.safe_dump(document), fails=fails
         )
 
-    def heard(self, state: BudgetState) -> None:
-        """Returns once admission has heard of the state of the budget that is spent."""
+    def heard(self, state: BudgetState, namespace: str = NAMESPACE) -> None:
+        """Returns once admission has heard of the state of a budget of FairGPU's own dialect."""
         document = yaml.safe_load(manifest_path("1-native.yaml").read_text())
-        self.heard_of(state, NAMESPACE, {**document, "metadata": {"name": "asking"}})
+        self.heard_of(state, namespace, {**document, "metadata": {"name": "asking"}})
 
     def heard_of(self, state: BudgetState, namespace: str, pod: Json) -> None:
         """Returns once admission has heard of the state of a namespace's budget: dry runs with a GPU pod tell."""
@@ -147,9 +147,22 @@ class ClusterEnvironment:
         """Runs a command that asks the API server alone, and shows it with what it said."""
         run_client(self.screen, {"KUBECONFIG": str(self.plane.admin.kubeconfig)}, arguments)
 
-    def all_bound(self) -> list[Json]:
-        """The pods of the team that hold devices."""
-        return [item for item in self.plane.admin.api.get(PODS)["items"] if item["spec"].get("nodeName")]
+    def all_placed(self) -> list[Json]:
+        """The pods of the team, once each holds devices: there is room for all of them."""
+
+        def pods() -> list[Json]:
+            return list(self.plane.admin.api.get(PODS)["items"])
+
+        def placed() -> bool:
+            return all(item["spec"].get("nodeName") for item in pods())
+
+        wait_until("every pod is placed", placed, self.children, STEP_LIMIT_SECONDS)
+        return pods()
+
+    def status_of(self, budget: str = BUDGET) -> str:
+        """The state in a budget's status; empty before its first status."""
+        found = self.plane.admin.api.get(f"/apis/{names.BUDGET_API}/gpubudgets/{budget}")
+        return str(found.get("status", {}).get("state", ""))
 
     def reading(self, budget: str = BUDGET) -> Reading:
         """A budget by the timekeeper's present answer; it and the namespace that it pays for have one name."""

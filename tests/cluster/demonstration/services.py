@@ -35,6 +35,7 @@ from tests.cluster.services.replicas import (
     Ports,
     certificate_folder,
     environment,
+    is_listening,
     service,
     timekeeper_jobs,
     webhook_replica,
@@ -46,7 +47,7 @@ from tests.support.other_stacks import GPU, STACKS
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
-READY_LIMIT_SECONDS = 90.0
+READY_LIMIT_SECONDS = 120.0
 OVERLAYS = Path(__file__).parents[3] / "deploy" / "overlays"
 NODE = "gpu-node-1"
 SIDECAR = "fairgpu.invalid/sidecar:0.1.0"
@@ -109,6 +110,7 @@ def install_account(at: ClusterEnvironment, webhook: int) -> None:
     for resource in ("gpubudgets", "gpugrants", "gpucorrections"):
         path = f"/apis/{names.BUDGET_API}/{resource}"
         wait_until(partial(served, plane, path), f"{resource} are served", READY_LIMIT_SECONDS)
+    wait_until(lambda: _described(plane), "kubectl can look up their fields", READY_LIMIT_SECONDS)
     _start_timekeeper(at, stack, "account")
     stack.enter_context(certificates(plane))
     stack.enter_context(mounted_certificate(plane, certificate_folder(plane)))
@@ -192,6 +194,7 @@ def _start_timekeeper(at: ClusterEnvironment, stack: ExitStack, mode: str) -> No
     account = environment(at.plane, "fairgpu-timekeeper")
     (metrics,) = free_ports(1)
     stack.enter_context(service(at.plane, mode, ["timekeeper", "serve"], {**account, **settings}, AT_ONCE))
+    wait_until(lambda: is_listening(at.ports.https), f"the timekeeper of the mode {mode} serves")
     jobs = timekeeper_jobs(at.plane, f"{mode}-jobs", metrics, at.redis_url, FAIRGPU_TIMEKEEPER_MODE=mode)
     stack.enter_context(jobs)
 
@@ -232,6 +235,11 @@ def _admin_of_teams(plane: ControlPlane) -> Identity:
 
 def _may_create_pods(who: Identity, namespaces: tuple[str, ...]) -> bool:
     return all(who.may("create", "pods", namespace=namespace) for namespace in namespaces)
+
+
+def _described(plane: ControlPlane) -> bool:
+    """Whether the API server describes FairGPU's objects; until then kubectl asks for all there are, at length."""
+    return f"apis/{names.BUDGET_API}" in plane.admin.api.get("/openapi/v3")["paths"]
 
 
 def _admitted(who: Identity, namespace: str, pod: dict[str, Any]) -> dict[str, Any]:
