@@ -8,6 +8,7 @@ import pytest
 from fairgpu.certificates import make_authority, make_leaf
 from tests.support.ports import free_port
 from tests.support.servers.s3_server import BUCKET, S3Server
+from tests.support.waiting import LIMIT_S
 from timekeeper.export.bucket import Bucket
 from timekeeper.export.destination import ChangedError, DeposedError, ExportError
 from timekeeper.settings import BucketSettings
@@ -29,7 +30,7 @@ def credentials(tmp_path: Path) -> Path:
 
 
 def bucket(server: S3Server, credentials: Path, **settings: object) -> Bucket:
-    given = {"name": BUCKET, "endpoint": server.url, "credentials_folder": credentials, "timeout_seconds": 5}
+    given = {"name": BUCKET, "endpoint": server.url, "credentials_folder": credentials, "timeout_seconds": LIMIT_S}
     read = BucketSettings.model_validate({**given, **settings})
     return Bucket(read.name or "", read)
 

@@ -71,9 +71,9 @@ class S3Server:
 
     def _connection(self) -> http.client.HTTPConnection:
         if self.certificates is None:
-            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         trusted = ssl.create_default_context(cafile=self.certificates / "ca.crt")
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=10, context=trusted)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=LIMIT_S, context=trusted)
 
     def _answers(self) -> bool:
         assert self.process is not None
