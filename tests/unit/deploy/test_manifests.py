@@ -21,7 +21,9 @@ from timekeeper.settings import RedisSettings, TimekeeperSettings
 from webhook.settings import Certificates, Sidecar
 
 ROOT = Path(__file__).parents[3]
-BASE = ROOT / "deploy" / "base"
+DEPLOY = ROOT / "deploy"
+BASE = DEPLOY / "base"
+NODES = "fairgpu-nodes"
 Manifest = dict[str, Any]
 
 
@@ -245,19 +247,95 @@ def workloads() -> list[Manifest]:
     return [*of_kind("Deployment").values(), *of_kind("StatefulSet").values()]
 
 
-@pytest.mark.parametrize("workload", workloads(), ids=lambda workload: workload["metadata"]["name"])
-def test_a_workload_runs_without_privileges_and_is_watched(workload: Manifest) -> None:
+WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "ReplicaSet", "Pod")
+
+
+@cache
+def everywhere() -> list[Manifest]:
+    """All manifests of deploy/, those that only some installations have among them."""
+    files = [
+        file for file in sorted(DEPLOY.rglob("*.yaml")) if file.name not in ("kustomization.yaml", "rendered.yaml")
+    ]
+    documents = [document for file in files for document in yaml.safe_load_all(file.read_text())]
+    return [document for document in documents if isinstance(document, dict) and "kind" in document]
+
+
+def pods() -> list[Manifest]:
+    """Everything of deploy/ that runs pods."""
+    return [manifest for manifest in everywhere() if manifest["kind"] in WORKLOADS]
+
+
+def is_agent(workload: Manifest) -> bool:
+    metadata = workload["metadata"]
+    return (metadata.get("namespace"), metadata["name"]) == (NODES, "fairgpu-nodeagent")
+
+
+def named(workload: Manifest) -> str:
+    return f"{workload['kind']}-{workload['metadata']['name']}"
+
+
+def test_the_workloads_of_all_kinds_are_known() -> None:
+    """A kind that is new here keeps the rules below, or has a test that says which it cannot keep."""
+    assert {each["kind"] for each in pods()} == {"Deployment", "StatefulSet", "DaemonSet"}
+    assert [named(each) for each in pods() if each["kind"] == "DaemonSet"] == ["DaemonSet-fairgpu-nodeagent"]
+
+
+@pytest.mark.parametrize("workload", pods(), ids=named)
+def test_a_workload_has_no_capability_and_is_watched(workload: Manifest) -> None:
     pod = workload["spec"]["template"]["spec"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["runAsUser"] > 0
     assert pod["enableServiceLinks"] is False
-    for container in pod["containers"]:
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in [*pod.get("initContainers", []), *pod["containers"]]:
         security = container["securityContext"]
         assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
         assert security["capabilities"] == {"drop": ["ALL"]}
-        assert {"startupProbe", "livenessProbe", "resources"} <= set(container)
+        assert not security.get("privileged")
         assert "memory" in container["resources"]["limits"]
-        assert "cpu" in container["resources"]["requests"]
+        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+    for container in pod["containers"]:
+        assert {"startupProbe", "livenessProbe"} <= set(container)
+
+
+@pytest.mark.parametrize("workload", pods(), ids=named)
+def test_the_node_agent_alone_runs_as_root_and_sees_the_node(workload: Manifest) -> None:
+    pod = workload["spec"]["template"]["spec"]
+    of_the_node = [name for name in ("hostPID", "hostIPC", "hostNetwork") if pod.get(name)]
+    of_the_node += [volume["name"] for volume in pod.get("volumes", []) if "hostPath" in volume]
+    of_the_node += ["root" for container in pod["containers"] if container["securityContext"].get("runAsUser") == 0]
+    if is_agent(workload):
+        assert {"hostPID", "root", "run"} <= set(of_the_node)
+        assert not {"hostIPC", "hostNetwork"} & set(of_the_node)
+    else:
+        assert of_the_node == []
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+
+
+@pytest.mark.parametrize("workload", pods(), ids=named)
+def test_a_pod_says_whether_it_has_a_token_of_the_api_server(workload: Manifest) -> None:
+    pod = workload["spec"]["template"]["spec"]
+    accounts = {each["metadata"]["name"] for each in everywhere() if each["kind"] == "ServiceAccount"}
+    assert pod.get("automountServiceAccountToken") is False or pod["serviceAccountName"] in accounts
+
+
+def test_pod_security_is_privileged_in_the_node_agents_namespace_and_restricted_in_all_others() -> None:
+    """Each namespace of ours says so three times: what is refused, warned of and audited."""
+    levels = {
+        manifest["metadata"]["name"]: {
+            label.rpartition("/")[2]: level
+            for label, level in manifest["metadata"].get("labels", {}).items()
+            if label.startswith("pod-security.kubernetes.io/")
+        }
+        for manifest in everywhere()
+        if manifest["kind"] == "Namespace"
+    }
+    modes = ("enforce", "warn", "audit")
+    assert levels == {
+        names.SYSTEM_NAMESPACE: dict.fromkeys(modes, "restricted"),
+        NODES: dict.fromkeys(modes, "privileged"),
+    }
+    in_nodes = [named(each) for each in pods() if each["metadata"].get("namespace") == NODES]
+    assert in_nodes == ["DaemonSet-fairgpu-nodeagent"]
 
 
 @pytest.mark.parametrize("name", ["fairgpu-webhook", "fairgpu-timekeeper", "fairgpu-scheduler"])
@@ -380,7 +458,8 @@ def test_no_image_of_the_base_can_be_pulled_from_anybody() -> None:
         for literal in generator.get("literals", [])
         if literal.startswith("repository=")
     ]
-    images = [*(container["image"] for container in containers), sidecar, Sidecar().image]
+    of_nodes = [container["image"] for each in pods() for container in each["spec"]["template"]["spec"]["containers"]]
+    images = [*(container["image"] for container in containers), *of_nodes, sidecar, Sidecar().image]
     assert [image for image in images if not image.startswith("fairgpu.invalid/")] == []
 
 
