@@ -26,7 +26,7 @@ class LastCounters(NamedTuple):
 
 
 def active_since_ns(now_ns: int) -> int:
-    """Returns the time after which a container that had or wanted work counts as active; a time of 0 says never."""
+    """Returns the time after which a container that had or wanted work counts as active; 0 stands for never."""
     return max(now_ns - ACTIVE_FOR_NS, 0)
 
 

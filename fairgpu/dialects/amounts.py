@@ -38,10 +38,10 @@ def read_amounts(
     memory_units_mib: Mapping[str, int] = _NO_MEMORY,
     percentages: Collection[str] = (),
 ) -> Amounts:
-    """Returns the amounts of those of the resources that the container names, and the faults of invalid ones.
+    """Returns the container's amounts of the given resources, and the faults of invalid ones.
 
-    `memory_units_mib` is the size of one unit of a resource in MiB, so that the fault of `2Gi` names the number to
-    write; `percentages` are the resources that count in percent, so that the fault of `30%` does.
+    `memory_units_mib` is the size of one unit of a resource in MiB, and `percentages` are the resources that count in
+    percent: with them, the faults of `2Gi` and of `30%` name the number to write.
 
     Kubernetes wants the limit of an extended resource, and a request equal to it where one is given
     (https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources).

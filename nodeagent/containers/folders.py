@@ -237,7 +237,7 @@ def put(path: Path, content: bytes, mode: int) -> None:
 
 
 def beside(name: str) -> str:
-    """Returns the name of the file by which one of that name is written."""
+    """Returns the name of the temporary file that is renamed to this name once it is written."""
     return f".{name}.new"
 
 

@@ -152,14 +152,14 @@ class MetaVictims(msgspec.Struct, frozen=True):
 
 
 class PreemptArguments(msgspec.Struct, frozen=True):
-    """The pod that preempts, and by node the victims that kube-scheduler would choose."""
+    """The pod that preempts, and for each node the victims that kube-scheduler proposes."""
 
     pod: dict[str, Any] = msgspec.field(name="Pod")
     victims: dict[str, MetaVictims] | None = msgspec.field(name="NodeNameToMetaVictims", default=None)
 
 
 class PreemptResult(msgspec.Struct, frozen=True):
-    """By node the victims that free the devices; a node that is not named is no candidate."""
+    """The victims that free the devices, by node; a node without an entry is no candidate."""
 
     victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims", default_factory=dict)
 

@@ -70,7 +70,7 @@ def broken_keys(client: redis.Redis) -> list[str]:
 def mend(client: redis.Redis, remembered: Iterable[str]) -> bool:
     """Removes broken keys, and rewrites those that later steps of a leader need.
 
-    The caller holds the term's fencing token, and has so written the store's format.
+    The caller holds the term's fencing token; taking it has already written the store's format.
 
     Args:
         client: the store; its answers are bytes.
