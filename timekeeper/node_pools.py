@@ -1,7 +1,7 @@
-"""Node pools for `fairgpu doctor`: which teams hold GPUs on which nodes, and which pools move to share at once.
+"""Node pools for `fairgpu doctor`: the teams that hold GPUs on each, and the pools that move to share together.
 
-A node works for one stack. A team that moves to share needs nodes of share, and whoever else has pods on the nodes that
-it takes with it moves, too. So pools that a namespace has pods on belong to one move.
+A node works for one stack. A team that moves to share takes nodes with it, so every team with pods on these nodes
+moves, too. Pools on which one namespace has pods therefore belong to one move.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class NodePool:
     """Nodes that are alike in pool, stacks and models, and what runs there.
 
     Attributes:
-        alike: the pool, the stacks and the models of its nodes.
+        alike: what its nodes have in common: the pool's name, the stacks and the models.
         nodes: the number of its nodes.
         pods: the number of GPU pods on them, by namespace.
-        readable: the number of those whose request the mode share reads.
-        rate: what is held on them, in microGPU-seconds a second.
+        readable: the number of those pods whose request the mode share reads.
+        rate: the cost of what is held on them, in microGPU-seconds a second.
     """
 
     alike: PoolNode
@@ -83,12 +83,12 @@ class NodePool:
 
     @property
     def name(self) -> str:
-        """The pool's name as people read it."""
+        """The pool's name for people."""
         return self.alike.pool or UNNAMED
 
     @property
     def obstacles(self) -> tuple[str, ...]:
-        """What must be done on the nodes before the mode share can have them."""
+        """The tasks on the nodes before the mode share can have them."""
         stacks = set(self.alike.stacks)
         steps = {
             "take the device plugin away": not stacks.isdisjoint(PLUGINS),
@@ -99,7 +99,7 @@ class NodePool:
 
     @property
     def can_move(self) -> bool:
-        """Whether the mode share knows all GPUs of its nodes: NVIDIA's alone."""
+        """Whether all GPUs of its nodes are NVIDIA's, which alone the mode share knows."""
         return set(self.alike.stacks) <= PLUGINS | {CLAIMS}
 
 
@@ -111,11 +111,11 @@ def pool_of(labels: Mapping[str, str]) -> str:
 def node_pools(
     nodes: Mapping[str, PoolNode], held: Iterable[HeldThere], asked: Iterable[AskedThere]
 ) -> tuple[NodePool, ...]:
-    """Returns the pools of nodes, by name: one for all nodes that are alike.
+    """Returns the pools of nodes, by name; nodes that are alike are in one pool.
 
     Args:
         nodes: the nodes with GPUs, by name.
-        held: what pods and claims hold; that on other nodes is left out.
+        held: what pods and claims hold; what lies on other nodes is left out.
         asked: the pods that ask for GPUs, as far as they move with a team; those on other nodes are left out.
     """
     counts: dict[PoolNode, int] = {}
@@ -137,7 +137,7 @@ def node_pools(
 
 
 def moves(pools: Sequence[NodePool]) -> tuple[tuple[NodePool, ...], ...]:
-    """Returns the pools by moves: those of one move have namespaces in common, directly or by others between them."""
+    """Returns the pools by moves: the pools of one move have namespaces in common, directly or through other pools."""
     groups: list[list[NodePool]] = []
     for pool in pools:
         joined = [group for group in groups if any(one.pods.keys() & pool.pods.keys() for one in group)]
@@ -194,7 +194,7 @@ def as_document(pools: Sequence[NodePool]) -> dict[str, Any]:
 
 
 def gpu_hours(rate: int) -> str:
-    """Returns a rate in GPU-hours an hour, with what is not 0 of six digits."""
+    """Formats a rate in GPU-hours an hour, with six decimal places and without zeros at the end."""
     return f"{rate / GPU_SECOND:.6f}".rstrip("0").rstrip(".")
 
 
