@@ -23,7 +23,15 @@ from timekeeper.audit.snapshots import (
     states_of,
 )
 from timekeeper.audit.statuses import check_status
-from timekeeper.audit.sums import Sums, check_closing_balance, check_hours, check_sums, difference, recompute
+from timekeeper.audit.sums import (
+    Sums,
+    billed_hours,
+    check_closing_balance,
+    check_hours,
+    check_sums,
+    difference,
+    recompute,
+)
 from timekeeper.domain.sessions import MeterFrom
 from timekeeper.ledger import reading
 from timekeeper.settings import TimekeeperSettings
@@ -142,6 +150,8 @@ class Audit:
         differences: every figure that differs from its expected value.
         missing: requested accounts without such a period.
         saw_pods: whether budgets and pods were compared, too.
+        billed: what the hours of the audited periods were billed, in microGPU-seconds.
+        unknown_model: the part of it for devices whose model nothing names, which have the price of `*`.
     """
 
     at: int
@@ -151,6 +161,8 @@ class Audit:
     differences: tuple[Difference, ...]
     missing: tuple[str, ...] = ()
     saw_pods: bool = False
+    billed: int = 0
+    unknown_model: int = 0
 
 
 @dataclass(slots=True)
@@ -161,6 +173,8 @@ class _Pass:
     sessions: int = 0
     entries: int = 0
     differences: list[Difference] = field(default_factory=list)
+    billed: int = 0
+    unknown_model: int = 0
 
 
 def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
@@ -188,7 +202,15 @@ def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
         differences += _unreadable_payers(environment.client)
     missing = tuple(sorted(set(request.accounts) - first.accounts))
     return Audit(
-        began, len(first.accounts), first.sessions, first.entries, tuple(differences), missing, cluster is not None
+        began,
+        len(first.accounts),
+        first.sessions,
+        first.entries,
+        tuple(differences),
+        missing,
+        cluster is not None,
+        first.billed,
+        first.unknown_model,
     )
 
 
@@ -207,6 +229,9 @@ def _pass(
             result.accounts.add(snapshot.account)
             result.sessions += len(snapshot.amounts)
             result.entries += len(snapshot.entries)
+            billed, unknown = billed_hours(snapshot)
+            result.billed += billed
+            result.unknown_model += unknown
     if cluster is not None and request.period is None:
         result.differences += _unmetered(environment, request, cluster)
     return result

@@ -40,6 +40,9 @@ def as_text(audit: Audit) -> str:
     lines = [f"{name}: there is no such period in the store" for name in audit.missing]
     if not audit.saw_pods:
         lines.append("The API server was not asked: budgets and pods were not compared.")
+    if audit.unknown_model:
+        of = f"{display(audit.unknown_model)} of {display(audit.billed)} GPU-hours"
+        lines.append(f"At the price of `*`, since nothing names the model: {of}.")
     if not audit.differences:
         return "\n".join([*lines, f"{looked}. No figure differs."])
     headings = ("account", "period", "figure", "of", "stored", "expected", "recomputed from")
@@ -57,6 +60,8 @@ def as_json(audit: Audit) -> Json:
         "sessions": audit.sessions,
         "entries": audit.entries,
         "sawPods": audit.saw_pods,
+        "billed": str(audit.billed),
+        "unknownModel": str(audit.unknown_model),
         "missing": list(audit.missing),
         "differences": [
             {

@@ -48,6 +48,29 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
         yield difference(snapshot, Figure.HOURS, "", str(billed), str(expected), reason)
 
 
+def billed_hours(snapshot: Snapshot) -> tuple[int, int]:
+    """Returns what the hours of a period were billed, and the part for devices some of which have no known model.
+
+    Both are in microGPU-seconds. Hours that lie in the period in part are left out, and so are unreadable rows.
+    """
+    start, end = snapshot.start, snapshot.end or snapshot.start
+    billed = unknown = 0
+    for hour, hours, models, amount in _rows_by_model(snapshot):
+        if start <= hour * HOUR and (hour + hours) * HOUR <= end:
+            billed += amount
+            unknown += amount if "" in models.split(",") else 0
+    return billed, unknown
+
+
+def _rows_by_model(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int]]:
+    """Yields of each row the first hour since 1970, the number of hours, the models, and the microGPU-seconds."""
+    for (hour, _, models), figures in _added_up(snapshot.hours).items():
+        yield hour, 1, models, figures.billed
+    for blob in snapshot.folded:
+        for row in unfold(blob):
+            yield row.hour, row.hours, row.dimensions.model, row.figures.billed
+
+
 def _check_sums(snapshot: Snapshot) -> Iterator[Difference]:
     """Checks the sums of hours by namespace and model against the rows of these hours."""
     rows, sums = _added_up(snapshot.hours), _added_up(snapshot.hour_sums)

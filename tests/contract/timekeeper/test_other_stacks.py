@@ -12,6 +12,7 @@ import pytest
 from fairgpu.existing import Existing
 from tests.support.ledger.audited import audited, write_statuses
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published
+from timekeeper.audit.command import as_json, as_text
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.loading import DECIDED
@@ -235,6 +236,23 @@ def test_the_audit_agrees_with_a_day_of_pods_of_other_stacks(looking: LedgerHarn
     write_statuses(looking)
 
     assert audited(looking).differences == ()
+
+
+def test_the_audit_says_how_much_of_the_bill_has_the_price_of_unknown_models(looking: LedgerHarness) -> None:
+    write_node(looking, {}, "n2")
+    shared(looking, "known")
+    unknown = shared(looking, "unknown")
+    unknown["spec"]["nodeName"] = "n2"
+    looking.write_pod(unknown)
+    looking.round(HOUR / SECOND)
+    looking.remove("known")
+    looking.remove("unknown")
+    looking.round()
+    found = audited(looking)
+
+    assert (found.billed, found.unknown_model) == (looking.spent("a"), 3600 * GPU_SECOND)
+    assert "At the price of `*`, since nothing names the model: 1.00 of 2.00 GPU-hours." in as_text(found)
+    assert as_json(found)["unknownModel"] == str(3600 * GPU_SECOND)
 
 
 def test_the_audit_agrees_where_pods_are_older_than_metering(harness: LedgerHarness) -> None:
