@@ -15,11 +15,12 @@ import numpy as np
 
 from fairgpu.request import Placement
 from scheduler.placement.causes import LASTING, Cause, Shortage
-from scheduler.placement.containers import Free, Pick, emptiest, fullest, give_all
+from scheduler.placement.containers import Free, Pick, give_all
 from scheduler.placement.fleet import Flags, Fleet, Ints, Node
 from scheduler.placement.holding import Piece, Share, pieces_of
 from scheduler.placement.learning import Floats
 from scheduler.placement.mix import allowed
+from scheduler.placement.picking import linked_pick, plain_pick, spreads_of
 from scheduler.placement.request import Need, Request
 from scheduler.placement.search import MAX_TRIES, Assignment, Room, Tries, assignments
 from scheduler.placement.topology import best_set, spread_of
@@ -233,28 +234,62 @@ class Chooser:
 
     def _of_several(self, request: Request, rows: Ints) -> tuple[Floats, Flags, Flags]:
         """Returns the gains of a request of several containers, and where a search was cut or not reached."""
-        free = self._free(request, rows)
-        given = give_all(request, free, _pick(request), self.tries or Tries(CALL_TRIES))
+        given = give_all(request, self._free(request, rows), self._picks(request), self.tries or Tries(CALL_TRIES))
         self.cut += int(given.cut.sum())
         able = np.flatnonzero(given.fits)
         gains, rows = np.full(len(rows), NONE), rows[able]
         placement = request.wanted.placement
         if placement is Placement.SPREAD:
-            gains[able] = self._emptiness(rows)
+            found = self._emptiness(rows)
         else:
-            gains[able] = -self.fleet.idle[rows].sum(axis=1).astype(np.float64)
+            found = self._gained(request, rows, given.idle[able])
+        if placement is Placement.TOPOLOGY:
+            found = found - FAR_APART * self._apart_of_several(request, rows, given.taken[:, able])
+        gains[able] = found
         return gains, given.cut, ~given.reached
+
+    def _picks(self, request: Request, *, linked: bool = False) -> list[Pick]:
+        """Returns the picks by which several containers get devices.
+
+        Args:
+            request: the pod's need.
+            linked: whether links count where GPUs are equally full, which changes no gain. With `topology` they
+                always count.
+        """
+        plain = plain_pick(request, self.fleet, self._worth)
+        if linked or request.wanted.placement is Placement.TOPOLOGY:
+            return [linked_pick(request, self.fleet, plain), plain]
+        return [plain]
+
+    def _gained(self, request: Request, rows: Ints, after: Ints) -> Floats:
+        """Returns each row's gain if so much is left of its devices."""
+        if self._worth is None:
+            return np.zeros(len(rows))
+        left = _taken(self._left(rows), after, request)
+        return rounded(values(self._worth, left) - self._values(self._worth)[rows])
+
+    def _apart_of_several(self, request: Request, rows: Ints, taken: Flags) -> Floats:
+        """Returns the distance between the devices of each container, of all of them together."""
+        apart = np.zeros((len(rows), 3))
+        for (need, _), devices in zip(request.steps, taken, strict=True):
+            if need.gpus > 1:
+                own = spreads_of(self.fleet, rows, devices)
+                apart = np.maximum(apart, own * (1, 0, 0)) + own * (0, 1, 1)
+        return np.asarray((apart[:, 0] * 10_000 + apart[:, 1]) * 100 + apart[:, 2])
 
     def _free(self, request: Request, rows: Ints) -> Free:
         """Returns what is left of the devices of some rows."""
         fleet = self.fleet
-        columns = (fleet.core[rows], fleet.memory[rows], fleet.slots[rows], fleet.total[rows])
-        return Free(*columns, self.usable(request, rows), fleet.idle[rows])
+        # Most often all rows are asked for, and a view of them is no copy.
+        at = slice(fleet.size) if np.array_equal(rows, np.arange(fleet.size)) else rows
+        columns = (fleet.core[at], fleet.memory[at], fleet.slots[at], fleet.total[at])
+        return Free(*columns, self.usable(request, rows), fleet.idle[at], rows)
 
     def _together(self, request: Request, row: int) -> Assignment | None:
         """Returns the devices of a node for each of several containers."""
         rows = np.array([row])
-        given = give_all(request, self._free(request, rows), _pick(request), self.tries or Tries(MAX_TRIES))
+        picks = self._picks(request, linked=True)
+        given = give_all(request, self._free(request, rows), picks, self.tries or Tries(MAX_TRIES))
         return _assignment(given.taken[:, 0]) if given.fits[0] else None
 
     def usable(self, request: Request, rows: Ints) -> Flags:
@@ -331,8 +366,7 @@ class Chooser:
         taken = np.zeros(idle.shape, np.bool_)
         np.put_along_axis(taken, order[:, : need.gpus], values=True, axis=1)
         after = np.where(taken, self._after(need, rows), idle)
-        left = self._left(rows)
-        return rounded(values(self._worth, _taken(left, after, request)) - self._values(self._worth)[rows])
+        return self._gained(request, rows, after)
 
     def _emptiness(self, rows: Ints) -> Floats:
         """Returns the part of each row's GPUs that is left, in percent."""
@@ -419,10 +453,6 @@ def _placed(node: Node, request: Request, assignment: Assignment) -> Placed:
         for (need, _), devices in zip(request.steps, assignment, strict=True)
     )
     return Placed(node.name, tuple(shares))
-
-
-def _pick(request: Request) -> Pick:
-    return emptiest if request.wanted.placement is Placement.SPREAD else fullest
 
 
 def _assignment(taken: Flags) -> Assignment:

@@ -7,7 +7,7 @@ rules out is searched node by node (scheduler/placement/search.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,8 @@ class Free(NamedTuple):
     Attributes:
         core, memory, slots, total: as in the fleet.
         usable: whether the request may use a device.
-        idle: the free percent of each device, whether it may be used or not.
+        idle: the free percent of each device, the smaller of core and memory; 0 where no slot is left.
+        rows: each node's row in the fleet.
     """
 
     core: Ints
@@ -41,38 +42,54 @@ class Free(NamedTuple):
     total: Ints
     usable: Flags
     idle: Ints
+    rows: Ints
 
     def of(self, places: Ints) -> Free:
         """Returns some of the rows, in order."""
         if len(places) == len(self.core):
             return self
-        core, memory, slots, total, usable, idle = self
-        return Free(core[places], memory[places], slots[places], total[places], usable[places], idle[places])
+        core, memory, slots, total, usable, idle, rows = self
+        return Free(
+            core[places], memory[places], slots[places], total[places], usable[places], idle[places], rows[places]
+        )
 
     def mib(self, need: Need) -> Ints:
         """Returns the MiB that a need takes of each device."""
         if need.memory_mib:
-            return np.full_like(self.total, need.memory_mib)
+            return np.broadcast_to(np.int64(need.memory_mib), self.total.shape)
         return np.asarray(self.total * need.memory_percent // 100)
 
-    def fitting(self, need: Need) -> Flags:
-        """Returns the devices on which one container of this need fits."""
-        return np.asarray(
-            self.usable & (self.core >= need.core_percent) & (self.memory >= self.mib(need)) & (self.slots >= 1)
-        )
+    def fitting(self, need: Need, mib: Ints) -> Flags:
+        """Returns the devices on which one container of this need fits; `mib` is what it takes of each."""
+        return np.asarray(self.usable & (self.core >= need.core_percent) & (self.memory >= mib) & (self.slots >= 1))
 
-    def less(self, need: Need, taken: Flags) -> Free:
-        """Returns what is left after a container took a share of these devices."""
+    def less(self, need: Need, taken: Flags, mib: Ints, then: Ints) -> Free:
+        """Returns what is left after a container took a share of these devices.
+
+        Args:
+            need: its need.
+            taken: the devices.
+            mib: what it takes of each.
+            then: the percent that is left of each that is taken, as `percent_less` returns it.
+        """
         return self._replace(
-            core=self.core - taken * need.core_percent,
-            memory=self.memory - taken * self.mib(need),
+            core=self.core - taken * np.int32(need.core_percent),
+            memory=self.memory - taken * mib,
             slots=self.slots - taken,
+            idle=np.where(taken, then, self.idle),
         )
 
-    def percent(self) -> Ints:
-        """Returns the percent that is left of each usable device; `idle` of the others."""
-        left = np.minimum(self.core, self.memory * 100 // np.maximum(self.total, 1))
-        return np.where(self.usable, np.where(self.slots >= 1, np.maximum(left, 0), 0), self.idle)
+    def percent_less(self, need: Need, mib: Ints) -> Ints:
+        """Returns the percent that would be left of each device after a container took a share of it."""
+        # No quotient of such amounts is rounded up to a whole percent, and `//` takes several times as long.
+        memory = ((self.memory - mib) * 100.0 / np.maximum(self.total, 1)).astype(np.int32)
+        left = np.minimum(self.core - np.int32(need.core_percent), memory)
+        return np.asarray(np.maximum(left, 0) * (self.slots > 1))
+
+    def without(self, need: Need, taken: Flags) -> Free:
+        """Returns what is left after a container took a share of these devices."""
+        mib = self.mib(need)
+        return self.less(need, taken, mib, self.percent_less(need, mib))
 
     def room(self, at: int) -> list[Room]:
         """Returns the free parts of the usable devices of one row, the emptiest first."""
@@ -82,9 +99,10 @@ class Free(NamedTuple):
         return emptiest_first([Room(n, core[n], memory[n], slots[n], total[n]) for n in usable])
 
 
-Pick = Callable[[int, Flags, Free], Floats]
-"""Returns a score for each device, by the container's place among the steps, the devices on which it fits, and what is
-left of all. The devices with the highest scores are taken, of equal scores the first."""
+Pick = Callable[[int, Flags, Free, Ints], Floats]
+"""Returns a score for each device, a whole number, by the container's place among the steps, the devices on which it
+fits, what is left of all, and the percent that would be left of each if the container took it. The devices with the
+highest scores are taken, of equal scores the first."""
 
 
 class Given(NamedTuple):
@@ -93,39 +111,56 @@ class Given(NamedTuple):
     Attributes:
         fits: by row, whether every container got its devices.
         taken: by step and row, the devices of each container.
-        reached: whether a row was decided; where not, more tries may find a way.
-        cut: whether a row's search ended without an answer.
+        idle: by row, the percent that is left of each device where the containers fit.
+        reached: by row, whether the answer is final; where not, more tries may place the containers.
+        cut: by row, whether the search ended without an answer.
     """
 
     fits: Flags
     taken: Flags
+    idle: Ints
     reached: Flags
     cut: Flags
 
 
-def give_all(request: Request, free: Free, pick: Pick, tries: Tries) -> Given:
+class Way(NamedTuple):
+    """The devices that containers got in turn, on nodes of one row each; the fields are those of `Given`."""
+
+    fits: Flags
+    taken: Flags
+    idle: Ints
+
+
+def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) -> Given:
     """Gives devices on every row on which the containers fit; exact except where a search is cut.
 
     Args:
         request: the pod's need.
-        free: what is left of the nodes.
-        pick: chooses among devices on which a container fits.
-        tries: of the search; rows that it does not reach count as not fitting.
+        free: the free parts of the nodes' devices.
+        picks: choose among devices on which a container fits; each is asked on the rows on which those before it place
+            the containers nowhere.
+        tries: the tries that the search may use; rows that it does not reach count as not fitting.
     """
     shape = free.usable.shape
     fits, cut = np.zeros(shape[0], np.bool_), np.zeros(shape[0], np.bool_)
     reached = np.arange(shape[0]) < MAX_STEPS // max(len(request.steps), 1)
     taken = np.zeros((len(request.steps), *shape), np.bool_)
+    idle = free.idle.copy()
+    largest = [request.steps[at][0] for at in turns(request)[:1]]
     rest = np.flatnonzero(reached)
-    for way, check in ((pick, _alone), (emptiest, may_fit)):
-        if len(rest):
-            rest = rest[check(request, free.of(rest))]
+    rest = rest[_alone(largest, free.of(rest))]
+    for number, pick in enumerate((*picks, emptiest)):
+        if number == 1 and len(rest):
+            left = free.of(rest)
+            rest = rest[_alone(request.needs, left) & may_fit(request, left)]
         if not len(rest):
             break
-        found, devices = give(request, free.of(rest), way)
-        fits[rest[found]] = True
-        taken[:, rest[found]] = devices[:, found]
-        rest = rest[~found]
+        way = give(request, free.of(rest), pick)
+        found = rest[way.fits]
+        fits[found] = True
+        taken[:, found] = way.taken[:, way.fits]
+        idle[found] = way.idle[way.fits]
+        rest = rest[~way.fits]
     known: dict[tuple[tuple[object, ...], ...], tuple[Assignment | None, bool]] = {}
     for at in rest.tolist():
         rooms = free.room(at)
@@ -147,64 +182,72 @@ def give_all(request: Request, free: Free, pick: Pick, tries: Tries) -> Given:
             fits[at] = True
             for step, places in enumerate(assignment):
                 taken[step, at, [rooms[place].device for place in places]] = True
-    return Given(fits, taken, reached, cut | ~reached)
+            one = np.array([at])
+            idle[at] = left_of(request, free.of(one), taken[:, one]).idle[0]
+    return Given(fits, taken, idle, reached, cut | ~reached)
 
 
-def give(request: Request, free: Free, pick: Pick) -> tuple[Flags, Flags]:
-    """Gives devices to the containers in turn; returns on which rows all got theirs, and the devices of each."""
-    fits = np.ones(len(free.usable), np.bool_)
-    taken = np.zeros((len(request.steps), *free.usable.shape), np.bool_)
+def give(request: Request, free: Free, pick: Pick) -> Way:
+    """Gives devices to the containers in turn."""
+    fits, steps = np.ones(len(free.usable), np.bool_), request.steps
+    taken = np.zeros((len(steps), *free.usable.shape), np.bool_)
     left = free
     for at in turns(request):
-        need = request.steps[at][0]
-        able = left.fitting(need)
-        taken[at] = _top(pick(at, able, left), able, need.gpus)
-        fits &= able.sum(axis=1) >= need.gpus
-        left = left.less(need, taken[at])
+        need = steps[at][0]
+        mib = left.mib(need)
+        able, then = left.fitting(need, mib), left.percent_less(need, mib)
+        taken[at] = _top(pick(at, able, left, then), able, need.gpus)
+        fits &= taken[at].sum(axis=1) == need.gpus
+        left = left.less(need, taken[at], mib, then)
+    if all(keeps for _, keeps in request.init):
+        return Way(fits, taken, left.idle)
     held = np.asarray(taken.any(axis=0))
     for at, (need, keeps) in enumerate(request.init):
         if keeps is not False:
             continue
         # It takes devices that are held anyway, and of those the ones of which it takes least beyond that.
-        able, running = _beside(request, free, taken, at).fitting(need), held.sum(axis=1)
+        beside = _beside(request, free, taken, at)
+        mib, running = beside.mib(need), held.sum(axis=1)
+        able = beside.fitting(need, mib)
         inside = able & held
         now = left_of(request, free, taken)
         taken[at] = True
-        then = left_of(request, free, taken)
+        after = left_of(request, free, taken)
         enough = inside.sum(axis=1) >= need.gpus
-        by_pick = pick(at, np.where(enough[:, None], inside, able), now)
-        scores = HELD * inside + by_pick.clip(-LINKED, LINKED) - MORE * (now.percent() - then.percent())
+        by_pick = pick(at, np.where(enough[:, None], inside, able), now, after.idle)
+        scores = HELD * inside + by_pick.clip(-LINKED, LINKED) - MORE * (now.idle - after.idle)
         taken[at] = _top(scores, able, need.gpus)
         missing = np.maximum(need.gpus - running, 0)
         fits &= (inside.sum(axis=1) >= need.gpus - missing) & ((able & ~held).sum(axis=1) >= missing)
         held = held | taken[at]
-    return fits, taken
+    return Way(fits, taken, left_of(request, free, taken).idle)
 
 
-def fullest(_at: int, _able: Flags, left: Free) -> Floats:
+def fullest(_at: int, _able: Flags, left: Free, _then: Ints) -> Floats:
     """Picks the devices of which least is left."""
-    return -left.percent().astype(np.float64)
+    return -left.idle.astype(np.float64)
 
 
-def emptiest(_at: int, _able: Flags, left: Free) -> Floats:
+def emptiest(_at: int, _able: Flags, left: Free, _then: Ints) -> Floats:
     """Picks the devices of which most is left."""
-    return left.percent().astype(np.float64)
+    return left.idle.astype(np.float64)
 
 
 def left_of(request: Request, free: Free, taken: Flags) -> Free:
-    """Returns what is left of the devices that are taken, each container charged as `fairgpu.demand.peak` has it."""
-    left = free
+    """Returns what is left of devices once all containers hold theirs, each charged as `fairgpu.demand.peak` says."""
+    left, steps = free, request.steps
     for at in turns(request):
-        left = left.less(request.steps[at][0], taken[at])
+        left = left.without(steps[at][0], taken[at])
     for at, (need, keeps) in enumerate(request.init):
         if keeps is False:
-            while_it_runs = _beside(request, free, taken, at).less(need, taken[at])
+            while_it_runs = _beside(request, free, taken, at).without(need, taken[at])
             left = left._replace(
                 core=np.minimum(left.core, while_it_runs.core),
                 memory=np.minimum(left.memory, while_it_runs.memory),
                 slots=np.minimum(left.slots, while_it_runs.slots),
+                idle=np.minimum(left.idle, while_it_runs.idle),
             )
-    return left._replace(usable=np.asarray(taken.any(axis=0)))
+    return left
 
 
 def may_fit(request: Request, free: Free) -> Flags:
@@ -228,11 +271,11 @@ def may_fit(request: Request, free: Free) -> Flags:
     return np.asarray(fits)
 
 
-def _alone(request: Request, free: Free) -> Flags:
+def _alone(needs: Iterable[Need], free: Free) -> Flags:
     """Returns the rows on which each container would fit without the others."""
     fits = np.ones(len(free.usable), np.bool_)
-    for need in set(request.needs):
-        fits &= free.fitting(need).sum(axis=1) >= need.gpus
+    for need in set(needs):
+        fits &= free.fitting(need, free.mib(need)).sum(axis=1) >= need.gpus
     return fits
 
 
@@ -240,13 +283,19 @@ def _beside(request: Request, free: Free, taken: Flags, init: int) -> Free:
     """Returns what is left while an init container runs: beside the native sidecars before it."""
     for at, (need, keeps) in enumerate(request.init[:init]):
         if keeps:
-            free = free.less(need, taken[at])
+            free = free.without(need, taken[at])
     return free
 
 
 def _top(scores: Floats, able: Flags, count: int) -> Flags:
-    """Returns so many devices of each row with the highest scores, as far as there are as many that are able."""
-    order = np.argsort(np.where(able, -scores, np.inf), axis=1, kind="stable")
-    taken = np.zeros(able.shape, np.bool_)
-    np.put_along_axis(taken, order[:, :count], values=True, axis=1)
-    return taken & able
+    """Returns, for each row, the `count` able devices with the highest scores; fewer where fewer are able."""
+    width = able.shape[1]
+    if count >= width:
+        return able
+    if count == 1:
+        first = np.where(able, scores, -np.inf).argmax(axis=1)
+        return np.asarray(able & (first[:, None] == np.arange(width)))
+    # Of equal scores the first: no two keys of a row are equal.
+    keys = np.where(able, scores * width - np.arange(width), -np.inf)
+    least = np.sort(keys, axis=1)[:, width - count]
+    return np.asarray(able & (keys >= least[:, None]))

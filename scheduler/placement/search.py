@@ -124,8 +124,9 @@ def emptiest_first(rooms: Sequence[Room]) -> list[Room]:
 
 def turns(request: Request) -> list[int]:
     """Returns the containers that run together in the order in which they take devices, the largest first."""
-    beside = [at for at, (_, keeps) in enumerate(request.steps) if keeps is not False]
-    return sorted(beside, key=lambda at: _size(request.steps[at][0]), reverse=True)
+    steps = request.steps
+    beside = [at for at, (_, keeps) in enumerate(steps) if keeps is not False]
+    return sorted(beside, key=lambda at: _size(steps[at][0]), reverse=True)
 
 
 def _size(need: Need) -> tuple[int, int, int, int]:

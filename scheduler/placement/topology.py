@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import combinations
 from typing import NamedTuple
 
 Links = tuple[tuple[int, ...], ...]
 """Row and column of each device; `fairgpu.inventory.Link`, the nearest first."""
+MAX_TOGETHER = 8
+"""The most devices of which all ways to divide them into several sets are considered."""
 
 
 class Spread(NamedTuple):
@@ -80,3 +83,59 @@ def best_set(
     if best is None:
         raise ValueError(f"{count} of {len(candidates)} devices")
     return tuple(sorted(best[1]))
+
+
+@lru_cache(maxsize=8192)
+def best_sets(
+    links: Links, numa: tuple[int | None, ...], candidates: tuple[int, ...], counts: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Returns sets of so many devices each, no two with a device in common, in each of which devices are near.
+
+    Ways to divide the devices are compared by the worst link within any set, then by the sum of all links within sets,
+    then by the number of NUMA nodes of each set. Of up to MAX_TOGETHER candidates the best way is found. Of more, the
+    first set is the best there is, the next the best of those that are left, and so on.
+
+    Args:
+        links: of the node.
+        numa: the NUMA node of each of its devices.
+        candidates: the devices to choose from, in order; at least as many as the sets have.
+        counts: the devices of each set.
+    """
+    if len(candidates) > MAX_TOGETHER or len(counts) == 1:
+        sets: list[tuple[int, ...]] = []
+        for count in counts:
+            sets.append(best_set(links, numa, candidates, count))
+            candidates = tuple(device for device in candidates if device not in sets[-1])
+        return tuple(sets)
+    nearest = min((tier for row in links for tier in row if tier), default=0)
+    pairs = [sum(count * (count - 1) // 2 for count in counts[at:]) for at in range(len(counts) + 1)]
+    spreads = {
+        devices: spread_of(links, numa, devices) for count in set(counts) for devices in combinations(candidates, count)
+    }
+    best: tuple[Spread, tuple[tuple[int, ...], ...]] | None = None
+
+    def extend(chosen: tuple[tuple[int, ...], ...], so_far: Spread, free: tuple[int, ...]) -> None:
+        nonlocal best
+        at = len(chosen)
+        if at == len(counts):
+            best = so_far, chosen
+            return
+        for devices in combinations(free, counts[at]):
+            if at and counts[at - 1] == counts[at] and devices < chosen[-1]:
+                continue
+            own = spreads[devices]
+            together = Spread(
+                max(so_far.worst, own.worst), so_far.total + own.total, so_far.numa_nodes + own.numa_nodes
+            )
+            least = Spread(
+                max(together.worst, nearest if pairs[at + 1] else 0),
+                together.total + pairs[at + 1] * nearest,
+                together.numa_nodes + len(counts) - at - 1,
+            )
+            if best is None or least < best[0]:
+                extend((*chosen, devices), together, tuple(device for device in free if device not in devices))
+
+    extend((), Spread(0, 0, 0), candidates)
+    if best is None:
+        raise ValueError(f"{sum(counts)} of {len(candidates)} devices")
+    return best[1]

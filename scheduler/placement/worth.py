@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from scheduler.placement.fleet import DeviceClass, Ints
 from scheduler.placement.learning import WASTE_WEIGHT, Floats, learn_waste
@@ -50,22 +49,19 @@ class Worth:
 
     Attributes:
         cpu_levels, host_levels: the amounts of a node's processor time and memory between which kinds differ.
-        classes: how many device classes there were.
-        single: the share of pods that need one GPU and fit, by (host level, class, percent left), flat.
+        classes: the number of device classes.
+        device: by (host level, class, percent left), flat: a device's own part of V, which is that of U for requests
+            for one GPU, that of W and that of R.
         several: the kinds that need several.
-        waste: the percent that stays free for good, by the percent left.
         cpu_per_percent: processor time (milli) asked for a percent of a GPU; 0 where nothing is known of it.
-        named: by class, how much of its model requests ask for by name.
     """
 
     cpu_levels: Ints
     host_levels: Ints
     classes: int
-    single: npt.NDArray[np.float32]
+    device: Floats
     several: tuple[Several, ...]
-    waste: Floats
     cpu_per_percent: float
-    named: Floats
 
     def host_level(self, cpu: Ints, host: Ints) -> Ints:
         """Returns the level of nodes, by their free processor time and memory."""
@@ -105,16 +101,16 @@ def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int],
         usual = _usual(percents, common)
         demands[usual] = demands.get(usual, 0.0) + share * kind.gpus
         demanded += share * kind.gpus * usual
+    levels, named = np.arange(101), _named(kinds, classes, capacity, demanded)
+    waste = learn_waste(sorted(demands.items()), random)
     most = sorted(several.items(), key=lambda item: float(item[1].max()), reverse=True)[:MAX_SEVERAL]
     return Worth(
         cpu_levels=cpu_levels,
         host_levels=host_levels,
         classes=len(classes),
-        single=single.ravel(),
+        device=(levels * single + (NAMED_WEIGHT * named[:, None] * levels - WASTE_WEIGHT * waste)).ravel(),
         several=tuple(Several(gpus, np.array(percents, np.int32), share.ravel()) for (gpus, percents), share in most),
-        waste=learn_waste(sorted(demands.items()), random),
         cpu_per_percent=mix.cpu_milli / pods / demanded if demanded else 0.0,
-        named=_named(kinds, classes, capacity, demanded),
     )
 
 
@@ -138,7 +134,7 @@ def values(worth: Worth, left: Left) -> Floats:
     """Returns the worth of nodes."""
     place = worth.host_level(left.cpu, left.host)
     return np.asarray(
-        (_used_by_one(worth, left.cls, left.idle, place) + _own_terms(worth, left.cls, left.idle)).sum(axis=1)
+        _of_device(worth, left.cls, left.idle, place).sum(axis=1)
         + _used_by_several(worth, left.cls, left.idle, place)
         - _stranded(worth, left.idle.sum(axis=1), left.cpu)
     )
@@ -155,12 +151,33 @@ def single_gains(worth: Worth, left: Left, now: Floats, after: Left) -> Floats:
     """
     cls, idle, then = left.cls, left.idle, after.idle
     place = worth.host_level(after.cpu, after.host)
-    kept = _used_by_one(worth, cls, idle, place) + _own_terms(worth, cls, idle)
-    changed = _used_by_one(worth, cls, then, place) + _own_terms(worth, cls, then)
+    kept, changed = _of_device(worth, cls, idle, place), _of_device(worth, cls, then, place)
     gains = kept.sum(axis=1)[:, None] - kept + changed
     gains += _used_by_several_but_one(worth, left, then, place)
     gains -= _stranded(worth, idle.sum(axis=1)[:, None] - idle + then, after.cpu[:, None])
     return np.asarray(gains - now[:, None])
+
+
+def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
+    """Returns, for each device of each node, the node's gain if less is left of this device alone.
+
+    Args:
+        worth: what was learned.
+        left: what is left of the nodes.
+        then: what would be left of each device if it is the one, at most what is left now.
+    """
+    place, total = worth.host_level(left.cpu, left.host), left.idle.sum(axis=1)
+    at = (place[:, None] * worth.classes + left.cls) * 101
+    gains = worth.device.take(at + then)
+    gains -= worth.device.take(at + left.idle)
+    if worth.several:
+        gains += _used_by_several_but_one(worth, left, then, place)
+        gains -= _used_by_several(worth, left.cls, left.idle, place)[:, None]
+    stranded = _stranded(worth, total, left.cpu)
+    # Where nothing is stranded now, nothing is if less is left.
+    if stranded.any():
+        gains -= _stranded(worth, total[:, None] - left.idle + then, left.cpu[:, None]) - stranded[:, None]
+    return np.asarray(gains)
 
 
 def rounded(gains: Floats) -> Floats:
@@ -168,9 +185,9 @@ def rounded(gains: Floats) -> Floats:
     return np.asarray(np.floor(gains / STEP_PERCENT + 1e-9))
 
 
-def _used_by_one(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats:
-    table = worth.single.take((place[:, None] * worth.classes + cls) * 101 + idle)
-    return np.asarray(idle * table)
+def _of_device(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats:
+    """Returns what each device counts for by itself."""
+    return np.asarray(worth.device.take((place[:, None] * worth.classes + cls) * 101 + idle))
 
 
 def _used_by_several(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats:
@@ -192,11 +209,6 @@ def _used_by_several_but_one(worth: Worth, left: Left, then: Ints, place: Ints) 
         amount = now.sum(axis=1)[:, None] - now + np.where(fits_then, then, 0)
         used += np.where(count >= kinds.gpus, kinds.share[place][:, None] * amount, 0.0)
     return used
-
-
-def _own_terms(worth: Worth, cls: Ints, idle: Ints) -> Floats:
-    """Returns each device's own terms: the part that is wasted, and the part of a model that requests name."""
-    return np.asarray(NAMED_WEIGHT * worth.named[cls] * idle - WASTE_WEIGHT * worth.waste[idle])
 
 
 def _stranded(worth: Worth, total: Ints, cpu: Ints) -> Floats:

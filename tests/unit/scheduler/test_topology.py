@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.placement.topology import best_set, spread_of
+from scheduler.placement.topology import MAX_TOGETHER, Spread, best_set, best_sets, spread_of
 
 
 @st.composite
@@ -32,6 +33,45 @@ def test_the_set_is_the_best_of_all(node: Any, data: st.DataObject) -> None:
     ways = [tuple(sorted((*fixed, *chosen))) for chosen in combinations(candidates, count)]
     assert found in ways
     assert spread_of(links, numa, found) == min(spread_of(links, numa, way) for way in ways)
+
+
+def together(links: Any, numa: Any, sets: tuple[tuple[int, ...], ...]) -> Spread:
+    """The distance within several sets."""
+    spreads = [spread_of(links, numa, devices) for devices in sets]
+    return Spread(
+        max(one.worst for one in spreads), sum(one.total for one in spreads), sum(s.numa_nodes for s in spreads)
+    )
+
+
+def divided(candidates: tuple[int, ...], counts: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """All ways to divide devices into sets of so many."""
+    if not counts:
+        yield ()
+    else:
+        for first in combinations(candidates, counts[0]):
+            for others in divided(tuple(device for device in candidates if device not in first), counts[1:]):
+                yield (first, *others)
+
+
+@given(linked_nodes(), st.data())
+def test_several_sets_are_the_best_of_all_ways_to_divide_the_devices(node: Any, data: st.DataObject) -> None:
+    links, numa = node
+    candidates = tuple(sorted(data.draw(st.sets(st.sampled_from(range(len(links))), min_size=1))))
+    counts: list[int] = []
+    while sum(counts) < len(candidates) and len(counts) < 3:
+        counts.append(data.draw(st.integers(1, min(len(candidates) - sum(counts), 4))))
+    sizes = tuple(sorted(counts, reverse=True))
+    found = best_sets(links, numa, candidates, sizes)
+    ways = list(divided(candidates, sizes))
+    assert found in ways
+    assert together(links, numa, found) == min(together(links, numa, way) for way in ways)
+
+
+def test_of_more_devices_than_are_looked_at_together_sets_are_taken_in_turn() -> None:
+    size = 2 * MAX_TOGETHER
+    links = tuple(tuple(0 if a == b else 1 if a // 4 == b // 4 else 4 for b in range(size)) for a in range(size))
+    found = best_sets(links, (None,) * size, tuple(range(1, size)), (4, 4, 4))
+    assert found == ((4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15))
 
 
 def test_the_worst_link_counts_before_the_sum_of_all() -> None:

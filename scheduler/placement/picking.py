@@ -1,0 +1,122 @@
+"""Picks devices for one container of several: by what the node is worth then, and by links.
+
+`scheduler.placement.containers` gives containers their devices in turn, and asks a pick at each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fairgpu.request import Placement
+from scheduler.placement.containers import LINKED, Free, Pick, emptiest, fullest
+from scheduler.placement.fleet import Flags, Fleet, Ints
+from scheduler.placement.learning import Floats
+from scheduler.placement.request import Need, Request
+from scheduler.placement.search import turns
+from scheduler.placement.topology import Spread, best_set, best_sets, spread_of
+from scheduler.placement.worth import Left, Worth, device_gains, rounded
+
+
+def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
+    """Returns the pick of a placement without links.
+
+    Args:
+        request: the pod's need.
+        fleet: the nodes.
+        worth: what was learned; None before that.
+    """
+    if request.wanted.placement is Placement.SPREAD:
+        return emptiest
+    if worth is None:
+        return fullest
+
+    def by_gain(at: int, able: Flags, left: Free, then: Ints) -> Floats:
+        if request.steps[at][0].gpus > 1:
+            return fullest(at, able, left, then)
+        cpu, host = fleet.cpu[left.rows], fleet.host[left.rows]
+        now = Left(fleet.cls[left.rows], left.idle, cpu - request.cpu_milli, host - request.host_mib)
+        return rounded(device_gains(worth, now, then))
+
+    return by_gain
+
+
+def linked_pick(request: Request, fleet: Fleet, plain: Pick) -> Pick:
+    """Returns a pick that takes the best linked devices for containers of several GPUs, and else those of another pick.
+
+    With `topology` links decide among all devices that fit; with the other placements among those of the same score.
+    Containers that take whole GPUs are looked at together, since they cannot share any.
+    """
+    first = request.wanted.placement is Placement.TOPOLOGY
+
+    def pick(at: int, able: Flags, left: Free, then: Ints) -> Floats:
+        scores, gpus = plain(at, able, left, then), request.steps[at][0].gpus
+        if gpus == 1 or gpus > able.shape[1]:
+            return scores
+        if first:
+            return scores + LINKED * _nearest(fleet, left.rows, able, np.zeros_like(able), _counts(request, at))
+        limit = np.sort(np.where(able, scores, -np.inf), axis=1)[:, -gpus, None]
+        sure, alike = able & (scores > limit), able & (scores == limit)
+        return 2 * scores + _nearest(fleet, left.rows, alike, sure, _counts(request, at))
+
+    return pick
+
+
+def spreads_of(fleet: Fleet, rows: Ints, taken: Flags) -> Ints:
+    """Returns the distance between devices of each row: worst link, sum of all, NUMA nodes; as a row of three."""
+    first, inverse = _alike_rows(fleet, rows, taken)
+    found: list[Spread] = []
+    for at in first.tolist():
+        links, numa = fleet.link_sets[int(fleet.links[rows[at]])]
+        found.append(spread_of(links, numa, np.flatnonzero(taken[at]).tolist()))
+    return np.array(found, np.int64).reshape(-1, 3)[inverse]
+
+
+def _nearest(fleet: Fleet, rows: Ints, candidates: Flags, fixed: Flags, counts: tuple[int, ...]) -> Flags:
+    """Returns the devices of each row that are nearest to each other, the fixed ones and some of the candidates.
+
+    Args:
+        fleet: the nodes.
+        rows: their rows.
+        candidates: by row, the devices to choose from.
+        fixed: by row, the devices that are taken in any case.
+        counts: how many are needed, the fixed ones among them; then how many other containers will need of the rest.
+    """
+    first, inverse = _alike_rows(fleet, rows, candidates, fixed)
+    chosen = np.zeros((len(first), candidates.shape[1]), np.bool_)
+    for number, at in enumerate(first.tolist()):
+        able = tuple(np.flatnonzero(candidates[at]).tolist())
+        sure = tuple(np.flatnonzero(fixed[at]).tolist())
+        links, numa = fleet.link_sets[int(fleet.links[rows[at]])]
+        if counts[0] > len(able) + len(sure):
+            continue
+        if sure or sum(counts) > len(able):
+            nearest = best_set(links, numa, able, counts[0] - len(sure), sure)
+        else:
+            nearest = best_sets(links, numa, able, counts)[0]
+        chosen[number, list(nearest)] = True
+    return chosen[inverse]
+
+
+def _alike_rows(fleet: Fleet, rows: Ints, *flags: Flags) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Returns the first of the rows that agree in links and flags, for each such group, and the group of each row."""
+    links = np.ascontiguousarray(fleet.links[rows], np.int64).view(np.uint8).reshape(len(rows), 8)
+    keys = np.concatenate((links, *(np.packbits(one, axis=1) for one in flags)), axis=1)
+    whole = np.ascontiguousarray(keys).view(np.dtype((np.void, keys.shape[1]))).ravel()
+    _, first, inverse = np.unique(whole, return_index=True, return_inverse=True)
+    return first, inverse
+
+
+def _counts(request: Request, at: int) -> tuple[int, ...]:
+    """Returns the GPUs of a container, and of those after it whose links count and that cannot share GPUs with it."""
+    steps, order = request.steps, turns(request)
+    need = steps[at][0]
+    if not _whole(need) or at not in order:
+        return (need.gpus,)
+    later = (steps[other][0] for other in order[order.index(at) + 1 :])
+    return (need.gpus, *(other.gpus for other in later if other.gpus > 1 and _whole(other)))
+
+
+def _whole(need: Need) -> bool:
+    """Whether a container takes its GPUs whole."""
+    return need.core_percent == 100 or need.memory_percent == 100

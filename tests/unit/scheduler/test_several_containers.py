@@ -1,0 +1,247 @@
+"""Pods of several GPU containers: links count, and so does what later requests can use of what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairgpu.inventory import Device, Inventory, Link
+from fairgpu.request import Placement
+from scheduler.placement.choosing import NONE, Chooser, Placed
+from scheduler.placement.fleet import Fleet, Node
+from scheduler.placement.holding import Holding
+from scheduler.placement.mix import MixCounter
+from scheduler.placement.request import Need, Request, Wanted
+from scheduler.placement.topology import Spread, spread_of
+from scheduler.placement.worth import STEP_PERCENT, Left, Worth, learn, values
+from tests.unit.scheduler.fleets import A100, all_rows, fill, fleet_of, node
+
+TOPOLOGY = Wanted(placement=Placement.TOPOLOGY)
+
+
+def whole(gpus: int) -> Need:
+    return Need(gpus, 100, memory_percent=100)
+
+
+def half(gpus: int) -> Need:
+    return Need(gpus, 50, memory_percent=50)
+
+
+def columns(placed: Placed | None) -> list[list[int]]:
+    """The GPUs of each container, by their numbers on the node."""
+    assert placed is not None
+    return [[int(share.uuid.rpartition("-")[2]) for share in shares] for shares in placed.shares]
+
+
+MIXES = tuple(
+    tuple(Request((Need(gpus, percent, memory_percent=percent),), cpu_milli=cpu) for gpus, percent, cpu in mix)
+    for mix in (
+        [(1, 10, 1000)],
+        [(1, 30, 1000), (1, 60, 4000), (1, 50, 0)],
+        [(2, 50, 1000), (1, 25, 8000)],
+        [(2, 100, 1000), (3, 30, 1000), (1, 60, 30_000)],
+        [(4, 100, 16_000), (1, 10, 100), (1, 70, 100)],
+    )
+)
+"""What was asked for before, by which worth is learned."""
+
+
+@cache
+def worth_of(mix: tuple[Request, ...]) -> Worth:
+    """What is learned of a mix on nodes of four GPUs; a tenth of a second each."""
+    counter, fleet = MixCounter(), fleet_of(node("n0", 4))
+    for request in mix:
+        counter.see(request)
+    return learn(counter.mix(), fleet.classes, fleet.capacity(), np.random.default_rng(1))
+
+
+@st.composite
+def linked(draw: st.DrawFn) -> Node:
+    """A node of up to six GPUs with any links."""
+    gpus = draw(st.integers(2, 6))
+    tiers = draw(st.lists(st.sampled_from([Link.NVLINK, Link.NODE, Link.SYSTEM]), min_size=36, max_size=36))
+    links = tuple(
+        tuple(Link.SELF if a == b else tiers[min(a, b) * 6 + max(a, b)] for b in range(gpus)) for a in range(gpus)
+    )
+    devices = tuple(Device(f"n0-{at}", A100, 1000, draw(st.integers(0, 1)), f"pci-{at}") for at in range(gpus))
+    return Node("n0", Inventory("nvidia", "580.1", 64, devices, links), 64_000, 256_000)
+
+
+def together(fleet: Fleet, sets: list[Any]) -> Spread:
+    """The distance within the sets of GPUs of several containers."""
+    links, numa = fleet.link_sets[int(fleet.links[0])]
+    spreads = [spread_of(links, numa, devices) for devices in sets]
+    return Spread(max(s.worst for s in spreads), sum(s.total for s in spreads), sum(s.numa_nodes for s in spreads))
+
+
+def ways(free: list[int], counts: list[int]) -> Iterator[list[tuple[int, ...]]]:
+    """All ways to give containers so many whole GPUs each."""
+    if not counts:
+        yield []
+        return
+    for first in combinations(free, counts[0]):
+        for others in ways([at for at in free if at not in first], counts[1:]):
+            yield [first, *others]
+
+
+@settings(max_examples=200)
+@given(
+    linked(),
+    st.lists(st.integers(1, 3), min_size=2, max_size=4),
+    st.sets(st.integers(0, 5), max_size=2),
+    st.sampled_from(Placement),
+    st.none() | st.sampled_from(MIXES),
+)
+def test_whole_gpus_are_those_that_are_linked_best_of_all_ways(
+    one: Node,
+    counts: list[int],
+    busy: set[int],
+    placement: Placement,
+    mix: tuple[Request, ...] | None,
+) -> None:
+    fleet = fleet_of(one)
+    gpus = len(one.inventory.devices)
+    for at in busy & set(range(gpus)):
+        fill(fleet, f"n0-{at}", core=10)
+    request = Request(tuple(whole(count) for count in counts), wanted=Wanted(placement=placement))
+    chooser = Chooser(fleet, worth_of(mix) if mix is not None else None)
+    possible = list(ways([at for at in range(gpus) if at not in busy], counts))
+    placed = chooser.place(request, 0)
+    assert (placed is not None) == bool(possible)
+    if placed is not None:
+        # A container of one GPU has no links.
+        linked_sets = [[list(s) for s in way if len(s) > 1] or [[0]] for way in (columns(placed), *possible)]
+        assert together(fleet, linked_sets[0]) == min(together(fleet, way) for way in linked_sets[1:])
+
+
+def left_of(fleet: Fleet) -> Left:
+    rows = all_rows(fleet)
+    return Left(fleet.cls[rows], fleet.idle[rows], fleet.cpu[rows], fleet.host[rows])
+
+
+shares = st.sampled_from([10, 25, 30, 50, 60, 100])
+needs = st.builds(lambda gpus, percent: Need(gpus, percent, memory_percent=percent), st.integers(1, 3), shares)
+singles = st.builds(lambda percent: Need(1, percent, memory_percent=percent), shares)
+seen = st.sampled_from(MIXES)
+held = st.lists(st.lists(st.sampled_from([0, 10, 30, 50, 70, 100]), min_size=4, max_size=4), min_size=1, max_size=3)
+
+
+def fleet_with(used: list[list[int]]) -> Fleet:
+    """Nodes of four GPUs, so many percent of which are held."""
+    fleet = fleet_of(*(node(f"n{at}", 4) for at in range(len(used))))
+    for at, percents in enumerate(used):
+        for gpu, percent in enumerate(percents):
+            fill(fleet, f"n{at}-{gpu}", core=percent, memory=10 * percent)
+    return fleet
+
+
+@settings(max_examples=100)
+@given(held, seen, st.lists(needs, min_size=2, max_size=3).map(tuple), st.sampled_from([0, 2000]))
+def test_the_gain_of_a_node_is_what_it_is_worth_with_the_pod_less_what_it_is_worth_now(
+    used: list[list[int]], mix: tuple[Request, ...], containers: tuple[Need, ...], cpu: int
+) -> None:
+    fleet, request = fleet_with(used), Request(containers, cpu_milli=cpu)
+    worth = worth_of(mix)
+    chooser = Chooser(fleet, worth)
+    now = values(worth, left_of(fleet))
+    for row, gain in enumerate(chooser.gains(request).tolist()):
+        placed = chooser.place(request, row)
+        assert (placed is None) == (gain == NONE)
+        if placed is not None:
+            after = fleet.copy()
+            after.hold("pod", Holding(placed.node, placed.pieces(request), cpu))
+            change = values(worth, left_of(after))[row] - now[row]
+            # Gains are rounded down to steps.
+            assert gain - 1e-6 <= change / STEP_PERCENT <= gain + 1 + 1e-6
+
+
+@settings(max_examples=100)
+@given(held, seen, st.lists(singles, min_size=2, max_size=4).map(tuple), st.sampled_from([0, 2000, 64_000]))
+def test_each_container_of_one_gpu_takes_the_one_that_leaves_the_node_worth_most(
+    used: list[list[int]], mix: tuple[Request, ...], containers: tuple[Need, ...], cpu: int
+) -> None:
+    fleet, request = fleet_with(used[:1]), Request(containers, cpu_milli=cpu)
+    worth = worth_of(mix)
+    expected: dict[int, int] = {}
+    model = fleet.copy()
+    model.hold("pod", Holding("n0", (), cpu))
+    for at in sorted(range(len(containers)), key=lambda at: -containers[at].core_percent):
+        percent, able = containers[at].core_percent, []
+        now = values(worth, left_of(model))[0]
+        for gpu in range(4):
+            if model.core[0, gpu] >= percent:
+                then = model.copy()
+                fill(then, f"n0-{gpu}", core=percent, memory=10 * percent, slots=at + 10)
+                gain = (values(worth, left_of(then))[0] - now) / STEP_PERCENT
+                able.append((np.floor(gain + 1e-9), -gpu, then))
+        if not able:
+            # Taken in turn they do not fit; another way may.
+            return
+        _, column, model = max(able, key=lambda found: found[:2])
+        expected[at] = -column
+    assert columns(Chooser(fleet, worth).place(request, 0)) == [[expected[at]] for at in range(len(containers))]
+
+
+def test_two_containers_get_the_two_pairs_of_which_the_worst_link_is_best() -> None:
+    # The best pair of all, 1 and 2, would leave 0 and 3, which are linked worst.
+    near, middle, far = Link.NVLINK, Link.NODE, Link.SYSTEM
+    links = (
+        (Link.SELF, middle, far, far),
+        (middle, Link.SELF, near, far),
+        (far, near, Link.SELF, middle),
+        (far, far, middle, Link.SELF),
+    )
+    devices = tuple(Device(f"n0-{at}", A100, 1000, None, f"pci-{at}") for at in range(4))
+    chooser = Chooser(fleet_of(Node("n0", Inventory("nvidia", "580.1", 64, devices, links))))
+    assert columns(chooser.place(Request((whole(2), whole(2))), 0)) == [[0, 1], [2, 3]]
+
+
+def test_topology_takes_the_node_on_which_the_containers_are_linked_best() -> None:
+    fleet = fleet_of(*(node(f"n{at}", 8) for at in range(3)))
+    for row, gpus in ((0, (0, 2, 4)), (1, (0, 2)), (2, (0, 1, 2))):
+        for gpu in gpus:
+            fill(fleet, f"n{row}-{gpu}", core=100)
+    request = Request((whole(2), whole(2)), wanted=TOPOLOGY)
+    chooser = Chooser(fleet)
+    row = chooser.best(request, all_rows(fleet))
+    assert row == 1
+    assert columns(chooser.place(request, row)) == [[4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize(("placement", "taken"), [(Placement.TOPOLOGY, [2, 3]), (Placement.PACK, [0, 2])])
+def test_links_decide_before_fullness_for_topology_alone(placement: Placement, taken: list[int]) -> None:
+    fleet = fleet_of(node("n0", 4))
+    fill(fleet, "n0-0", core=50, memory=500)
+    fill(fleet, "n0-1", core=60, memory=600)
+    request = Request((half(2), Need(1, 10, memory_percent=10)), wanted=Wanted(placement=placement))
+    assert columns(Chooser(fleet).place(request, 0))[0] == taken
+
+
+def test_of_gpus_that_are_equally_full_those_that_are_linked_best_are_taken() -> None:
+    fleet = fleet_of(node("n0", 8))
+    for gpu in (1, 2, 6):
+        fill(fleet, f"n0-{gpu}", core=100)
+    request = Request((half(2), Need(1, 10, memory_percent=10)))
+    assert columns(Chooser(fleet).place(request, 0))[0] == [4, 5]
+
+
+def test_where_the_best_linked_gpus_leave_no_way_another_is_found() -> None:
+    fleet = fleet_of(node("n0", 4))
+    for gpu in (2, 3):
+        fill(fleet, f"n0-{gpu}", core=40, memory=400)
+    # Both pairs are linked alike; the first of them would leave no whole GPU.
+    request = Request((Need(2, 60, memory_percent=60), whole(1)), wanted=TOPOLOGY)
+    assert columns(Chooser(fleet).place(request, 0)) == [[2, 3], [0]]
+
+
+def test_an_init_container_of_several_gpus_takes_the_best_linked_of_those_that_are_held() -> None:
+    fleet = fleet_of(node("n0", 4))
+    request = Request((whole(4),), init=((half(2), False),), wanted=TOPOLOGY)
+    assert columns(Chooser(fleet).place(request, 0)) == [[0, 1], [0, 1, 2, 3]]
