@@ -16,7 +16,7 @@ from typing import Any
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import StandInNode, bind, create_node, forged_allocation
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
 from tests.cluster.reviewer import running_reviewer
@@ -156,7 +156,7 @@ def bounded_pod() -> Pod:
 
 def placed(scheduler: Identity, node: StandInNode, pod: Pod, *, with_gpu: bool) -> None:
     """Binds a pod."""
-    bind(scheduler, pod, node.name, allocation_of(pod, node.name) if with_gpu else None)
+    bind(scheduler, pod, node.name, forged_allocation(pod, node.name) if with_gpu else None)
 
 
 def give_accounts(plane: ControlPlane) -> None:

@@ -12,7 +12,7 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import running
-from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import bind, create_node, forged_allocation
 from tests.cluster.installation import Manifest
 from tests.cluster.pods import canonical_pod, plain_pod
 from tests.support.waiting import wait_until
@@ -73,7 +73,7 @@ def test_a_binding_carries_the_allocation_into_the_pod(
     amounts = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "60", "fairgpu.io/gpu-memory": "8192"}
     pod["spec"]["containers"][0]["resources"] = {"limits": amounts}
     created = api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
-    allocation = allocation_of(created, node.name)
+    allocation = forged_allocation(created, node.name)
     first, second = allocation["containers"][0]["devices"]
     assert (second["core"], second["memoryMiB"]) == (30, 4096)
     assert first["uuid"] != second["uuid"]

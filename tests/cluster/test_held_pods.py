@@ -12,7 +12,7 @@ import pytest
 from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process, Restartable
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import StandInNode, create_node, place
 from tests.cluster.pods import canonical_pod, cost
 from tests.cluster.services.replicas import timekeeper_jobs
 from tests.support.ledger.periods import month_midway
@@ -59,7 +59,7 @@ class Team:
     def run(self, name: str, **metadata: Any) -> None:
         created = self.create(name, **metadata)
         scheduler = self.plane.service_account("fairgpu-system", "fairgpu-scheduler")
-        bind(scheduler, created, self.node.name, allocation_of(created, self.node.name))
+        place(scheduler, created, self.node.name)
         self.node.set_pod_phase(self.namespace, name, "Running")
 
     def finish(self, name: str, seconds_later: int = 0) -> None:

@@ -22,7 +22,7 @@ from nodeagent.pages import SCHEDULE
 from nodeagent.service import Agent
 from nodeagent.settings import Kubelet, Nodeagent
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import StandInNode, bind, create_node, forged_allocation
 from tests.cluster.installation import Manifest
 from tests.cluster.pods import canonical_pod
 from tests.support.fake_kubelet import FakeKubelet
@@ -79,7 +79,7 @@ class Machine:
         """A pod with a part of the first GPU, for which the kubelet lists the slot."""
         pods = f"/api/v1/namespaces/{namespace}/pods"
         pod = self.plane.admin.api.create(pods, canonical_pod(name))
-        allocation = allocation_of(pod, self.node.name, total_mib=MEMORY_MIB)
+        allocation = forged_allocation(pod, self.node.name, total_mib=MEMORY_MIB)
         allocation["containers"][0]["devices"][0]["uuid"] = "GPU-0"
         bind(self.plane.service_account("fairgpu-system", "fairgpu-scheduler"), pod, self.node.name, allocation)
         self.kubelet.containers = [*self.kubelet.containers, Listed(namespace, name, "main", frozenset({slot}))]

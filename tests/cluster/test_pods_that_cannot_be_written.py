@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import StandInNode, create_node, place
 from tests.cluster.pods import canonical_pod
 from tests.cluster.services.replicas import timekeeper_jobs
 from tests.support.ledger.periods import month_midway
@@ -68,7 +68,7 @@ class Team:
         item["metadata"].setdefault("labels", {}).update(labels or {})
         created = self.api.create(self.pods, item)
         scheduler = self.plane.service_account("fairgpu-system", "fairgpu-scheduler")
-        bind(scheduler, created, self.node.name, allocation_of(created, self.node.name))
+        place(scheduler, created, self.node.name)
         return self.node.set_pod_phase(self.namespace, name, "Running")
 
     def fill(self, name: str) -> None:
@@ -170,7 +170,7 @@ def test_a_pod_that_its_author_filled_with_managed_fields_is_evicted(
     author, path = control_plane.namespace_admin(namespace).api, f"{pods}/gpu"
     scheduler = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
     created = author.create(pods, canonical_pod())
-    bind(scheduler, created, node.name, allocation_of(created, node.name))
+    place(scheduler, created, node.name)
     running = node.set_pod_phase(namespace, "gpu", "Running")
     keys = [f"example.org/{number:050}" for number in range(900)]
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import StandInNode, bind, create_node, place
 from tests.cluster.pods import canonical_pod
 from tests.cluster.services.replicas import COMMAND, environment, timekeeper_jobs
 from tests.support.ledger.periods import month_midway
@@ -90,7 +90,7 @@ class Team:
         """A pod that is bound with an allocation and runs."""
         created = self.plane.admin.api.create(f"/api/v1/namespaces/{self.namespace}/pods", canonical_pod(name))
         scheduler = self.plane.service_account("fairgpu-system", "fairgpu-scheduler")
-        bind(scheduler, created, self.node.name, allocation_of(created, self.node.name))
+        place(scheduler, created, self.node.name)
         pod = self.node.set_pod_phase(self.namespace, name, "Running")
         (stamp,) = [c["lastTransitionTime"] for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"]
         self.reserved[name] = [parse_instant(stamp)]

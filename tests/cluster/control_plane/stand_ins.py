@@ -1,4 +1,4 @@
-"""Stand-ins for nodes and for FairGPU's scheduler: they act under the real accounts by a few requests.
+"""Stand-ins for nodes, and what binds pods to them, under the real accounts.
 
 There is no kubelet and no GPU here. All else that happens to these objects, the real control plane does.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,11 @@ from typing import Any
 from fairgpu import inventory
 from fairgpu.cluster.api import ApiError
 from fairgpu.quantity import parse_count
+from scheduler.cluster.state import State
+from scheduler.cluster.watches import NODES, PODS, NodesView, PodsView
+from scheduler.extender import binding
+from scheduler.extender.binding import Clock
+from scheduler.extender.wire import BindArguments
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.support.waiting import wait_until
@@ -108,6 +115,21 @@ def inventory_of(node: str, gpus: int, memory_mib: int, model: str = "A100") -> 
     return inventory.Inventory("nvidia", "580.95.05", inventory.MAX_SLOTS, devices, links)
 
 
+def place(scheduler: Identity, pod: Mapping[str, Any], node: str) -> None:
+    """Bind a pod to a node by the code of FairGPU's scheduler: it reads the cluster, chooses devices and binds.
+
+    kube-scheduler is not asked: the test names the node. Raises BindError where the pod does not fit there.
+    """
+    state = State()
+    for collection, view in ((NODES, NodesView(state)), (PODS, PodsView(state))):
+        items = (collection.read(item) for item in scheduler.api.get(collection.path)["items"])
+        view.replaced([item for item in items if item is not None])
+    metadata = pod["metadata"]
+    arguments = BindArguments(metadata["name"], metadata["namespace"], metadata["uid"], node)
+    clock = Clock(time.monotonic, threading.Event().wait)
+    binding.bind(state, scheduler.api, arguments, clock, lambda: True)
+
+
 def bind(scheduler: Identity, pod: Mapping[str, Any], node: str, allocation: Mapping[str, Any] | str | None) -> None:
     """Bind a pod with one Binding that carries its allocation, which the API server merges into the pod.
 
@@ -117,19 +139,19 @@ def bind(scheduler: Identity, pod: Mapping[str, Any], node: str, allocation: Map
     if allocation is not None:
         text = allocation if isinstance(allocation, str) else json.dumps(allocation, separators=(",", ":"))
         metadata["annotations"] = {"fairgpu.io/allocation": text}
-    binding = {
+    sent = {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": metadata,
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
-    scheduler.api.create(f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding", binding)
+    scheduler.api.create(f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding", sent)
 
 
-def allocation_of(
+def forged_allocation(
     pod: Mapping[str, Any], node: str, model: str = "A100", total_mib: int = 81920, first_gpu: int = 0
 ) -> dict[str, Any]:
-    """An allocation that gives each GPU container of a pod in canonical form what it asks for."""
+    """An allocation that no scheduler made: a node's first GPUs for each GPU container, whatever other pods hold."""
     containers = []
     for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
         limits = container.get("resources", {}).get("limits", {})

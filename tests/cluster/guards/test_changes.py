@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
+from tests.cluster.control_plane.stand_ins import StandInNode, bind, place
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, render
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
 from tests.support.ports import free_port
@@ -33,7 +33,7 @@ def pod(control_plane: ControlPlane, editor: Identity, namespace: str, pods: str
     editor.api.create(pods, canonical_pod("waits", gated=True))
     scheduler = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
     made = editor.api.create(pods, canonical_pod())
-    bind(scheduler, made, node.name, allocation_of(made, node.name))
+    place(scheduler, made, node.name)
     bind(scheduler, editor.api.create(pods, plain_pod()), node.name, None)
     node.set_pod_phase(namespace, "plain", "Running")
     return node.set_pod_phase(namespace, "gpu", "Running")

@@ -9,7 +9,7 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
+from tests.cluster.control_plane.stand_ins import StandInNode, bind, place
 from tests.cluster.pods import canonical_pod, plain_pod
 
 FORCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
@@ -23,7 +23,7 @@ def running(control_plane: ControlPlane, editor: Identity, namespace: str, pods:
     """The path of a GPU pod that runs on a node."""
     pod = editor.api.create(pods, canonical_pod())
     scheduler = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
-    bind(scheduler, pod, node.name, allocation_of(pod, node.name))
+    place(scheduler, pod, node.name)
     node.set_pod_phase(namespace, "gpu", "Running")
     return f"{pods}/gpu"
 

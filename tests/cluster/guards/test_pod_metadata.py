@@ -9,7 +9,7 @@ import pytest
 from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
+from tests.cluster.control_plane.stand_ins import StandInNode, bind, place
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
 from tests.support.waiting import wait_until
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("installation")
 def bound(control_plane: ControlPlane, editor: Identity, pods: str, node: StandInNode) -> Pod:
     """A GPU pod that the editor made and the scheduler's account bound."""
     pod = editor.api.create(pods, canonical_pod())
-    bind(control_plane.service_account(SYSTEM, "fairgpu-scheduler"), pod, node.name, allocation_of(pod, node.name))
+    place(control_plane.service_account(SYSTEM, "fairgpu-scheduler"), pod, node.name)
     return editor.api.get(f"{pods}/gpu")
 
 
@@ -185,7 +185,7 @@ def test_only_the_scheduler_gives_devices_with_a_binding(
         control_plane.admin.api.create(path, binding)
     with pytest.raises(ApiError, match="fairgpu-binding"):
         editor.api.create(path, binding)
-    bind(control_plane.service_account(SYSTEM, "fairgpu-scheduler"), pod, node.name, allocation_of(pod, node.name))
+    place(control_plane.service_account(SYSTEM, "fairgpu-scheduler"), pod, node.name)
 
 
 def test_who_may_bind_in_one_namespace_alone_binds_no_pod(editor: Identity, pods: str, node: StandInNode) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import create_node, place
 from tests.cluster.journey.manifests import EACH_DIALECT, Manifest, limits_of, pod
 from tests.support.waiting import wait_until
 
@@ -142,7 +142,7 @@ def test_a_job_of_a_foreign_dialect_runs_and_completes(
     path = f"/api/v1/namespaces/{namespace}/pods"
     pods = wait_until(lambda: user.api.get(path)["items"], "the job's pod")
     assert pods[0]["metadata"]["annotations"]["fairgpu.io/created-by"] == "Job/job"
-    bind(scheduler, pods[0], node.name, allocation_of(pods[0], node.name))
+    place(scheduler, pods[0], node.name)
     node.set_pod_phase(namespace, pods[0]["metadata"]["name"], "Running")
     node.set_pod_phase(namespace, pods[0]["metadata"]["name"], "Succeeded")
     done = f"/apis/batch/v1/namespaces/{namespace}/jobs/job"

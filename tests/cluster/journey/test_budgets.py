@@ -11,7 +11,7 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
+from tests.cluster.control_plane.stand_ins import StandInNode, place
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.pods import spent_in
 from tests.cluster.services.everything import Services
@@ -57,7 +57,7 @@ def run_pod(
     def run(name: str) -> Manifest:
         path = f"/api/v1/namespaces/{namespace}/pods"
         created = user.api.create(path, pod(name, WHOLE_GPU))
-        bind(scheduler, created, node.name, allocation_of(created, node.name))
+        place(scheduler, created, node.name)
         return node.set_pod_phase(namespace, name, "Running")
 
     return run

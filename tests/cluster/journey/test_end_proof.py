@@ -15,7 +15,7 @@ import pytest
 
 from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import create_node, place
 from tests.cluster.installation import Manifest, apply, wait_for_policies
 from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, spent_in
@@ -56,7 +56,7 @@ class Team:
     def run(self, name: str) -> None:
         created = self.create(name)
         scheduler = self.plane.service_account("fairgpu-system", "fairgpu-scheduler")
-        bind(scheduler, created, self.node.name, allocation_of(created, self.node.name))
+        place(scheduler, created, self.node.name)
         self.node.set_pod_phase(self.namespace, name, "Running")
 
     def read(self, name: str) -> Manifest:

@@ -11,7 +11,7 @@ from fairgpu.cluster.api import ApiError
 from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
+from tests.cluster.control_plane.stand_ins import StandInNode, place
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.pods import plain_pod
 from tests.cluster.services.everything import Services
@@ -36,7 +36,7 @@ def run_pod(control_plane: ControlPlane, user: Identity, namespace: str, node: S
         item = pod(name, WHOLE_GPU, annotations)
         item["metadata"]["labels"] = {"app": name}
         created = user.api.create(f"/api/v1/namespaces/{namespace}/pods", item)
-        bind(scheduler, created, node.name, allocation_of(created, node.name))
+        place(scheduler, created, node.name)
         return node.set_pod_phase(namespace, name, "Running")
 
     return run

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
+from tests.cluster.control_plane.stand_ins import StandInNode, place
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
@@ -29,7 +29,7 @@ def run_pod(control_plane: ControlPlane, user: Identity, namespace: str, node: S
 
     def run(name: str, **spec: Any) -> Manifest:
         created = user.api.create(f"/api/v1/namespaces/{namespace}/pods", pod(name, WHOLE_GPU, **spec))
-        bind(scheduler, created, node.name, allocation_of(created, node.name))
+        place(scheduler, created, node.name)
         return node.set_pod_phase(namespace, name, "Running")
 
     return run

@@ -13,7 +13,7 @@ import pytest
 from sidecar.archive import build
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import running
-from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import create_node, place
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.services.everything import Services
 from tests.cluster.services.timekeeper_client import TimekeeperClient
@@ -51,7 +51,7 @@ def running_pod(control_plane: ControlPlane, namespace: str, services: Services)
     scheduler = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
     api, path = control_plane.admin.api, f"/api/v1/namespaces/{namespace}/pods"
     created = api.create(path, pod("train", {"fairgpu.io/gpu-core": 50}))
-    bind(scheduler, created, node.name, allocation_of(created, node.name))
+    place(scheduler, created, node.name)
     node.set_pod_phase(namespace, "train", "Running")
     bound: Manifest = api.get(f"{path}/train")
     return bound
