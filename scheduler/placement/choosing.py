@@ -15,7 +15,7 @@ import numpy as np
 
 from fairgpu.request import Placement
 from scheduler.placement.causes import LASTING, Cause, Shortage
-from scheduler.placement.containers import Free, Pick, give_all
+from scheduler.placement.containers import Free, Pick, emptiest, give_all
 from scheduler.placement.fleet import Flags, Fleet, Ints, Node
 from scheduler.placement.holding import Piece, Share, pieces_of
 from scheduler.placement.learning import Floats
@@ -256,10 +256,12 @@ class Chooser:
             linked: whether links count where GPUs are equally full, which changes no gain. With `topology` they
                 always count.
         """
-        plain = plain_pick(request, self.fleet, self._worth)
-        if linked or request.wanted.placement is Placement.TOPOLOGY:
-            return [linked_pick(request, self.fleet, plain), plain]
-        return [plain]
+        fleet, plain = self.fleet, plain_pick(request, self.fleet, self._worth)
+        by_topology = request.wanted.placement is Placement.TOPOLOGY
+        if not linked and not by_topology:
+            return [plain]
+        first = [linked_pick(request, fleet, plain, first=True)] if by_topology else []
+        return [*first, linked_pick(request, fleet, plain), plain, linked_pick(request, fleet, emptiest)]
 
     def _gained(self, request: Request, rows: Ints, after: Ints) -> Floats:
         """Returns each row's gain if so much is left of its devices."""

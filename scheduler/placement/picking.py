@@ -41,13 +41,17 @@ def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
     return by_gain
 
 
-def linked_pick(request: Request, fleet: Fleet, plain: Pick) -> Pick:
+def linked_pick(request: Request, fleet: Fleet, plain: Pick, *, first: bool = False) -> Pick:
     """Returns a pick that takes the best linked devices for containers of several GPUs, and else those of another pick.
 
-    With `topology` links decide among all devices that fit; with the other placements among those of the same score.
     Containers that take whole GPUs are looked at together, since they cannot share any.
+
+    Args:
+        request: the pod's need.
+        fleet: the nodes.
+        plain: the other pick.
+        first: whether links decide among all devices that fit; if not, they do among those of the same score.
     """
-    first = request.wanted.placement is Placement.TOPOLOGY
 
     def pick(at: int, able: Flags, left: Free, then: Ints) -> Floats:
         scores, gpus = plain(at, able, left, then), request.steps[at][0].gpus

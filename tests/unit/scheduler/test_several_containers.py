@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fairgpu.inventory import Device, Inventory, Link
 from fairgpu.request import Placement
 from scheduler.placement.choosing import NONE, Chooser, Placed
+from scheduler.placement.containers import Free, emptiest, fullest, give
 from scheduler.placement.fleet import Fleet, Node
 from scheduler.placement.holding import Holding
 from scheduler.placement.mix import MixCounter
@@ -239,6 +240,18 @@ def test_where_the_best_linked_gpus_leave_no_way_another_is_found() -> None:
     # Both pairs are linked alike; the first of them would leave no whole GPU.
     request = Request((Need(2, 60, memory_percent=60), whole(1)), wanted=TOPOLOGY)
     assert columns(Chooser(fleet).place(request, 0)) == [[2, 3], [0]]
+
+
+def test_where_only_the_emptiest_gpus_leave_a_way_those_that_are_linked_best_are_taken_among_them() -> None:
+    fleet = fleet_of(node("n0", 8))
+    for gpu, percent in ((0, 100), (5, 30), (6, 30)):
+        fill(fleet, f"n0-{gpu}", core=percent, memory=10 * percent)
+    seventy = Need(2, 70, memory_percent=70)
+    request = Request((whole(2), seventy, seventy, Need(3, 30, memory_percent=30)))
+    columns_of = (fleet.core, fleet.memory, fleet.slots, fleet.total, fleet.offered, fleet.idle)
+    free = Free(*(column[:1] for column in columns_of), all_rows(fleet))  # type: ignore[arg-type] # flags among them
+    assert [give(request, free, way).fits.tolist() for way in (fullest, emptiest)] == [[False], [True]]
+    assert columns(Chooser(fleet).place(request, 0))[1] == [2, 3]
 
 
 def test_an_init_container_of_several_gpus_takes_the_best_linked_of_those_that_are_held() -> None:
