@@ -22,8 +22,9 @@ MAX_STEPS = 100_000
 
 NO_TOTAL = 1 << 40
 """More MiB than a device offers."""
-LINKED, MORE, HELD = 1e7, 1e4, 1e9
-"""The scores, for an init container, of a best linked device, of a percent more of one, and of one that is held."""
+LINKED, MORE, LENT, HELD = 1e7, 1e4, 1e8, 1e9
+"""The scores, for an init container, of a best linked device, of a percent more of one, of one that an init container
+before it takes, and of one that the main ones hold."""
 
 
 class Free(NamedTuple):
@@ -201,7 +202,7 @@ def give(request: Request, free: Free, pick: Pick) -> Way:
         left = left.less(need, taken[at], mib, then)
     if all(keeps for _, keeps in request.init):
         return Way(fits, taken, left.idle)
-    held = np.asarray(taken.any(axis=0))
+    held, lent = np.asarray(taken.any(axis=0)), np.zeros_like(free.usable)
     for at, (need, keeps) in enumerate(request.init):
         if keeps is not False:
             continue
@@ -215,11 +216,11 @@ def give(request: Request, free: Free, pick: Pick) -> Way:
         after = left_of(request, free, taken)
         enough = inside.sum(axis=1) >= need.gpus
         by_pick = pick(at, np.where(enough[:, None], inside, able), now, after.idle)
-        scores = HELD * inside + by_pick.clip(-LINKED, LINKED) - MORE * (now.idle - after.idle)
+        scores = HELD * inside + LENT * lent + by_pick.clip(-LINKED, LINKED) - MORE * (now.idle - after.idle)
         taken[at] = _top(scores, able, need.gpus)
         missing = np.maximum(need.gpus - running, 0)
         fits &= (inside.sum(axis=1) >= need.gpus - missing) & ((able & ~held).sum(axis=1) >= missing)
-        held = held | taken[at]
+        lent |= taken[at]
     return Way(fits, taken, left_of(request, free, taken).idle)
 
 

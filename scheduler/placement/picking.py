@@ -31,12 +31,18 @@ def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
     if worth is None:
         return fullest
 
+    last: tuple[Ints, Left] | None = None
+
     def by_gain(at: int, able: Flags, left: Free, then: Ints) -> Floats:
+        nonlocal last
         if request.steps[at][0].gpus > 1:
             return fullest(at, able, left, then)
-        cpu, host = fleet.cpu[left.rows], fleet.host[left.rows]
-        now = Left(fleet.cls[left.rows], left.idle, cpu - request.cpu_milli, host - request.host_mib)
-        return rounded(device_gains(worth, now, then))
+        rows = left.rows
+        # The containers of a pod are given devices on the same rows one after the other.
+        if last is None or last[0] is not rows:
+            cpu, host = fleet.cpu[rows] - request.cpu_milli, fleet.host[rows] - request.host_mib
+            last = rows, Left(fleet.cls[rows], left.idle, cpu, host)
+        return rounded(device_gains(worth, last[1]._replace(idle=left.idle), then))
 
     return by_gain
 

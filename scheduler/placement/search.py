@@ -236,6 +236,7 @@ def _of_groups(groups: Sequence[Sequence[int]], count: int) -> Iterator[tuple[in
 def _with_init(rooms: Sequence[Room], request: Request, chosen: dict[int, tuple[int, ...]]) -> Assignment | None:
     """Adds devices for the init containers that end before the main containers start."""
     held = dict.fromkeys(device for devices in chosen.values() for device in devices)
+    lent: set[int] = set()
     left = {room.device: room for room in rooms}
     result: list[tuple[int, ...]] = []
     for at, (need, keeps) in enumerate(request.steps):
@@ -247,10 +248,11 @@ def _with_init(rooms: Sequence[Room], request: Request, chosen: dict[int, tuple[
         else:
             inside = [device for device in held if left[device].takes(need)]
             outside = [device for device, room in left.items() if device not in held and room.takes(need)]
+            outside.sort(key=lambda device: device not in lent)
             missing = max(need.gpus - len(held), 0)
             if len(inside) < need.gpus - missing or len(outside) < missing:
                 return None
             taken = (*inside[: need.gpus - missing], *outside[:missing])
-            held |= dict.fromkeys(taken)
+            lent.update(taken)
             result.append(taken)
     return tuple(result)

@@ -56,7 +56,7 @@ MIXES = tuple(
 
 @cache
 def worth_of(mix: tuple[Request, ...]) -> Worth:
-    """What is learned of a mix on nodes of four GPUs; a tenth of a second each."""
+    """Returns the worth that is learned of a mix on nodes of four GPUs, in a tenth of a second."""
     counter, fleet = MixCounter(), fleet_of(node("n0", 4))
     for request in mix:
         counter.see(request)
@@ -258,3 +258,25 @@ def test_an_init_container_of_several_gpus_takes_the_best_linked_of_those_that_a
     fleet = fleet_of(node("n0", 4))
     request = Request((whole(4),), init=((half(2), False),), wanted=TOPOLOGY)
     assert columns(Chooser(fleet).place(request, 0)) == [[0, 1], [0, 1, 2, 3]]
+
+
+def test_an_init_container_takes_what_the_main_ones_hold_whatever_another_one_before_it_takes() -> None:
+    fleet = fleet_of(node("n0", 4))
+    tenth = Need(1, 0, memory_percent=10)
+    request = Request(
+        (tenth._replace(gpus=2),),
+        init=((tenth._replace(gpus=3), False), (tenth, False), (tenth._replace(gpus=3), False)),
+        wanted=Wanted(avoid_uuids=("n0-1",)),
+    )
+    first, second, third, main = columns(Chooser(fleet).place(request, 0))
+    assert main == [2, 3]
+    assert set(second) < set(main) < set(first) == set(third) == {0, 2, 3}
+
+
+def test_an_init_container_never_needs_room_on_what_only_another_one_before_it_takes() -> None:
+    fleet = fleet_of(node("n0", 2))
+    fill(fleet, "n0-1", core=60, memory=600)
+    # The second init container fits on the first GPU alone, and the main one on either.
+    request = Request((Need(1, 30, 10),), init=((Need(2, 10, 10), False), (Need(1, 50, 10), False)))
+    chooser = Chooser(fleet)
+    assert columns(chooser.place(request, 0)) == [[0, 1], [0], [0]]
