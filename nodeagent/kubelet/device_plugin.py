@@ -264,10 +264,13 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
             lost = loss(registration, look, now())
             looked(lost)
             if look.kubelet is not None and lost is not None and is_due(registration, lost, now()):
+                if server is not None:
+                    server.close()
+                    server = None
+                    # A kubelet that notes the end of its call after the registration would stop the new endpoint.
+                    if look.kubelet == registration.kubelet and wait(LOOK_SECONDS):
+                        return
                 try:
-                    if server is not None:
-                        server.close()
-                        server = None
                     server = Server(folder / endpoint, slots, prepare)
                     register(folder, endpoint, resource)
                     registration = registered(registration, look.kubelet, lost, now())

@@ -35,7 +35,7 @@ class FakeKubelet:
         self._changing = threading.Lock()
         self._server: grpc.Server | None = None
         self._calls: list[Any] = []
-        self._followers: list[threading.Thread] = []
+        self._followers: dict[str, threading.Thread] = {}
 
     @property
     def pod_resources(self) -> Path:
@@ -68,7 +68,7 @@ class FakeKubelet:
         assert self._server is not None
         self._server.stop(grace=0).wait()
         self.end_calls()
-        for follower in self._followers:
+        for follower in self._followers.values():
             follower.join()
 
     def end_calls(self) -> None:
@@ -85,9 +85,12 @@ class FakeKubelet:
     def _register(self, request: plugins.RegisterRequest, context: grpc.ServicerContext) -> plugins.Empty:
         if self.refuse:
             context.abort(grpc.StatusCode.UNKNOWN, self.refuse)
+        before = self._followers.pop(request.endpoint, None)
+        if before is not None:
+            before.join()  # the plugin has ended that call; noted any later, its end would stop the new one
         self.registered.append(request)
         follower = threading.Thread(target=self._follow, args=(request.endpoint, request.resource_name))
-        self._followers.append(follower)
+        self._followers[request.endpoint] = follower
         follower.start()
         return plugins.Empty()
 

@@ -125,11 +125,11 @@ def test_a_kubelet_that_comes_back_is_registered_with_again(tmp_path: Path, plug
 
 
 @contextmanager
-def another_plugin(folder: Path) -> Iterator[None]:
+def another_plugin(folder: Path, endpoint: str = "foreign.sock") -> Iterator[None]:
     """A plugin of somebody else's that registers the same resource."""
     slots = Slots(Offered(("foreign-0", "foreign-1")))
-    server = Server(folder / "foreign.sock", slots, lambda _: None)
-    register(folder, "foreign.sock", RESOURCE)
+    server = Server(folder / endpoint, slots, lambda _: None)
+    register(folder, endpoint, RESOURCE)
     try:
         yield
     finally:
@@ -154,13 +154,13 @@ def test_two_plugins_take_no_turns_while_the_agent_waits(kubelet: FakeKubelet, p
     plugin.seconds = A_WHILE
     with another_plugin(kubelet.folder):
         wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
-        register(kubelet.folder, "foreign.sock", RESOURCE)
         plugin.seconds += 2.0
-        before = len(plugin.losses)
-        wait_until(lambda: plugin.losses[before:].count(Loss.TAKEN) > 5, "the agent has looked some more times")
-        assert kubelet.registered[-1].endpoint == "foreign.sock"
-        plugin.seconds += FIRST_DELAY_SECONDS
-        wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
+        with another_plugin(kubelet.folder, "second.sock"):
+            before = len(plugin.losses)
+            wait_until(lambda: plugin.losses[before:].count(Loss.TAKEN) > 5, "the agent has looked some more times")
+            assert kubelet.registered[-1].endpoint == "second.sock"
+            plugin.seconds += FIRST_DELAY_SECONDS
+            wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
 
 
 def test_the_kubelet_asks_the_agent_also_when_the_other_plugin_ends(kubelet: FakeKubelet, plugin: Plugin) -> None:
