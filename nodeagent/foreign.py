@@ -61,9 +61,15 @@ def _read(item: Json) -> Json:
 class ForeignSlices:
     """The ResourceSlices by which another driver offers this node's GPUs, kept current by `reflect`."""
 
-    def __init__(self, changed: Callable[[], None], failed: Callable[[ApiError], None]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[], None],
+        failed: Callable[[ApiError], None],
+        current: Callable[[], None] = lambda: None,
+    ) -> None:
         self._changed = changed
         self._failed = failed
+        self._current = current
         self._names: frozenset[str] = frozenset()
         self.known = threading.Event()
         """Set once the whole collection was read, or the cluster has none."""
@@ -86,7 +92,8 @@ class ForeignSlices:
         self._changed()
 
     def confirmed(self) -> None:
-        """Does nothing: no decision depends on the view's age."""
+        """Passes on that the view is current; no decision depends on its age."""
+        self._current()
 
     def failed(self, error: ApiError) -> None:
         """Passes on that the API server did not answer; the view stays as it is."""

@@ -16,6 +16,7 @@ from nodeagent.owners import Standing
 
 START_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
 OUTCOMES = ("prepared", "refused", "kubelet_silent")
+COLLECTIONS = ("pods", "nodes", "resourceslices")
 CONTAINER = ("pod_namespace", "pod_name", "container_name", "uuid")
 """Not the labels that Prometheus gives to the agent's own pod."""
 
@@ -54,8 +55,33 @@ class Measures:
         self.registered = Gauge(
             "fairgpu_nodeagent_registered", "Whether the kubelet knows the device plugin.", registry=registry
         )
+        self._answered = Gauge(
+            "fairgpu_nodeagent_driver_answered_timestamp_seconds",
+            "When the driver last said which GPUs the node has; 0 for never.",
+            registry=registry,
+        )
+        self._confirmed = Gauge(
+            "fairgpu_nodeagent_watch_confirmed_timestamp_seconds",
+            "When the API server last confirmed what the agent knows of a collection; 0 for never.",
+            ("collection",),
+            registry=registry,
+        )
+        for collection in COLLECTIONS:
+            self._confirmed.labels(collection)
         for outcome in OUTCOMES:
             self._starts.labels(outcome)
+
+    def driver_answered(self) -> None:
+        """Notes that the driver has just answered."""
+        self._answered.set_to_current_time()
+
+    def confirmed(self, collection: str) -> None:
+        """Notes that what the agent knows of a collection is current."""
+        self._confirmed.labels(collection).set_to_current_time()
+
+    def not_watched(self, collection: str) -> None:
+        """Notes that the cluster has no such collection: it has no time that could grow old."""
+        self._confirmed.remove(collection)
 
     def started(self, outcome: str, seconds: float) -> None:
         """Counts an answer to the kubelet."""

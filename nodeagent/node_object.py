@@ -15,9 +15,15 @@ from nodeagent.node_patches import metadata_patch, status_patch, taint_patch
 class NodeView:
     """A view of the agent's own Node, kept current by `fairgpu.cluster.reflector.reflect`."""
 
-    def __init__(self, changed: Callable[[], None], failed: Callable[[ApiError], None]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[], None],
+        failed: Callable[[ApiError], None],
+        current: Callable[[], None] = lambda: None,
+    ) -> None:
         self._changed = changed
         self._failed = failed
+        self._current = current
         self._lock = threading.Lock()
         self._node: Json | None = None
 
@@ -40,7 +46,8 @@ class NodeView:
         self._changed()
 
     def confirmed(self) -> None:
-        """Does nothing: no decision depends on the view's age."""
+        """Passes on that the view is current; no decision depends on its age."""
+        self._current()
 
     def failed(self, error: ApiError) -> None:
         """Passes on that the API server did not answer."""

@@ -47,11 +47,17 @@ def _some(item: Mapping[str, Any], keys: tuple[str, ...]) -> Json:
 class NodePods:
     """A view of the node's pods for `fairgpu.cluster.reflector.reflect`; any thread may read it and wait for pods."""
 
-    def __init__(self, changed: Callable[[], None], failed: Callable[[ApiError], None]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[], None],
+        failed: Callable[[ApiError], None],
+        current: Callable[[], None] = lambda: None,
+    ) -> None:
         self._news = threading.Condition()
         self._pods: dict[str, Json] = {}
         self._changed = changed
         self._failed = failed
+        self._current = current
         self.known = threading.Event()
         """Set once the whole collection was read."""
 
@@ -74,7 +80,8 @@ class NodePods:
         self._changed()
 
     def confirmed(self) -> None:
-        """Does nothing: no decision depends on the view's age."""
+        """Passes on that the view is current; no decision depends on its age."""
+        self._current()
 
     def failed(self, error: ApiError) -> None:
         """Passes on that the API server did not answer; the view stays as it is."""

@@ -58,6 +58,7 @@ HANDOVER_SECONDS = 0.05
 REFUSED_REASON = "PlacementRefused"
 INJECTING_REASON = "DefaultRuntimeInjects"
 TAKEN_REASON = "ResourceTaken"
+UNREAD_REASON = "ResourceSlicesNotRead"
 UNSLOTTED_REASON = "GPUProcessWithoutSlot"
 WHY_LOST = {
     Loss.TAKEN: f"another device plugin has registered {names.GPU} with the kubelet of this node",
@@ -81,9 +82,17 @@ class Agent:
         self._stop = threading.Event()
         self._woken = threading.Event()
         self._events = RepeatedWarnings(api, "fairgpu-nodeagent", settings.node)
-        self._pods = NodePods(self._woken.set, lambda error: self._unreachable("pods", error))
-        self._node = NodeView(self._woken.set, lambda error: self._unreachable("node", error))
-        self._slices = ForeignSlices(self._woken.set, lambda error: self._unreachable("resourceslices", error))
+        self._registry = CollectorRegistry()
+        self._measures = Measures(self._registry)
+        self._pods = NodePods(
+            self._woken.set, lambda error: self._unreachable("pods", error), lambda: self._measures.confirmed("pods")
+        )
+        self._node = NodeView(
+            self._woken.set, lambda error: self._unreachable("node", error), lambda: self._measures.confirmed("nodes")
+        )
+        self._slices = ForeignSlices(
+            self._woken.set, self._slices_not_read, lambda: self._measures.confirmed("resourceslices")
+        )
         self._folders = Folders(settings.run_folder, settings.shim_folder, settings.cdi_folder)
         self._slots = Slots(Offered())
         self._lost: Loss | None = None
@@ -109,8 +118,6 @@ class Agent:
         self._runtime = RuntimeConfiguration()
         self._runtime_asked = threading.Event()
         self._whole_gpus = WholeGpus(settings.kubelet.pods)
-        self._registry = CollectorRegistry()
-        self._measures = Measures(self._registry)
         self._registry.register(
             NodeCollector(
                 lambda: self._gpu_watch.seen,
@@ -224,6 +231,7 @@ class Agent:
         try:
             offer = self._vendor.offer()
             self._answered_at = time.monotonic()
+            self._measures.driver_answered()
         except OSError as error:
             _log.warning("driver silent", error=str(error))
             return
@@ -335,10 +343,11 @@ class Agent:
             try:
                 collection = slices_of(self._api, self._settings.node)
             except ApiError as error:
-                self._unreachable("resourceslices", error)
+                self._slices_not_read(error)
                 self._stop.wait(ROUND_SECONDS)
                 continue
             if collection is None:
+                self._measures.not_watched("resourceslices")
                 self._slices.replaced([])
             else:
                 reflect(self._api, collection, self._slices, self._stop.wait, random.random)
@@ -493,6 +502,16 @@ class Agent:
 
     def _unreachable(self, what: str, error: ApiError) -> None:
         _log.warning("watch of the node's objects failed", what=what, error=str(error))
+
+    def _slices_not_read(self, error: ApiError) -> None:
+        """Logs that the ResourceSlices cannot be read, and warns while none were: nothing is offered until then."""
+        self._unreachable("resourceslices", error)
+        if not self._slices.known.is_set():
+            self._warn_node(
+                UNREAD_REASON,
+                f"whether another driver offers this node's GPUs by ResourceSlices cannot be read: {error}; "
+                "FairGPU offers nothing new here until it can",
+            )
 
 
 def vendor_of(settings: Nodeagent) -> Vendor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ import grpc
 import pytest
 
 from fairgpu import names
-from nodeagent import offer
+from fairgpu.cluster.api import ApiError
+from nodeagent import offer, service
 from nodeagent.containers.resolving import Listed
 from nodeagent.kubelet.device_plugin import Offered, Server, Slots, register
 from nodeagent.pages import SCHEDULE
@@ -62,15 +64,16 @@ class Machine:
         )
 
     @contextmanager
-    def agent(self) -> Iterator[None]:
-        """The agent, registered with the kubelet, until the end of the block."""
+    def agent(self) -> Iterator[int]:
+        """The agent, registered with the kubelet, until the end of the block; gives the port of its metrics."""
         before = len(self.kubelet.registered)
-        agent = Agent(self.settings, self.plane.admin.api, self.vendor)
+        settings = self.settings
+        agent = Agent(settings, self.plane.admin.api, self.vendor)
         thread = threading.Thread(target=agent.run)
         thread.start()
         try:
             wait_until(lambda: len(self.kubelet.registered) > before, "the agent has registered")
-            yield
+            yield settings.metrics_port
         finally:
             agent.stop()
             thread.join()
@@ -111,6 +114,13 @@ class Machine:
         query = {"fieldSelector": f"involvedObject.uid={about},reason={reason}"}
         found = self.plane.admin.api.get(f"/api/v1/namespaces/{namespace}/events", query)
         return [event["message"] for event in found["items"]]
+
+
+def shown(port: int, series: str) -> float:
+    """The value of a series among an agent's metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
+    return float(lines[series])
 
 
 @pytest.fixture
@@ -175,3 +185,39 @@ def test_a_node_on_which_another_plugin_registers_the_resource_says_so_and_goes_
         wait_until(lambda: machine.kubelet.registered[-1].endpoint == "fairgpu.sock", "the agent has registered again")
         wait_until(lambda: machine.kubelet.healthy[names.GPU] == slots, "the kubelet knows the agent's slots again")
         server.close()
+
+
+ANSWERED = "fairgpu_nodeagent_driver_answered_timestamp_seconds"
+CONFIRMED = 'fairgpu_nodeagent_watch_confirmed_timestamp_seconds{collection="%s"}'
+
+
+def test_the_metrics_say_when_the_driver_and_the_api_server_last_answered(
+    make_machine: Callable[[str], Machine],
+) -> None:
+    machine = make_machine("answered")
+    machine.vendor.silent = True
+    with machine.agent() as port:
+        for collection in ("pods", "nodes", "resourceslices"):
+            wait_until(lambda each=collection: shown(port, CONFIRMED % each) > 0, f"the {collection} are known")
+        assert shown(port, ANSWERED) == 0
+        machine.vendor.silent = False
+        first = wait_until(lambda: shown(port, ANSWERED), "the driver has answered")
+        wait_until(lambda: shown(port, ANSWERED) > first, "and again")
+
+
+def test_a_node_whose_resource_slices_cannot_be_read_offers_nothing_and_says_why(
+    make_machine: Callable[[str], Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ApiError(403, "Forbidden", "resourceslices is forbidden")
+
+    monkeypatch.setattr(service, "slices_of", refuse)
+    machine = make_machine("unread-slices")
+    with machine.agent() as port:
+        (message, *_) = wait_until(
+            lambda: machine.events(machine.node.name, "ResourceSlicesNotRead"), "the Node says so"
+        )
+        assert "resourceslices is forbidden" in message
+        assert shown(port, CONFIRMED % "resourceslices") == 0
+        assert shown(port, "fairgpu_nodeagent_offering") == 0
+        assert not machine.kubelet.healthy.get(names.GPU)
