@@ -22,7 +22,7 @@ import structlog
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
 from nodeagent.driver_figures import DriverSample, Figure, Placed, figures, place
-from nodeagent.ledger_slots import living
+from nodeagent.ledger_slots import registered
 from nodeagent.owners import Owned, Standing, container_names, owner, unheld_since
 from nodeagent.pages import Ledgers
 from nodeagent.processes import PROC, Process, Processes, read_process
@@ -158,7 +158,7 @@ class GpuWatch:
         owned = []
         unnamed = set()
         for process in (alive[pid] for pid in _pids(sample) if pid in alive):
-            one = owner(process, uuid, records, names, lambda record: living(self._ledger(record)))
+            one = owner(process, uuid, records, names, lambda record: registered(self._ledger(record)))
             if one is None:
                 unnamed.add(process.pod_uid)
             else:

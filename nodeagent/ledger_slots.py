@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,10 +51,29 @@ def read_slots(ledger: Path) -> list[Slot]:
     return [slot for slot in every if slot.state != FREE]
 
 
-def living(ledger: Path) -> frozenset[tuple[int, int]]:
-    """Returns (own pid, start time) of each living process with a slot; none where there is no readable ledger."""
+@dataclass(frozen=True)
+class Registered:
+    """A container's processes as its shim has registered them.
+
+    Attributes:
+        processes: (own pid, start time) of each living process with a slot.
+        is_full: whether the ledger has no slot left for another process.
+    """
+
+    processes: frozenset[tuple[int, int]] = frozenset()
+    is_full: bool = False
+
+
+def registered(ledger: Path) -> Registered:
+    """Returns what a ledger says of its container's processes; nothing where there is no ledger to read."""
     try:
         slots = read_slots(ledger)
     except OSError:
-        return frozenset()
-    return frozenset((slot.own_pid, slot.start_time) for slot in slots if slot.state == LIVE)
+        return Registered()
+    alive = frozenset((slot.own_pid, slot.start_time) for slot in slots if slot.state == LIVE)
+    return Registered(alive, len(slots) >= MOST_SLOTS)
+
+
+def living(ledger: Path) -> frozenset[tuple[int, int]]:
+    """Returns (own pid, start time) of each living process with a slot; none where there is no ledger to read."""
+    return registered(ledger).processes

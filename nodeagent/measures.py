@@ -148,6 +148,8 @@ def _strays(seen: Observation) -> Metric:
         labels=("standing",),
     )
     counts = Counts(each.standing for _, each in seen.strays)
-    for standing in (Standing.WITHOUT_SLOT, Standing.WITHOUT_SHARE, Standing.OUTSIDE_PODS):
+    for standing in Standing:
+        if standing is Standing.HELD:
+            continue
         metric.add_metric((standing,), counts[standing])
     return metric

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from nodeagent.containers.records import Record
+from nodeagent.ledger_slots import Registered
 from nodeagent.processes import Process
 
 
@@ -16,10 +17,15 @@ class Standing(StrEnum):
 
     HELD = "held"
     """In a container with a piece of the GPU; the shim has registered it, or the container has the GPU whole."""
-    WITHOUT_SLOT = "without_slot"
-    """In a container with a piece of the GPU, but not registered by the shim.
+    NOT_SHIMMED = "not_shimmed"
+    """In a container with a piece of the GPU, and not registered by the shim, whose ledger has room for it.
 
     The program is linked statically or with musl, or went around the shim.
+    """
+    WITHOUT_SLOT = "without_slot"
+    """In a container with a piece of the GPU, and not registered by the shim, whose ledger has no slot left.
+
+    The shim refuses its memory, or it is another program that is not under the shim: that cannot be told.
     """
     WITHOUT_SHARE = "without_share"
     """In a pod's container without a piece of the GPU."""
@@ -52,7 +58,7 @@ def owner(
     uuid: str,
     records: Iterable[Record],
     names: Mapping[str, str],
-    registered: Callable[[Record], frozenset[tuple[int, int]]],
+    registered: Callable[[Record], Registered],
 ) -> Owned | None:
     """Returns the container of a process; None while it is unknown, until a container's status names it.
 
@@ -61,7 +67,7 @@ def owner(
         uuid: the GPU's uuid.
         records: the records of all containers that are alive or starting on this node.
         names: containers' names by their ids (`container_names`).
-        registered: the processes, by own pid and start time, that a container's shim has registered.
+        registered: the processes that a container's shim has registered.
     """
     if not process.pod_uid:
         return Owned(process, Standing.OUTSIDE_PODS)
@@ -72,8 +78,12 @@ def owner(
     found = next((record for record in of_pod if record.container == name), None)
     if found is None or all(device.uuid != uuid for device in found.devices):
         return Owned(process, Standing.WITHOUT_SHARE)
-    is_held = found.whole or (process.own_pid, process.start_time) in registered(found)
-    return Owned(process, Standing.HELD if is_held else Standing.WITHOUT_SLOT, found)
+    if found.whole:
+        return Owned(process, Standing.HELD, found)
+    shims = registered(found)
+    if (process.own_pid, process.start_time) in shims.processes:
+        return Owned(process, Standing.HELD, found)
+    return Owned(process, Standing.WITHOUT_SLOT if shims.is_full else Standing.NOT_SHIMMED, found)
 
 
 def unheld_since(
@@ -89,5 +99,5 @@ def unheld_since(
             (each.process.pid, each.process.start_time), now_seconds
         )
         for each in owned
-        if each.standing in (Standing.WITHOUT_SLOT, Standing.WITHOUT_SHARE)
+        if each.standing in (Standing.NOT_SHIMMED, Standing.WITHOUT_SLOT, Standing.WITHOUT_SHARE)
     }

@@ -32,6 +32,7 @@ from nodeagent.gpu_watch import LEAST_SECONDS, SECONDS, GpuWatch, Node, end
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.kubelet.registration import Loss
+from nodeagent.ledger_slots import MOST_SLOTS
 from nodeagent.measures import Measures, NodeCollector
 from nodeagent.node_object import NodeView, read_node, write_node
 from nodeagent.node_patches import shows_slots
@@ -66,8 +67,10 @@ WHY_LOST = {
     Loss.HIDDEN: "the Node does not show the slots that are offered",
 }
 WHY_UNSLOTTED = {
-    Standing.WITHOUT_SLOT: "which the shim has not taken up: a program that is linked statically or with musl reads no "
+    Standing.NOT_SHIMMED: "which the shim has not taken up: a program that is linked statically or with musl reads no "
     "/etc/ld.so.preload; what it uses is not limited",
+    Standing.WITHOUT_SLOT: f"for which the shim's ledger has no slot left: {MOST_SLOTS} processes "
+    "of the container have one; the shim refuses it memory, if it is under the shim",
     Standing.WITHOUT_SHARE: "of which the container has no piece: it reached the device by itself",
 }
 

@@ -58,7 +58,7 @@ def test_a_process_that_goes_round_the_shim_is_reported_and_ended(machine: Machi
     for pod in (bypass, honest):
         pod.wait_until("Running")
     assert not honest.file("over").exists()
-    wait_until(lambda: _strays("without_slot") == 0, "no process is without a slot")
+    wait_until(lambda: _strays("not_shimmed") == 0, "every process is under the shim")
 
 
 def test_a_pod_that_reached_a_gpu_by_itself_is_reported(machine: Machine, namespace: str) -> None:

@@ -6,7 +6,17 @@ import struct
 import subprocess
 from pathlib import Path
 
-from nodeagent.ledger_slots import LIVE, MOST_SLOTS, SLOT_BYTES, SLOTS_AT, SLOTS_USED_AT, living, read_slots
+from nodeagent.ledger_slots import (
+    FREE,
+    LIVE,
+    MOST_SLOTS,
+    SLOT_BYTES,
+    SLOTS_AT,
+    SLOTS_USED_AT,
+    living,
+    read_slots,
+    registered,
+)
 
 VCUDA = Path(__file__).parents[3] / "vcuda"
 
@@ -87,3 +97,21 @@ def test_a_file_that_is_no_ledger_lists_no_process(tmp_path: Path) -> None:
     ledger.unlink()
     ledger.symlink_to(tmp_path / "whole")
     assert living(ledger) == frozenset()
+
+
+def test_a_ledger_is_full_when_each_of_its_slots_is_taken(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    run(tmp_path, WRITER, str(ledger))
+    assert not registered(ledger).is_full
+    with ledger.open("r+b") as file:
+        file.seek(SLOTS_USED_AT)
+        file.write(struct.pack("<Q", MOST_SLOTS))
+        for slot in range(MOST_SLOTS):
+            file.seek(SLOTS_AT + slot * SLOT_BYTES)
+            file.write(struct.pack("<QQQ", LIVE, slot + 1, 50))
+    assert registered(ledger).is_full
+    assert len(registered(ledger).processes) == MOST_SLOTS
+    with ledger.open("r+b") as file:
+        file.seek(SLOTS_AT)
+        file.write(struct.pack("<Q", FREE))
+    assert not registered(ledger).is_full

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nodeagent.containers.records import GivenDevice, Record
+from nodeagent.ledger_slots import Registered
 from nodeagent.owners import Owned, Standing, container_names, owner, unheld_since
 from nodeagent.processes import Process
 from nodeagent.turns import Policy
@@ -23,29 +24,33 @@ def process(uid: str = "uid-1", container: str = "id-main", own_pid: int = 7, be
     return Process(300, own_pid, began, uid, container)
 
 
-def owned(process: Process, *records: Record, slots: frozenset[tuple[int, int]] = frozenset({(7, 50)})) -> Owned | None:
-    return owner(process, GPU, records, {"id-main": "main", "id-side": "side"}, lambda _: slots)
+def owned(process: Process, *records: Record, is_full: bool = False) -> Owned | None:
+    registered = Registered(frozenset({(7, 50)}), is_full)
+    return owner(process, GPU, records, {"id-main": "main", "id-side": "side"}, lambda _: registered)
 
 
 @pytest.mark.parametrize(
     ("found", "standing"),
     [
         (owned(process(), record("main")), Standing.HELD),
-        (owned(process(own_pid=8), record("main")), Standing.WITHOUT_SLOT),
-        (owned(process(began=51), record("main")), Standing.WITHOUT_SLOT),
+        (owned(process(), record("main"), is_full=True), Standing.HELD),
+        (owned(process(own_pid=8), record("main")), Standing.NOT_SHIMMED),
+        (owned(process(began=51), record("main")), Standing.NOT_SHIMMED),
+        (owned(process(own_pid=8), record("main"), is_full=True), Standing.WITHOUT_SLOT),
         (owned(process(own_pid=8), record("main", whole=True)), Standing.HELD),
         (owned(process(container="id-side"), record("main")), Standing.WITHOUT_SHARE),
         (owned(process(), record("main", gpu=OTHER)), Standing.WITHOUT_SHARE),
         (owned(process(uid="uid-2"), record("main")), Standing.WITHOUT_SHARE),
         (owned(process(uid="", container=""), record("main")), Standing.OUTSIDE_PODS),
     ],
-    ids=["its shim knows it", "another pid", "a pid of an earlier process", "a whole GPU", "a container without GPU",
-         "another GPU", "a pod without GPU", "the node's own"],
+    ids=["its shim knows it", "its shim knows it and no other", "another pid", "a pid of an earlier process",
+         "a full ledger", "a whole GPU", "a container without GPU", "another GPU", "a pod without GPU",
+         "the node's own"],
 )  # fmt: skip
 def test_a_process_stands_as_its_container_and_the_containers_shim_say(found: Owned | None, standing: Standing) -> None:
     assert found is not None
     assert found.standing is standing
-    assert (found.record is not None) == (standing in (Standing.HELD, Standing.WITHOUT_SLOT))
+    assert (found.record is not None) == (standing in (Standing.HELD, Standing.NOT_SHIMMED, Standing.WITHOUT_SLOT))
 
 
 def test_nobody_can_say_of_a_container_that_the_status_does_not_name_yet() -> None:
@@ -59,6 +64,13 @@ def test_containers_are_known_by_the_ids_of_the_runtime() -> None:
         {"status": {"phase": "Pending"}},
     ]
     assert container_names(pods) == {"id-main": "main"}
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_process_is_ended_alike_whether_the_ledger_has_room_or_its_container_has_filled_it(*, is_full: bool) -> None:
+    stray = owned(process(own_pid=8), record("main"), is_full=is_full)
+    assert stray is not None
+    assert unheld_since({}, [stray], 100.0) == {(300, 50): 100.0}
 
 
 def test_time_without_a_slot_counts_from_the_first_look_and_anew_for_another_process() -> None:
