@@ -138,6 +138,9 @@ def test_the_reference_of_settings_has_each_with_its_default_and_what_it_does() 
     assert [row for row in settings_page.page().splitlines() if row.endswith("|  |")] == []
 
 
+SERVICES = ("fairgpu", "nodeagent", "scheduler", "timekeeper", "webhook")
+
+
 def test_what_is_looked_for_in_a_log_is_what_the_services_write() -> None:
     """Servers' own words, such as Redis's `MISCONF`, are in capitals."""
     files = [file for service in SERVICES for file in (ROOT / service).rglob("*.*")]
