@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+GO_MODULE = ROOT / "tests" / "node" / "go.mod"
 PROTOS = sorted((ROOT / "nodeagent").glob("*/*.proto"))
 
 
@@ -27,3 +29,12 @@ MODULES = [path.relative_to(ROOT).with_name(f"{path.stem}_pb2.{kind}") for path 
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_a_generated_module_is_up_to_date(generated: Path, path: Path) -> None:
     assert (ROOT / path).read_text() == (generated / path).read_text(), "run: make protos"
+
+
+def test_protos_and_document_name_the_versions_of_the_tests_kubelet_and_runtime() -> None:
+    modules = dict(re.findall(r"^\t(k8s\.io/[\w-]+) => k8s\.io/[\w-]+ (v\S+)$", GO_MODULE.read_text(), re.MULTILINE))
+    document = (ROOT / "docs" / "dependencies.md").read_text()
+    for proto in PROTOS:
+        ((module, version),) = re.findall(r"Go module (k8s\.io/[\w-]+) (v[\d.]+)", proto.read_text())
+        assert modules[module] == version, proto
+        assert f"of {module} {version}" in document
