@@ -214,6 +214,13 @@ STACKS = (
         {"gpu.intel.com/product": "Max_1550", "gpu.intel.com/device.count": "4"},
         {"tile": _one("1/2", "gpu.intel.com/i915", 1)},
     ),
+    Stack(
+        "intel-managed",
+        "Flex_170",
+        {"gpu.intel.com/i915": "600", "gpu.intel.com/millicores": "2000"},
+        {"gpu.intel.com/product": "Flex_170", "gpu.intel.com/device.count": "2"},
+        {"millicores": _one("1/4", "gpu.intel.com/i915", 1, **{"gpu.intel.com/millicores": "250"})},
+    ),
     Stack("gaudi", "Gaudi", {"habana.ai/gaudi": "8"}, {}, {"gaudi": _one("1", "habana.ai/gaudi", 1)}),
     Stack(
         "ascend",

@@ -57,7 +57,7 @@ FOUND = {
     "aliyun": 1,
     "gpu-manager": 1,
     "amd": 2,
-    "intel": 1,
+    "intel": 2,
     "gaudi": 1,
     "ascend": 1,
     "tpu": 1,

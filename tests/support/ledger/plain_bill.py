@@ -122,6 +122,8 @@ def _of_resource(seen: Seen, name: str, amount: int) -> list[Part]:
     labels = seen.labels
     if name.startswith("nvidia.com/"):
         return [_of_nvidia(seen, name, amount)]
+    if name == "gpu.intel.com/i915" and "gpu.intel.com/millicores" in seen.total:
+        return [(labels["gpu.intel.com/product"], 1, Fraction(seen.total["gpu.intel.com/millicores"], 1000))]
     if name == "gpu.intel.com/i915":
         tiles = seen.capacity[name] // int(labels["gpu.intel.com/device.count"])
         sizes = [tiles] * (amount // tiles) + [amount % tiles] * (amount % tiles > 0)

@@ -95,6 +95,12 @@ TABLE: Final[Mapping[str, Listed]] = {
 }
 """Each resource by name. Other resources of these vendors, such as Intel's `_monitoring`, hold no device."""
 
+MILLICORES: Final = "gpu.intel.com/millicores"
+"""Thousandths of a GPU, summed over a pod's GPUs. The resource manager of Intel's plugin gives parts by them.
+
+Such a node offers hundreds of units of each GPU, so that a unit says nothing of the part. Source:
+intel-device-plugins-for-kubernetes v0.30 (deprecated later), cmd/gpu_plugin/fractional.md."""
+
 ASCEND_MEMORY: Final = "-memory"
 """HAMi's suffix of the resource for the memory of each Ascend device, in MiB."""
 ASCEND_REGISTER: Final = "hami.io/node-register-Ascend"
@@ -121,7 +127,11 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
             register = node.annotations.get(f"{ASCEND_REGISTER}{name.removeprefix('huawei.com/Ascend')}")
             count, part = pod.amount(name), _share_of_memory(pod.amount(memory), register, doubts)
         else:
-            count, part = spread(Fraction(pod.amount(name), _units_of_a_device(name, entry, model, node, doubts)))
+            devices = Fraction(pod.amount(name), _units_of_a_device(name, entry, model, node, doubts))
+            if entry.way == "intel" and MILLICORES in pod.resources:
+                covered.add(MILLICORES)
+                devices = max(devices, Fraction(pod.amount(MILLICORES), 1000))
+            count, part = spread(devices)
         holdings.append(Holding(entry.way, model, count, part, part))
     return Decision(join(*holdings), frozenset(doubts), frozenset(covered))
 

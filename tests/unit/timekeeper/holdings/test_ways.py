@@ -482,6 +482,20 @@ def test_a_nodes_capacity_is_what_a_pod_would_hold_that_asks_for_all_of_it(host:
     assert capacity(read_host_node(host), {}) == Fraction(gpus)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "millicores", "parts"),
+    [("1", "500", (1, "1/2")), ("2", "500", (1, "1/2")), ("2", "1500", (2, "3/4")), ("1", "0", (1, "1/300"))],
+)
+def test_intels_millicores_are_thousandths_of_a_gpu_whatever_the_node_offers(
+    gpus: str, millicores: str, parts: tuple[int, str]
+) -> None:
+    asking = pod({"gpu.intel.com/i915": gpus, "gpu.intel.com/millicores": millicores})
+    labels = {"gpu.intel.com/product": "Flex_170", "gpu.intel.com/device.count": "1"}
+    count, part = parts
+
+    assert held(asking, node({"gpu.intel.com/i915": "300"}, labels)) == [("intel", "Flex_170", count, part, part)]
+
+
 def test_intels_monitoring_resource_holds_no_device() -> None:
     assert held(pod({"gpu.intel.com/i915_monitoring": "1"}), node({"gpu.intel.com/i915_monitoring": "1"})) == []
 
