@@ -27,8 +27,8 @@ class Identity:
 
     @cached_property
     def api(self) -> KubernetesAPI:
-        """Requests with raw JSON under this identity."""
-        return connect({}, self.kubeconfig)
+        """Requests with raw JSON under this identity, each answered within LIMIT_S."""
+        return connect({}, self.kubeconfig).within(LIMIT_S)
 
     def kubectl(self, *arguments: str, stdin: Any = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run kubectl under this identity, at most LIMIT_S.
