@@ -34,6 +34,9 @@ from timekeeper.domain.timestamps import parse_instant
 
 pytestmark = pytest.mark.usefixtures("services")
 
+KEPT = "test.example/keep"
+"""A finalizer of the test's own."""
+
 
 @pytest.fixture
 def budget(make_budget: Callable[..., str], namespace: str) -> str:
@@ -69,13 +72,10 @@ def test_a_pod_is_admitted_placed_held_to_its_share_and_billed_for_what_it_held(
 
     rate = PRICE * 1_000_000 * 30 // 100
     assert session["rate"]["microGPUSecondsPerSecond"] == str(rate)
-
-    def bill() -> int | None:
-        entries = books.get("/v1/ledger", budget=budget)["entries"]
-        return next((int(entry["amount"]["microGPUSeconds"]) for entry in entries if entry["kind"] == "close"), None)
-
-    assert wait_until(bill, "the session is closed in the ledger") == rate * held_ns(done) // 10**9
-    wait_until(lambda: spent_in(status_of(plane, budget)) == bill(), "the budget's status says the same")
+    uid = done["metadata"]["uid"]
+    bill = wait_until(lambda: closed(books, budget, uid), "the session is closed in the ledger")
+    assert bill == rate * held_ns(done) // 10**9
+    wait_until(lambda: spent_in(status_of(plane, budget)) == bill, "the budget's status says the same")
 
 
 def test_the_agent_measures_a_whole_gpu_for_the_sidecar_to_report(
@@ -133,7 +133,7 @@ def test_a_held_budget_keeps_the_pod_until_there_is_money(
     path = f"/api/v1/namespaces/{namespace}/pods"
     manifest = program("held", {"fairgpu.io/gpu-core": 50}, WORK_ON_A_WHOLE_GPU)
     gate = [{"name": "fairgpu.io/budget"}]
-    held = admitted(user, path, manifest, lambda spec: spec.get("schedulingGates") == gate)
+    held = created_where(user, path, manifest, lambda spec: spec.get("schedulingGates") == gate)
     grant = {"budget": name, "gpuHours": "10", "reason": "a paper deadline"}
     document = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUGrant", "metadata": {"name": f"grant-{namespace}"}}
     plane.admin.api.create("/apis/fairgpu.io/v1alpha1/gpugrants", document | {"spec": grant})
@@ -143,39 +143,77 @@ def test_a_held_budget_keeps_the_pod_until_there_is_money(
     wait_until(lambda: ended(user, running), "the program has ended")
 
 
-def test_a_pod_of_a_spent_budget_gives_way_with_notice_on_its_page(
-    plane: ControlPlane, user: Identity, namespace: str, budget: str, make_budget: Callable[..., str]
+def test_the_whole_journey_of_a_pod_that_gives_way_to_a_pod_within_its_budget(
+    plane: ControlPlane,
+    user: Identity,
+    namespace: str,
+    budget: str,
+    make_budget: Callable[..., str],
+    books: TimekeeperClient,
 ) -> None:
     assert budget
     poor = plane.create_namespace()
-    make_budget(poor, "0", state="over", onExhausted="deprioritize")
-    them = plane.namespace_admin(poor)
     theirs, ours = f"/api/v1/namespaces/{poor}/pods", f"/api/v1/namespaces/{namespace}/pods"
-    both = {"fairgpu.io/gpu": 2, "fairgpu.io/gpu-core": 180, "fairgpu.io/gpu-memory": 20_000}
-    manifest = program("poor", both, WORK_ON_A_WHOLE_GPU)
+    them = plane.namespace_admin(poor)
+    spent = make_budget(poor, "0", state="over", onExhausted="deprioritize")
+    manifest = program("poor", {"nvidia.com/gpu": 2, "nvidia.com/gpucores": 30, "nvidia.com/gpumem": 4096})
     manifest["spec"]["terminationGracePeriodSeconds"] = 1
-    over = admitted(them, theirs, manifest, lambda spec: spec["priorityClassName"] == "gpu-over-budget")
-    path = f"{theirs}/{over['metadata']['name']}"
-    wait_until(lambda: them.api.get(path)["status"]["phase"] == "Running", "it runs while nobody waits")
+    admitted = created_where(them, theirs, manifest, lambda spec: spec["priorityClassName"] == "gpu-over-budget")
+    path = f"{theirs}/{admitted['metadata']['name']}"
+    assert admitted["metadata"]["annotations"]["fairgpu.io/source-dialect"] == "hami"
+    assert [each["name"] for each in admitted["spec"]["initContainers"]] == ["fairgpu-sidecar"]
 
-    rich = program("rich", {"fairgpu.io/gpu-core": 50}, WORK_ON_A_WHOLE_GPU)
-    created = user.api.create(ours, rich)
-    wait_until(lambda: notices(0) and notices(1), "the pages of its GPUs tell of its end")
+    lines = wait_until(lambda: finished(admitted), "the program has done its work")
+    placed = them.api.get(path)
+    [container] = json.loads(placed["metadata"]["annotations"]["fairgpu.io/allocation"])["containers"]
+    held = {device["uuid"]: (device["core"], device["memoryMiB"]) for device in container["devices"]}
+    assert (placed["spec"]["nodeName"], held) == (NAME, {uuid(0): (30, 4096), uuid(1): (30, 4096)})
+
+    _, _, total, big, small, *_, times = lines
+    assert (int(total.split()[1]) >> 20, big.split()[0], small.split()[0]) == (4096, OUT_OF_MEMORY, "0")
+    began, over = map(float, times.split())
+    assert WORK_NS / (over - began) / 1e9 < 0.33, "the program had more than its share"
+
+    almost_all = WORK_NS * 9 // 10 // 1000
+    session = wait_until(lambda: reported(books, poor, almost_all), "the sidecar's reports are on the books")
+    rate = PRICE * 1_000_000 * 2 * 30 // 100
+    assert session["rate"]["microGPUSecondsPerSecond"] == str(rate)
+
+    # It keeps the object, in which the test reads when the containers ended.
+    them.api.patch(path, {"metadata": {"finalizers": [*placed["metadata"]["finalizers"], KEPT]}})
+    created = user.api.create(ours, program("rich", {"fairgpu.io/gpu-core": 80}, WORK_ON_A_WHOLE_GPU))
+    wait_until(lambda: notices(0) and notices(1), "the pages of its GPUs say that it will be evicted")
     assert them.api.get(path)["metadata"]["annotations"]["fairgpu.io/reclaim-at"]
     wait_until(lambda: user.api.get(f"{ours}/rich")["status"]["phase"] == "Running", "the other runs in its place")
-    left = [pod["metadata"] for pod in them.api.get(theirs)["items"]]
-    assert [each["name"] for each in left if "deletionTimestamp" not in each] == []
+
+    gone = wait_until(lambda: kept(them, path), "the meter's finalizer is gone from it")
+    assert "deletionTimestamp" in gone["metadata"]
+    assert closed(books, spent, admitted["metadata"]["uid"]) == rate * held_ns(gone) // 10**9
+    them.api.patch(path, {"metadata": {"finalizers": None}})
     end(created)
     wait_until(lambda: ended(user, f"{ours}/rich"), "the program has ended")
     plane.remove_pods(poor)
 
 
-def admitted(
+def kept(who: Identity, path: str) -> dict[str, Any] | None:
+    """Returns a pod once no finalizer but the test's keeps it."""
+    pod: dict[str, Any] = who.api.get(path)
+    return pod if pod["metadata"]["finalizers"] == [KEPT] else None
+
+
+def closed(books: TimekeeperClient, budget: str, uid: str) -> int | None:
+    """What the entry that closes a pod's session says in microGPU-seconds; None while there is none."""
+    entries = books.get("/v1/ledger", budget=budget)["entries"]
+    amounts = [entry["amount"] for entry in entries if (entry["kind"], entry["session"]) == ("close", uid)]
+    return int(amounts[0]["microGPUSeconds"]) if amounts else None
+
+
+def created_where(
     who: Identity, path: str, manifest: dict[str, Any], holds: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
     """Creates a pod of whose spec that holds: admission knows, whichever replica answers.
 
-    Those that come before take no GPU from it: they are deleted at once.
+    Those that come before are deleted, so that they keep no GPU from it.
     """
     numbers = iter(range(10_000))
 
@@ -184,7 +222,7 @@ def admitted(
         pod = who.api.create(path, {**manifest, "metadata": {**manifest["metadata"], "name": name}})
         if holds(pod["spec"]):
             return pod
-        who.api.delete(f"{path}/{name}", {"gracePeriodSeconds": 0})
+        who.api.delete(f"{path}/{name}", {"gracePeriodSeconds": 1})
         return None
 
     return wait_until(made, "admission knows the budget's state")
