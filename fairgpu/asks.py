@@ -25,6 +25,9 @@ MOST_UNITS: Final = 10**6
 _NUMBERS: Final = frozenset({hami.COUNT, volcano.COUNT, volcano.WHOLE_GPUS, aliyun.COUNT})
 SIZES: Final = registry.FOREIGN.resources - _NUMBERS
 """The resources that say how much of each GPU a container asks for, and not of how many."""
+_INTEL_SIZE: Final = "gpu.intel.com/millicores"
+_ASCEND, _ASCEND_SIZE = "huawei.com/Ascend", "-memory"
+"""Sizes that stand beside the resource of a device, by Intel's resource manager and by HAMi for Huawei's devices."""
 
 
 class StackNames:
@@ -129,7 +132,7 @@ def _share(request: GPURequest | None, resources: Mapping[str, Any], gpu_names: 
     """Returns a container's share: what a dialect reads, and a whole GPU for each unit of a resource beside it."""
     amounts = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
     read = registry.FOREIGN.resources if request is not None else frozenset[str]()
-    units = [_units(amounts.get(name)) for name in gpu_names if name not in read and name not in SIZES]
+    units = [_units(amounts.get(name)) for name in gpu_names if name not in read and not _is_size(name)]
     whole = min(sum(units), MOST_UNITS)
     if request is None and not units and any(_units(amounts.get(name)) for name in gpu_names):
         whole = 1  # it says how much of a GPU, in a form that no dialect reads
@@ -141,6 +144,11 @@ def _share(request: GPURequest | None, resources: Mapping[str, Any], gpu_names: 
         request.memory_mib or 0,
         request.memory_percentage or 0,
     )
+
+
+def _is_size(name: str) -> bool:
+    of_device = name == _INTEL_SIZE or (name.startswith(_ASCEND) and name.endswith(_ASCEND_SIZE))
+    return of_device or name in SIZES
 
 
 def _units(value: Any) -> int:
