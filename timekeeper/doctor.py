@@ -150,10 +150,13 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
         tuple(sorted(drivers - rules.drivers)),
         policies,
     )
-    changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks})
+    try:
+        changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks})
+        missing = read_missing(api, version)
+        installation = _installation(api, settings, now)
+    except ApiError as error:
+        raise CommandError(f"the cluster cannot be read: {error}") from error
     pools = _pools(_pool_nodes(hosts, own, published), findings.pods, changes, rules.overhead)
-    missing = read_missing(api, version)
-    installation = _installation(api, settings, now)
     if output == "json":
         document = as_document(findings) | {"modes": changes_document(changes)} | pools_document(pools)
         document |= {"missing": missing_document(missing)}

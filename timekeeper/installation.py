@@ -152,7 +152,7 @@ def as_lines(installation: Installation) -> list[str]:
     lines = ["Installed:", "", table(["part", "ready", "wanted", "version"], rows)]
     for matter in installation.matters:
         lines += ["", f"{matter}."]
-    if not installation.matters:
+    if not installation.matters and not installation.unreadable:
         lines += ["", "All parts are ready, somebody leads, and no certificate ends soon."]
     if installation.unreadable:
         lines += ["", f"Not read: {', '.join(installation.unreadable)}."]

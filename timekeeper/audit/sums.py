@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import FINALIZED, OPEN, Entry, SessionAmount, Snapshot, read_amount, whole
-from timekeeper.domain.usage import UsageFigures, of_values
+from timekeeper.domain.usage import Dimensions, UsageFigures, of_values
 from timekeeper.domain.usage_folding import totals_of, unfold
 
 HOUR = 3_600 * 10**9
@@ -27,7 +27,7 @@ def hours_around(start: int) -> tuple[int, int]:
 def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
     """Checks the hours of a period; a period that does not begin and end with an hour is skipped."""
     start, end = snapshot.start, snapshot.end
-    if end is None or start % HOUR or end % HOUR or end - start > LONGEST_DAYS * 24 * HOUR or _restored_late(snapshot):
+    if end is None or not _reads_all_hours(snapshot):
         return
     billed = 0
     for first, hours, subject, amount in _rows(snapshot):
@@ -51,24 +51,38 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
 def billed_hours(snapshot: Snapshot) -> tuple[int, int]:
     """Returns what the hours of a period were billed, and the part for devices some of which have no known model.
 
-    Both are in microGPU-seconds. Hours that lie in the period in part are left out, and so are unreadable rows.
+    Both are in microGPU-seconds, and 0 for a period whose hours `check_hours` skips. Hours that lie in the period in
+    part are left out, and so are unreadable rows. Corrections and restored checkpoints are of no device: they name no
+    node.
     """
-    start, end = snapshot.start, snapshot.end or snapshot.start
+    start, end = snapshot.start, snapshot.end
     billed = unknown = 0
-    for hour, hours, models, amount in _rows_by_model(snapshot):
+    if end is None or not _reads_all_hours(snapshot):
+        return billed, unknown
+    for hour, hours, to, amount in _rows_by_dimensions(snapshot):
         if start <= hour * HOUR and (hour + hours) * HOUR <= end:
             billed += amount
-            unknown += amount if "" in models.split(",") else 0
+            unknown += amount if to.node and "" in to.model.split(",") else 0
     return billed, unknown
 
 
-def _rows_by_model(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int]]:
-    """Yields of each row the first hour since 1970, the number of hours, the models, and the microGPU-seconds."""
-    for (hour, _, models), figures in _added_up(snapshot.hours).items():
-        yield hour, 1, models, figures.billed
+def _reads_all_hours(snapshot: Snapshot) -> bool:
+    """Whether the snapshot has every hour of the period, which begins and ends with an hour."""
+    start, end = snapshot.start, snapshot.end
+    if end is None or start % HOUR or end % HOUR:
+        return False
+    return end - start <= LONGEST_DAYS * 24 * HOUR and not _restored_late(snapshot)
+
+
+def _rows_by_dimensions(snapshot: Snapshot) -> Iterator[tuple[int, int, Dimensions, int]]:
+    """Yields of each row the first hour since 1970, the number of hours, the dimensions, and the microGPU-seconds."""
+    for field, text in snapshot.hours.items():
+        if (row := _row_of(field, text)) is not None:
+            hour, to, figures = row
+            yield hour, 1, to, figures.billed
     for blob in snapshot.folded:
-        for row in unfold(blob):
-            yield row.hour, row.hours, row.dimensions.model, row.figures.billed
+        for folded in unfold(blob):
+            yield folded.hour, folded.hours, folded.dimensions, folded.figures.billed
 
 
 def _check_sums(snapshot: Snapshot) -> Iterator[Difference]:
@@ -86,18 +100,25 @@ def _added_up(rows: Mapping[str, str]) -> dict[tuple[int, str, str], UsageFigure
     """Returns rows by hour, namespace and model; unreadable ones are left out."""
     sums: dict[tuple[int, str, str], UsageFigures] = {}
     for field, text in rows.items():
-        hour, _, dimensions = field.partition(" ")
-        row = _ROW.fullmatch(text)
-        try:
-            to = of_values(json.loads(dimensions))
-            place = int(hour), to.namespace, to.model
-        except (ValueError, TypeError, AttributeError):
-            continue
-        if row is not None:
-            billed, core, memory, used = row.groups()
-            figures = UsageFigures(int(billed), int(core), int(memory), None if used == "-" else int(used))
+        if (row := _row_of(field, text)) is not None:
+            hour, to, figures = row
+            place = hour, to.namespace, to.model
             sums[place] = sums.get(place, UsageFigures()).plus(figures)
     return sums
+
+
+def _row_of(field: str, text: str) -> tuple[int, Dimensions, UsageFigures] | None:
+    """Returns a row's hour since 1970, dimensions and figures; None for an unreadable one."""
+    hour, _, dimensions = field.partition(" ")
+    row = _ROW.fullmatch(text)
+    try:
+        number, to = int(hour), of_values(json.loads(dimensions))
+    except (ValueError, TypeError, AttributeError):
+        return None
+    if row is None:
+        return None
+    billed, core, memory, used = row.groups()
+    return number, to, UsageFigures(int(billed), int(core), int(memory), None if used == "-" else int(used))
 
 
 def _restored_late(snapshot: Snapshot) -> bool:

@@ -34,7 +34,6 @@ def test_the_command_answers_0_where_nothing_differs(books: LedgerHarness) -> No
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         "The API server was not asked: budgets and pods were not compared.",
-        "At the price of `*`, since nothing names the model: 0.001 of 0.037111 GPU-hours.",
         "Recomputed: 1 account, 3 sessions, 5 ledger entries. No figure differs.",
     ]
 

@@ -190,7 +190,9 @@ def test_what_may_not_be_read_is_named_and_not_judged() -> None:
 
     assert found.matters == ()
     assert found.unreadable == (LEASE, BUDGETS)
-    assert f"Not read: {LEASE}, {BUDGETS}." in as_lines(found)
+    lines = as_lines(found)
+    assert f"Not read: {LEASE}, {BUDGETS}." in lines
+    assert "somebody leads" not in "\n".join(lines)
 
 
 def test_an_error_of_the_api_server_is_one_of_the_command() -> None:
