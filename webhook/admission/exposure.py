@@ -98,10 +98,15 @@ def _environment(container: dict[str, Any]) -> Any:
 
 
 def _added_powers(security: dict[str, Any]) -> list[str]:
-    """Returns the capabilities with which a container can mount, of those that its author adds."""
+    """Returns the capabilities with which a container can mount, of those that its author adds.
+
+    Runtimes take their names in either case.
+    """
     capabilities = security.get("capabilities")
     added = capabilities.get("add") if isinstance(capabilities, dict) else None
-    return [each for each in added if each in _POWERS] if isinstance(added, list) else []
+    return (
+        [each for each in added if isinstance(each, str) and each.upper() in _POWERS] if isinstance(added, list) else []
+    )
 
 
 def _reached(path: str) -> str:

@@ -28,6 +28,10 @@ EXPOSED: dict[str, tuple[Pod, str]] = {
         pod(gpu_container(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE", "SYS_ADMIN"]}})),
         "spec.containers[0].securityContext.capabilities.add: with SYS_ADMIN a container can hide",
     ),
+    "a power over mounts in small letters": (
+        pod(gpu_container(securityContext={"capabilities": {"add": ["sys_admin"]}})),
+        "spec.containers[0].securityContext.capabilities.add: with sys_admin a container can hide",
+    ),
     "visible devices of a ConfigMap": (
         pod(gpu_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {}}}])),
         "spec.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES from another object may give the container GPUs",
