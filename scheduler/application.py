@@ -221,16 +221,18 @@ class Routes:
 
 
 def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
-    """Learns from the mix of requests as it grows, until `wait` returns true."""
-    learned = 0
+    """Learns from the mix of requests as it grows and as models of GPUs come, until `wait` returns true."""
+    learned = learned_classes = 0
     generator = np.random.default_rng()
     while not wait(LEARN_LOOK_SECONDS):
         due = next((count for count in LEARN_AT if count > learned), learned + LEARN_EVERY)
-        if state.counted < due:
+        has_new_classes = learned > 0 and len(state.fleet.classes) > learned_classes
+        if state.counted < due and not has_new_classes:
             continue
         with state.lock:
             learned, mix = state.counted, state.mix()
             classes, capacity = list(state.fleet.classes), state.fleet.capacity()
+        learned_classes = len(classes)
         state.learn(learn(mix, classes, capacity, generator))
         _log.info("learned", requests=learned, kinds=len(mix.kinds))
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.placement.fleet import DeviceClass, Ints
+from scheduler.placement.fleet import NO_CLASS, DeviceClass, Ints
 from scheduler.placement.learning import WASTE_WEIGHT, Floats, learn_waste
 from scheduler.placement.mix import NEVER, Kind, Mix
 
@@ -132,6 +132,7 @@ class Left(NamedTuple):
 
 def values(worth: Worth, left: Left) -> Floats:
     """Returns the worth of nodes."""
+    left = _in_learned_classes(worth, left)
     place = worth.host_level(left.cpu, left.host)
     return np.asarray(
         _of_device(worth, left.cls, left.idle, place).sum(axis=1)
@@ -149,6 +150,7 @@ def single_gains(worth: Worth, left: Left, now: Floats, after: Left) -> Floats:
         now: the worth of the nodes now, as `values` returns it.
         after: the free parts of the node, and of each device, if that device is taken.
     """
+    left = _in_learned_classes(worth, left)
     cls, idle, then = left.cls, left.idle, after.idle
     place = worth.host_level(after.cpu, after.host)
     kept, changed = _of_device(worth, cls, idle, place), _of_device(worth, cls, then, place)
@@ -166,6 +168,7 @@ def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
         left: what is left of the nodes.
         then: what would be left of each device if it is the one, at most what is left now.
     """
+    left = _in_learned_classes(worth, left)
     place, total = worth.host_level(left.cpu, left.host), left.idle.sum(axis=1)
     at = (place[:, None] * worth.classes + left.cls) * 101
     gains = worth.device.take(at + then)
@@ -183,6 +186,15 @@ def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
 def rounded(gains: Floats) -> Floats:
     """Rounds gains down to multiples of STEP_PERCENT."""
     return np.asarray(np.floor(gains / STEP_PERCENT + 1e-9))
+
+
+def _in_learned_classes(worth: Worth, left: Left) -> Left:
+    """Returns the same with the class of no device for classes that came after the learning.
+
+    No request is known to use those.
+    """
+    unknown = left.cls >= worth.classes
+    return left._replace(cls=np.where(unknown, NO_CLASS, left.cls)) if unknown.any() else left
 
 
 def _of_device(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairgpu.cluster.api import ApiError
+from scheduler.application import LEARN_AT, keep_learning
 from scheduler.cluster.objects import PodError, read_note, read_waiting
 from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS, State
 from scheduler.extender.binding import BindError, settle
@@ -222,6 +223,25 @@ def test_the_best_of_the_named_nodes_is_answered_wherever_it_ranks(held: list[in
     best = state.chooser.best(read_waiting(asked).request, rows)
     names = [f"n{number}" for number in named]
     assert ask(state, asked, names=names).node_names == ([] if best is None else [f"n{best}"])
+
+
+def test_the_worth_is_learned_again_once_a_node_has_gpus_of_a_new_model() -> None:
+    state = state_of("n0")
+    for number in range(LEARN_AT[0]):
+        ask(state, pod(f"p{number}", core=40))
+    known: list[int] = []
+
+    def looked(_seconds: float) -> bool:
+        worth = state.chooser.worth
+        known.append(worth.classes if worth else 0)
+        if len(known) == 3:
+            state.put_node(node("n1", 1, model="NVIDIA NEW"))
+            assert ask(state, pod("after", core=40)).node_names
+        return len(known) == 5
+
+    keep_learning(state, looked)
+
+    assert known == [0, 2, 2, 3, 3]
 
 
 def test_a_pod_that_only_fragmentation_keeps_waiting_is_counted_until_it_is_placed() -> None:

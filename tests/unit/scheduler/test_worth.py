@@ -42,6 +42,31 @@ def test_the_gain_of_a_device_is_what_the_node_is_worth_then_less_what_it_is_wor
         assert gains[:, at] == pytest.approx(then - values(worth, now))
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request((Need(1, 40),)),
+        Request((Need(2, 40),)),
+        Request((Need(1, 30), Need(1, 30))),
+        Request((Need(2, 100), Need(1, 30))),
+    ],
+)
+def test_a_node_of_a_model_that_came_after_the_learning_takes_pods_and_keeps_none_from_others(
+    request_: Request,
+) -> None:
+    seen = [Request((Need(1, 33, memory_percent=33),)), Request((Need(2, 66, memory_percent=66),))]
+    fleet = fleet_of(node("n0"), node("n1"))
+    worth = learned(Chooser(fleet), seen)
+    for number in range(3):
+        fleet.put(node(f"new-{number}", model=f"NVIDIA NEW-{number}"))
+    chooser = Chooser(fleet, worth)
+
+    gains = chooser.gains(request_)
+
+    assert len(gains) == fleet.size
+    assert np.isfinite(gains[[fleet.rows[name] for name in ("n0", "n1", "new-0", "new-1", "new-2")]]).all()
+
+
 @settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(1, 100), st.floats(0.01, 1)), max_size=6, unique_by=lambda pair: pair[0]))
 def test_no_more_is_wasted_than_is_left_and_nothing_of_an_untouched_gpu(demands: list[tuple[int, float]]) -> None:
