@@ -125,7 +125,7 @@ def wait_until(what: str, condition: Callable[[], bool], children: Children, lim
 
 
 _given: set[int] = set()
-"""The ports that `free_port` has returned: whoever asked for one need not listen on it yet."""
+"""The ports that `free_port` has returned: its caller need not listen on it yet."""
 
 
 def free_port() -> int:

@@ -25,7 +25,7 @@ class Standing(StrEnum):
     WITHOUT_SLOT = "without_slot"
     """In a container with a piece of the GPU, and not registered by the shim, whose ledger has no slot left.
 
-    The shim refuses its memory, or it is another program that is not under the shim: that cannot be told.
+    The shim refuses its memory, or it is another program that is not under the shim: the agent cannot see which.
     """
     WITHOUT_SHARE = "without_share"
     """In a pod's container without a piece of the GPU."""

@@ -30,7 +30,7 @@ WEBHOOKS: Final = "zz-fairgpu"
 NEAR_END: Final = timedelta(days=14)
 """The most time before a certificate's end at which it should have been renewed; less for one of a short life."""
 LEASES_TO_WAIT: Final = 2
-"""The lengths of the Lease without a renewal after which nobody leads: a follower needs one to take over."""
+"""The lengths of the Lease without a renewal after which no replica leads: a follower needs one to take over."""
 BEHIND: Final = 3
 """The most names in a sentence."""
 _OF_OTHERS: Final = frozenset({"redis", "kube-scheduler"})
@@ -195,9 +195,9 @@ def _of_leader(observed: Observed, lease_seconds: int, now: int) -> Iterable[str
     if any(_LEASES in name for name in observed.unreadable):
         return
     if observed.renewed is None:
-        yield "Nobody has led yet: the leader's Lease is not there, so nothing is metered and no state is published"
+        yield "No replica has led yet: the leader's Lease is not there, so nothing is metered and no state is published"
     elif (late := (now - observed.renewed) // SECOND) > LEASES_TO_WAIT * lease_seconds:
-        yield f"Nobody leads: the Lease was renewed {late} s ago. Nothing is settled, and states of budgets grow old"
+        yield f"No replica leads: the Lease was renewed {late} s ago. Nothing is settled, and budget states grow old"
 
 
 def _of_certificates(bundles: Mapping[str, bytes], now: datetime) -> Iterable[str]:
@@ -207,7 +207,7 @@ def _of_certificates(bundles: Mapping[str, bytes], now: datetime) -> Iterable[st
         except CertificateError:
             lives = []
         if not lives:
-            yield f"The CA of {whose} is not published yet, or unreadable: nobody can verify {whose}"
+            yield f"The CA of {whose} is not published yet, or unreadable: no client can verify {whose}"
             continue
         end, issued = max(lives)
         if end <= now:

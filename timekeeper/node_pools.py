@@ -167,7 +167,7 @@ def as_lines(pools: Sequence[NodePool]) -> list[str]:
         for pool in pools
     ]
     lines = ["Pool by pool, by the pods that have a node:", "", table(head, rows), ""]
-    lines += ["To share, a team moves with its nodes, and with whoever else has pods there:", ""]
+    lines += ["To share, a team moves with its nodes, and with the other teams that have pods there:", ""]
     return lines + [f"  {number}. {_move(group)}" for number, group in enumerate(moves(pools), 1)]
 
 
@@ -201,7 +201,7 @@ def gpu_hours(rate: int) -> str:
 def _move(group: Sequence[NodePool]) -> str:
     namespaces = sorted({namespace for pool in group for namespace in pool.pods})
     pools = ", ".join(f"{pool.name} ({', '.join(pool.alike.stacks)})" for pool in group)
-    who = f"with {', '.join(namespaces)}" if namespaces else "where nobody has a pod"
+    who = f"with {', '.join(namespaces)}" if namespaces else "where no team has a pod"
     staying = [pool for pool in group if not pool.can_move]
     if staying:
         those = ", ".join(dict.fromkeys(f"{pool.name} ({', '.join(pool.alike.stacks)})" for pool in staying))

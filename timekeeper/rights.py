@@ -1,4 +1,4 @@
-"""The rights and features that the modes need of a cluster and of whoever installs them, for `fairgpu doctor`.
+"""The rights and features that the modes need of a cluster and of the admin who installs them, for `fairgpu doctor`.
 
 The API server answers access reviews and stores none of them.
 """
@@ -41,7 +41,7 @@ FOR_LOOK: Final = (
     Needed("apps", "deployments", names.SYSTEM_NAMESPACE),
     Needed("apps", "statefulsets", names.SYSTEM_NAMESPACE),
 )
-"""What whoever applies the overlay of look creates, as far as rights to it differ."""
+"""The objects of the overlay of look, as far as the rights to create them differ."""
 FOR_ACCOUNT: Final = (
     Needed("apiextensions.k8s.io", "customresourcedefinitions"),
     Needed("scheduling.k8s.io", "priorityclasses"),
@@ -82,7 +82,7 @@ def read_missing(api: KubernetesAPI, version: str) -> Missing:
 
 
 def may_write_gpu_pods(api: KubernetesAPI, account: str) -> bool:
-    """Whether a service account, NAMESPACE:NAME, may write what GPU pods are charged by; false where nobody says.
+    """Whether a service account, NAMESPACE:NAME, may write what GPU pods are charged by; false without an answer.
 
     Raises:
         ApiError: the API server does not answer.

@@ -1,6 +1,6 @@
 """Decides when the device plugin registers with the kubelet again. Pure.
 
-The kubelet asks the plugin that registered a resource last. It tells the one before nothing, and ends none of its
+The kubelet asks the plugin that registered a resource last. It sends the one before no message, and ends none of its
 calls. When the call of either ends, it stops the one that it asks, whichever that is (k8s.io/kubernetes,
 pkg/kubelet/cm/devicemanager: PluginConnected, PluginDisconnected). So a plugin has to look for itself whether the
 kubelet asks it.

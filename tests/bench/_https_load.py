@@ -86,7 +86,7 @@ def check_keep_alive(port: int, requests: Requests) -> None:
     Raises:
         RuntimeError: an answer was no 200.
         http.client.NotConnected: the server closed the connection after an answer; wrk would make another in silence.
-        OSError: nobody listens.
+        OSError: no server listens.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -37,7 +37,7 @@ def rows() -> Iterator[dict[str, Any]]:
     """The figures, each beside its goal."""
     over, leaked = churn(Random(1), PODS, NODES)
     yield row("devices over their capacity after concurrent binds", over)
-    yield row("devices of which something is held for nobody", leaked)
+    yield row("devices of which something is held for no pod", leaked)
 
 
 def row(name: str, value: int) -> dict[str, Any]:

@@ -38,7 +38,7 @@ Blow = Callable[[ChaosStory], None]
 
 def rows() -> list[dict[str, Any]]:
     """The figures beside their goal."""
-    with capture_logs():  # each blow is told of
+    with capture_logs():  # each blow is logged
         return [row(name, error, count) for name, error, count in figures()]
 
 

@@ -104,7 +104,7 @@ def extender(state: State) -> Iterator[tuple[int, int]]:
 
 
 def serve_state(state: State, port: int) -> None:
-    """Serves until it is told to end."""
+    """Serves until its end is asked for."""
 
     def build(lifecycle: Lifecycle) -> Application:
         clock = Clock(time.monotonic, lifecycle.ending.wait)

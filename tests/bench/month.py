@@ -221,7 +221,7 @@ class Simulation:
         self._reports.recv()
         self.found.rounds.append(rounded - began)
         self.found.archiving.append(archived - rounded)
-        # Whoever writes checkpoints forgets them so.
+        # The writer of checkpoints forgets them so.
         books = self._keeper.books
         books.finalized = [(at, metered) for at, metered in books.finalized if at > self.now - 10 * MINUTE]
         if whole:
@@ -294,7 +294,7 @@ def cpu_of_redis(client: redis.Redis) -> float:
 
 
 def take_reports(intake: ReportIntake, reports: Connection) -> None:
-    """Takes a minute's reports after the other, and tells of each that it is done, until the other side is gone."""
+    """Takes a minute's reports after the other, and confirms each, until the other side is gone."""
     while True:
         try:
             submissions = reports.recv()

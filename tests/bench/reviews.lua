@@ -1,4 +1,4 @@
--- Sends prepared requests in turns, and tells what came of them in one line that a program can read.
+-- Sends prepared requests in turns, and prints what came of them in one line that a program can read.
 -- Arguments: a path and the file of its body, for each request.
 
 local messages = {}

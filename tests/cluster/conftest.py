@@ -105,7 +105,7 @@ def namespace(make_namespace: Callable[..., str]) -> str:
 
 @pytest.fixture(scope="module")
 def common_namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """One for a file whose tests are in nobody's way: what they try is refused, is a dry run, or has a name of its own.
+    """For a file whose tests do not disturb others: what they try is refused, a dry run, or has a name of its own.
 
     A namespace with somebody who may do everything in it costs some twenty requests.
     """

@@ -1,4 +1,4 @@
-"""A webhook that does as a test says: it notes what it is sent, allows it, and patches it as told."""
+"""A webhook that does as a test says: it notes what it is sent, allows it, and patches it."""
 
 from __future__ import annotations
 

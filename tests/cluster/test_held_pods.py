@@ -1,4 +1,4 @@
-"""end_proof: finalizer on the real API server: pods end while nobody watches, and none is held a moment too long."""
+"""end_proof: finalizer on the real API server: pods end while no timekeeper watches; none is held a moment too long."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which worker runs what, and when: files that share servers go to one, and who waits longest begins first.
 
-Then others run meanwhile, and nobody waits for the last one alone.
+Then others run meanwhile, and no worker waits for the last one alone.
 """
 
 from __future__ import annotations

@@ -83,6 +83,6 @@ def demonstrated_node(folder: Path, plane: ControlPlane, sidecar: str) -> Iterat
             entry = ["/bin/sh", "/program", str(milliseconds)]
             machine.import_image(images.image(folder / f"{name}.tar", f"registry.example/{name}:1", entry, files))
         (SIMULATED / "node" / "control").write_text(f"* model {MODEL}\n")
-        told = lambda: f'"{MODEL}"' in machine.node()["metadata"]["annotations"][names.INVENTORY]  # noqa: E731 - read once, here
-        waiting.wait_until(told, "the node says which GPUs it has")
+        shown = lambda: f'"{MODEL}"' in machine.node()["metadata"]["annotations"][names.INVENTORY]  # noqa: E731 - read once, here
+        waiting.wait_until(shown, "the node says which GPUs it has")
         yield machine

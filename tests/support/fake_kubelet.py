@@ -95,7 +95,7 @@ class FakeKubelet:
         return plugins.Empty()
 
     def _follow(self, endpoint: str, resource: str) -> None:
-        """Keeps the slots of a plugin until its call ends, and then none of the resource, whoever offers it."""
+        """Keeps the slots of a plugin until its call ends, and then none of the resource, from either plugin."""
         with PluginClient(self.folder / endpoint) as plugin:
             call = plugin.devices()
             with self._changing:

@@ -18,7 +18,7 @@ BUS = 10_000
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and neither on the one where the bus of a Redis Cluster would.
+    """A port without a listener, as is the one that the bus of a Redis Cluster would use.
 
     Both lie below 32768, where Linux by default takes no port for outgoing connections.
     """
@@ -48,7 +48,7 @@ def _own_range() -> tuple[socket.socket, Iterator[int]]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As servers do: what is left of closed connections is in nobody's way.
+        # As servers do: what is left of closed connections is in no server's way.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

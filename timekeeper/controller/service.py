@@ -188,7 +188,7 @@ def _read_present_use(
 def schedule(tasks: LeaderTasks, settings: JobsSettings, *, writes_pods: bool = True) -> BackgroundScheduler:
     """Schedules the tasks of the leader in one thread, since they share the leader's state.
 
-    Without `writes_pods` no task that decides on writes to pods or tells people by events is among them.
+    Without `writes_pods` no task that decides on writes to pods or writes events for people is among them.
     """
     logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it logs each run, and each delay
     scheduler = BackgroundScheduler(

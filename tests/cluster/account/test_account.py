@@ -456,7 +456,7 @@ def _doctor(plane: ControlPlane) -> Any:
 
 
 def _alive(plane: ControlPlane) -> set[tuple[str, str]]:
-    """The namespace and name of each pod of others that nobody deletes."""
+    """The namespace and name of each pod of others that is not deleted."""
     pods = plane.admin.api.get("/api/v1/pods")["items"]
     return {
         (one["metadata"]["namespace"], one["metadata"]["name"])

@@ -116,14 +116,14 @@ def _cache_key(build: Build) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock, which the kernel drops with the process: a killed builder blocks nobody."""
+    """Hold an exclusive lock, which the kernel drops with the process: a killed builder blocks no other."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _build_into(build: Build, target: Path) -> None:
-    for abandoned in target.parent.glob("building-*"):  # under the lock nobody else builds: a killed builder left these
+    for abandoned in target.parent.glob("building-*"):  # left by a killed builder: the lock is ours
         shutil.rmtree(abandoned)
     work = Path(tempfile.mkdtemp(prefix="building-", dir=target.parent))
     try:

@@ -97,7 +97,7 @@ def audit_flags(policy: Path, log: Path) -> list[str]:
 def controller_manager(binary: Path, kubeconfig: Path, authority: Path, service_account_key: Path) -> list[str]:
     """The controllers, each under its own account as in a production cluster.
 
-    Nodes here have nobody who renews their Lease. They count as ready until a test says otherwise. What works for
+    Nodes here have no kubelet that renews their Lease. They count as ready until a test says otherwise. What works for
     volumes, Services, certificates and autoscaling finds nothing to do here, and would only be started.
     """
     return [

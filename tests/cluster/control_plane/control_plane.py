@@ -1,6 +1,6 @@
 """A Kubernetes control plane for one test session: etcd, API server, controller manager and scheduler on loopback.
 
-It knows only what it started: KUBECONFIG and HOME of whoever runs the tests are not looked at.
+It knows only what it started: KUBECONFIG and HOME of the user who runs the tests are not read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demonstration on a real control plane, told by kubectl itself: `python -m tests.cluster.demonstration`.
+"""The demonstration on a real control plane, shown by kubectl itself: `python -m tests.cluster.demonstration`.
 
 It needs a checkout: the control plane is the one of the cluster tests. Nothing but that control plane is touched. In
 namespaces of its own (tools/demo_cluster.sh), the pods run on a real kubelet.

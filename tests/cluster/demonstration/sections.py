@@ -153,7 +153,7 @@ def hold_and_release(environment: ClusterEnvironment) -> None:
         environment.children,
         STEP_LIMIT_SECONDS,
     )
-    require("Waits for money" in environment.kubectl(environment.ada, *events), "nobody says why the pod waits")
+    require("Waits for money" in environment.kubectl(environment.ada, *events), "no event says why the pod waits")
     environment.kubectl(
         environment.money, "create", "-f", "-", shown="--user=finance create -f grant.yaml", stdin=held_grant()
     )

@@ -41,7 +41,7 @@ def pod(control_plane: ControlPlane, editor: Identity, namespace: str, pods: str
 
 @pytest.fixture
 def webhooks_away(control_plane: ControlPlane, editor: Identity, namespace: str, pods: str, pod: Pod) -> Iterator[None]:
-    """FairGPU's webhook configurations, for this test's namespace, with nobody behind them."""
+    """FairGPU's webhook configurations, for this test's namespace, without a server behind them."""
     assert pod
     api = control_plane.admin.api
     configurations = [

@@ -1,6 +1,6 @@
 """A webhook of somebody else's that is called after FairGPU's, and changes what was admitted.
 
-Nobody can be last in the chain for sure: the policy fairgpu-spec sees the pod after all of it.
+No webhook is last in the chain for sure: the policy fairgpu-spec sees the pod after all of it.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ OWNER = {"apiVersion": "example.org/v1", "kind": "Run", "controller": False}
 def test_a_gpu_pod_grows_no_further_than_a_notice_fits_beside_it(
     editor: Identity, pods: str, path: str, most: Any, beyond: Any, said: str
 ) -> None:
-    """Whatever a pod may be told after its creation; behind a gate of its author's own, that is the most."""
+    """The most that may be written to a pod after its creation; behind a gate of its author's own, that is the most."""
     pod = canonical_pod()
     pod["spec"]["schedulingGates"] = [{"name": "example.org/own"}]
     made = editor.api.create(pods, pod)

@@ -1,4 +1,4 @@
-"""The policy fairgpu-spec: what may be created as a GPU pod, whoever or whatever made it so."""
+"""The policy fairgpu-spec: what may be created as a GPU pod, by any author or controller."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def installation(control_plane: ControlPlane) -> list[Manifest]:
 
 @pytest.fixture(scope="session")
 def services(control_plane: ControlPlane, installation: list[Manifest]) -> Iterator[Services]:
-    """All services, with the cluster's GPU pods sent to them; what each pod costs is exact whoever watches."""
+    """All services, with the cluster's GPU pods sent to them; what each pod costs is exact while replicas change."""
     assert installation
     with running_services(control_plane, end_proof="finalizer") as running:
         yield running

@@ -57,7 +57,7 @@ def creating(user: Identity, namespace: str) -> Iterator[Creations]:
 
 
 def roll(services: Services) -> None:
-    """Replaces both replicas as the Deployment does: a new one is ready before an old one is told to end."""
+    """Replaces both replicas as the Deployment does: a new one is ready before an old one gets SIGTERM."""
     for new, old in ((2, 0), (0, 1)):
         services.replicas.start(new)
         port = services.replicas.ports[new].https

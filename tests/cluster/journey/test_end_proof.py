@@ -1,4 +1,4 @@
-"""end_proof: finalizer, webhook and timekeeper together: what pods cost is what the API server tells of them."""
+"""end_proof: finalizer, webhook and timekeeper together: what pods cost is what the API server says of them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Team:
 
 @contextmanager
 def standing_still(services: Services) -> Iterator[None]:
-    """Nobody does the timekeeper's jobs for the length of a block, and nobody knows it."""
+    """No replica does the timekeeper's jobs for the length of a block, and none is seen to be away."""
     os.kill(services.jobs.popen.pid, signal.SIGSTOP)
     try:
         yield

@@ -43,7 +43,7 @@ def mounted_certificate(plane: ControlPlane, folder: Path) -> Iterator[None]:
             try:
                 secret = plane.admin.api.get(SECRET)
             except ApiError:
-                continue  # it is not there, or nobody answers: a kubelet looks again
+                continue  # it is not there, or no server answers: a kubelet looks again
             if secret["metadata"]["resourceVersion"] != version:
                 version = secret["metadata"]["resourceVersion"]
                 _mount(folder, version, {key: base64.b64decode(value) for key, value in secret["data"].items()})

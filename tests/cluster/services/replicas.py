@@ -113,7 +113,7 @@ class Replicas:
         self._running[number] = (stack.enter_context(replica), stack)
 
     def stop(self, number: int) -> None:
-        """Tells a replica to end, as the kubelet does, and returns once it has."""
+        """Sends a replica SIGTERM, as the kubelet does, and returns once it has."""
         process, stack = self._running.pop(number)
         with stack:
             process.popen.terminate()

@@ -1,4 +1,4 @@
-"""Which metrics and labels a PromQL expression speaks of, as far as the rules and the dashboard need it told."""
+"""Which metrics and labels a PromQL expression speaks of, as far as the rules and the dashboard need."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def running_services(folder: Path) -> Iterator[list[int]]:
             WebhookServer(make(folder / "webhook")) as webhook,
             jobs(harness.folder, jobs_port),
         ):
-            wait_until(lambda: "fairgpu_budget_state" in scrape(jobs_port), "budgets are told")
+            wait_until(lambda: "fairgpu_budget_state" in scrape(jobs_port), "the states of budgets are shown")
             rest.wait_for("/readyz")
             ask_everything(rest, webhook, pod)
             store.stop()

@@ -1,4 +1,4 @@
-"""Clients that connect and do not go on: nobody else waits for them, and they cost a bounded amount."""
+"""No client waits for others that connect and do not go on; they cost a bounded amount."""
 
 from __future__ import annotations
 

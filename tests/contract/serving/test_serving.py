@@ -1,4 +1,4 @@
-"""The server's promises to any client, over real TLS: bounds, nothing told of the inside, a gentle end."""
+"""The server's promises to any client, over real TLS: bounds, no internals in an answer, a gentle end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that begin and do not end: together they take a bounded amount of memory, and nobody else waits."""
+"""Requests that begin and do not end: together they take a bounded amount of memory, and no other client waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edges of what is metered: budgets that go, grants and pods that nobody saw in time, a loss of many at once."""
+"""The edges of what is metered: budgets that go, grants and pods that were not seen in time, a loss of many at once."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.support.servers.redis_server import RedisServer
 
 WARM = 30
-"""Cycles of an hour until a day and a few old periods are behind: what is told of the last day is remembered."""
+"""Cycles of an hour until a day and a few old periods are behind: what was published of the last day is remembered."""
 
 
 class Term:

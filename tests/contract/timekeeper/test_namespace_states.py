@@ -1,4 +1,4 @@
-"""The states that namespaces are told, as money runs out and comes back."""
+"""The published states of namespaces, as money runs out and comes back."""
 
 from __future__ import annotations
 

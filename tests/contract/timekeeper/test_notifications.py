@@ -47,7 +47,7 @@ SECRET = "a key of the test's own"
 
 
 class World:
-    """A harness with a budget of ten GPU-hours, whoever decides, and whoever delivers."""
+    """A harness with a budget of ten GPU-hours, the one that decides, and the one that delivers."""
 
     def __init__(self, harness: LedgerHarness, server: Server, folder: Path) -> None:
         self.harness = harness

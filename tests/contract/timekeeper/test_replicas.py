@@ -1,4 +1,4 @@
-"""With a replica of the store: what nobody can compute again is believed once it is there, too."""
+"""With a replica of the store: what cannot be computed again is believed once it is there, too."""
 
 from __future__ import annotations
 

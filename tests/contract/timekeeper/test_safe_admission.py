@@ -1,4 +1,4 @@
-"""Safe admission, from the pods that are there to what admission is told, and to who is let go."""
+"""Safe admission, from the pods that are there to the answer for admission, and to the pods that are released."""
 
 from __future__ import annotations
 

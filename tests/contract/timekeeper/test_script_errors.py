@@ -1,4 +1,4 @@
-"""A script that breaks off is the error of its one call; a server that takes no writes is unavailable, whoever asks."""
+"""A script that breaks off is the error of its one call; a server that takes no writes is unavailable to each caller."""
 
 from __future__ import annotations
 

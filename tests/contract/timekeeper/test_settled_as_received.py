@@ -438,7 +438,7 @@ class Story(RuleBasedStateMachine):
             for books in (self.harness.keeper.books, next_books)
         )
         for metered in self.harness.keeper.books.pods.sessions.all():
-            # Whoever paid for no time at all is not among the payers any more.
+            # An account that paid for no time at all is not among the payers any more.
             payers = {account for _, account in next_books.assignments[metered.session.namespace]}
             known = kept[metered.session.uid]
             periods = {key: found for key, found in known.periods.items() if key[0] in payers or found.amount}

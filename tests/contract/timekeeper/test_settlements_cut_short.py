@@ -83,7 +83,7 @@ def stages_cut(
 
 
 def check_books(harness: LedgerHarness, expected: dict[tuple[str, int], int]) -> None:
-    """Holds the store to what each period costs, once nobody is on the meter any more."""
+    """Holds the store to what each period costs, once no pod is on the meter any more."""
     for (account, period), seconds in expected.items():
         amount = seconds * GPU_SECOND
         assert harness.spent(account, period) == amount

@@ -90,7 +90,7 @@ def test_a_store_without_memory_left_holds_back_what_is_new_and_catches_up(harne
 
 
 def is_refused(story: ChaosStory, reason: str) -> bool:
-    """Lets something happen, and tells whether the store would not have it."""
+    """Lets something happen; returns whether the store refused it."""
     story.act()
     try:
         story.harness.round()

@@ -78,7 +78,7 @@ def test_a_month_that_cannot_be_read_is_never_shown_as_nothing(months: MonthsHar
     file.unlink()
     with pytest.raises(MonthUnavailableError, match=JANUARY):
         months.usage_of("2026-01-01", "2026-05-01")
-    # Of the time before the first file nobody knows anything.
+    # Of the time before the first file nothing is known.
     assert months.usage_of("2025-01-01", "2025-12-01") == []
 
 

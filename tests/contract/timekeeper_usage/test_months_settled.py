@@ -24,7 +24,7 @@ NAME = f"usage-{JANUARY}.csv.gz"
 
 @pytest.fixture
 def changed(months: MonthsHarness) -> bytes:
-    """Somebody has changed January's file, and the leader has told of it."""
+    """January's file has been changed, and the leader has said so."""
     months.pass_days(30)
     months.archive()
     months.export()

@@ -13,7 +13,7 @@ def test_a_month_is_written_once_its_hours_are_folded_and_says_what_the_store_sa
     months.pass_days(18)
     months.archive()
     months.export()
-    # On the second of February hours of January can still be told apart.
+    # On the second of February hours of January are still kept apart.
     assert list(months.folder.iterdir()) == []
     months.pass_days(3)
     months.archive()

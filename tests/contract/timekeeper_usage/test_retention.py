@@ -51,7 +51,7 @@ def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(har
     harness.spent("research", MIDNIGHT + 6 * HOUR)
     with pytest.raises(FoldedHoursError):
         find(harness.client, Query(window, "1h", ("namespace",), 1000), harness.now)
-    # Of a day in which a period began, both sides are still told apart.
+    # Of a day in which a period began, both sides are still kept apart.
     period = Window(MIDNIGHT + DAY + 6 * HOUR, MIDNIGHT + 2 * DAY + 6 * HOUR)
     (item,) = find(harness.client, Query(period, None, ("budget",), 1000), harness.now).items
     assert item.figures.billed == 24 * GPU_HOUR == harness.spent("research", period.start)

@@ -134,7 +134,7 @@ def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was
         harness.pass_time(3599)
         report(harness, "p1", hour, busy)
         if hour == 1:
-            harness.lead()  # whoever leads next knows from the store what was told before
+            harness.lead()  # the next leader knows from the store what was answered before
         harness.round(1)
         harness.round(0)
     found = used(harness, step="1h")

@@ -1,4 +1,4 @@
-"""A webhook that is told to end loses no request: first it is unready, then it is gone."""
+"""A webhook that gets SIGTERM loses no request: first it is unready, then it is gone."""
 
 from __future__ import annotations
 

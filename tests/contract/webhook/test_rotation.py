@@ -1,4 +1,4 @@
-"""The CA and the certificate change under load, and nobody notices."""
+"""No client notices that the CA and the certificate change under load."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class MirroredWorld:
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": {**metadata, "annotations": kept}})
 
     def evict(self, pod: Json) -> None:
-        """The pod is told to end."""
+        """The pod is asked to end."""
         self.evicted.append(pod["metadata"]["name"])
         ending = {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": ending})

@@ -18,7 +18,7 @@ from timekeeper.ledger.usage import accounts_usage
 STORE: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "contract" / "timekeeper" / "stores" / "format_1.json").read_text()
 )
-"""Its keys, what it told of use, and the world around it."""
+"""Its keys, its answers on use, and the world around it."""
 
 
 def begin(harness: LedgerHarness) -> None:
@@ -61,7 +61,7 @@ def usage(client: redis.Redis) -> dict[str, list[Any]]:
 
 
 def check_converted(harness: LedgerHarness) -> None:
-    """Nothing is left in the old format, everything is told as before, and the books are right."""
+    """Nothing is left in the old format, every answer is as before, and the books are right."""
     assert usage(harness.client) == STORE["usage"]
     assert harness.client.get(keys.BOOK_FORMAT) == b"2"
     assert not harness.client.exists(keys.BOOK_CONVERTING)

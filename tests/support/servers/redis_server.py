@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DRIVER = DriverInfo()
-"""Each connection looks up the client's version among the installed packages, unless it is told: for a millisecond."""
+"""Each connection looks up the client's version among the installed packages, unless it is given: for a millisecond."""
 
 
 class RedisServer:

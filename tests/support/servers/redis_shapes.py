@@ -25,7 +25,7 @@ SLOTS = 16384
 PATIENCE_S = 20.0
 AGAIN_S = 7.0
 CALM_MS = 60_000
-"""After how long a silent server is given up, where nobody kills one: a busy machine is silent for seconds."""
+"""After how long a silent server is given up, where no test kills one: a busy machine is silent for seconds."""
 
 
 class SentinelShape:
@@ -111,7 +111,7 @@ class SentinelShape:
 
 
 class ClusterShape:
-    """A Redis Cluster of three nodes with a replica each, unless told otherwise."""
+    """A Redis Cluster of three nodes with a replica each by default."""
 
     def __init__(
         self, folder: Path, *settings: str, primaries: int = 3, replicas: int = 1, watchful: bool = False

@@ -1,4 +1,4 @@
-"""A real S3-compatible server for a test: moto's, which checks signatures and policies once it is told to.
+"""A real S3-compatible server for a test: moto's, which checks signatures and policies once a test asks for it.
 
 It listens on a free loopback port and ends with the test. `tools/s3_server.sh` installs it, apart from what is tested.
 """
@@ -61,7 +61,7 @@ class S3Server:
         self._ask("PUT", f"/{BUCKET}")
 
     def refuse_everybody(self) -> None:
-        """From now on only signatures of known users count, and nobody is known."""
+        """From now on only signatures of known users count, and no user is known."""
         self._ask("POST", "/moto-api/reset-auth", b"0")
 
     def empty(self) -> None:

@@ -3,7 +3,7 @@
     python -m tests.support.servers.serving_program PORT METRICS_PORT FOLDER PATIENCE [logged]
 
 The folder holds `tls.crt` and `tls.key`; it waits that many seconds for what a client owes it, and logs
-each request if told to.
+each request if asked to.
 """
 
 from __future__ import annotations

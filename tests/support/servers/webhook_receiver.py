@@ -27,7 +27,7 @@ class Receiver:
     taken: list[Taken] = field(default_factory=list)
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     silent: threading.Event = field(default_factory=threading.Event)
-    """While it is set, nobody gets an answer."""
+    """While it is set, no client gets an answer."""
     ending: threading.Event = field(default_factory=threading.Event)
 
 

@@ -84,7 +84,7 @@ def test_nobody_is_asked_to_apply_what_is_not_theirs() -> None:
 
 
 def test_who_looks_into_logs_sees_those_of_all_replicas_and_no_last_ten_lines() -> None:
-    """`kubectl logs deployment/NAME` shows one pod, and with a selector it shows ten lines unless it is told."""
+    """`kubectl logs deployment/NAME` shows one pod, and ten lines with a selector, unless `--tail` says more."""
     for page in PAGES:
         for line in re.sub(r"-l\n", "-l ", page.read_text()).splitlines():
             for command in re.findall(r"kubectl [^`|]*\blogs [^`|]*", line):

@@ -64,7 +64,7 @@ class Interleavings(RuleBasedStateMachine):
         return state
 
     def note(self, kind: str, name: str) -> None:
-        """The API server tells of a change."""
+        """The API server sends the event of a change."""
         self.log.append((kind, copy.deepcopy(self.api.pods[name])))
 
     def catch_up(self, replica: int, count: int) -> None:

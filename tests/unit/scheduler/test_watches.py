@@ -104,7 +104,7 @@ def test_both_replicas_write_one_event_of_what_they_find() -> None:
     assert len({event["metadata"]["name"] for event in events}) == 1
 
 
-class Told:
+class Watched:
     """A state with its views, and the pods about which an event was written."""
 
     def __init__(self, *nodes: dict[str, Any]) -> None:
@@ -129,40 +129,40 @@ def bound(name: str, gpu: str) -> dict[str, Any]:
 
 
 def test_the_pods_of_a_gpu_have_an_event_as_soon_as_their_node_no_longer_offers_it() -> None:
-    told = Told(api_node("n0", gpus=2))
-    told.pods_view.replaced([bound("a", "n0-0"), bound("b", "n0-1")])
-    assert told.pods == []
-    told.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
-    assert told.pods == ["b"]
+    watched = Watched(api_node("n0", gpus=2))
+    watched.pods_view.replaced([bound("a", "n0-0"), bound("b", "n0-1")])
+    assert watched.pods == []
+    watched.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
+    assert watched.pods == ["b"]
     # Neither the pod's nor the node's next change says it again while it lasts.
-    told.pods_view.changed("MODIFIED", bound("b", "n0-1"))
-    told.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
-    assert told.pods == ["b"]
+    watched.pods_view.changed("MODIFIED", bound("b", "n0-1"))
+    watched.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
+    assert watched.pods == ["b"]
     for gpus in (2, 1):
-        told.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=gpus)))
-    assert told.pods == ["b", "b"]
+        watched.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=gpus)))
+    assert watched.pods == ["b", "b"]
 
 
 def test_pods_that_were_read_before_their_node_are_looked_at_once_it_is_read() -> None:
-    told = Told()
-    told.pods_view.replaced([bound("a", "n0-1")])
-    assert told.pods == []
-    told.nodes_view.replaced([reflected(NODES, api_node("n0"))])
-    assert told.pods == ["a"]
+    watched = Watched()
+    watched.pods_view.replaced([bound("a", "n0-1")])
+    assert watched.pods == []
+    watched.nodes_view.replaced([reflected(NODES, api_node("n0"))])
+    assert watched.pods == ["a"]
 
 
 def test_of_more_pods_than_a_hundred_on_a_gpu_that_goes_the_others_are_named_in_the_log_alone() -> None:
-    told, names = Told(api_node("n0", gpus=2)), [f"p{number:03}" for number in range(MAX_WARNED + 5)]
-    told.pods_view.replaced([bound(name, "n0-1") for name in names])
+    watched, names = Watched(api_node("n0", gpus=2)), [f"p{number:03}" for number in range(MAX_WARNED + 5)]
+    watched.pods_view.replaced([bound(name, "n0-1") for name in names])
     with capture_logs() as logged:
-        told.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
-    assert told.pods == names[:MAX_WARNED]
+        watched.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
+    assert watched.pods == names[:MAX_WARNED]
     assert [line["pod"] for line in logged if line["event"] == "allocation ignored"] == [f"team/{n}" for n in names]
     # Pods that end make room for those that come to have the fault.
     for name in names[:6]:
-        told.pods_view.changed("DELETED", bound(name, "n0-1"))
-    told.pods_view.changed("ADDED", bound("late", "n0-1"))
-    assert told.pods == [*names[:MAX_WARNED], "late"]
+        watched.pods_view.changed("DELETED", bound(name, "n0-1"))
+    watched.pods_view.changed("ADDED", bound("late", "n0-1"))
+    assert watched.pods == [*names[:MAX_WARNED], "late"]
 
 
 def nonsense(_: Inventory) -> str:

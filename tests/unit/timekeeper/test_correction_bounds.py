@@ -1,4 +1,4 @@
-"""The least that a correction may be, in the words of whoever refuses one that is less."""
+"""The least that a correction may be, in the words that refuse one that is less."""
 
 from __future__ import annotations
 

@@ -138,8 +138,8 @@ def test_an_installation_of_another_version_than_the_command_is_named() -> None:
 def test_a_lease_that_nobody_renews_means_that_states_grow_old() -> None:
     old = {LEASE: {"spec": {"renewTime": format_instant(NANOSECONDS - 90 * SECOND)}}}
 
-    assert matter(old).startswith("Nobody leads: the Lease was renewed 90 s ago")
-    assert matter({LEASE: 404}).startswith("Nobody has led yet")
+    assert matter(old).startswith("No replica leads: the Lease was renewed 90 s ago")
+    assert matter({LEASE: 404}).startswith("No replica has led yet")
 
 
 @pytest.mark.parametrize(

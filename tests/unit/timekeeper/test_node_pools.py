@@ -81,7 +81,7 @@ def test_the_plan_says_what_each_move_needs_first() -> None:
         "plugin away, switch MIG off. Share does not read the request of 1 of the pods."
     ) in text
     assert "2. dra (claims of gpu.nvidia.com), with law. First on these nodes: take NVIDIA's driver for claims" in text
-    assert "3. h100 (nvidia), where nobody has a pod. First on these nodes: take the device plugin away." in text
+    assert "3. h100 (nvidia), where no team has a pod. First on these nodes: take the device plugin away." in text
 
 
 def test_pools_without_nvidias_gpus_stay_and_keep_who_shares_them_with_others() -> None:

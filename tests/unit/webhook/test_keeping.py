@@ -1,4 +1,4 @@
-"""Whoever keeps the certificates, and however many do so at once, what is served is trusted."""
+"""What is served is trusted, however many replicas keep the certificates at once."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_two_processes_at_once_break_nobodys_trust(turns: list[tuple[float, list
     """
     cluster, lag = Cluster(), timedelta(days=0.49)
     cluster.keep(QUICK)
-    cluster.bundles = cluster.bundles[-3:]  # nobody goes by configurations of before the installation
+    cluster.bundles = cluster.bundles[-3:]  # configurations of before the installation do not count
     for days, interruptions in turns:
         left = iter(interruptions)
 

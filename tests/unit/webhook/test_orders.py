@@ -1,4 +1,4 @@
-"""A GPUGrant or GPUCorrection that names nobody gets the name of its author."""
+"""A GPUGrant or GPUCorrection without an author's name gets it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 -- Records announced milestones of budgets, and puts the messages into the outbox: both or neither.
 --
--- KEYS  head, announced (the key told), outbox
+-- KEYS  head, announced (the key NAME:told), outbox
 -- ARGV  epoch, the most messages that may wait, then for each budget: its uid, its announced milestones (empty where the
 --       budget was deleted), and the message (empty for none)
 -- Returns the number of messages dropped, the oldest first, because too many wait.
