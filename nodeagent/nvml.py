@@ -156,7 +156,7 @@ class Figures:
         self.latest: Mapping[int, Figure] = {}
         """By slot; replaced whole, so that it can be read from any thread."""
         self.listed: tuple[tuple[Container, ...], Mapping[int, int]] = ((), {})
-        """What `watch` looks at, and the bytes charged by slot; replaced whole."""
+        """The containers that `watch` looks at, and the bytes charged by slot; replaced whole."""
         self._wanted = threading.Event()
         self._looked_ns = 0
         self._unregistered: frozenset[int] = frozenset()

@@ -50,12 +50,12 @@ FOR_ACCOUNT: Final = (
     Needed(_POLICIES, "mutatingwebhookconfigurations"),
     Needed(_POLICIES, "validatingwebhookconfigurations"),
 )
-"""What the overlays of account and share create beside."""
+"""The objects that the overlays of account and share create beside those of look."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What is missing for the modes.
+    """The rights and features that are missing for the modes.
 
     Attributes:
         rights_for_look: the rights that the caller lacks to install look.

@@ -153,12 +153,12 @@ def _run(environment: ClusterEnvironment, name: str) -> None:
 
 
 def _spent(environment: ClusterEnvironment) -> int:
-    """What the budget has paid in microGPU-seconds; 0 while the timekeeper has not read that there is a budget."""
+    """The microGPU-seconds that the budget has paid; 0 before the timekeeper has read the budget."""
     return exact(_listed(environment).get("spent"))
 
 
 def _rate(environment: ClusterEnvironment) -> int:
-    """What the budget pays in microGPU-seconds a second; 0 while the timekeeper has not read that there is a budget."""
+    """The microGPU-seconds a second that the budget pays; 0 before the timekeeper has read the budget."""
     return int(_listed(environment).get("rate", {}).get("microGPUSecondsPerSecond", 0))
 
 

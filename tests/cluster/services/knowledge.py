@@ -1,4 +1,4 @@
-"""What each replica of the webhook has heard of a budget: the API server's next review may go to any of them."""
+"""The state of a budget as each replica of the webhook has it: the API server's next review may go to any of them."""
 
 from __future__ import annotations
 

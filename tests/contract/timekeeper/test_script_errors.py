@@ -1,4 +1,4 @@
-"""A script that breaks off is the error of its one call; a server that takes no writes is unavailable to each caller."""
+"""A script that breaks off is the error of its one call; a server that takes no writes is unavailable to all."""
 
 from __future__ import annotations
 

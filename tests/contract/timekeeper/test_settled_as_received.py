@@ -103,7 +103,7 @@ class Story(RuleBasedStateMachine):
         self.payers = dict(zip(NAMESPACES, "ab", strict=True))
         self.rules = {"a": PERIODS[0], "b": PERIODS[1]}
         self.made = {"a": 1, "b": 1}
-        """How often each budget was made; a budget that is deleted counts below 0."""
+        """The times that each budget was made; a budget that is deleted counts below 0."""
         self.corrections: list[tuple[str, int, int]] = []
         """The account, the instant whose period is corrected, and the amount."""
         self.dies_at = ""

@@ -202,7 +202,7 @@ def kept(who: Identity, path: str) -> dict[str, Any] | None:
 
 
 def closed(books: TimekeeperClient, budget: str, uid: str) -> int | None:
-    """What the entry that closes a pod's session says in microGPU-seconds; None while there is none."""
+    """The microGPU-seconds of the entry that closes a pod's session; None while there is none."""
     entries = books.get("/v1/ledger", budget=budget)["entries"]
     amounts = [entry["amount"] for entry in entries if (entry["kind"], entry["session"]) == ("close", uid)]
     return int(amounts[0]["microGPUSeconds"]) if amounts else None

@@ -1,4 +1,4 @@
-"""What pods ask for of other stacks, before a scheduler has chosen devices."""
+"""The requests of pods to other stacks, before a scheduler has chosen devices."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ MIXES = tuple(
         [(4, 100, 16_000), (1, 10, 100), (1, 70, 100)],
     )
 )
-"""What was asked for before, by which worth is learned."""
+"""The requests seen before, by which worth is learned."""
 
 
 @cache

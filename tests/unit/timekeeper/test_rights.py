@@ -1,4 +1,4 @@
-"""What is missing of a cluster's rights and features, by the API server's answers to access reviews."""
+"""The missing rights and features of a cluster, by the API server's answers to access reviews."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is served is trusted, however many replicas keep the certificates at once."""
+"""Clients trust what is served, however many replicas keep the certificates at once."""
 
 from __future__ import annotations
 
