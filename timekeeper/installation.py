@@ -33,8 +33,8 @@ LEASES_TO_WAIT: Final = 2
 """The lengths of the Lease without a renewal after which no replica leads: a follower needs one to take over."""
 BEHIND: Final = 3
 """The most names in a sentence."""
-_OF_OTHERS: Final = frozenset({"redis", "kube-scheduler"})
-"""Images that are not FairGPU's, and have versions of their own."""
+OWN_CONTAINERS: Final = frozenset({"certificates", "extender", "jobs", "nodeagent", "rest", "webhook"})
+"""The containers of FairGPU's images by the names in its manifests: a mirror may give an image any name."""
 _VERSION: Final = re.compile(r"v?[0-9]+\.[0-9]+.*")
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\s*", re.DOTALL)
 _SYSTEM: Final = f"/apis/apps/v1/namespaces/{names.SYSTEM_NAMESPACE}"
@@ -93,7 +93,9 @@ class Installation:
 
 
 def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
-    """Reads an installation; None where the namespace of FairGPU has none of its workloads.
+    """Reads an installation; None where the namespaces of FairGPU have none of its workloads.
+
+    Where a collection of workloads may not be read, and no other has one, all else is left unread.
 
     Args:
         api: the API server.
@@ -106,7 +108,7 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
     workloads = [item for path in _PARTS for item in _list(api, path, unreadable)]
     parts = tuple(_part(item) for item in workloads if _name(item).startswith("fairgpu-"))
     if not parts:
-        return None
+        return Observed(unreadable=tuple(unreadable)) if unreadable else None
     leader = _get(api, f"{_LEASES}/{lease}", unreadable)
     bundles = {}
     authority = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps/{AUTHORITY}"
@@ -138,7 +140,7 @@ def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Ins
         observed.parts,
         (
             *_of_parts(observed.parts, version),
-            *_of_leader(observed, lease_seconds, now),
+            *(_of_leader(observed, lease_seconds, now) if observed.parts else ()),
             *_of_certificates(observed.bundles, datetime.fromtimestamp(now / SECOND, UTC)),
             *_of_statuses(observed.behind),
         ),
@@ -148,12 +150,14 @@ def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Ins
 
 def as_lines(installation: Installation) -> list[str]:
     """Returns the findings for people."""
+    if not installation.parts:
+        return [f"It is not known whether FairGPU is installed. Not read: {', '.join(installation.unreadable)}."]
     rows = [[part.name, str(part.ready), str(part.wanted), ", ".join(part.versions)] for part in installation.parts]
     lines = ["Installed:", "", table(["part", "ready", "wanted", "version"], rows)]
     for matter in installation.matters:
         lines += ["", f"{matter}."]
     if not installation.matters and not installation.unreadable:
-        lines += ["", "All parts are ready, somebody leads, and no certificate ends soon."]
+        lines += ["", "All parts are ready, a replica leads, and no certificate ends soon."]
     if installation.unreadable:
         lines += ["", f"Not read: {', '.join(installation.unreadable)}."]
     return lines
@@ -197,7 +201,8 @@ def _of_leader(observed: Observed, lease_seconds: int, now: int) -> Iterable[str
     if observed.renewed is None:
         yield "No replica has led yet: the leader's Lease is not there, so nothing is metered and no state is published"
     elif (late := (now - observed.renewed) // SECOND) > LEASES_TO_WAIT * lease_seconds:
-        yield f"No replica leads: the Lease was renewed {late} s ago. Nothing is settled, and budget states grow old"
+        ago = f"{late} s ago by this machine's clock"
+        yield f"No replica leads: the Lease was renewed {ago}. Nothing is settled, and budget states grow old"
 
 
 def _of_certificates(bundles: Mapping[str, bytes], now: datetime) -> Iterable[str]:
@@ -228,15 +233,16 @@ def _part(item: Json) -> InstalledPart:
     wanted = status.get("desiredNumberScheduled") if daemons else spec.get("replicas", 1)
     ready = status.get("numberReady" if daemons else "readyReplicas", 0)
     pod = mapping(mapping(spec.get("template")).get("spec"))
-    images = [str(container.get("image", "")) for container in mappings(pod.get("containers"))]
+    own = (each for each in mappings(pod.get("containers")) if each.get("name") in OWN_CONTAINERS)
+    images = [str(container.get("image", "")) for container in own]
     versions = sorted({version for image in images if (version := _version(image))})
     return InstalledPart(_name(item), _whole(ready), _whole(wanted), tuple(versions))
 
 
 def _version(image: str) -> str:
-    """Returns the version of FairGPU in an image's tag; empty for images of others, and for a tag without one."""
-    name, _, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
-    return tag if name not in _OF_OTHERS and _VERSION.fullmatch(tag) else ""
+    """Returns the version in an image's tag; empty for a tag without one."""
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    return tag if _VERSION.fullmatch(tag) else ""
 
 
 def _is_behind(budget: Json) -> bool:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from fairgpu.certificates import make_authority
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import format_instant
-from timekeeper.installation import Installation, as_document, as_lines, judge, read_installation
+from timekeeper.installation import OWN_CONTAINERS, Installation, as_document, as_lines, judge, read_installation
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 NANOSECONDS = int(NOW.timestamp()) * SECOND
@@ -24,16 +26,18 @@ AUTHORITY = "/api/v1/namespaces/fairgpu-system/configmaps/fairgpu-timekeeper-ca"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/zz-fairgpu"
 BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
 VERSION = "0.1.0"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
-def workload(name: str, ready: int, wanted: int, *images: str) -> dict[str, Any]:
-    containers = [{"name": "main", "image": image} for image in images]
+def workload(name: str, ready: int, wanted: int, **images: str) -> dict[str, Any]:
+    """A Deployment or StatefulSet with an image by container."""
+    containers = [{"name": container.replace("_", "-"), "image": image} for container, image in images.items()]
     spec = {"replicas": wanted, "template": {"spec": {"containers": containers}}}
     return {"metadata": {"name": name}, "spec": spec, "status": {"readyReplicas": ready}}
 
 
 def daemons(ready: int, wanted: int, image: str) -> dict[str, Any]:
-    spec = {"template": {"spec": {"containers": [{"name": "agent", "image": image}]}}}
+    spec = {"template": {"spec": {"containers": [{"name": "nodeagent", "image": image}]}}}
     status = {"desiredNumberScheduled": wanted, "numberReady": ready}
     return {"metadata": {"name": "fairgpu-nodeagent"}, "spec": spec, "status": status}
 
@@ -51,13 +55,19 @@ def installed() -> dict[str, Any]:
     return {
         f"{SYSTEM}/deployments": {
             "items": [
-                workload("fairgpu-timekeeper", 2, 2, "r.example.org:5000/fairgpu/timekeeper:0.1.0@sha256:00"),
-                workload("fairgpu-webhook", 2, 2, "r.example.org/webhook:0.1.0"),
-                workload("fairgpu-scheduler", 2, 2, "r.example.org/scheduler:0.1.0", "k8s.io/kube-scheduler:v1.34.2"),
-                workload("other", 0, 1, "example.org/other:9.9"),
+                workload("fairgpu-timekeeper", 2, 2, rest="r.example.org:5000/fairgpu/timekeeper:0.1.0@sha256:00"),
+                workload("fairgpu-webhook", 2, 2, webhook="r.example.org/webhook:0.1.0", proxy="envoy:v1.35.0"),
+                workload(
+                    "fairgpu-scheduler",
+                    2,
+                    2,
+                    extender="r.example.org/scheduler:0.1.0",
+                    kube_scheduler="r.example.org/k8s-scheduler-amd64:v1.34.2",
+                ),
+                workload("other", 0, 1, webhook="example.org/other:9.9"),
             ]
         },
-        f"{SYSTEM}/statefulsets": {"items": [workload("fairgpu-redis", 1, 1, "docker.io/library/redis:7.2")]},
+        f"{SYSTEM}/statefulsets": {"items": [workload("fairgpu-redis", 1, 1, redis="docker.io/library/redis:7.2")]},
         f"{APPS}/fairgpu-nodes/daemonsets": {"items": [daemons(3, 3, "r.example.org/nodeagent:0.1.0")]},
         LEASE: {"spec": {"renewTime": format_instant(NANOSECONDS - 5 * SECOND)}},
         AUTHORITY: {"data": {"ca.crt": ca}},
@@ -111,7 +121,7 @@ def test_nothing_is_the_matter_where_all_is_right_and_versions_are_those_of_fair
 
 
 def test_a_part_that_is_not_ready_is_named_with_what_follows() -> None:
-    redis = {f"{SYSTEM}/statefulsets": {"items": [workload("fairgpu-redis", 0, 1, "redis:7.2")]}}
+    redis = {f"{SYSTEM}/statefulsets": {"items": [workload("fairgpu-redis", 0, 1, redis="redis:7.2")]}}
     agents = {f"{APPS}/fairgpu-nodes/daemonsets": {"items": [daemons(1, 3, "r.example.org/nodeagent:0.1.0")]}}
 
     assert matter(redis) == (
@@ -126,6 +136,18 @@ def test_parts_of_different_versions_are_an_upgrade_that_is_not_finished() -> No
     assert matter(agents) == "Parts are of different versions: 0.1.0, 0.2.0. Finish the upgrade"
 
 
+def test_versions_are_read_of_each_container_of_the_manifests_with_an_image_of_fairgpu() -> None:
+    own = set()
+    for file in DEPLOY.rglob("*.yaml"):
+        for item in yaml.safe_load_all(file.read_text()):
+            if isinstance(item, dict) and item.get("kind") in {"Deployment", "DaemonSet", "StatefulSet"}:
+                containers = item["spec"].get("template", {}).get("spec", {}).get("containers", [])
+                images = {container["name"]: container.get("image", "") for container in containers}
+                own |= {name for name, image in images.items() if image.endswith(f":{VERSION}")}
+
+    assert own == OWN_CONTAINERS
+
+
 def test_an_installation_of_another_version_than_the_command_is_named() -> None:
     observed = read_installation(cast("KubernetesAPI", Server(installed())), "fairgpu-timekeeper")
     assert observed is not None
@@ -135,10 +157,10 @@ def test_an_installation_of_another_version_than_the_command_is_named() -> None:
     )
 
 
-def test_a_lease_that_nobody_renews_means_that_states_grow_old() -> None:
+def test_a_lease_without_renewal_means_that_states_grow_old() -> None:
     old = {LEASE: {"spec": {"renewTime": format_instant(NANOSECONDS - 90 * SECOND)}}}
 
-    assert matter(old).startswith("No replica leads: the Lease was renewed 90 s ago")
+    assert matter(old).startswith("No replica leads: the Lease was renewed 90 s ago by this machine's clock")
     assert matter({LEASE: 404}).startswith("No replica has led yet")
 
 
@@ -192,7 +214,16 @@ def test_what_may_not_be_read_is_named_and_not_judged() -> None:
     assert found.unreadable == (LEASE, BUDGETS)
     lines = as_lines(found)
     assert f"Not read: {LEASE}, {BUDGETS}." in lines
-    assert "somebody leads" not in "\n".join(lines)
+    assert "a replica leads" not in "\n".join(lines)
+
+
+def test_an_account_that_may_read_no_workload_learns_that_nothing_is_known() -> None:
+    """An account with no right at all would otherwise read as a cluster without FairGPU."""
+    kinds = [f"{SYSTEM}/deployments", f"{SYSTEM}/statefulsets", f"{APPS}/fairgpu-nodes/daemonsets"]
+    found = judged(dict.fromkeys(kinds, 403))
+
+    assert (found.parts, found.matters, found.unreadable) == ((), (), tuple(kinds))
+    assert as_lines(found) == [f"It is not known whether FairGPU is installed. Not read: {', '.join(kinds)}."]
 
 
 def test_an_error_of_the_api_server_is_one_of_the_command() -> None:
