@@ -107,7 +107,8 @@ class Fleet:
         self.nodes[row] = node
         self.names[row] = node.name
         self.places |= {device.uuid: (row, at) for at, device in enumerate(node.inventory.devices)}
-        self._rebuild(row)
+        self._describe(row, node.inventory)
+        self._count(row, node)
 
     def remove(self, name: str) -> None:
         """Removes a node; what pods hold of it is kept until it returns."""
@@ -117,7 +118,10 @@ class Fleet:
             self.nodes[row] = None
             self.names[row] = ""
             self._free_rows.append(row)
-            self._rebuild(row)
+            for array in (self.cls, self.core, self.memory, self.slots, self.total, self.idle, self.cpu, self.host):
+                array[row] = 0
+            self.offered[row] = False
+            self._mark(row)
 
     def hold(self, uid: str, holding: Holding) -> None:
         """Notes the devices that a pod holds, in place of those that it held before."""
@@ -126,7 +130,7 @@ class Fleet:
         self.release(uid)
         self._held[uid] = holding
         self._of_node[holding.node] = {**self._of_node.get(holding.node, {}), uid: holding}
-        self._rebuild_node(holding.node)
+        self._count_node(holding.node)
 
     def release(self, uid: str) -> None:
         """Frees the devices that a pod holds."""
@@ -138,7 +142,7 @@ class Fleet:
                 self._of_node[holding.node] = left
             else:
                 del self._of_node[holding.node]
-            self._rebuild_node(holding.node)
+            self._count_node(holding.node)
 
     def held_by(self, uid: str) -> Holding | None:
         """Returns the devices that a pod holds."""
@@ -175,10 +179,15 @@ class Fleet:
             if self.places.get(device.uuid, (-1, 0))[0] == row:
                 del self.places[device.uuid]
 
-    def _rebuild_node(self, name: str) -> None:
+    def _count_node(self, name: str) -> None:
         row = self.rows.get(name)
-        if row is not None:
-            self._rebuild(row)
+        node = None if row is None else self.nodes[row]
+        if row is not None and node is not None:
+            self._count(row, node)
+
+    def _mark(self, row: int) -> None:
+        self.version += 1
+        self.changed[row] = self.version
 
     def _new_row(self) -> int:
         if self._free_rows:
@@ -204,52 +213,42 @@ class Fleet:
         self.links = np.pad(self.links, lines)
         self.changed = np.pad(self.changed, lines)
 
-    def _rebuild(self, row: int) -> None:
-        """Computes a row from its node and from what pods hold of the node's devices."""
-        self.version += 1
-        self.changed[row] = self.version
-        node = self.nodes[row]
-        if node is None:
-            for array in (self.cls, self.core, self.memory, self.slots, self.total, self.idle, self.cpu, self.host):
-                array[row] = 0
-            self.offered[row] = False
-            return
-        inventory = node.inventory
-        places = {device.uuid: at for at, device in enumerate(inventory.devices)}
-        core = [100] * len(places)
-        memory = [device.memory_mib for device in inventory.devices]
-        slots = [inventory.slots] * len(places)
+    def _describe(self, row: int, inventory: Inventory) -> None:
+        """Writes what the devices of a node are, whatever pods hold of them."""
+        devices = inventory.devices
+        unused = self.cls.shape[1] - len(devices)
+        pad = [0] * unused
+        self.total[row] = [device.memory_mib for device in devices] + pad
+        self.offered[row] = [device.health is Health.OK for device in devices] + [False] * unused
+        self.cls[row] = [self._class_id(DeviceClass(d.model, d.memory_mib)) for d in devices] + pad
+        self.links[row] = self._link_id(inventory)
+
+    def _count(self, row: int, node: Node) -> None:
+        """Computes what is free on a node from what pods hold of its devices."""
+        devices = node.inventory.devices
+        columns = {device.uuid: at for at, device in enumerate(devices)}
+        core = [100] * len(devices)
+        memory = [device.memory_mib for device in devices]
+        slots = [node.inventory.slots] * len(devices)
         cpu, host = node.cpu_milli, node.host_mib
         for holding in self._of_node.get(node.name, {}).values():
             cpu -= holding.cpu_milli
             host -= holding.host_mib
             for piece in holding.pieces:
-                at = places.get(piece.uuid)
+                at = columns.get(piece.uuid)
                 if at is not None:
                     core[at] -= piece.core_percent
                     memory[at] -= piece.memory_mib
                     slots[at] -= piece.slots
-        self._write(row, node, core, memory, slots)
-        self.cpu[row], self.host[row] = cpu, host
-        self.links[row] = self._link_id(inventory)
-
-    def _write(self, row: int, node: Node, core: list[int], memory: list[int], slots: list[int]) -> None:
-        devices = node.inventory.devices
-        count, width = len(devices), self.cls.shape[1]
-        pad = [0] * (width - count)
-        totals = [device.memory_mib for device in devices]
-        offered = [device.health is Health.OK for device in devices]
-        self.core[row] = core + pad
-        self.memory[row] = memory + pad
-        self.slots[row] = slots + pad
-        self.total[row] = totals + pad
-        self.offered[row] = offered + [False] * (width - count)
-        self.cls[row] = [self._class_id(DeviceClass(d.model, d.memory_mib)) for d in devices] + pad
         idle = [
-            max(min(free, left * 100 // total), 0) if ok and taken > 0 else 0
-            for free, left, total, ok, taken in zip(core, memory, totals, offered, slots, strict=True)
+            max(min(free, left * 100 // device.memory_mib), 0) if device.health is Health.OK and taken > 0 else 0
+            for device, free, left, taken in zip(devices, core, memory, slots, strict=True)
         ]
+        pad = [0] * (self.cls.shape[1] - len(devices))
+        self.core[row], self.memory[row], self.slots[row] = core + pad, memory + pad, slots + pad
         self.idle[row] = idle + pad
+        self.cpu[row], self.host[row] = cpu, host
+        self._mark(row)
 
     def _class_id(self, device_class: DeviceClass) -> int:
         known = self._class_ids.get(device_class)
