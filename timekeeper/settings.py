@@ -472,8 +472,11 @@ class TimekeeperSettings(Section):
 
     mode: Literal["share", "account", "look"] = "share"
     """share: FairGPU places GPU pods and gives them their devices; account: it meters what pods hold by other stacks as
-    well, for a cluster that has any namespace of the mode account; look: it meters those pods, reads budgets from the
-    ConfigMap fairgpu-budgets, and writes nothing outside its namespace."""
+    well, for a cluster that has any namespace of the mode account; look: it meters those pods, and writes nothing
+    outside its namespace but the status of GPUBudgets, where `budgets_from` names them."""
+    budgets_from: Literal["config-map", "objects"] = "config-map"
+    """With mode look: config-map: budgets are the lines of the ConfigMap fairgpu-budgets; objects: they are GPUBudgets,
+    whose CRD must be there. In the other modes they are GPUBudgets."""
 
     folder: Path | None = None
     """Standalone mode: the folder that stands in for a cluster. Served on loopback alone."""

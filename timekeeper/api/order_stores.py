@@ -223,6 +223,10 @@ class ClusterOrders:
 class NoOrders:
     """The order store where the cluster is only looked at: it holds no orders, and refuses new ones."""
 
+    def __init__(self, place: str) -> None:
+        """`place` is where a budget's allowance is changed instead."""
+        self._place = place
+
     def create(self, item: Json) -> Json:
         """Refuses.
 
@@ -230,8 +234,8 @@ class NoOrders:
             ProblemError: always.
         """
         detail = (
-            f"a {item['kind']} cannot be made where mode is look: budgets have no objects there; change the budget's "
-            "allowance in the ConfigMap fairgpu-budgets instead"
+            f"a {item['kind']} cannot be made where mode is look: no order is applied there; change the budget's "
+            f"allowance in {self._place} instead"
         )
         raise ProblemError(409, "conflict", detail)
 

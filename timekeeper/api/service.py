@@ -57,18 +57,22 @@ LOOPBACK = ("127.0.0.1", "localhost")
 CHAIN_CHECK_SECONDS = 60.0
 
 
+ALLOWANCES = {"config-map": "the ConfigMap fairgpu-budgets", "objects": "the GPUBudget"}
+"""The place where an allowance is changed, by where budgets come from."""
+
+
 class WorkerEnvironment:
     """The API server, or the folder in its place, that a worker uses. Made in each worker."""
 
     def __init__(
-        self, api: KubernetesAPI | None, folder: Path | None, *, own_audience_alone: bool = False, looks: bool = False
+        self, api: KubernetesAPI | None, folder: Path | None, *, own_audience_alone: bool = False, allowances: str = ""
     ) -> None:
         """Makes the environment of exactly one of an API server and a folder.
 
-        `own_audience_alone`: whether people's tokens must be of the timekeeper's audience. `looks`: whether the cluster
-        is only looked at, so that orders cannot be made.
+        `own_audience_alone`: whether people's tokens must be of the timekeeper's audience. `allowances`: where
+        budgets' allowances are changed, where the cluster is only looked at, so that orders cannot be made; else empty.
         """
-        self._looks = looks
+        self._allowances = allowances
         self._own_audience_alone = own_audience_alone
         self._api = api
         self._folder = folder or Path()
@@ -95,15 +99,15 @@ class WorkerEnvironment:
     @property
     def grants(self) -> OrderStore:
         """The store of GPUGrants."""
-        if self._looks:
-            return NoOrders()
+        if self._allowances:
+            return NoOrders(self._allowances)
         return ClusterOrders(self._api) if self._api else FolderOrders(self._folder, time.time_ns)
 
     @property
     def corrections(self) -> OrderStore:
         """The store of GPUCorrections."""
-        if self._looks:
-            return NoOrders()
+        if self._allowances:
+            return NoOrders(self._allowances)
         if self._api:
             return ClusterOrders(self._api, CORRECTIONS)
         return FolderOrders(self._folder, time.time_ns, "GPUCorrection")
@@ -144,7 +148,7 @@ class Service:
             api,
             folder,
             own_audience_alone=settings.serve.people_tokens == "own-audience",
-            looks=settings.mode == "look",
+            allowances=ALLOWANCES[settings.budgets_from] if settings.mode == "look" else "",
         )
         self._keeps_store_certificate = api is not None and settings.redis.is_bundled
         # In a cluster, loopback is where a port is forwarded to.

@@ -12,7 +12,7 @@ from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.base import Source
 from timekeeper.sources.folder import FolderSource
 from timekeeper.sources.kubernetes import KubernetesSource
-from timekeeper.sources.looking import LookingSource
+from timekeeper.sources.looking import LookingAtGPUBudgets, LookingSource
 
 
 def cluster_source(settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> Source:
@@ -20,6 +20,11 @@ def cluster_source(settings: TimekeeperSettings, api: KubernetesAPI | None, fold
     own = settings.own_resources
     if api is None:
         return FolderSource(folder or Path(), time.time_ns, own)
-    cluster = LookingSource if settings.mode == "look" else KubernetesSource
     drivers = DRIVERS | set(settings.other_stacks.drivers)
-    return cluster(api, time.time_ns, random.random, settings.usage.labels, own, drivers)
+    return _kind(settings)(api, time.time_ns, random.random, settings.usage.labels, own, drivers)
+
+
+def _kind(settings: TimekeeperSettings) -> type[KubernetesSource]:
+    if settings.mode != "look":
+        return KubernetesSource
+    return LookingAtGPUBudgets if settings.budgets_from == "objects" else LookingSource

@@ -3,6 +3,8 @@
 Budgets come from the ConfigMap `fairgpu-budgets`: each key is a budget's name, and its value the YAML of a GPUBudget's
 spec. What a GPUBudget's status would say is kept in `fairgpu-budget-statuses`, by the same names. A ConfigMap holds a
 million bytes, which is enough for some hundred budgets.
+
+Where budgets are GPUBudgets instead, their status is the one thing that is written outside.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from fairgpu.cluster.reflector import Collection
 from fairgpu.json_values import mapping
 from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.sources.base import ChangedMeanwhileError, Mirror, ObjectEvent, RefusedError
-from timekeeper.sources.kubernetes import COLLECTIONS, CONFIG_MAPS, KubernetesSource, OwnResources
+from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS, CONFIG_MAPS, KubernetesSource, OwnResources
 
 BUDGETS_MAP: Final = "fairgpu-budgets"
 STATUSES_MAP: Final = "fairgpu-budget-statuses"
@@ -126,15 +128,19 @@ class LookingSource(KubernetesSource):
         self._budgets = BudgetsView(self.mirrors.budgets, self._read_statuses)
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Watches pods, nodes, namespaces, claims and the ConfigMap of budgets, each in a thread of its own."""
+        """Watches pods, nodes, namespaces, claims and budgets, each in a thread of its own."""
         for name in WATCHED:
             self.watch(name, COLLECTIONS[name], wait)
         self.watch_claims(wait)
-        selectors = {"fieldSelector": f"metadata.name={BUDGETS_MAP}"}
-        self.reflect("budgets", Collection(CONFIG_MAPS, selectors), self._budgets, wait)
+        self.watch_budgets(wait)
         for orders in (self.mirrors.grants, self.mirrors.corrections):
             orders.replaced([])
             orders.confirmed()
+
+    def watch_budgets(self, wait: Callable[[float], bool]) -> None:
+        """Watches the ConfigMap of budgets, in a thread of its own."""
+        selectors = {"fieldSelector": f"metadata.name={BUDGETS_MAP}"}
+        self.reflect("budgets", Collection(CONFIG_MAPS, selectors), self._budgets, wait)
 
     def lift_gate(self, _pod: Json) -> None:
         """Refuses: pods stay as they are."""
@@ -152,7 +158,7 @@ class LookingSource(KubernetesSource):
         """Refuses: pods stay as they are."""
         raise _refused()
 
-    def write_budget_status(self, name: str, status: Json, _version: str = "") -> None:
+    def write_budget_status(self, name: str, status: Json, version: str = "") -> None:  # noqa: ARG002 - lines have none
         """Keeps the status in a ConfigMap, and drops those of budgets that do not exist any more."""
         data = dict.fromkeys(self._budgets.without_budget()) | {name: json.dumps(status, separators=(",", ":"))}
         try:
@@ -194,5 +200,17 @@ class LookingSource(KubernetesSource):
         return statuses
 
 
+class LookingAtGPUBudgets(LookingSource):
+    """Looks as LookingSource does, at GPUBudgets and no ConfigMap; their status is its one write outside."""
+
+    def watch_budgets(self, wait: Callable[[float], bool]) -> None:
+        """Watches the GPUBudgets, in a thread of its own."""
+        self.watch("budgets", BUDGETS, wait)
+
+    def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
+        """Replaces the status; fields that are not given are removed."""
+        KubernetesSource.write_budget_status(self, name, status, version)
+
+
 def _refused() -> RefusedError:
-    return RefusedError("mode: look writes nothing outside the namespace fairgpu-system")
+    return RefusedError("mode: look changes no pod, and takes no orders")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.installation import Manifest, apply, render_overlay
+from tests.cluster.installation import Manifest, apply, named, render_overlay
 from tests.cluster.services.replicas import Ports, is_listening, timekeeper_jobs, timekeeper_replica
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.support.other_stacks import OWN_LINE
@@ -19,6 +22,8 @@ from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
 LOOK = Path(__file__).parents[3] / "deploy" / "overlays" / "look"
+GPUBUDGETS = LOOK.parents[1] / "look-gpubudgets"
+"""The component by which budgets are GPUBudgets."""
 SETTINGS = {
     "FAIRGPU_TIMEKEEPER_MODE": "look",
     "FAIRGPU_TIMEKEEPER_OTHER_STACKS_RESOURCES": json.dumps({"example.com/npu": OWN_LINE}),
@@ -35,9 +40,23 @@ class Installed:
 
 
 @contextmanager
-def installed(plane: ControlPlane, budgets: Mapping[str, str]) -> Iterator[Installed]:
+def overlay(plane: ControlPlane, components: Sequence[Path]) -> Iterator[Path]:
+    """An overlay of an admin's own over the one of the mode look, with these components."""
+    with tempfile.TemporaryDirectory(dir=plane.folder) as folder:
+        resolved = Path(folder).resolve()
+        kustomization = {
+            "resources": [os.path.relpath(LOOK, resolved)],
+            "components": [os.path.relpath(component, resolved) for component in components],
+        }
+        (resolved / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        yield resolved
+
+
+@contextmanager
+def installed(plane: ControlPlane, budgets: Mapping[str, str], components: Sequence[Path] = ()) -> Iterator[Installed]:
     """Applies the overlay with these budgets, and runs the timekeeper as its account; `budgets` are specs by name."""
-    manifests = render_overlay(plane, LOOK)
+    with overlay(plane, components) as folder:
+        manifests = render_overlay(plane, folder)
     (config_map,) = [item for item in manifests if item["metadata"]["name"] == "fairgpu-budgets"]
     config_map["data"] = dict(budgets)
     apply(plane, manifests)
@@ -45,12 +64,20 @@ def installed(plane: ControlPlane, budgets: Mapping[str, str]) -> Iterator[Insta
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
         store = stack.enter_context(RedisServer(Path(folder)))
-        stack.enter_context(timekeeper_replica(plane, "look", Ports(https, metrics), store.url, **SETTINGS))
-        stack.enter_context(timekeeper_jobs(plane, "look-jobs", jobs_metrics, store.url, **SETTINGS))
+        rest, jobs = (SETTINGS | _settings_of(manifests, container) for container in ("rest", "jobs"))
+        stack.enter_context(timekeeper_replica(plane, "look", Ports(https, metrics), store.url, **rest))
+        stack.enter_context(timekeeper_jobs(plane, "look-jobs", jobs_metrics, store.url, **jobs))
         _let_view(plane)
         wait_until(lambda: is_listening(https), "the timekeeper answers")
         token = plane.token("kube-system", "default", audience="fairgpu-timekeeper")
         yield Installed(TimekeeperClient(plane, https, token), manifests, store.url)
+
+
+def _settings_of(manifests: Sequence[Manifest], container: str) -> dict[str, str]:
+    """The settings that the Deployment of the timekeeper has in the environment of a container."""
+    deployment = named(manifests, "Deployment", "fairgpu-timekeeper")
+    (found,) = [one for one in deployment["spec"]["template"]["spec"]["containers"] if one["name"] == container]
+    return {one["name"]: one["value"] for one in found["env"] if "value" in one}
 
 
 def _let_view(plane: ControlPlane) -> None:

@@ -1,16 +1,21 @@
-"""The rights and settings of the overlay for the mode look, by its files."""
+"""The rights and settings of the overlay for the mode look and of its component, by their files."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from fairgpu.settings import load_settings
 from timekeeper.domain.budgets import parse_budget
-from timekeeper.settings import TimekeeperSettings
+from timekeeper.settings import Settings, TimekeeperSettings
 from timekeeper.sources.looking import BUDGETS_MAP, STATUSES_MAP
 
 LOOK = Path(__file__).parents[3] / "deploy" / "overlays" / "look"
+
+
+COMPONENT = LOOK.parents[1] / "look-gpubudgets" / "kustomization.yaml"
 
 
 def patch_of(kind: str) -> list[dict[str, object]]:
@@ -51,3 +56,29 @@ def test_it_names_the_config_maps_that_the_timekeeper_reads_and_writes() -> None
     rules = [one["value"] for one in patch_of("Role")]
 
     assert [rule["resourceNames"] for rule in rules if isinstance(rule, dict)] == [[BUDGETS_MAP], [STATUSES_MAP]]
+
+
+def component_patches() -> tuple[Any, Any]:
+    """The operations on the ClusterRole, and the patch of the Deployment."""
+    role, deployment = (yaml.safe_load(one["patch"]) for one in yaml.safe_load(COMPONENT.read_text())["patches"])
+    return role, deployment
+
+
+def test_the_component_adds_reading_gpubudgets_and_writing_their_status_and_no_other_right() -> None:
+    operations, _ = component_patches()
+    rules = [one["value"] for one in operations]
+
+    assert {(one["op"], one["path"]) for one in operations} == {("add", "/rules/-")}
+    assert [(rule["apiGroups"], rule["resources"], rule["verbs"]) for rule in rules] == [
+        (["fairgpu.io"], ["gpubudgets"], ["get", "list", "watch"]),
+        (["fairgpu.io"], ["gpubudgets/status"], ["patch"]),
+    ]
+
+
+def test_the_component_has_both_processes_of_the_timekeeper_take_budgets_from_objects() -> None:
+    _, deployment = component_patches()
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    given = {one["name"]: {each["name"]: each["value"] for each in one["env"]} for one in containers}
+
+    assert given.keys() == {"rest", "jobs"}
+    assert {load_settings(Settings, env, None).timekeeper.budgets_from for env in given.values()} == {"objects"}
