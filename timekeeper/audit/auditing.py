@@ -25,12 +25,14 @@ from timekeeper.audit.snapshots import (
 from timekeeper.audit.statuses import check_status
 from timekeeper.audit.sums import (
     Sums,
+    UnseenEnd,
     billed_hours,
     check_closing_balance,
     check_hours,
     check_sums,
     difference,
     recompute,
+    unseen_ends,
 )
 from timekeeper.domain.sessions import MeterFrom
 from timekeeper.ledger import reading
@@ -152,6 +154,7 @@ class Audit:
         saw_pods: whether budgets and pods were compared, too.
         billed: what the hours of the audited periods were billed, in microGPU-seconds.
         unknown_model: the part of it for devices whose model nothing names, which have the price of `*`.
+        unseen: the sessions whose end was not observed.
     """
 
     at: int
@@ -163,6 +166,7 @@ class Audit:
     saw_pods: bool = False
     billed: int = 0
     unknown_model: int = 0
+    unseen: tuple[UnseenEnd, ...] = ()
 
 
 @dataclass(slots=True)
@@ -175,6 +179,7 @@ class _Pass:
     differences: list[Difference] = field(default_factory=list)
     billed: int = 0
     unknown_model: int = 0
+    unseen: list[UnseenEnd] = field(default_factory=list)
 
 
 def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
@@ -211,6 +216,7 @@ def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
         cluster is not None,
         first.billed,
         first.unknown_model,
+        tuple(first.unseen),
     )
 
 
@@ -232,6 +238,7 @@ def _pass(
             billed, unknown = billed_hours(snapshot)
             result.billed += billed
             result.unknown_model += unknown
+            result.unseen += unseen_ends(snapshot)
     if cluster is not None and request.period is None:
         result.differences += _unmetered(environment, request, cluster)
     return result

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from fairgpu.commands import CommandError
 from timekeeper.audit.auditing import Audit, AuditEnvironment, audit, request_of
 from timekeeper.audit.cluster import ClusterView, read_cluster
 from timekeeper.audit.difference import Difference, Figure
+from timekeeper.audit.sums import UnseenEnd
 from timekeeper.domain.money import display
 from timekeeper.domain.timestamps import TimeError, format_exact, parse_instant
 from timekeeper.ledger.client import StoreError
@@ -28,6 +29,8 @@ from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.base import Mirrors
 from timekeeper.sources.choosing import cluster_source
 
+MOST_SHOWN = 20
+"""The most sessions that are shown one by one as text. JSON has all of them."""
 MONEY = frozenset({Figure.SPENT, Figure.CHECKPOINT, Figure.GRANTED, Figure.FINALIZED, Figure.POSTED, Figure.AMOUNT})
 
 Json = dict[str, Any]
@@ -43,6 +46,7 @@ def as_text(audit: Audit) -> str:
     if audit.unknown_model:
         of = f"{display(audit.unknown_model)} of {display(audit.billed)} GPU-hours"
         lines.append(f"At the price of `*`, since nothing names the model: {of}.")
+    lines += _unseen(audit.unseen)
     if not audit.differences:
         return "\n".join([*lines, f"{looked}. No figure differs."])
     headings = ("account", "period", "figure", "of", "stored", "expected", "recomputed from")
@@ -62,6 +66,17 @@ def as_json(audit: Audit) -> Json:
         "sawPods": audit.saw_pods,
         "billed": str(audit.billed),
         "unknownModel": str(audit.unknown_model),
+        "unseenEnds": [
+            {
+                "account": one.account,
+                "namespace": one.namespace,
+                "pod": one.pod,
+                "start": format_exact(one.start),
+                "end": format_exact(one.end),
+                "amount": str(one.amount),
+            }
+            for one in audit.unseen
+        ],
         "missing": list(audit.missing),
         "differences": [
             {
@@ -76,6 +91,21 @@ def as_json(audit: Audit) -> Json:
             for difference in audit.differences
         ],
     }
+
+
+def _unseen(ends: Sequence[UnseenEnd]) -> list[str]:
+    """Formats the sessions whose end was not observed, the dearest first; nothing where there is none."""
+    if not ends:
+        return []
+    dearest = sorted(ends, key=lambda one: (-one.amount, one.account, one.namespace, one.pod))
+    rows = [
+        (one.account, one.namespace, one.pod, format_exact(one.start), format_exact(one.end), display(one.amount))
+        for one in dearest[:MOST_SHOWN]
+    ]
+    of = f"{_counted(len(ends), 'session')}, {display(sum(one.amount for one in ends))} GPU-hours"
+    headings = ("account", "namespace", "pod", "from", "last sign of life", "GPU-hours")
+    more = [f"and {len(ends) - MOST_SHOWN} more: -o json has all"] if len(ends) > MOST_SHOWN else []
+    return [f"Ended unobserved, and charged up to the last sign of life: {of}.", table(headings, rows), *more]
 
 
 def line(difference: Difference) -> str:

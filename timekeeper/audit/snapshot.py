@@ -16,7 +16,10 @@ OPEN, CLOSED, FINALIZED = "o", "c", "g"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger entry of the snapshot. `amount` is microGPU-seconds, `at` and `period` are nanoseconds since 1970."""
+    """A ledger entry of the snapshot. `amount` is microGPU-seconds, `at` and `period` are nanoseconds since 1970.
+
+    `name` is the pod, or the order; `namespace` is the pod's.
+    """
 
     id: str
     kind: str
@@ -26,6 +29,7 @@ class Entry:
     session: str
     name: str
     note: str
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,15 @@ def _entries(client: redis.Redis, account: str, start: int, after: str, last: st
                 return
             if entry.period == start:
                 yield Entry(
-                    entry.id, entry.kind, entry.period, entry.amount, entry.at, entry.session, entry.pod, entry.note
+                    entry.id,
+                    entry.kind,
+                    entry.period,
+                    entry.amount,
+                    entry.at,
+                    entry.session,
+                    entry.pod,
+                    entry.note,
+                    entry.namespace,
                 )
         if len(page) < ENTRIES_PER_PAGE:
             return

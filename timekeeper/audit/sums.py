@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import FINALIZED, OPEN, Entry, SessionAmount, Snapshot, read_amount, whole
+from timekeeper.domain.sessions import EndProof
 from timekeeper.domain.usage import Dimensions, UsageFigures, of_values
 from timekeeper.domain.usage_folding import totals_of, unfold
+from timekeeper.ledger.entries import Ending, read_ending
 
 HOUR = 3_600 * 10**9
 _ROW = re.compile(r"(-?[0-9]+) (-?[0-9]+) (-?[0-9]+) (-|-?[0-9]+)")
@@ -64,6 +66,39 @@ def billed_hours(snapshot: Snapshot) -> tuple[int, int]:
             billed += amount
             unknown += amount if to.node and "" in to.model.split(",") else 0
     return billed, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenEnd:
+    """A session whose end was not observed: it was charged up to the last sign of life.
+
+    Attributes:
+        account: the account that paid.
+        namespace: the pod's namespace.
+        pod: the pod, or the claim.
+        start: the session's start, in nanoseconds since 1970.
+        end: the last sign of life, in nanoseconds since 1970.
+        amount: its amount in the audited period, in microGPU-seconds.
+    """
+
+    account: str
+    namespace: str
+    pod: str
+    start: int
+    end: int
+    amount: int
+
+
+def unseen_ends(snapshot: Snapshot) -> Iterator[UnseenEnd]:
+    """Yields the ended sessions of a period whose end was not observed, in the order of the ledger's entries."""
+    endings: dict[str, tuple[Entry, Ending]] = {}
+    for entry in snapshot.entries:
+        if entry.session and (ending := read_ending(entry.note)) is not None:
+            endings[entry.session] = entry, ending
+    posted = posted_by_session(snapshot)
+    for uid, (entry, ending) in endings.items():
+        if ending.proof == EndProof.LAST_SEEN:
+            yield UnseenEnd(snapshot.account, entry.namespace, entry.name, ending.start, ending.end, posted[uid])
 
 
 def _reads_all_hours(snapshot: Snapshot) -> bool:

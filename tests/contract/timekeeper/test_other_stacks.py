@@ -13,13 +13,14 @@ from fairgpu.existing import Existing
 from tests.support.ledger.audited import audited, write_statuses
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published
 from timekeeper.audit.command import as_json, as_text
+from timekeeper.audit.sums import UnseenEnd
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.loading import DECIDED
 from timekeeper.controller.state.other_stacks import doubtful, unknown_models
 from timekeeper.domain.holdings.holding import Doubt
 from timekeeper.domain.money import GPU_SECOND, SECOND
-from timekeeper.domain.pricing import BY_WORDS, PricePoint
+from timekeeper.domain.pricing import BY_WORDS, Bill, PricePoint
 from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.codec import decode_session
@@ -72,6 +73,18 @@ def test_a_replica_of_a_gpu_is_charged_as_its_part_at_the_models_price(looking: 
     looking.round(10)
 
     assert looking.spent("a") == 10 * GPU_SECOND
+
+
+@pytest.mark.parametrize("bill", Bill)
+def test_a_pod_without_a_sidecar_is_charged_as_reserved_whatever_is_billed(harness: LedgerHarness, bill: Bill) -> None:
+    harness.budget("a", ["team-a"])
+    write_node(harness, LABELS)
+    harness.lead(replace(RULES, bill=bill))
+    harness.round()
+    shared(harness, "p1")
+    harness.round(10)
+
+    assert harness.spent("a") == 10 * GPU_SECOND
 
 
 def test_metering_begins_with_the_first_term_and_not_with_a_pod_that_ran_before(harness: LedgerHarness) -> None:
@@ -253,6 +266,46 @@ def test_the_audit_says_how_much_of_the_bill_has_the_price_of_unknown_models(loo
     assert (found.billed, found.unknown_model) == (looking.spent("a"), 3600 * GPU_SECOND)
     assert "At the price of `*`, since nothing names the model: 1.00 of 2.00 GPU-hours." in as_text(found)
     assert as_json(found)["unknownModel"] == str(3600 * GPU_SECOND)
+
+
+def test_the_audit_lists_apart_what_the_timekeeper_did_not_see_end(looking: LedgerHarness) -> None:
+    shared(looking, "seen")
+    shared(looking, "away", since=NOON - 24 * HOUR)
+    looking.round(10)
+    looking.remove("seen")
+    looking.round(10)
+    looking.remove("away")
+    looking.now += 500 * SECOND
+    looking.lead(RULES)
+    looking.round()
+    found = audited(looking)
+
+    assert found.unseen == (UnseenEnd("a", "team-a", "away", NOON, NOON + 20 * SECOND, 20 * GPU_SECOND),)
+    assert "Ended unobserved, and charged up to the last sign of life: 1 session, 0.005556 GPU-hours." in as_text(found)
+    assert as_json(found)["unseenEnds"] == [
+        {
+            "account": "a",
+            "namespace": "team-a",
+            "pod": "away",
+            "start": "2026-01-15T12:00:00Z",
+            "end": "2026-01-15T12:00:20Z",
+            "amount": str(20 * GPU_SECOND),
+        }
+    ]
+
+
+def test_an_end_that_was_seen_and_a_session_that_runs_are_not_among_the_unseen(looking: LedgerHarness) -> None:
+    shared(looking, "running")
+    finished = shared(looking, "finished")
+    shared(looking, "deleted")
+    looking.round(10)
+    looking.finish(finished)
+    looking.remove("deleted")
+    looking.round(10)
+    found = audited(looking)
+
+    assert found.unseen == ()
+    assert "unobserved" not in as_text(found)
 
 
 def test_the_audit_agrees_where_pods_are_older_than_metering(harness: LedgerHarness) -> None:
