@@ -5,14 +5,13 @@ It is advisory: it is shown beside what pods reserve, and no settlement, bill or
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
-
-import orjson
+from typing import Any, NamedTuple
 
 from fairgpu.json_values import mapping
 from timekeeper.domain.money import SECOND
@@ -92,8 +91,17 @@ class BusyPods:
     warnings: tuple[str, ...] = ()
 
 
+class _Series(NamedTuple):
+    """A series of an answer, without the labels that are not read."""
+
+    pod: FullName | None
+    share: float | SeriesFault
+
+
 def read_answer(body: bytes, rules: AnswerRules, now: int) -> BusyPods:
     """Reads the answer to an instant query (https://prometheus.io/docs/prometheus/latest/querying/api/).
+
+    Each series is read as soon as it is decoded: with all its labels, an answer takes four times the memory.
 
     Args:
         body: the body of the response.
@@ -103,18 +111,25 @@ def read_answer(body: bytes, rules: AnswerRules, now: int) -> BusyPods:
     Raises:
         AnswerError: it is an error or no answer, or was evaluated at another time.
     """
-    document = _document(body)
+
+    def read(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Series:
+        fields = dict(pairs)
+        labels = fields.get("metric")
+        if isinstance(labels, dict):
+            return _Series(_pod(labels, rules), _share(fields.get("value"), rules.full, now))
+        return {key: fields[key] for key in kept & fields.keys()}
+
+    kept = _FIELDS.union(*rules.labels, *rules.claims)
+    document = _document(body, read)
     data = mapping(document.get("data"))
     result = data.get("result")
     if data.get("resultType") != "vector" or not isinstance(result, list):
-        given = str(data.get("resultType"))[:MOST_CHARACTERS]
+        given = _text(data.get("resultType"))
         raise AnswerError(AnswerFault.NO_VECTOR, f"the result is of the type {given!r}: write a query for a vector")
     busy: dict[FullName, list[float]] = {}
     faults: Counter[SeriesFault] = Counter()
     for series in result:
-        fields = mapping(series)
-        pod = _pod(mapping(fields.get("metric")), rules)
-        share = _share(fields.get("value"), rules.full, now)
+        pod, share = series if isinstance(series, _Series) else (None, SeriesFault.NO_POD)
         if pod is None:
             faults[SeriesFault.NO_POD] += 1
         elif isinstance(share, SeriesFault):
@@ -133,17 +148,45 @@ def error_text(body: bytes) -> str:
     return ""
 
 
-def _document(body: bytes) -> Mapping[str, Any]:
+_FIELDS = frozenset({"status", "data", "resultType", "result", "warnings", "errorType", "error", "metric", "value"})
+
+
+def _document(body: bytes, read: Callable[[list[tuple[str, Any]]], Any] = dict) -> Mapping[str, Any]:
+    """Decodes a body; `read` makes a value of the fields of each object, the inner ones first."""
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise AnswerError(AnswerFault.UNREADABLE, f"it is no JSON: {error}") from None
+        document = json.loads(body, object_pairs_hook=read, parse_int=_number, parse_constant=_refuse)
+    except AnswerError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise AnswerError(AnswerFault.UNREADABLE, f"it is no JSON: {_text(error)}") from None
     if not isinstance(document, dict) or document.get("status") not in ("success", "error"):
         raise AnswerError(AnswerFault.UNREADABLE, "it has no status `success` or `error`")
     if document["status"] == "error":
-        texts = [str(document.get(key, ""))[:MOST_CHARACTERS] for key in ("errorType", "error")]
+        texts = [_text(document.get(key, "")) for key in ("errorType", "error")]
         raise AnswerError(AnswerFault.ERROR, ": ".join(texts))
     return document
+
+
+_LONGEST_WHOLE = 18
+"""The most digits of a whole number that is read exactly. A longer one is a float, perhaps an infinite one."""
+
+
+def _number(digits: str) -> float:
+    return int(digits) if len(digits) <= _LONGEST_WHOLE else float(digits)
+
+
+def _refuse(constant: str) -> None:
+    """Refuses a constant that Python writes as JSON and that is none.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _text(value: object) -> str:
+    """Returns the beginning of a text for the log; half of a surrogate pair, which no log can hold, is replaced."""
+    return str(value)[:MOST_CHARACTERS].encode(errors="replace").decode()
 
 
 def _pod(labels: Mapping[str, Any], rules: AnswerRules) -> FullName | None:
@@ -154,7 +197,14 @@ def _pod(labels: Mapping[str, Any], rules: AnswerRules) -> FullName | None:
 def _named(labels: Mapping[str, Any], pairs: Sequence[FullName]) -> FullName | None:
     for of_namespace, of_name in pairs:
         namespace, name = labels.get(of_namespace), labels.get(of_name)
-        if isinstance(namespace, str) and isinstance(name, str) and namespace and name:
+        # Names of objects are ASCII. Half of a surrogate pair in a name would be an error of the log.
+        if (
+            isinstance(namespace, str)
+            and isinstance(name, str)
+            and namespace
+            and name
+            and f"{namespace}{name}".isascii()
+        ):
             return namespace, name
     return None
 
@@ -185,4 +235,4 @@ def _share(sample: Any, full: float, now: int) -> float | SeriesFault:
 
 def _texts(warnings: Any) -> tuple[str, ...]:
     given = warnings if isinstance(warnings, list) else []
-    return tuple(str(one)[:MOST_CHARACTERS] for one in given[:MOST_WARNINGS])
+    return tuple(map(_text, given[:MOST_WARNINGS]))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published, state_answer
+from timekeeper.controller.reconcile import settle_accounts
 from timekeeper.controller.reconcile.context import ReconcileContext
 from timekeeper.controller.state.observing import Clocks
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
@@ -137,6 +138,22 @@ def test_a_new_leader_goes_on_where_the_last_one_stopped(harness: LedgerHarness)
     with pytest.raises(FencedError):
         old.reconcile(harness.now + HOUR)
     assert harness.spent("a") == 115 * GPU_SECOND
+
+
+def test_sessions_are_settled_alike_however_many_at_once(
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle_accounts, "SETTLED_AT_ONCE", 2)
+    harness.budget("a", ["team-a", "team-b"])
+    pods = [harness.pod(f"p{number}", f"team-{'ab'[number % 2]}") for number in range(5)]
+    harness.round()
+    harness.round(10)
+    harness.finish(pods[0])
+    harness.remove("p1")
+    harness.round()
+    harness.round(10)
+
+    assert harness.spent("a") == (2 * 10 + 3 * 20) * GPU_SECOND
 
 
 def test_a_pod_that_left_while_nobody_watched_is_charged_to_when_it_was_last_seen(harness: LedgerHarness) -> None:

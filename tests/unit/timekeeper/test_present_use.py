@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -113,6 +114,29 @@ def test_several_series_of_a_pod_are_kept_apart_and_faulty_ones_spoil_none() -> 
     assert found.faults == {SeriesFault.NO_NUMBER: 1, SeriesFault.OUT_OF_SCALE: 1, SeriesFault.NO_POD: 2}
 
 
+def test_an_answer_of_many_labels_takes_little_more_memory_than_its_text() -> None:
+    labels = {**OURS, **{f"label_{number}": f"value {number}" for number in range(40)}}
+    given = body(*(series("50", labels) for _ in range(2_000)))
+    tracemalloc.start()
+    try:
+        found = read_answer(given, PERCENT, NOW * SECOND)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(found.busy["vision", "train-0"]) == 2_000
+    assert most < 2 * len(given)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "träin"])
+def test_a_name_that_no_object_can_have_names_no_pod(name: str) -> None:
+    assert read(series("50", {"namespace": "vision", "pod": name})) == BusyPods({}, {SeriesFault.NO_POD: 1})
+
+
+def test_a_warning_with_half_of_a_surrogate_pair_can_be_logged() -> None:
+    assert read(warnings=["\ud800 away"]).warnings == ("? away",)
+
+
 def test_an_answer_without_series_is_one() -> None:
     assert read() == BusyPods({}, {})
 
@@ -136,6 +160,8 @@ def test_warnings_are_told_the_first_three_and_cut_short() -> None:
         (b"[]", AnswerFault.UNREADABLE),
         (b"{}", AnswerFault.UNREADABLE),
         (b'{"status": "fine"}', AnswerFault.UNREADABLE),
+        (b'{"status": "success", "data": {"resultType": "vector", "result": [NaN]}}', AnswerFault.UNREADABLE),
+        (body(series("1", at=0)).replace(b"[0", b"[" + b"9" * 5000), AnswerFault.STALE),
         (b'{"status": ["success"]}', AnswerFault.UNREADABLE),
         (body()[:-1], AnswerFault.UNREADABLE),
         (b'{"status": "success"}', AnswerFault.NO_VECTOR),

@@ -59,6 +59,10 @@ class Prepared(NamedTuple):
     settlement: Settlement
 
 
+SETTLED_AT_ONCE = 10_000
+"""The most sessions whose settlements are in memory at once. That of a new session takes more than a kilobyte."""
+
+
 class Work(NamedTuple):
     """The writes of all sessions: new amounts where only the amount grew, and whole settlements for the others."""
 
@@ -80,8 +84,10 @@ def settle_accounts(context: ReconcileContext, now: int, touched: set[str]) -> N
     concerned = _with_room(context, unsettled)
     namespaces = {metered.session.namespace for metered in concerned}
     open_due_periods(context, now, {account for namespace in namespaces for _, account in books.assignments[namespace]})
-    done = _write(context, _prepare(context, now, concerned), now)
-    closed = [each.metered for each in done if _may_be_finalized(each.metered) and not _is_finalized(each.metered)]
+    closed: list[MeteredSession] = []
+    for first in range(0, len(concerned), SETTLED_AT_ONCE):
+        done = _write(context, _prepare(context, now, concerned[first : first + SETTLED_AT_ONCE]), now)
+        closed += [each.metered for each in done if _may_be_finalized(each.metered) and not _is_finalized(each.metered)]
     if closed:
         _write(context, _prepare(context, now, closed), now)
 
