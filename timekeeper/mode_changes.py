@@ -20,7 +20,7 @@ from fairgpu.json_values import mapping, mappings
 from fairgpu.pod import read_pod
 from timekeeper.domain.pods import TERMINAL_PHASES
 from timekeeper.rights import may_write_gpu_pods
-from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS
+from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS, QUOTAS, counts_own_resources
 
 WRITERS: Final = {
     "hami": ("kube-system:hami-scheduler",),
@@ -31,7 +31,6 @@ WRITERS: Final = {
 """The service accounts by which each stack's scheduler writes the status of pods, or the annotations by which they are
 charged, as its own manifests name them: NAMESPACE:NAME."""
 _SCHEDULERS: Final = {"hami-scheduler": "hami", "volcano": "volcano", "kai-scheduler": "kai"}
-_QUOTAS: Final = "/api/v1/resourcequotas"
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -96,7 +95,7 @@ def read_changes(api: KubernetesAPI, existing: Existing, stacks: Iterable[str]) 
         AskingPod(item["namespace"], item["scheduler"], item["readable"], item["class"] not in known, item["node"])
         for item in found
     )
-    quotas = _optional(api, _QUOTAS, unreadable)
+    quotas = _optional(api, QUOTAS, unreadable)
     budgets = _optional(api, BUDGETS, unreadable)
     refused: dict[str, int] = {}
     for pod in pods:
@@ -108,7 +107,7 @@ def read_changes(api: KubernetesAPI, existing: Existing, stacks: Iterable[str]) 
         refused,
         _lacking(api, present),
         tuple(sorted(_name(item) for item in budgets if existing.classes == "never" and _only_deprioritizes(item))),
-        tuple(sorted({_namespace(item) for item in quotas if _counts_own_resources(item)})),
+        tuple(sorted({_namespace(item) for item in quotas if counts_own_resources(item)})),
         tuple(unreadable),
     )
 
@@ -218,10 +217,6 @@ def _only_deprioritizes(budget: Json) -> bool:
         and spec.get("onExhausted", "deprioritize") == "deprioritize"
         and spec.get("enforcement", "enforce") == "enforce"
     )
-
-
-def _counts_own_resources(quota: Json) -> bool:
-    return any(names.ANNOTATION_PREFIX in key for key in mapping(mapping(quota.get("spec")).get("hard")))
 
 
 def _name(item: Json) -> str:

@@ -191,6 +191,8 @@ class Mirrors:
         corrections: GPUCorrection objects.
         claims: ResourceClaim objects; none where pods of other stacks are not metered.
         slices: ResourceSlice objects, as above.
+        quotas: ResourceQuota objects that count FairGPU's own resources; none where pods of other stacks are not
+            metered, or where the cluster is only looked at.
     """
 
     pods: Mirror
@@ -202,6 +204,7 @@ class Mirrors:
     corrections: Mirror
     claims: Mirror
     slices: Mirror
+    quotas: Mirror
 
 
 OBSERVED_TO_THE_END = ("pods", "claims")

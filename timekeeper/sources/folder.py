@@ -4,6 +4,7 @@
     pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
     nodes/NAME.json     Node objects, by whose labels pods of other stacks are metered
     claims/NAME.json    ResourceClaim objects, and in slices/ ResourceSlice objects, for the same
+    quotas/NAME.json    ResourceQuota objects, of which those on FairGPU's own resources are read
     grants/NAME.json    GPUGrant objects that were made through the REST API, and in corrections/ GPUCorrection objects
     status/*.json       statuses that the timekeeper writes, and reads back with the objects
     events.jsonl        events that the timekeeper writes
@@ -65,6 +66,7 @@ class FolderSource:
             corrections=Mirror("corrections", now),
             claims=Mirror("claims", now),
             slices=Mirror("slices", now),
+            quotas=Mirror("quotas", now),
         )
         self._holds_elsewhere = own is not None
 
@@ -100,9 +102,9 @@ class FolderSource:
         held = self._mirrors.pods
         _update(held, [pod for pod in pods if held.get(uid_of(pod)) is not None or self._is_kept(pod)])
         _update(self._mirrors.nodes, self._objects(sorted((self._folder / "nodes").glob("*.json"))))
-        for kind, mirror in (("claims", self._mirrors.claims), ("slices", self._mirrors.slices)):
+        for kind in ("claims", "slices", "quotas"):
             files = sorted((self._folder / kind).glob("*.json")) if self._holds_elsewhere else []
-            _update(mirror, self._objects(files))
+            _update(getattr(self._mirrors, kind), self._objects(files))
         for mirror in (self._mirrors.node_leases, self._mirrors.namespaces):
             _update(mirror, [])
 

@@ -288,6 +288,15 @@ def _device(device: Json) -> Json:
     return {"name": device.get("name"), **read, "attributes": kept}
 
 
+def counts_own_resources(quota: Json) -> bool:
+    """Whether a ResourceQuota counts resources of FairGPU's own, such as `requests.fairgpu.io/gpu-core`."""
+    return any(names.ANNOTATION_PREFIX in key for key in mapping(mapping(quota.get("spec")).get("hard")))
+
+
+def _read_quota(quota: Json) -> Json | None:
+    return slim(quota) if counts_own_resources(quota) else None
+
+
 def slim(item: Json) -> Json:
     """Returns an object without the fields that only the API server uses, and a node without its images' names."""
     read = dict(item)
@@ -317,6 +326,8 @@ COLLECTIONS = {
     "grants": GRANTS,
     "corrections": CORRECTIONS,
 }
+
+QUOTAS = "/api/v1/resourcequotas"
 
 POD_WRITE_SECONDS = 5
 """The time that the API server may take for a write to a pod, and that the client waits for its answer.
@@ -443,7 +454,11 @@ class KubernetesSource:
         self._pods = api.within(POD_WRITE_SECONDS)
         self._kept_labels, self._own = tuple(kept_labels), own
         self._random = random
-        keeping = {"pods": keeps(own), "slices": lambda item: mapping(item.get("spec")).get("driver") in drivers}
+        keeping = {
+            "pods": keeps(own),
+            "slices": lambda item: mapping(item.get("spec")).get("driver") in drivers,
+            "quotas": counts_own_resources,
+        }
         self._mirrors = Mirrors(**{name: Mirror(name, now, keeping.get(name, _all)) for name in Mirrors.__slots__})
 
     @property
@@ -456,6 +471,16 @@ class KubernetesSource:
         for name, path in COLLECTIONS.items():
             self.watch(name, path, wait)
         self.watch_claims(wait)
+        if self._own is None:
+            self.leave_empty(self._mirrors.quotas)
+        else:
+            self.reflect("quotas", Collection(QUOTAS, {}, _read_quota), OptionalView(self._mirrors.quotas), wait)
+
+    def leave_empty(self, *mirrors: Mirror) -> None:
+        """Counts collections as read and empty: they are not watched."""
+        for mirror in mirrors:
+            mirror.replaced([])
+            mirror.confirmed()
 
     def watch_claims(self, wait: Callable[[float], bool]) -> None:
         """Watches claims and slices, each in a thread of its own, by the newest version that the API server has.
@@ -463,9 +488,7 @@ class KubernetesSource:
         Where pods of other stacks are not metered, nothing is watched, and both mirrors stay empty.
         """
         if self._drivers is None:
-            for mirror in (self._mirrors.claims, self._mirrors.slices):
-                mirror.replaced([])
-                mirror.confirmed()
+            self.leave_empty(self._mirrors.claims, self._mirrors.slices)
             return
         for kind, mirror, read in (
             ("resourceclaims", self._mirrors.claims, self._read_claim),

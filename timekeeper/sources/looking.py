@@ -133,9 +133,7 @@ class LookingSource(KubernetesSource):
             self.watch(name, COLLECTIONS[name], wait)
         self.watch_claims(wait)
         self.watch_budgets(wait)
-        for orders in (self.mirrors.grants, self.mirrors.corrections):
-            orders.replaced([])
-            orders.confirmed()
+        self.leave_empty(self.mirrors.grants, self.mirrors.corrections, self.mirrors.quotas)
 
     def watch_budgets(self, wait: Callable[[float], bool]) -> None:
         """Watches the ConfigMap of budgets, in a thread of its own."""

@@ -234,6 +234,26 @@ def test_a_budget_that_only_deprioritizes_says_that_nothing_yields(
     assert "onExhausted: hold" in found["message"]
 
 
+def test_a_budget_names_its_namespaces_whose_quota_counts_nothing(
+    account: Account, user: Identity, namespace: str, pods: str, budget: Callable[..., str]
+) -> None:
+    name = budget(allowance={"gpuHours": 1})
+    metadata = {"name": "gpus", "namespace": namespace}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata}
+    hard = {"requests.fairgpu.io/gpu-core": "100"}
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas"
+    account.plane.admin.api.create(path, {**quota, "spec": {"hard": hard}})
+    user.api.create(pods, pod("train", ONE))
+
+    def condition() -> Any:
+        status = account.plane.admin.api.get(f"{API}/gpubudgets/{name}").get("status", {})
+        return next((one for one in status.get("conditions", []) if one["type"] == "QuotaCountsNothing"), None)
+
+    assert namespace in wait_until(condition, "the condition")["message"]
+    account.plane.admin.api.delete(f"{path}/gpus")
+    wait_until(lambda: condition() is None, "it is taken back")
+
+
 def test_the_pods_of_a_job_wait_together(
     account: Account,
     user: Identity,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from tests.support.ledger.audited import write_statuses
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.pod_jobs import PodJobs
 from timekeeper.controller.report.status_documents import conditions_of, deprioritizes
 from timekeeper.controller.state.books import ControllerRules
+from timekeeper.controller.state.other_stacks import idle_quotas
 from timekeeper.domain.timestamps import format_instant
 from timekeeper.settings import TimekeeperSettings
+from timekeeper.sources.folder import write_json
 
 RULES = ControllerRules(own_resources={})
 HOLD = {"onExhausted": "hold", "minRuntime": "1h"}
@@ -164,3 +168,57 @@ def test_a_budget_that_only_deprioritizes_says_where_nothing_yields(harness: Led
     assert "enforcement: evict" in condition["message"]
     assert not TimekeeperSettings(mode="account").gives_classes
     assert TimekeeperSettings().gives_classes
+
+
+def quota_condition(harness: LedgerHarness) -> dict[str, Any] | None:
+    """The condition of the budget `a` about its namespaces' quotas, as its status has it."""
+    harness.round(1)
+    write_statuses(harness)
+    status = json.loads((harness.folder / "status" / "budget-a.json").read_text())
+    return next((one for one in status["conditions"] if one["type"] == "QuotaCountsNothing"), None)
+
+
+def write_quota(harness: LedgerHarness, resource: str) -> None:
+    metadata = {"name": "gpus", "uid": "quota", "namespace": "team-a"}
+    write_json(harness.folder / "quotas" / "gpus.json", {"metadata": metadata, "spec": {"hard": {resource: "4"}}})
+
+
+def run(harness: LedgerHarness, uid: str) -> None:
+    """A pod that holds a GPU by NVIDIA's plugin."""
+    waiting(harness, uid, state="open")
+    item = harness.source_pod(uid)
+    stamp = format_instant(harness.now)
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}
+    harness.write_pod(
+        {**item, "spec": {**item["spec"], "nodeName": "n1"}, "status": {"phase": "Running", "conditions": [scheduled]}}
+    )
+
+
+def test_a_budget_names_its_namespaces_whose_quota_counts_nothing_while_it_does(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], gpu_hours=1)
+    harness.lead(RULES)
+    write_quota(harness, "requests.fairgpu.io/gpu-core")
+    assert quota_condition(harness) is None, "no pod holds GPUs by another stack"
+
+    run(harness, "train")
+    found = quota_condition(harness)
+    assert found is not None
+    assert (found["status"], "team-a" in found["message"]) == ("True", True)
+
+    write_quota(harness, "requests.nvidia.com/gpu")
+    assert quota_condition(harness) is None
+
+
+@pytest.mark.parametrize(("label", "named"), [("account", {"team-a"}), ("share", set()), (None, {"team-a"})])
+def test_the_label_of_a_namespace_says_whether_its_quota_counts_nothing(
+    accounting: LedgerHarness, label: str | None, named: set[str]
+) -> None:
+    write_quota(accounting, "fairgpu.io/gpu")
+    if label != "account":
+        run(accounting, "train")
+    accounting.round(1)
+    labels = {} if label is None else {"fairgpu.io/mode": label}
+    accounting.source.mirrors.namespaces.replaced([{"metadata": {"name": "team-a", "uid": "n", "labels": labels}}])
+
+    assert accounting.keeper is not None
+    assert idle_quotas(accounting.keeper.books, accounting.source.mirrors) == named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from timekeeper.controller.state.accounts import Account, Checkpoint
@@ -114,6 +114,7 @@ def conditions_of(
     now: int = 0,
     *,
     yields: bool = True,
+    idle_quotas: Collection[str] = (),
 ) -> list[Json]:
     """Returns the conditions of a budget: it is valid, it pays for all its namespaces, it is spent, its money lasts.
 
@@ -123,6 +124,7 @@ def conditions_of(
         fault: the reason why it is invalid; None if it is valid.
         now: the instant of the figures, in nanoseconds since 1970.
         yields: false only where the budget is meant to make its pods yield, and no setting lets them.
+        idle_quotas: its namespaces in which a quota on FairGPU's own resources counts no pod.
     """
     conditions = [
         _condition("Ready", fault is None, "Invalid" if fault else "Accepted", str(fault or "The budget is applied.")),
@@ -147,6 +149,12 @@ def conditions_of(
             "pod gets a priority class there. Write onExhausted: hold, or enforcement: evict."
         )
         conditions.append(_condition("NothingYields", True, "NoPriorityClasses", message))
+    if idle_quotas:
+        message = (
+            f"A quota on fairgpu.io/* counts nothing in {', '.join(sorted(idle_quotas))}: pods ask their stack "
+            "for GPUs there. Write it for requests.nvidia.com/gpu, or for the stack's own resource."
+        )
+        conditions.append(_condition("QuotaCountsNothing", True, "ResourcesOfAnotherStack", message))
     return conditions
 
 

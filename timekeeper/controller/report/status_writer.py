@@ -21,6 +21,7 @@ from timekeeper.controller.report.status_documents import (
 )
 from timekeeper.controller.state.accounts import Account, Checkpoint, moves_by_account, recorded_moves
 from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.other_stacks import idle_quotas
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import DAY
@@ -70,6 +71,7 @@ class StatusWriter:
     _written: dict[str, tuple[int, Json]] = field(default_factory=dict)
     _waiting: list[str] = field(default_factory=list)
     _moves: dict[str, dict[str, Assignments]] = field(default_factory=dict)
+    _idle_quotas: frozenset[str] = frozenset()
     _sent: dict[Future[None], _Draft] = field(default_factory=dict)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE, "status"))
     """Sends the statuses; its threads end with the writer."""
@@ -110,6 +112,7 @@ class StatusWriter:
         self._written = {uid: self._written[uid] for uid in present.values() if uid in self._written}
         last = {name: self._written[uid][0] if uid in self._written else 0 for name, uid in present.items()}
         self._moves = moves_by_account(self.books.assignments)
+        self._idle_quotas = idle_quotas(self.books, self.source.mirrors)
         self._waiting = sorted(objects, key=lambda name: last[name], reverse=True)
 
     def _send_on(self, objects: Mapping[str, Json], now: int) -> None:
@@ -171,7 +174,9 @@ class StatusWriter:
             if moves:
                 status["checkpoint"]["moves"] = moves
         yields = books.rules.gives_classes or account is None or not deprioritizes(account.budget)
-        conditions = conditions_of(figures, books.conflicts.get(name, {}), fault, now, yields=yields)
+        idle = frozenset() if account is None else self._idle_quotas & account.budget.namespaces
+        conflicts = books.conflicts.get(name, {})
+        conditions = conditions_of(figures, conflicts, fault, now, yields=yields, idle_quotas=idle)
         written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
         status = with_conditions(status, conditions, written, generation, now)
         wanted = REFRESH if timeless(status) != timeless(written) else CONFIRM

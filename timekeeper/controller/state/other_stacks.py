@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from fairgpu import names
 from fairgpu.cluster.api import Json
+from fairgpu.json_values import mapping
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.loading import from_now_on
 from timekeeper.domain.attribution import Origin, attribution
@@ -27,6 +29,7 @@ from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.sessions import CLAIM
 from timekeeper.domain.timestamps import MINUTE
 from timekeeper.sources.base import Mirrors, uid_of
+from timekeeper.sources.kubernetes import counts_own_resources
 
 PROVISIONAL = 10 * MINUTE
 """The time from a session's start for which labels of its node still decide what it holds."""
@@ -148,6 +151,29 @@ def held_idle(books: Books, now: int) -> int:
         for metered in books.pods.sessions.all()
         if metered.session.idle and metered.session.end is None
     )
+
+
+def idle_quotas(books: Books, mirrors: Mirrors) -> frozenset[str]:
+    """Returns the namespaces in which a ResourceQuota on FairGPU's own resources counts no pod.
+
+    Pods of the mode account ask for the resources of their stack. Where a namespace's label names no mode, it has that
+    mode if a pod of it holds GPUs by another stack.
+    """
+    counted = {_full_name(quota)[0] for quota in mirrors.quotas.items() if counts_own_resources(quota)}
+    if not counted:
+        return frozenset()
+    modes = {name: "account" for name in counted if _holds(books, name)}
+    for item in mirrors.namespaces.items():
+        metadata = mapping(item.get("metadata"))
+        mode = mapping(metadata.get("labels")).get(names.NAMESPACE_MODE)
+        if mode:
+            modes[str(metadata.get("name"))] = str(mode)
+    return frozenset(name for name in counted if modes.get(name) == "account")
+
+
+def _holds(books: Books, namespace: str) -> bool:
+    sessions = (metered.session for metered in books.pods.sessions.of_namespaces([namespace]))
+    return any(session.holdings and session.end is None for session in sessions)
 
 
 def _lacks_model(holdings: tuple[Holding, ...]) -> bool:
