@@ -151,7 +151,7 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
         policies,
     )
     try:
-        changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks})
+        changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks}, own)
         missing = read_missing(api, version)
         installation = _installation(api, settings, now)
     except ApiError as error:

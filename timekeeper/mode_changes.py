@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,8 +16,10 @@ from fairgpu.cluster.reflector import Collection, list_collection
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.dialects.registry import FOREIGN
 from fairgpu.existing import Existing
-from fairgpu.json_values import mapping, mappings
+from fairgpu.json_values import list_of, mapping, mappings
 from fairgpu.pod import read_pod
+from timekeeper.domain.holdings.deciding import is_accelerator
+from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.pods import TERMINAL_PHASES
 from timekeeper.rights import may_write_gpu_pods
 from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS, QUOTAS, counts_own_resources
@@ -31,6 +33,9 @@ WRITERS: Final = {
 """The service accounts by which each stack's scheduler writes the status of pods, or the annotations by which they are
 charged, as its own manifests name them: NAMESPACE:NAME."""
 _SCHEDULERS: Final = {"hami-scheduler": "hami", "volcano": "volcano", "kai-scheduler": "kai"}
+_KUEUE: Final = "/apis/kueue.x-k8s.io"
+_KUEUE_VERSIONS: Final = ("v1beta2", "v1beta1")
+"""The versions of Kueue's queues that are read, newest first."""
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -54,6 +59,26 @@ class AskingPod:
 
 
 @dataclass(frozen=True, slots=True)
+class GPUQueue:
+    """A ClusterQueue of Kueue that gives GPUs to pods.
+
+    Attributes:
+        name: its name.
+        resources: the resources of GPUs that it covers, those of FairGPU's own among them.
+        namespaces: the namespaces that have a LocalQueue of it.
+    """
+
+    name: str
+    resources: tuple[str, ...]
+    namespaces: tuple[str, ...]
+
+    @property
+    def counts_share(self) -> bool:
+        """Whether it covers all resources that a pod asks for where the mode is share."""
+        return set(names.CANONICAL_RESOURCES) <= set(self.resources)
+
+
+@dataclass(frozen=True, slots=True)
 class ModeChanges:
     """The changes that the modes would bring.
 
@@ -65,6 +90,7 @@ class ModeChanges:
             that.
         nothing_yields: the budgets whose only effect is to deprioritize; without priority classes they change no pod.
         idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts nothing in account.
+        queues: Kueue's ClusterQueues that cover GPUs.
         unreadable: the collections that could not be read.
     """
 
@@ -73,16 +99,20 @@ class ModeChanges:
     writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     nothing_yields: tuple[str, ...] = ()
     idle_quotas: tuple[str, ...] = ()
+    queues: tuple[GPUQueue, ...] = ()
     unreadable: tuple[str, ...] = ()
 
 
-def read_changes(api: KubernetesAPI, existing: Existing, stacks: Iterable[str]) -> ModeChanges:
+def read_changes(
+    api: KubernetesAPI, existing: Existing, stacks: Iterable[str], own: Mapping[str, Listed]
+) -> ModeChanges:
     """Examines a cluster, which is only read.
 
     Args:
         api: the API server.
         existing: the section `existing` of the settings.
         stacks: the names of the cluster's stacks.
+        own: the resources of other stacks that the admin lists.
 
     Raises:
         ApiError: the API server refuses the list of pods, or does not answer.
@@ -101,6 +131,7 @@ def read_changes(api: KubernetesAPI, existing: Existing, stacks: Iterable[str]) 
     for pod in pods:
         if pod.scheduler not in (*existing.gated_schedulers, names.SCHEDULER_NAME):
             refused[pod.scheduler] = refused.get(pod.scheduler, 0) + 1
+    queues = _queues(api, own, unreadable)
     present = {*stacks, *(_SCHEDULERS.get(pod.scheduler, "") for pod in pods)}
     return ModeChanges(
         pods,
@@ -108,6 +139,7 @@ def read_changes(api: KubernetesAPI, existing: Existing, stacks: Iterable[str]) 
         _lacking(api, present),
         tuple(sorted(_name(item) for item in budgets if existing.classes == "never" and _only_deprioritizes(item))),
         tuple(sorted({_namespace(item) for item in quotas if counts_own_resources(item)})),
+        queues,
         tuple(unreadable),
     )
 
@@ -120,6 +152,30 @@ def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[st
         if stack in stacks
     }
     return {stack: accounts for stack, accounts in lacking.items() if accounts}
+
+
+def _queues(api: KubernetesAPI, own: Mapping[str, Listed], unreadable: list[str]) -> tuple[GPUQueue, ...]:
+    """Returns Kueue's ClusterQueues that cover GPUs, by name; none where the API server does not have Kueue."""
+    try:
+        served = {item.get("version") for item in mappings(api.get(_KUEUE).get("versions"))}
+    except ApiError as error:
+        if error.not_found:
+            return ()
+        raise
+    version = next((version for version in _KUEUE_VERSIONS if version in served), None)
+    if version is None:
+        return ()
+    users: dict[str, set[str]] = {}
+    for item in _optional(api, f"{_KUEUE}/{version}/localqueues", unreadable):
+        users.setdefault(str(mapping(item.get("spec")).get("clusterQueue")), set()).add(_namespace(item))
+    found = []
+    for item in _optional(api, f"{_KUEUE}/{version}/clusterqueues", unreadable):
+        groups = mappings(mapping(item.get("spec")).get("resourceGroups"))
+        covered = {str(resource) for group in groups for resource in list_of(group.get("coveredResources"))}
+        gpus = {name for name in covered if is_accelerator(name, own) or name in names.CANONICAL_RESOURCES}
+        if gpus:
+            found.append(GPUQueue(_name(item), tuple(sorted(gpus)), tuple(sorted(users.get(_name(item), ())))))
+    return tuple(sorted(found, key=lambda queue: queue.name))
 
 
 def as_lines(changes: ModeChanges) -> list[str]:
@@ -151,8 +207,22 @@ def as_lines(changes: ModeChanges) -> list[str]:
     if changes.idle_quotas:
         text = "a quota on fairgpu.io/* counts nothing in account. Use requests.nvidia.com/gpu or your stack's resource"
         lines += ["", f"Namespaces {', '.join(changes.idle_quotas)}: {text}."]
+    lines += _queue_lines(changes.queues)
     if changes.unreadable:
         lines += ["", f"Not read: {', '.join(changes.unreadable)}."]
+    return lines
+
+
+def _queue_lines(queues: Sequence[GPUQueue]) -> list[str]:
+    if not queues:
+        return []
+    rows = [[queue.name, ", ".join(queue.resources), ", ".join(queue.namespaces)] for queue in queues]
+    lines = ["", "Kueue gives GPUs by these ClusterQueues:", "", table(["ClusterQueue", "covers", "namespaces"], rows)]
+    lines += ["", "A budget with onExhausted: hold keeps pods that Kueue has admitted, and their quota with them."]
+    blind = [queue.name for queue in queues if not queue.counts_share]
+    if blind:
+        wanted = ", ".join(sorted(names.CANONICAL_RESOURCES))
+        lines += [f"Before share, let {', '.join(blind)} cover {wanted} (docs/kueue.md)."]
     return lines
 
 
@@ -176,6 +246,15 @@ def as_document(changes: ModeChanges) -> dict[str, Any]:
         "writers": dict(changes.writers),
         "budgetsByWhichNothingYields": changes.nothing_yields,
         "namespacesWithIdleQuotas": changes.idle_quotas,
+        "clusterQueues": [
+            {
+                "name": queue.name,
+                "resources": queue.resources,
+                "namespaces": queue.namespaces,
+                "coversShare": queue.counts_share,
+            }
+            for queue in changes.queues
+        ],
         "notRead": changes.unreadable,
     }
 

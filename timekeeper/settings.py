@@ -331,6 +331,7 @@ class UsageSettings(Section):
         "app",
         "project",
         "team",
+        "kueue.x-k8s.io/queue-name",
     )
     """The labels of pods that are kept with their use. Each value is kept as long as the use, so name no label that
     has a new value for every pod."""

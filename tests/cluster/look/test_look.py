@@ -18,7 +18,7 @@ import redis
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane, running_control_plane
-from tests.cluster.installation import Manifest
+from tests.cluster.installation import Manifest, apply, served
 from tests.cluster.look.devices import (
     claiming,
     create_claim,
@@ -122,6 +122,30 @@ def test_the_doctor_says_beforehand_what_each_team_would_pay(plane: ControlPlane
     pools = {pool["models"][0]: pool for pool in found["pools"] if pool["stacks"] == ["claims of gpu.nvidia.com"]}
     assert pools["NVIDIA A100-SXM4-80GB"]["pods"] == {team: 3}
     assert "To share, a team moves with its nodes" in text
+
+
+def test_the_doctor_finds_the_queues_by_which_kueue_gives_gpus(plane: ControlPlane, team: str) -> None:
+    """Queues as an admin of Kueue writes them; no controller of Kueue's runs."""
+    apply(plane, [_queues("ClusterQueue", "Cluster"), _queues("LocalQueue", "Namespaced")])
+    group = "/apis/kueue.x-k8s.io/v1beta1"
+    for path in (f"{group}/clusterqueues", f"{group}/localqueues"):
+        wait_until(lambda path=path: served(plane, path), f"{path} are served")
+    covered = {"resourceGroups": [{"coveredResources": ["cpu", "nvidia.com/gpu"]}]}
+    metadata = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
+    plane.admin.api.create(
+        f"{group}/clusterqueues", {**metadata, "kind": "ClusterQueue", "metadata": {"name": "gpus"}, "spec": covered}
+    )
+    plane.admin.api.create(
+        f"{group}/namespaces/{team}/localqueues",
+        {**metadata, "kind": "LocalQueue", "metadata": {"name": "gpu"}, "spec": {"clusterQueue": "gpus"}},
+    )
+    command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "-o", "json"]
+    environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
+    doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+
+    assert json.loads(doctor.stdout)["modes"]["clusterQueues"] == [
+        {"name": "gpus", "resources": ["nvidia.com/gpu"], "namespaces": [team], "coversShare": False}
+    ]
 
 
 @dataclass(frozen=True)
@@ -264,6 +288,27 @@ def _pod(name: str, stack: Stack, asking: Asking) -> Manifest:
         spec["schedulerName"] = asking.scheduler
     metadata = {"name": name, "annotations": asking.annotations, "labels": asking.labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _queues(kind: str, scope: str) -> Manifest:
+    """A definition of one of Kueue's kinds of queues that takes any fields."""
+    singular = kind.lower()
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    group = "kueue.x-k8s.io"
+    # The API server asks for this of who defines a kind of a group of Kubernetes' own.
+    approved = {"api-approved.kubernetes.io": "unapproved, a test"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{singular}s.{group}", "annotations": approved},
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {"kind": kind, "plural": f"{singular}s", "singular": singular},
+            "versions": [version],
+        },
+    }
 
 
 def _bind(plane: ControlPlane, namespace: str, name: str, node: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.commands import CommandError
+from fairgpu.names import CANONICAL_RESOURCES
 from timekeeper import doctor
 from timekeeper.settings import TimekeeperSettings
 
@@ -234,6 +235,50 @@ def test_it_names_the_budgets_by_which_nothing_yields_and_the_quotas_that_count_
     assert document["namespacesWithIdleQuotas"] == ["team"]
     assert "enforcement: evict" in text
     assert "requests.nvidia.com/gpu" in text
+
+
+def kueue(version: str, queues: dict[str, list[str]], local: list[tuple[str, str]]) -> dict[str, Any]:
+    """The answers of an API server with Kueue: ClusterQueues with what they cover, and LocalQueues by namespace."""
+    group = "/apis/kueue.x-k8s.io"
+    cluster = [
+        {"metadata": {"name": name}, "spec": {"resourceGroups": [{"coveredResources": covered}]}}
+        for name, covered in queues.items()
+    ]
+    of_namespaces = [
+        {"metadata": {"namespace": namespace, "name": "gpu"}, "spec": {"clusterQueue": queue}}
+        for namespace, queue in local
+    ]
+    return {
+        group: {"versions": [{"version": "v1alpha1"}, {"version": version}]},
+        f"{group}/{version}/clusterqueues": {"items": cluster},
+        f"{group}/{version}/localqueues": {"items": of_namespaces},
+    }
+
+
+@pytest.mark.parametrize("version", ["v1beta2", "v1beta1"])
+def test_it_names_the_queues_by_which_kueue_gives_gpus(version: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = [*CANONICAL_RESOURCES, "cpu"]
+    queues = {"gpus": ["cpu", "nvidia.com/gpu"], "ready": ours, "cpus": ["cpu", "memory"]}
+    more = kueue(version, queues, [("vision", "gpus"), ("speech", "gpus"), ("web", "cpus")])
+    api = cast("KubernetesAPI", Cluster(NODES, [], more))
+    doctor.run(api, TimekeeperSettings(), "json", 0)
+    found = json.loads(capsys.readouterr().out)["modes"]["clusterQueues"]
+    doctor.run(api, TimekeeperSettings(), "text", 0)
+    text = capsys.readouterr().out
+
+    assert [(one["name"], one["namespaces"], one["coversShare"]) for one in found] == [
+        ("gpus", ["speech", "vision"], False),
+        ("ready", [], True),
+    ]
+    assert found[0]["resources"] == ["nvidia.com/gpu"]
+    assert "Before share, let gpus cover fairgpu.io/gpu, " in text
+
+
+def test_without_kueue_it_says_nothing_of_queues(capsys: pytest.CaptureFixture[str]) -> None:
+    document, text = changes(capsys, [])
+
+    assert document["clusterQueues"] == []
+    assert "Kueue" not in text
 
 
 def test_what_it_may_not_read_it_says(capsys: pytest.CaptureFixture[str]) -> None:
