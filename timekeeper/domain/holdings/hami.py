@@ -4,17 +4,18 @@ Volcano's vGPU plugin comes from HAMi's and writes the same lists (timekeeper.do
 
 Sources: HAMi v2.8, pkg/device/devices.go (MarshalNodeDevices, EncodePodSingleDevice, DecodePodDevices), and v2.6,
 pkg/util/util.go (EncodeNodeDevices), pkg/device/nvidia/device.go (`hami.io/node-nvidia-register`,
-`hami.io/vgpu-devices-allocated`) and charts/hami/values.yaml (resource names); Volcano v1.12,
+`hami.io/vgpu-devices-allocated`) and charts/hami/values.yaml (resource names); HAMi v2.10, pkg/device/initContainer.go
+(CollapseInitContainerUsage); Volcano v1.12,
 pkg/scheduler/api/devices/nvidia/vgpu/utils.go (decodeNodeDevices, encodeContainerDevices, encodePodDevices).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fairgpu.dialects.hami import CORES, COUNT, MEMORY, PERCENTAGE, PRIORITY
 from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
@@ -166,23 +167,68 @@ def decode_lists(node: str | None, pod: str | None) -> Lists:
 def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Holding, ...], frozenset[Doubt]]:
     """Returns the parts that a pod's containers hold, and the doubts.
 
-    Each container holds what was allocated to it, and no less than it requested. Where several of a pod's containers
-    run one after the other, all that was allocated stays allocated for the pod's whole life.
+    Each container holds what was allocated to it, and no less than it requested. An init container that ends before
+    the others begin holds its devices in their place: the pod holds the larger share of each for its whole life.
     """
     doubts: set[Doubt] = set()
-    holdings = []
     asking = [item for item in (*pod.init, *pod.containers) if names.number(item.resources)]
+    first = [item for item in pod.init if names.number(item.resources)]
     allocated = [devices for devices in lists.pod or () if devices]
     if not allocated:
         doubts.add(Doubt.ALLOCATION_UNREADABLE)
+    steps: list[list[_Part]] = []
+    lasting: list[_Part] = []
     for index, container in enumerate(asking):
         devices = allocated[index] if index < len(allocated) else ()
         if allocated and len(devices) < names.number(container.resources):
             doubts.add(Doubt.ALLOCATION_BELOW_REQUEST)
-        holdings += _container_parts(way, container, names, devices, lists.node or {}, doubts)
+        held = _container_parts(way, container, names, devices, lists.node or {}, doubts)
+        if index < len(first) and not container.keeps_running:
+            steps.append(held)
+        else:
+            lasting += held
     for devices in allocated[len(asking) :]:
-        holdings += _container_parts(way, Container({}), names, devices, lists.node or {}, doubts)
-    return join(*holdings), frozenset(doubts)
+        lasting += _container_parts(way, Container({}), names, devices, lists.node or {}, doubts)
+    return join(*_at_most(steps, lasting)), frozenset(doubts)
+
+
+class _Part(NamedTuple):
+    """A container's part of a device; the uuid is empty where only the request is known."""
+
+    uuid: str
+    holding: Holding
+
+
+def _at_most(steps: Sequence[Sequence[_Part]], lasting: Sequence[_Part]) -> list[Holding]:
+    """Returns the most that a pod holds of each device: in one of its steps, or by all containers that run on.
+
+    A part whose device is not known is held beside all others.
+    """
+    peaks: dict[str, Holding] = {}
+    holdings = [part.holding for step in steps for part in step if not part.uuid]
+    for step in steps:
+        for part in step:
+            if part.uuid:
+                peaks[part.uuid] = _larger(peaks.get(part.uuid, part.holding), part.holding)
+    holdings += [part.holding for part in lasting if part.uuid not in peaks]
+    for uuid, peak in peaks.items():
+        beside = [part.holding for part in lasting if part.uuid == uuid]
+        time, memory = (min(sum(shares, Fraction(0)), WHOLE) for shares in _shares(beside))
+        if time < peak.time or memory < peak.memory:
+            holdings.append(_larger(replace(peak, time=time, memory=memory), peak))
+        else:
+            holdings += beside
+    return holdings
+
+
+def _larger(one: Holding, other: Holding) -> Holding:
+    return replace(one, time=max(one.time, other.time), memory=max(one.memory, other.memory))
+
+
+def _shares(holdings: Iterable[Holding]) -> tuple[list[Fraction], list[Fraction]]:
+    """Returns the shares of time and those of memory."""
+    held = list(holdings)
+    return [one.time for one in held], [one.memory for one in held]
 
 
 def _container_parts(
@@ -192,13 +238,13 @@ def _container_parts(
     devices: Sequence[AllocatedDevice],
     registered: dict[str, RegisteredDevice],
     doubts: set[Doubt],
-) -> list[Holding]:
+) -> list[_Part]:
     """Returns the parts of one container: its devices, then those of its request that have none."""
     asked = container.resources
     cores = min(Fraction(asked.get(names.cores, 0), 100), WHOLE)
     models = {device.model for device in registered.values()}
     missing = max(names.number(asked) - len(devices), 0)
-    holdings = []
+    found = []
     for given, count in [*((device, 1) for device in devices), *([(None, missing)] if missing else [])]:
         device = None if given is None else registered.get(given.uuid)
         if given is not None and device is None:
@@ -216,8 +262,9 @@ def _container_parts(
         if not total:
             doubts.add(Doubt.SIZE_UNKNOWN)
         time = max(cores, min(Fraction(given.cores, 100), WHOLE)) if given is not None else cores
-        holdings.append(Holding(way, model, count, time, min(memory, WHOLE)))
-    return holdings
+        uuid = given.uuid if given is not None else ""
+        found.append(_Part(uuid, Holding(way, model, count, time, min(memory, WHOLE))))
+    return found
 
 
 def _asked_memory(asked: Mapping[str, int], names: Names, total: int) -> Fraction:

@@ -257,6 +257,30 @@ def test_a_hami_pod_never_holds_less_than_its_request(allocated: str | None, dou
     assert doubt in found.doubts
 
 
+QUARTER = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "6144", "nvidia.com/gpucores": "25"}
+HALF = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "12288", "nvidia.com/gpucores": "50"}
+
+
+@pytest.mark.parametrize(
+    ("init", "allocated", "expected"),
+    [
+        ([QUARTER], "GPU-1,NVIDIA,6144,25:;GPU-1,NVIDIA,6144,25:;", [(1, "1/4")]),
+        ([HALF], "GPU-1,NVIDIA,12288,50:;GPU-1,NVIDIA,6144,25:;", [(1, "1/2")]),
+        ([HALF, QUARTER], "GPU-1,NVIDIA,12288,50:;GPU-1,NVIDIA,6144,25:;GPU-1,NVIDIA,6144,25:;", [(1, "1/2")]),
+        ([QUARTER], "GPU-0,NVIDIA,6144,25:;GPU-1,NVIDIA,6144,25:;", [(2, "1/4")]),
+        ([{**QUARTER, "restartPolicy": "Always"}], "GPU-1,NVIDIA,6144,25:;GPU-1,NVIDIA,6144,25:;", [(2, "1/4")]),
+    ],
+)
+def test_of_a_device_that_an_init_container_of_a_hami_pod_had_before_the_others_the_larger_share_counts(
+    init: list[dict[str, str]], allocated: str, expected: Any
+) -> None:
+    """As HAMi's scheduler v2.10 wrote it for such pods, and counts it (docs/adopting.md)."""
+    asking = pod(QUARTER, init=init, annotations={HAMI: allocated})
+
+    assert [(count, memory) for *_, count, _, memory in held(asking, hami_node())] == expected
+    assert decided(asking, hami_node()).doubts == frozenset()
+
+
 def test_a_hami_annotation_alone_makes_no_part_of_a_gpu_that_hami_does_not_share() -> None:
     asking = pod({"nvidia.com/gpu": "1"}, annotations={HAMI: "GPU-0,NVIDIA,1,1:;"})
 
