@@ -9,6 +9,7 @@ import pytest
 
 from fairgpu.cluster.api import ApiError
 from fairgpu.existing import Existing
+from fairgpu.names import NOTICES
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, bind
@@ -273,6 +274,42 @@ def test_the_timekeeper_evicts_it_by_its_label(control_plane: ControlPlane, boun
     denied("fairgpu-eviction", lambda: timekeeper.api.create(f"{bound}/eviction", eviction(), query=DRY_RUN))
     labelled = eviction(metadata={"labels": {LABEL: "gpu"}})
     timekeeper.api.create(f"{bound}/eviction", labelled, query=DRY_RUN)
+
+
+def repeating(pod: Pod, node: str, **more: str) -> dict[str, Any]:
+    """A Binding as Volcano makes it: with all annotations that its pod has, and those that say which devices it got."""
+    metadata = {key: pod["metadata"][key] for key in ("name", "namespace")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {**metadata, "annotations": {**pod["metadata"]["annotations"], **more}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
+def test_a_scheduler_that_repeats_a_pods_annotations_binds_it_with_the_right_to_write_what_pods_are_charged_by(
+    control_plane: ControlPlane, editor: Identity, namespace: str, pods: str, node: StandInNode
+) -> None:
+    volcano = control_plane.user(f"volcano-of-{namespace}")
+    rule = {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]}
+    role = {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": volcano.name}, "rules": [rule]}
+    control_plane.admin.api.create(f"/apis/{RBAC}/clusterroles", role)
+    _grant(control_plane, volcano, volcano.name)
+    wait_until(lambda: volcano.may("create", "pods/binding"), "the API server knows the scheduler's rights")
+    pod = editor.api.create(pods, stack_pod())
+    binding = repeating(pod, node.name, **{"volcano.sh/vgpu-ids-new": "GPU-0,NVIDIA,4000,25:"})
+
+    message = denied("fairgpu-binding", lambda: volcano.api.create(f"{pods}/gpu/binding", binding))
+    assert 'only an account that may "update podstatuses.fairgpu.io" in the whole cluster' in message
+    _grant(control_plane, volcano, "fairgpu-pod-status-writer")
+    wait_until(lambda: volcano.may("update", "podstatuses.fairgpu.io"), "the API server knows the new right")
+    for notice in NOTICES:
+        forged = repeating(pod, node.name, **{notice: "{}"})
+        denied("fairgpu-binding", lambda forged=forged: volcano.api.create(f"{pods}/gpu/binding", forged))
+    volcano.api.create(f"{pods}/gpu/binding", binding)
+    bound = editor.api.get(f"{pods}/gpu")
+    assert bound["spec"]["nodeName"] == node.name
+    assert bound["metadata"]["annotations"] == binding["metadata"]["annotations"]
 
 
 def test_it_is_bound_by_schedulers_of_the_whole_cluster_alone(editor: Identity, pods: str, node: StandInNode) -> None:
