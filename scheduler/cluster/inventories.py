@@ -17,7 +17,7 @@ class Inventories:
         self._offering: defaultdict[str, set[str]] = defaultdict(set)
 
     def put(self, node: Node) -> set[str]:
-        """Adds or replaces a node; returns the nodes that offer one of its devices, too, itself included."""
+        """Adds or replaces a node; returns it and the nodes that offer one of its devices, too, or did until now."""
         before = self._forget(node.name)
         self._refused.discard(node.name)
         self._nodes[node.name] = node
@@ -25,17 +25,20 @@ class Inventories:
             self._offering[device.uuid].add(node.name)
         touched = {node.name} | before | self._beside(node)
         self._settle(touched)
-        return {name for name in touched if self.shared(name)}
+        return touched
 
-    def remove(self, name: str) -> None:
-        """Removes a node."""
+    def remove(self, name: str) -> set[str]:
+        """Removes a node; returns it and the nodes that offered one of its devices, too."""
         self._refused.discard(name)
-        self._settle(self._forget(name) | {name})
+        touched = self._forget(name) | {name}
+        self._settle(touched)
+        return touched
 
-    def refuse(self, name: str) -> None:
-        """Removes a node from the fleet, because its inventory is invalid."""
-        self.remove(name)
+    def refuse(self, name: str) -> set[str]:
+        """Removes a node from the fleet, because its inventory is invalid; returns the same as `remove`."""
+        touched = self.remove(name)
         self._refused.add(name)
+        return touched
 
     def left_out(self) -> tuple[int, int]:
         """Returns the number of nodes with an invalid inventory, and of nodes that offer another node's device."""

@@ -153,22 +153,22 @@ class State:
         return tuple(name for name in ("nodes", "pods") if name not in self._listed)
 
     def put_node(self, node: Node) -> set[str]:
-        """Stores a node's inventory; returns the nodes that offer one of its devices, too, itself included."""
+        """Stores a node's inventory; returns it and the nodes that offer one of its devices, too, or did until now."""
         with self.lock:
             self.offers += 1
             return self.inventories.put(node)
 
-    def remove_node(self, name: str) -> None:
-        """Removes a node."""
+    def remove_node(self, name: str) -> set[str]:
+        """Removes a node; returns it and the nodes that offered one of its devices, too."""
         with self.lock:
             self.offers += 1
-            self.inventories.remove(name)
+            return self.inventories.remove(name)
 
-    def refuse_node(self, name: str) -> None:
-        """Removes a node whose inventory is invalid; no pod is placed there until it is valid."""
+    def refuse_node(self, name: str) -> set[str]:
+        """Removes a node whose inventory is invalid until it is valid; returns the same as `remove_node`."""
         with self.lock:
             self.offers += 1
-            self.inventories.refuse(name)
+            return self.inventories.refuse(name)
 
     def put_site(self, site: Site) -> None:
         """Stores a node's labels, taints and limits, which kube-scheduler's plugins check."""

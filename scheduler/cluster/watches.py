@@ -65,34 +65,31 @@ class AllocationFaults:
         """Names the state, and what writes a warning about a Pod: its note, a reason, a message."""
         self._state = state
         self._warn = warn
-        # Guards the set, and keeps the last look at a pod the newest: one thread watches pods, another nodes.
+        # Guards the set. One thread watches pods, another nodes: each look reads the state under it, so the last look
+        # at a pod is at the newest facts.
         self._lock = threading.Lock()
         self._faulty: set[str] = set()
 
-    def look(self, note: PodNote) -> None:
-        """Looks at one pod."""
+    def look(self, uid: str) -> None:
+        """Looks at one pod as the state has it; forgets it where the state has it no more."""
         with self._lock:
-            fault = note.fault or self._state.not_offered(note)
-            if not fault:
-                self._faulty.discard(note.uid)
+            note = self._state.note(uid)
+            fault = "" if note is None else note.fault or self._state.not_offered(note)
+            if note is None or not fault:
+                self._faulty.discard(uid)
                 return
-            if note.uid in self._faulty:
+            if uid in self._faulty:
                 return
-            self._faulty.add(note.uid)
+            self._faulty.add(uid)
             count = len(self._faulty)
-        _log.warning("allocation ignored", pod=f"{note.namespace}/{note.name}", uid=note.uid, error=fault)
+        _log.warning("allocation ignored", pod=f"{note.namespace}/{note.name}", uid=uid, error=fault)
         if count <= MAX_WARNED:
             self._warn(note, IGNORED, f"the scheduler does not count what {ALLOCATION} names: {fault}")
 
     def look_at_node(self, name: str) -> None:
-        """Looks at the pods of a node whose inventory has changed."""
+        """Looks at the pods of a node that offers other devices than before."""
         for note in self._state.notes_on(name):
-            self.look(note)
-
-    def forget(self, uid: str) -> None:
-        """Forgets a pod that is deleted."""
-        with self._lock:
-            self._faulty.discard(uid)
+            self.look(note.uid)
 
     def keep(self, uids: Iterable[str]) -> None:
         """Forgets all pods but these."""
@@ -121,7 +118,7 @@ class PodsView:
         self._state.replace_pods(notes)
         self._faults.keep(note.uid for note in notes)
         for note in notes:
-            self._faults.look(note)
+            self._faults.look(note.uid)
         self._state.listed("pods")
         for item in items:
             self._look_for_mark(item)
@@ -131,11 +128,10 @@ class PodsView:
         note: PodNote = item[NOTE]
         if kind == "DELETED":
             self._state.remove_pod(note.uid)
-            self._faults.forget(note.uid)
         else:
             self._state.put_pod(note)
-            self._faults.look(note)
             self._look_for_mark(item)
+        self._faults.look(note.uid)
 
     def confirmed(self) -> None:
         """Does nothing: no decision depends on the view's age."""
@@ -228,22 +224,29 @@ class NodesView:
             node = read_node(item)
         except InventoryError as error:
             _log.error("inventory refused", node=name, error=str(error))
-            self._state.refuse_node(name)
+            self._look_at(self._state.refuse_node(name))
             text = f"the annotation {INVENTORY} cannot be used, so no GPU pod is placed here: {error}"
             self._warn(name, self._uids[name], REFUSED, text)
             return
         if node is None:
-            self._state.remove_node(name)
+            self._look_at(self._state.remove_node(name))
             return
-        for other in sorted(self._state.put_node(node)):
+        touched = self._state.put_node(node)
+        for other in sorted(touched):
             uuid = self._state.inventories.shared(other)
-            _log.error("device on two nodes", node=other, uuid=uuid)
-            text = f"another node offers the GPU {uuid} as well, so no GPU pod is placed on either"
-            self._warn(other, self._uids.get(other, ""), REFUSED, text)
-        self._faults.look_at_node(name)
+            if uuid is not None:
+                _log.error("device on two nodes", node=other, uuid=uuid)
+                text = f"another node offers the GPU {uuid} as well, so no GPU pod is placed on either"
+                self._warn(other, self._uids.get(other, ""), REFUSED, text)
+        self._look_at(touched)
 
     def _drop(self, name: str) -> None:
         self._written.pop(name, None)
         self._uids.pop(name, None)
         self._state.remove_site(name)
-        self._state.remove_node(name)
+        self._look_at(self._state.remove_node(name))
+
+    def _look_at(self, touched: set[str]) -> None:
+        """Looks at the pods of nodes that may offer other devices than before."""
+        for name in sorted(touched):
+            self._faults.look_at_node(name)

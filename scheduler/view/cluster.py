@@ -53,7 +53,8 @@ def cluster_of(nodes: list[Json], notes: list[PodNote]) -> Cluster:
         if node is None:
             continue
         for other in cluster.state.put_node(node):
-            cluster.faults[other] = "another node offers one of its GPUs as well"
+            if cluster.state.inventories.shared(other) is not None:
+                cluster.faults[other] = "another node offers one of its GPUs as well"
     cluster.pods.update({note.uid: note for note in notes})
     cluster.state.replace_pods(notes)
     return cluster

@@ -143,6 +143,34 @@ def test_the_pods_of_a_gpu_have_an_event_as_soon_as_their_node_no_longer_offers_
     assert watched.pods == ["b", "b"]
 
 
+def test_a_pod_that_is_deleted_while_the_pods_of_its_node_are_looked_at_has_no_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(api_node("n0", gpus=2))
+    watched.pods_view.replaced([bound("a", "n0-1"), bound("b", "n0-1")])
+    notes_on = watched.state.notes_on
+
+    def and_then_one_is_deleted(name: str) -> list[PodNote]:
+        notes = notes_on(name)
+        watched.pods_view.changed("DELETED", bound("a", "n0-1"))
+        return notes
+
+    monkeypatch.setattr(watched.state, "notes_on", and_then_one_is_deleted)
+    watched.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
+    assert watched.pods == ["b"]
+
+
+def test_a_gpu_that_went_while_another_node_offered_one_of_the_same_node_has_its_event_once_that_is_over() -> None:
+    watched, twin = Watched(api_node("n0", gpus=2)), api_node("n0", gpus=1)
+    watched.pods_view.replaced([bound("a", "n0-0"), bound("b", "n0-1")])
+    twin["metadata"]["name"] = "n1"
+    watched.nodes_view.changed("ADDED", reflected(NODES, twin))
+    watched.nodes_view.changed("MODIFIED", reflected(NODES, api_node("n0", gpus=1)))
+    assert watched.pods == []
+    watched.nodes_view.changed("DELETED", reflected(NODES, twin))
+    assert watched.pods == ["b"]
+
+
 def test_pods_that_were_read_before_their_node_are_looked_at_once_it_is_read() -> None:
     watched = Watched()
     watched.pods_view.replaced([bound("a", "n0-1")])
