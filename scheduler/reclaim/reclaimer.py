@@ -42,7 +42,7 @@ SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease", 
 REST = 10
 """The pause after a round of plans, as a multiple of its length: plans take at most a tenth of a core."""
 RETRY_SECONDS = 5.0
-"""The time for which a victim is left alone after the API server refused its notice or its eviction."""
+"""The pause after the API server refused a victim's notice, the event of it, or its eviction."""
 SHOWN_SECONDS = 10.0
 """The longest time until the watch shows an earmark that was written."""
 NOTICE_REASON = "PodReclaimNotice"
@@ -111,6 +111,8 @@ class Reclaimer:
         self._outcomes: dict[tuple[str, Earmark], str] = {}
         self._freed_at: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
+        # By pod and instant of eviction: when its event is due; infinity once it was written.
+        self._event_at: dict[tuple[str, str], float] = {}
         self._rest_until = float("-inf")
         self._nodes_left_out: dict[str, tuple[str, ...]] = {}
         self._fruitless: dict[tuple[Any, ...], tuple[int, int, int]] = {}
@@ -233,9 +235,13 @@ class Reclaimer:
         self._retry_at = {victim: at for victim, at in self._retry_at.items() if at > now}
         for victim in earmark.victims:
             note = self._state.note(victim)
-            if note is None or note.holding is None or note.leaving or victim in self._retry_at:
+            if note is None or note.holding is None or note.leaving:
                 continue
             due = _instant(note.reclaim_at)
+            if due is not None:
+                self._announce(note, note.reclaim_at)
+            if victim in self._retry_at:
+                continue
             if due is None:
                 self._give_notice(uid, note)
             elif due <= self._clocks.wall():
@@ -247,14 +253,22 @@ class Reclaimer:
             self._retry_at[note.uid] = self._clocks.now() + RETRY_SECONDS
             return
         _log.info("reclaim notice", pod=_name(note), uid=note.uid, at=at, waits=uid)
+        self._announce(note, at)
+
+    def _announce(self, note: PodNote, at: str) -> None:
+        """Writes the event of a notice, once: that of a replica before this one has the same name."""
+        key, now = (note.uid, at), self._clocks.now()
+        if self._event_at.get(key, now) > now:
+            return
         about = About("Pod", note.name, note.uid, note.namespace)
+        stamp = _stamp(self._clocks.wall())
         try:
-            post(
-                self._api,
-                warning_event(about, NOTICE_REASON, NOTICE.format(at=at), _stamp(self._clocks.wall()), SOURCE),
-            )
+            post(self._api, warning_event(about, NOTICE_REASON, NOTICE.format(at=at), stamp, SOURCE))
         except ApiError as error:
             _log.warning("event of a pod not written", pod=_name(note), uid=note.uid, error=str(error))
+            self._event_at[key] = now + RETRY_SECONDS
+        else:
+            self._event_at[key] = float("inf")
 
     def _evict(self, uid: str, note: PodNote) -> None:
         """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
@@ -290,9 +304,11 @@ class Reclaimer:
 
     def _call_off(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> None:
         """Removes the notices that no earmark needs."""
+        noticed = self._state.noticed()
+        self._event_at = {key: at for key, at in self._event_at.items() if key[0] in noticed}
         wanted = {uid for _, earmark in earmarks.values() for uid in earmark.victims}
         wanted |= {uid for one in self._written.values() for uid in one.earmark.victims}
-        for uid in self._state.noticed() - wanted:
+        for uid in noticed - wanted:
             note = self._state.note(uid)
             if note is not None and not note.leaving and self._annotate(note, names.RECLAIM_AT, None):
                 _log.info("reclaim called off", pod=_name(note), uid=uid)

@@ -142,6 +142,10 @@ class Cluster:
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if path.endswith("/events"):
+            if "event" in self.refuses:
+                raise self.refuses["event"]
+            if any(event["metadata"]["name"] == body["metadata"]["name"] for event in self.events):
+                raise ApiError(409, "AlreadyExists", body["metadata"]["name"])
             self.events.append(body)
             return body
         assert body["metadata"]["labels"] == {"fairgpu.io/pod": "gpu"}
@@ -193,6 +197,24 @@ def test_the_event_of_a_pod_under_notice_says_when_it_goes_and_names_no_other_po
     assert event["message"] == (
         f"a pod within its GPU budget waits for the GPUs of this one, which goes first: it is evicted at {stamp(60)}"
     )
+
+
+@pytest.mark.parametrize("takes_over", [False, True], ids=["same replica", "another replica"])
+def test_the_event_of_a_notice_is_written_once_though_the_api_server_refused_it_at_first(*, takes_over: bool) -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.refuses["event"] = ApiError(503, "ServiceUnavailable", "etcd")
+    cluster.step()
+    cluster.step()
+    assert (cluster.notes(RECLAIM_AT), cluster.events) == ({"old": stamp(60)}, [])
+    if takes_over:
+        cluster.replica()
+    del cluster.refuses["event"]
+    for _ in range(3):
+        cluster.step(10)
+    assert [event["involvedObject"]["name"] for event in cluster.events] == ["old"]
+    assert cluster.notes(RECLAIM_AT) == {"old": stamp(60)}
 
 
 @pytest.mark.parametrize(
