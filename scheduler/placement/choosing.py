@@ -20,7 +20,7 @@ from scheduler.placement.fleet import Flags, Fleet, Ints, Node
 from scheduler.placement.holding import Piece, Share, pieces_of
 from scheduler.placement.learning import Floats
 from scheduler.placement.mix import allowed
-from scheduler.placement.picking import linked_pick, plain_pick, spreads_of
+from scheduler.placement.picking import linked_pick, plain_pick, relinked, spreads_of
 from scheduler.placement.request import Need, Request
 from scheduler.placement.search import MAX_TRIES, Assignment, Room, Tries, assignments
 from scheduler.placement.topology import best_set, spread_of
@@ -289,10 +289,12 @@ class Chooser:
 
     def _together(self, request: Request, row: int) -> Assignment | None:
         """Returns the devices of a node for each of several containers."""
-        rows = np.array([row])
-        picks = self._picks(request, linked=True)
-        given = give_all(request, self._free(request, rows), picks, self.tries or Tries(MAX_TRIES))
-        return _assignment(given.taken[:, 0]) if given.fits[0] else None
+        free, picks = self._free(request, np.array([row])), self._picks(request, linked=True)
+        given = give_all(request, free, picks, self.tries or Tries(MAX_TRIES))
+        if not given.fits[0]:
+            return None
+        assignment = _assignment(given.taken[:, 0])
+        return assignment if given.first[0] else relinked(request, self.fleet, free, assignment)
 
     def usable(self, request: Request, rows: Ints) -> Flags:
         """Returns the devices that are offered and that the request allows."""

@@ -113,6 +113,7 @@ class Given(NamedTuple):
         fits: by row, whether every container got its devices.
         taken: by step and row, the devices of each container.
         idle: by row, the percent that is left of each device where the containers fit.
+        first: by row, whether the first pick placed the containers.
         reached: by row, whether the answer is final; where not, more tries may place the containers.
         cut: by row, whether the search ended without an answer.
     """
@@ -120,6 +121,7 @@ class Given(NamedTuple):
     fits: Flags
     taken: Flags
     idle: Ints
+    first: Flags
     reached: Flags
     cut: Flags
 
@@ -143,7 +145,7 @@ def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) 
         tries: the tries that the search may use; rows that it does not reach count as not fitting.
     """
     shape = free.usable.shape
-    fits, cut = np.zeros(shape[0], np.bool_), np.zeros(shape[0], np.bool_)
+    fits, first, cut = (np.zeros(shape[0], np.bool_) for _ in range(3))
     reached = np.arange(shape[0]) < MAX_STEPS // max(len(request.steps), 1)
     taken = np.zeros((len(request.steps), *shape), np.bool_)
     idle = free.idle.copy()
@@ -159,6 +161,7 @@ def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) 
         way = give(request, free.of(rest), pick)
         found = rest[way.fits]
         fits[found] = True
+        first[found] = number == 0
         taken[:, found] = way.taken[:, way.fits]
         idle[found] = way.idle[way.fits]
         rest = rest[~way.fits]
@@ -185,7 +188,7 @@ def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) 
                 taken[step, at, [rooms[place].device for place in places]] = True
             one = np.array([at])
             idle[at] = left_of(request, free.of(one), taken[:, one]).idle[0]
-    return Given(fits, taken, idle, reached, cut | ~reached)
+    return Given(fits, taken, idle, first, reached, cut | ~reached)
 
 
 def give(request: Request, free: Free, pick: Pick) -> Way:

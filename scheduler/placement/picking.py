@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,7 +15,7 @@ from scheduler.placement.containers import LINKED, Free, Pick, emptiest, fullest
 from scheduler.placement.fleet import Flags, Fleet, Ints
 from scheduler.placement.learning import Floats
 from scheduler.placement.request import Need, Request
-from scheduler.placement.search import turns
+from scheduler.placement.search import Assignment, turns
 from scheduler.placement.topology import Spread, best_set, best_sets, spread_of
 from scheduler.placement.worth import Left, Worth, device_gains, rounded
 
@@ -72,6 +74,38 @@ def linked_pick(request: Request, fleet: Fleet, plain: Pick, *, first: bool = Fa
     return pick
 
 
+def relinked(request: Request, fleet: Fleet, free: Free, assignment: Assignment) -> Assignment:
+    """Returns devices of one node for each container, such that none of them could have better linked ones alone.
+
+    The containers of several GPUs change devices in turn, the largest first, until no change brings any nearer to each
+    other. With `topology` one may take all devices on which it fits beside the others. Else it may take those of the
+    same model of which as much is left as of the one it gives for it, so that nothing but links changes. Init
+    containers that end run on devices that others hold: where there is one, all stay as they are.
+
+    Args:
+        request: the pod's need.
+        fleet: the nodes.
+        free: the free parts of the node's devices.
+        assignment: devices that fit.
+    """
+    if any(keeps is False for _, keeps in request.init):
+        return assignment
+    row, sets = int(free.rows[0]), list(assignment)
+    links, numa = fleet.link_sets[int(fleet.links[row])]
+    several = [at for at in turns(request) if request.steps[at][0].gpus > 1]
+    changes = True
+    while changes:
+        changes = False
+        for at in several:
+            best = sets[at]
+            for group in _exchangeable(request, fleet, free, sets, at):
+                fixed = tuple(sorted(set(best) - set(group)))
+                best = best_set(links, numa, group, len(best) - len(fixed), fixed)
+            if spread_of(links, numa, best) < spread_of(links, numa, sets[at]):
+                sets[at], changes = best, True
+    return tuple(sets)
+
+
 def spreads_of(fleet: Fleet, rows: Ints, taken: Flags) -> Ints:
     """Returns the distance between devices of each row: worst link, sum of all, NUMA nodes; as a row of three."""
     first, inverse = _alike_rows(fleet, rows, taken)
@@ -106,6 +140,24 @@ def _nearest(fleet: Fleet, rows: Ints, candidates: Flags, fixed: Flags, counts: 
             nearest = best_sets(links, numa, able, counts)[0]
         chosen[number, list(nearest)] = True
     return chosen[inverse]
+
+
+def _exchangeable(
+    request: Request, fleet: Fleet, free: Free, sets: Sequence[Sequence[int]], at: int
+) -> list[tuple[int, ...]]:
+    """Returns groups of devices on which a container fits beside the others; it may exchange those within a group."""
+    left = {room.device: room for room in free.room(0)}
+    for other, devices in enumerate(sets):
+        if other != at:
+            left |= {device: left[device].less(request.steps[other][0]) for device in devices}
+    need, row = request.steps[at][0], int(free.rows[0])
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for device, room in sorted(left.items()):
+        if room.takes(need):
+            by_topology = request.wanted.placement is Placement.TOPOLOGY
+            alike = () if by_topology else (int(fleet.cls[row, device]), *room[1:])
+            groups.setdefault(alike, []).append(device)
+    return [tuple(group) for group in groups.values()]
 
 
 def _alike_rows(fleet: Fleet, rows: Ints, *flags: Flags) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

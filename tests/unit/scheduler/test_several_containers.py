@@ -254,6 +254,73 @@ def test_where_only_the_emptiest_gpus_leave_a_way_those_that_are_linked_best_are
     assert columns(Chooser(fleet).place(request, 0))[1] == [2, 3]
 
 
+@settings(max_examples=300)
+@given(
+    linked(),
+    st.lists(st.sampled_from([0, 0, 30, 40, 50, 70]), min_size=6, max_size=6),
+    st.lists(
+        st.builds(Need, st.integers(1, 3), st.sampled_from([20, 30, 50, 60]), st.just(10)), min_size=2, max_size=5
+    ),
+)
+def test_with_topology_no_container_could_have_better_linked_gpus_beside_the_others(
+    one: Node, used: list[int], containers: list[Need]
+) -> None:
+    fleet = fleet_of(one)
+    gpus = len(one.inventory.devices)
+    for at, percent in enumerate(used[:gpus]):
+        fill(fleet, f"n0-{at}", core=percent)
+    links, numa = fleet.link_sets[int(fleet.links[0])]
+    placed = Chooser(fleet).place(Request(tuple(containers), wanted=TOPOLOGY), 0)
+    sets = columns(placed) if placed is not None else []
+    for at, own in enumerate(sets):
+        left = [100 - percent for percent in used[:gpus]]
+        for other, devices in enumerate(sets):
+            for device in devices if other != at else ():
+                left[device] -= containers[other].core_percent
+        able = [device for device in range(gpus) if left[device] >= containers[at].core_percent]
+        others = (spread_of(links, numa, way) for way in combinations(able, containers[at].gpus))
+        assert spread_of(links, numa, own) == min(others)
+
+
+@pytest.mark.parametrize(
+    ("placement", "used", "containers", "taken"),
+    [
+        (
+            Placement.TOPOLOGY,
+            (50, 40, 0, 0),
+            (Need(1, 60, 10), Need(2, 50, 10), Need(2, 50, 10)),
+            [[1], [0, 3], [2, 3]],
+        ),
+        # GPUs 0 and 3 have as much left beside the others, so that the second container may take either.
+        (
+            Placement.PACK,
+            (30, 30, 0, 40),
+            (Need(3, 40, 10), Need(3, 20, 10), Need(2, 30, 10)),
+            [[0, 1, 2], [0, 1, 2], [2, 3]],
+        ),
+    ],
+)
+def test_where_the_fullest_gpus_leave_no_way_containers_change_to_gpus_that_are_linked_better(
+    placement: Placement, used: tuple[int, ...], containers: tuple[Need, ...], taken: list[list[int]]
+) -> None:
+    near, middle, far = Link.NVLINK, Link.NODE, Link.SYSTEM
+    links = (
+        (Link.SELF, near, far, middle),
+        (near, Link.SELF, near, middle),
+        (far, near, Link.SELF, far),
+        (middle, middle, far, Link.SELF),
+    )
+    devices = tuple(Device(f"n0-{at}", A100, 1000, None, f"pci-{at}") for at in range(4))
+    fleet = fleet_of(Node("n0", Inventory("nvidia", "580.1", 64, devices, links), 64_000, 256_000))
+    for at, percent in enumerate(used):
+        fill(fleet, f"n0-{at}", core=percent)
+    request = Request(containers, wanted=Wanted(placement=placement))
+    columns_of = (fleet.core, fleet.memory, fleet.slots, fleet.total, fleet.offered, fleet.idle)
+    free = Free(*(column[:1] for column in columns_of), all_rows(fleet))  # type: ignore[arg-type] # flags among them
+    assert give(request, free, fullest).fits.tolist() == [False]
+    assert columns(Chooser(fleet).place(request, 0)) == taken
+
+
 def test_an_init_container_of_several_gpus_takes_the_best_linked_of_those_that_are_held() -> None:
     fleet = fleet_of(node("n0", 4))
     request = Request((whole(4),), init=((half(2), False),), wanted=TOPOLOGY)
