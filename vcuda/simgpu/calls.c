@@ -1,5 +1,6 @@
 #include "calls.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,6 +28,8 @@ static int rule_count;
 static uint64_t kill_step; /* calls count two steps each: in and out */
 static uint64_t steps;     /* atomic */
 static int trace = -1;     /* a file, where calls are to be named */
+static void (*tool)(const char *name); /* called on the way into each call; NULL: there is none */
+static __thread int in_tool;
 static pthread_once_t read_once = PTHREAD_ONCE_INIT;
 
 static void parse_rule(char *clause)
@@ -53,6 +56,10 @@ static void read_rules(void)
     const char *faults = getenv("SIMGPU_FAULTS");
     const char *step = getenv("SIMGPU_KILL_STEP");
     const char *path = getenv("SIMGPU_TRACE");
+    const char *library = getenv("SIMGPU_TOOL");
+    void *opened = library == NULL ? NULL : dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    void *found = opened == NULL ? NULL : dlsym(opened, "simgpu_called");
+    memcpy(&tool, &found, sizeof tool);
     kill_step = step == NULL ? 0 : strtoull(step, NULL, 10);
     trace = path == NULL ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     static char copy[4096]; /* lives as long as the process */
@@ -104,6 +111,11 @@ struct sim_call sim_call_begin(const char *name, uint64_t cost_ns, int needs_ini
     pthread_once(&read_once, read_rules);
     if (trace >= 0) {
         dprintf(trace, "%s\n", name);
+    }
+    if (tool != NULL && !in_tool) {
+        in_tool = 1;
+        tool(name);
+        in_tool = 0;
     }
     if (rule_count != 0 || kill_step != 0) {
         step();

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from node import MIB, OUT_OF_MEMORY, Container, Node, Share, ended, until
+from node import BUILD, MIB, OUT_OF_MEMORY, Container, Node, Share, ended, until
 
 CONTEXT = 256 * MIB
 HELD = 64 * MIB
@@ -52,7 +52,9 @@ def test_an_attached_context_is_destroyed_for_all_who_use_it(node: Node) -> None
 
 
 @pytest.mark.parametrize("form", ["cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"])
-def test_a_reset_ends_the_primary_context_whoever_retains_it_and_takes_no_retain_away(node: Node, form: str) -> None:
+def test_a_reset_ends_the_primary_context_for_all_that_retain_it_and_takes_no_retain_away(
+    node: Node, form: str
+) -> None:
     container = node.container("a")
     with container.session() as ask:
         lines = ["init", "ctx", "ctx", f"alloc a {HELD}", f"as cuDevicePrimaryCtxReset_v2 {form}", "reset"]
@@ -188,6 +190,56 @@ print(*answers, flush=True)
 sys.stdin.readline()
 """
 """A primary context of one device is retained while the driver ends that of another, and its own."""
+
+RETAINED_FOR_LONG = """
+import ctypes, sys, threading, time
+driver = ctypes.CDLL("libcuda.so.1")
+context, returned = ctypes.c_void_p(), threading.Event()
+answers = [driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)]
+def retains():
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
+    returned.set()
+threading.Thread(target=retains, daemon=True).start()
+while open(sys.argv[1]).read().count("cuDevicePrimaryCtxRetain") < 2:
+    time.sleep(0.01)
+answers.append(driver.cuDevicePrimaryCtxRelease_v2(0))
+print(*answers, returned.is_set(), flush=True)
+sys.stdin.readline()
+"""
+"""A primary context is released while the driver does not come back from retaining it."""
+
+
+@pytest.mark.parametrize("also", [{}, {"RELEASES": "1"}], ids=["retains", "retains and releases"])
+def test_a_tool_may_retain_the_primary_context_while_the_driver_does_and_it_is_charged_once(
+    node: Node, also: dict[str, str]
+) -> None:
+    """A profiler does so from a callback, in the thread whose call it reports."""
+    tool = {"SIMGPU_TOOL": str(BUILD / "tests" / "unit" / "tool.so"), "CALLED": "cuDevicePrimaryCtxRetain", **also}
+    container = node.container("a", Share(memory=CONTEXT + HELD), **tool)
+    with container.session() as ask:
+        assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+        assert {ask("release")[0] for _ in range(1 if also else 2)} == {0}
+        assert (container.charged(), container.unsettled(), node.truth("a")[0]) == (0, 0, 0)
+
+
+def test_so_it_may_while_the_driver_ends_the_context_which_then_lives_on(node: Node) -> None:
+    tool = {"SIMGPU_TOOL": str(BUILD / "tests" / "unit" / "tool.so"), "CALLED": "cuDevicePrimaryCtxRelease_v2"}
+    container = node.container("a", Share(memory=CONTEXT + HELD), **tool)
+    with container.session() as ask:
+        assert [ask("init")[0], ask("ctx")[0], ask("release")[0]] == [0, 0, 0]
+        assert (container.charged(), container.unsettled(), node.truth("a")[0]) == (CONTEXT, 0, CONTEXT)
+
+
+def test_no_release_waits_for_a_retain_from_which_the_driver_does_not_come_back(node: Node) -> None:
+    calls = node.folder / "calls"
+    node.settings["SIMGPU_FAULTS"] = "cuDevicePrimaryCtxRetain:2:slow_us=600000000"
+    container = node.container("a", SIMGPU_TRACE=str(calls))
+    command, pipe = [sys.executable, "-c", RETAINED_FOR_LONG, str(calls)], subprocess.PIPE
+    program = subprocess.Popen(command, env=container.environment(), stdin=pipe, stdout=pipe, text=True)
+    with ended(program):
+        assert program.stdout is not None
+        assert program.stdout.readline() == "0 0 0 False\n"
 
 
 def test_no_primary_context_waits_for_one_that_the_driver_is_long_about_to_end(node: Node) -> None:

@@ -130,16 +130,24 @@ static bool primary_is_alive(CUdevice device)
 #define OTHERS_WAIT_NS 1000000000u
 #define MOMENT_NS 20000u
 
+/* Of the calling thread: its calls of this kind that are under way, one inside the other where the driver calls back a tool that
+ * makes such a call itself; and whether an outer one of them has reserved the memory of the context that the driver makes. */
+static __thread uint32_t under_way[VCUDA_MAX_DEVICES] __attribute__((tls_model("initial-exec")));
+static __thread bool reserved[VCUDA_MAX_DEVICES] __attribute__((tls_model("initial-exec")));
+
 /* Calls by which a primary context may begin or end go one by one for each device, so that none is charged twice and what goes
  * with one is known. No lock is held meanwhile. No call waits longer than this for one that may end a context: the driver may
  * wait for the context's work, and that for what this thread does. One that may make a context waits for no work, but the driver
- * may take seconds over it: it is waited for. */
+ * may take seconds over it: others that may make one wait for it, and those that may end one no longer than for each other. A
+ * call inside another of the same thread waits for none. */
 static void begin_change(int index, bool makes)
 {
     struct process *us = process();
+    bool inside = under_way[index]++ != 0;
     uint64_t until = clock_ns() + OTHERS_WAIT_NS;
     pthread_mutex_lock(&us->contexts);
-    while (us->making[index] != 0 || (us->ending[index] != 0 && clock_ns() < until)) {
+    while (!inside && ((us->making[index] != 0 && makes) ||
+                       ((us->making[index] != 0 || us->ending[index] != 0) && clock_ns() < until))) {
         pthread_mutex_unlock(&us->contexts);
         nanosleep(&(struct timespec){0, MOMENT_NS}, NULL);
         pthread_mutex_lock(&us->contexts);
@@ -154,6 +162,7 @@ static void end_change(int index, bool makes)
     pthread_mutex_lock(&us->contexts);
     (makes ? us->making : us->ending)[index]--;
     pthread_mutex_unlock(&us->contexts);
+    under_way[index]--;
 }
 
 /* The primary context that the shim knows of, and how often it is retained. */
@@ -187,20 +196,25 @@ static void note_released(int index, bool by_one, bool gone)
     pthread_mutex_unlock(&us->contexts);
 }
 
-/* Between begin_change and end_change. */
+/* Between begin_change and end_change. Where the driver fails, a call inside this one may have made the context all the same. */
 static CUresult retain_in_turn(CUcontext *context, CUdevice device, int index)
 {
     uint32_t retains;
     CUcontext primary = primary_of(index, &retains);
-    bool first = primary == NULL || !primary_is_alive(device);
+    bool first = !reserved[index] && (primary == NULL || !primary_is_alive(device));
     CUresult result = first ? reserve(device, &index) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
         return result;
+    reserved[index] = reserved[index] || first;
     result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-    if (first)
-        result = settle(result, index, context);
+    if (first) {
+        reserved[index] = false;
+        primary = result == CUDA_SUCCESS ? *context : primary_of(index, &retains);
+        bool made = result == CUDA_SUCCESS || (primary != NULL && primary_is_alive(device));
+        settle(made ? CUDA_SUCCESS : result, index, &primary);
+    }
     if (result == CUDA_SUCCESS)
-        note_retained(index, first ? *context : primary);
+        note_retained(index, primary != NULL ? primary : *context);
     return result;
 }
 
