@@ -166,7 +166,13 @@ def test_what_a_stream_waits_for_the_host_is_no_gpu_time(node: Node, program: tu
 
 
 @pytest.mark.parametrize(
-    "case", ["charged_then_joined", "prolonged_while_it_is_asked_about", "ended_while_a_beginning_is_recorded"]
+    "case",
+    [
+        "charged_then_joined",
+        "prolonged_while_it_is_asked_about",
+        "prolonged_twice_meanwhile",
+        "ended_while_a_beginning_is_recorded",
+    ],
 )
 def test_what_another_thread_does_meanwhile_is_neither_forgotten_nor_mistaken(node: Node, case: str) -> None:
     container = node.container("a")

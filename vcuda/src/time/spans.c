@@ -383,6 +383,7 @@ static void prolong(struct queue *queue, const struct part *part, CUevent end, u
         event_back(queue, last->end);
         last->end = end;
         last->end_ns = now;
+        last->prolonged++;
     }
     last->launches += part->launches;
     last->estimate_ns += part->estimate_ns;
@@ -412,6 +413,7 @@ static void put(struct queue *queue, const struct part *part, CUevent end, bool 
                         part->estimate_ns,
                         begin_ns,
                         now,
+                        0,
                         0,
                         0,
                         0};
@@ -559,7 +561,7 @@ void spans_forget(CUcontext context)
 
 /* Of one span, what the driver said. */
 struct look {
-    uint64_t id;
+    uint64_t id, prolonged;
     CUevent begin, end;
     CUstream stream;
     CUresult done;
@@ -609,7 +611,12 @@ static uint32_t to_look_at(const struct queue *queue, struct look *looks)
             first = queue->spans[j].flow != span->flow;
         if (first)
             looks[count++] = (struct look){
-                .id = span->id, .begin = span->begin, .end = span->end, .stream = span->stream, .begun = span->begun};
+                .id = span->id,
+                .prolonged = span->prolonged,
+                .begin = span->begin,
+                .end = span->end,
+                .stream = span->stream,
+                .begun = span->begun};
     }
     return count;
 }
@@ -642,8 +649,8 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
             stands(queue, span, look->asked_ns);
         return false;
     }
-    bool nobody_knows = span->end == NULL && look->done != CUDA_SUCCESS;
-    if (nobody_knows && look->seen_ns < span->begin_ns + 2 * span->estimate_ns)
+    bool unknown = span->end == NULL && look->done != CUDA_SUCCESS;
+    if (unknown && look->seen_ns < span->begin_ns + 2 * span->estimate_ns)
         return false;
     if (end != 0)
         correct_base(queue, span, &begin, &end, look->seen_ns);
@@ -655,7 +662,7 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
         charge_span(queue, span, begin, end);
     else if (look->done == CUDA_SUCCESS && end != 0)
         account_launches(queue->index, span->launches);
-    else if (look->done == CUDA_SUCCESS || nobody_knows)
+    else if (look->done == CUDA_SUCCESS || unknown)
         charge_unseen(queue, span, begin, look->seen_ns);
     if (queue->waiter == span->id)
         queue->waiter = 0;
@@ -665,7 +672,7 @@ static bool finish(struct queue *queue, uint32_t i, const struct look *look)
 }
 
 /* Under the lock, the first to end first: each is charged for what is not charged yet. Of one that another thread has prolonged
- * meanwhile nothing was said: its event may have been recorded anew elsewhere. */
+ * meanwhile the driver has said nothing, also where it ends with the same event again. */
 static bool finish_all(struct queue *queue, struct look *looks, uint32_t count)
 {
     bool any = false;
@@ -677,7 +684,7 @@ static bool finish_all(struct queue *queue, struct look *looks, uint32_t count)
         struct look look = looks[next];
         looks[next] = looks[n];
         for (uint32_t i = 0; i < queue->count; i++)
-            if (queue->spans[i].id == look.id && queue->spans[i].end == look.end) {
+            if (queue->spans[i].id == look.id && queue->spans[i].prolonged == look.prolonged) {
                 any = finish(queue, i, &look) || any;
                 break;
             }

@@ -45,6 +45,7 @@ struct span {
     uint64_t unfinished_ns;    /* CLOCK_MONOTONIC when it was last seen to go on */
     uint64_t charged_ns;       /* of it, while it went on */
     uint64_t stood_ns;         /* CLOCK_MONOTONIC when it was last seen not to have begun; 0: never */
+    uint64_t prolonged;        /* how often its end was recorded anew: events are used again */
 };
 
 /* One context's work. `lock` guards all of it; no driver call is made under it. */

@@ -100,28 +100,42 @@ static void charged_then_joined(void)
 }
 
 static CUevent end_of_the_last;
+static int times;
 
-/* Another thread prolongs the last span, and its event is recorded anew in a stream that is done. */
+/* Another thread prolongs the last span, whose end has happened. The second time it ends with the same event as before. */
 static CUresult prolonged(CUevent event)
 {
     if (event != end_of_the_last)
         return CUDA_ERROR_NOT_READY;
     end_of_the_last = NULL;
-    struct part more = launched(LAST, 0);
-    spans_end(queue, &more);
+    for (int i = 0; i < times; i++) {
+        struct part more = launched(LAST, 0);
+        spans_end(queue, &more);
+    }
     return CUDA_SUCCESS;
 }
 
-static void prolonged_while_it_is_asked_about(void)
+static void asked_about_while_it_is_prolonged(int count)
 {
     for (int i = 0; i < SPANS; i++) {
         struct part part = launched(i < SPANS - 1 ? FIRST : LAST, 0);
         spans_end(queue, &part);
     }
     end_of_the_last = queue->spans[SPANS - 1].end;
+    times = count;
     asked = prolonged;
     spans_reap(queue);
     printf("%u %d\n", queue->count, SPANS);
+}
+
+static void prolonged_while_it_is_asked_about(void)
+{
+    asked_about_while_it_is_prolonged(1);
+}
+
+static void prolonged_twice_meanwhile(void)
+{
+    asked_about_while_it_is_prolonged(2);
 }
 
 /* The context ends, and another one takes its place. */
@@ -145,6 +159,7 @@ static const struct {
 } cases[] = {
     {"charged_then_joined", charged_then_joined},
     {"prolonged_while_it_is_asked_about", prolonged_while_it_is_asked_about},
+    {"prolonged_twice_meanwhile", prolonged_twice_meanwhile},
     {"ended_while_a_beginning_is_recorded", ended_while_a_beginning_is_recorded},
 };
 
