@@ -1,8 +1,9 @@
 """Memory pools are charged by what they have reserved, to their device, and never past the limit."""
 
+import subprocess
 from collections.abc import Callable
 
-from node import MIB, OUT_OF_MEMORY, Node, Share, until
+from node import BUILD, MIB, OUT_OF_MEMORY, Node, Share, until
 
 CONTEXT = 256 * MIB
 INVALID_DEVICE = 101
@@ -133,3 +134,13 @@ def test_memory_of_a_pool_freed_as_plain_memory_is_discharged(node: Node) -> Non
         begun(ask)
         assert [ask(f"async a {40 * MIB}")[0], ask("free a")[0], ask("wait")[0]] == [0, 0, 0]
         until(lambda: container.charged() == node.truth("a")[0] == CONTEXT)
+
+
+def test_memory_freed_in_a_context_that_ends_while_the_driver_is_asked_about_another_is_discharged_at_once(
+    node: Node,
+) -> None:
+    container = node.container("a")
+    given = {name: value for name, value in container.environment().items() if name != "LD_PRELOAD"}
+    command = [str(BUILD / "tests" / "unit" / "frees_overtaken")]
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", str(64 * MIB), "0", "0"]

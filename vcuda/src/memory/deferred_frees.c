@@ -8,8 +8,8 @@
 #include "memory/linear.h"
 #include "process.h"
 
-#define MOMENT_NS 20000u /* between looks whether another thread has left the driver */
-#define LONGEST_WAIT_NS 1000000000u
+#define MOMENT_NS 20000u            /* between looks whether another thread has left the driver */
+#define LONGEST_WAIT_NS 1000000000u /* that the end of a context waits for one that asks about an event of it */
 
 struct deferred_free {
     struct deferred_free *next;
@@ -17,6 +17,7 @@ struct deferred_free {
     CUcontext context; /* of the stream; NULL: unknown */
     CUevent event;     /* NULL: none could be recorded, and the end of the context has to do */
     bool ending;       /* the context is about to end */
+    bool over;         /* it has ended, and the allocation is discharged */
 };
 
 /* Around driver calls: makes the context current, and lets the thread call what captures of others forbid. */
@@ -79,12 +80,11 @@ void deferred_frees_add(const struct allocation *allocation, CUstream stream)
     pools_will_shrink(); /* the helper looks soon */
 }
 
-/* An error other than "not ready" is the context's end, or a fault after which nothing of it runs any more. */
+/* Whether the stream has come to the free. An error other than "not ready" is the context's end, or a fault after which nothing
+ * of it runs any more. */
 static bool is_done(struct deferred_free *entry)
 {
     struct before before;
-    if (entry->event == NULL)
-        return false;
     bool done = enter(entry->context, &before) && REAL(cuEventQuery)(entry->event) != CUDA_ERROR_NOT_READY;
     if (done)
         REAL(cuEventDestroy_v2)(entry->event);
@@ -92,70 +92,124 @@ static bool is_done(struct deferred_free *entry)
     return done;
 }
 
-static void finish(struct deferred_free *entry)
+/* The caller holds the lock, which the function releases while it asks the driver. */
+static bool asked_is_done(struct deferred_frees *all, struct deferred_free *entry)
 {
-    linear_freed(CUDA_SUCCESS, true, &entry->allocation);
-    free(entry);
+    if (entry->over || entry->ending || entry->event == NULL)
+        return entry->over;
+    all->asked = entry;
+    pthread_mutex_unlock(&all->lock);
+    bool done = is_done(entry);
+    pthread_mutex_lock(&all->lock);
+    all->asked = NULL;
+    return done || entry->over;
 }
 
-bool deferred_frees_settle(void)
+/* Without the lock. True where any was not discharged before. */
+static bool finish(struct deferred_free *done)
 {
-    struct deferred_frees *all = &process()->deferred_frees;
-    if (likely(__atomic_load_n(&all->list, __ATOMIC_RELAXED) == NULL))
-        return false;
-    pthread_mutex_lock(&all->lock);
-    struct deferred_free *taken = all->asking ? NULL : all->list;
-    if (taken != NULL) {
-        all->asking = true;
-        __atomic_store_n(&all->list, NULL, __ATOMIC_RELAXED);
-    }
-    pthread_mutex_unlock(&all->lock);
-    if (taken == NULL)
-        return false;
-    struct deferred_free *done = NULL, **last = &taken;
-    while (*last != NULL) {
-        struct deferred_free *entry = *last;
-        if (entry->ending || !is_done(entry)) {
-            last = &entry->next;
-            continue;
-        }
-        *last = entry->next;
-        entry->next = done;
-        done = entry;
-    }
-    pthread_mutex_lock(&all->lock);
-    *last = all->list;
-    __atomic_store_n(&all->list, taken, __ATOMIC_RELAXED);
-    all->asking = false;
-    pthread_mutex_unlock(&all->lock);
-    bool any = done != NULL;
+    bool any = false;
     while (done != NULL) {
         struct deferred_free *next = done->next;
-        finish(done);
+        if (!done->over) {
+            linear_freed(CUDA_SUCCESS, true, &done->allocation);
+            any = true;
+        }
+        free(done);
         done = next;
     }
     return any;
 }
 
-/* The caller holds the lock; the function releases it meanwhile. */
-static void wait_for_asker(struct deferred_frees *all)
+bool deferred_frees_settle(void)
 {
-    uint64_t until = clock_ns() + LONGEST_WAIT_NS;
-    while (all->asking && clock_ns() < until) {
-        pthread_mutex_unlock(&all->lock);
-        nanosleep(&(struct timespec){0, MOMENT_NS}, NULL);
-        pthread_mutex_lock(&all->lock);
+    struct deferred_frees *all = &process()->deferred_frees;
+    struct deferred_free *done = NULL, **at = &all->taken;
+    if (likely(__atomic_load_n(&all->list, __ATOMIC_RELAXED) == NULL))
+        return false;
+    pthread_mutex_lock(&all->lock);
+    bool ours = !all->asking;
+    if (ours) {
+        all->asking = true;
+        all->taken = all->list;
+        __atomic_store_n(&all->list, NULL, __ATOMIC_RELAXED);
     }
+    while (ours && *at != NULL) {
+        struct deferred_free *entry = *at;
+        if (asked_is_done(all, entry)) {
+            *at = entry->next;
+            entry->next = done;
+            done = entry;
+        } else {
+            at = &entry->next;
+        }
+    }
+    if (ours) {
+        *at = all->list;
+        __atomic_store_n(&all->list, all->taken, __ATOMIC_RELAXED);
+        all->taken = NULL;
+        all->asking = false;
+    }
+    pthread_mutex_unlock(&all->lock);
+    return finish(done);
+}
+
+/* Under the lock. */
+static void mark_ending(struct deferred_free *list, CUcontext context, bool ending)
+{
+    for (struct deferred_free *entry = list; entry != NULL; entry = entry->next)
+        if (entry->context == context)
+            entry->ending = ending;
 }
 
 void deferred_frees_context_ends(CUcontext context)
 {
     struct deferred_frees *all = &process()->deferred_frees;
+    uint64_t until = clock_ns() + LONGEST_WAIT_NS;
     pthread_mutex_lock(&all->lock);
-    wait_for_asker(all);
-    for (struct deferred_free *entry = all->list; entry != NULL; entry = entry->next)
-        entry->ending = entry->ending || entry->context == context;
+    mark_ending(all->list, context, true);
+    mark_ending(all->taken, context, true);
+    while (all->asked != NULL && all->asked->context == context && clock_ns() < until) {
+        pthread_mutex_unlock(&all->lock);
+        nanosleep(&(struct timespec){0, MOMENT_NS}, NULL);
+        pthread_mutex_lock(&all->lock);
+    }
     pthread_mutex_unlock(&all->lock);
+}
+
+/* Those of the context that no thread goes through. The caller holds the lock. */
+static struct deferred_free *take_of(struct deferred_frees *all, CUcontext context)
+{
+    struct deferred_free *found = NULL;
+    for (struct deferred_free **at = &all->list; *at != NULL;) {
+        struct deferred_free *entry = *at;
+        if (entry->context != context) {
+            at = &entry->next;
+            continue;
+        }
+        __atomic_store_n(at, entry->next, __ATOMIC_RELAXED);
+        entry->next = found;
+        found = entry;
+    }
+    return found;
+}
+
+/* Discharges those of the context that a thread goes through, which then finds them over. The caller holds the lock, which the
+ * function releases meanwhile. */
+static void finish_taken(struct deferred_frees *all, CUcontext context)
+{
+    for (struct deferred_free *entry = all->taken; entry != NULL;) {
+        if (entry->context != context || entry->over) {
+            entry = entry->next;
+            continue;
+        }
+        struct allocation allocation = entry->allocation;
+        entry->over = true;
+        pthread_mutex_unlock(&all->lock);
+        linear_freed(CUDA_SUCCESS, true, &allocation);
+        pthread_mutex_lock(&all->lock);
+        entry = all->taken;
+    }
 }
 
 void deferred_frees_context_ended(CUcontext context, bool gone)
@@ -163,22 +217,13 @@ void deferred_frees_context_ended(CUcontext context, bool gone)
     struct deferred_frees *all = &process()->deferred_frees;
     struct deferred_free *done = NULL;
     pthread_mutex_lock(&all->lock);
-    wait_for_asker(all);
-    for (struct deferred_free **at = &all->list; *at != NULL;) {
-        struct deferred_free *entry = *at;
-        if (entry->context != context || !gone) {
-            entry->ending = entry->ending && entry->context != context;
-            at = &entry->next;
-            continue;
-        }
-        __atomic_store_n(at, entry->next, __ATOMIC_RELAXED);
-        entry->next = done;
-        done = entry;
+    if (gone) {
+        done = take_of(all, context);
+        finish_taken(all, context);
+    } else {
+        mark_ending(all->list, context, false);
+        mark_ending(all->taken, context, false);
     }
     pthread_mutex_unlock(&all->lock);
-    while (done != NULL) {
-        struct deferred_free *next = done->next;
-        finish(done);
-        done = next;
-    }
+    finish(done);
 }

@@ -9,9 +9,11 @@
 struct deferred_free;
 
 struct deferred_frees {
-    pthread_mutex_t lock;       /* guards both; no driver call is made under it */
-    struct deferred_free *list; /* not known to be done. Written under the lock; atomic: it is seen to be empty without it */
-    bool asking;                /* a thread has taken the list and asks the driver about it */
+    pthread_mutex_t lock;        /* guards all of it and what the lists have; no driver call is made under it */
+    struct deferred_free *list;  /* not known to be done. Written under the lock; atomic: it is seen to be empty without it */
+    struct deferred_free *taken; /* those that a thread goes through (`asking`), which alone takes any out of this list */
+    struct deferred_free *asked; /* of these, the one about which it asks the driver now; NULL: none */
+    bool asking;
 };
 
 /* The driver has accepted the free of this allocation in the stream, as the calling thread means it. */
