@@ -171,8 +171,21 @@ NOT_SIMULATED = {
         for twin in ("", "_ptsz")
         for name in ("BeginRecaptureToGraph", "BeginCaptureToCig", "EndCaptureToCig")
     ),
+    *(
+        f"{name}{twin}"
+        for twin in ("", "_ptsz")
+        for name in (
+            "cuLaunchHostFunc_v2",
+            "cuStreamWaitValue32",
+            "cuStreamWaitValue64",
+            "cuStreamWaitValue64_v2",
+            "cuStreamBatchMemOp",
+            "cuWaitExternalSemaphoresAsync",
+        )
+    ),
 }
-"""Forms of CUDA 13; the simulated driver has the forms before, and of captures the older ways to begin one."""
+"""Forms of CUDA 13; the simulated driver has the forms before, of captures the older ways to begin one, and of waits for
+a value those of 32 bits."""
 
 
 def test_every_hook_is_called_in_some_test() -> None:

@@ -108,12 +108,14 @@ STANDS_BEFORE = {
     "launches": r"cuLaunch(Kernel(Ex)?|CooperativeKernel(MultiDevice)?|Grid(Async)?)?|cuGraphLaunch",
     "graphs": r"cuGraph(Instantiate[A-Za-z]*|Upload|ExecDestroy|AddMemAllocNode|AddNode)|cuDeviceGraphMemTrim",
     "streams": r"cuStream(BeginCapture|BeginCaptureToGraph|EndCapture|Destroy)",
+    "waits": r"cuLaunchHostFunc|cuStream(AddCallback|WaitEvent|WaitValue(32|64)|BatchMemOp)"
+    r"|cuWaitExternalSemaphoresAsync",
 }
-"""Everything by which a program comes by memory, launches, or learns of the device's size; in every form."""
+"""Everything by which a program comes by memory, launches, waits in a stream, or learns the device's size, in each form."""
 
 
 ASKS = {"cuMipmappedArrayGetLevel", "cuMipmappedArrayGetMemoryRequirements", "cuMipmappedArrayGetSparseProperties"}
-"""They allocate and free nothing: a level goes with its array, and neither of the others tells of the device's size."""
+"""They allocate and free nothing: a level goes with its array, and neither of the others gives the device's size."""
 
 
 @pytest.mark.parametrize("release", ["11.8", "12", "13"])
@@ -135,7 +137,7 @@ OF_NVML = (
     r"nvmlDeviceGet(?:Count|HandleBy(?:Index|UUIDV?|Serial|PciBusId)|MemoryInfo|(?:Compute|Graphics|MPSCompute)RunningProcesses"
     r"|RunningProcessDetailList|UtilizationRates|ProcessUtilization|ProcessesUtilizationInfo)(?:_v\d+)?"
 )
-"""All that tells of devices, of their memory and work, and of the processes on them."""
+"""All that answers about devices, their memory and work, and the processes on them."""
 
 
 @pytest.mark.parametrize("release", ["11.8", "12", "13"])

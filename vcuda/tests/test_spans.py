@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from agent import PERIOD_NS, Agent, Tenant
-from deck_programs import run
+from deck_programs import part_of_a_gpu, run
 from node import BUILD, Container, Node, Share, ended, give_line, until
 
 sys.path.append(str(BUILD.parent / "bench"))
@@ -21,7 +21,7 @@ BURST = ("spin_us_10", "100")
 UNEVEN = ("spin_us_2000", "3", "spin_us_10", "300")
 """As a step of training is: some long kernels, and many short ones."""
 NEIGHBOURS = 6
-"""Each has the GPU for 0.5 to 2 ms before the next; without them it goes to whoever launches at once."""
+"""Each has the GPU for 0.5 to 2 ms before the next; without them it goes to the first that launches."""
 
 
 def reported(container: Container) -> Activity:
@@ -47,7 +47,7 @@ def test_work_in_its_turn_is_no_overrun_though_others_had_the_gpu_when_the_conta
     with ExitStack() as ends:
         first = [ends.enter_context(ended(one.start("spin", "0.02", "5000", "1", "completed"))) for one in neighbours]
         program = ends.enter_context(ended(container.start("spin", "2", "100")))
-        until(lambda: len(virtual_shares.on_the_clock(clock)) > NEIGHBOURS)  # whoever waits for its line stops it
+        until(lambda: len(virtual_shares.on_the_clock(clock)) > NEIGHBOURS)  # one that waits for its line stops it
         for one in first:
             give_line(one)
         until(lambda: asleep(clock, NEIGHBOURS))
@@ -154,6 +154,7 @@ def test_so_is_one_beside_a_stream_that_waits_for_the_host(node: Node) -> None:
         pytest.param(("held", "1000", "spin_us_10"), 100_000_000, id="before a short kernel"),
         pytest.param(("held", "1000", "spin_ms_500"), 700_000_000, id="before a long one"),
         pytest.param(("late", "1000"), 100_000_000, id="while another stream has a short one"),
+        pytest.param(("within", "1000"), 100_000_000, id="between two kernels that are admitted at one time"),
         pytest.param(("chain", "1000"), 100_000_000, id="while another stream waits for its kernel"),
         pytest.param(("among", "1000"), 100_000_000, id="while another stream has more than is admitted at one time"),
     ],
@@ -163,6 +164,36 @@ def test_what_a_stream_waits_for_the_host_is_no_gpu_time(node: Node, program: tu
     result, took_us = run(container, ("waiting", *program))
     assert (result, took_us >= 1_000_000) == (0, True)
     assert reported(container).busy_ns < most_ns
+
+
+@pytest.mark.parametrize("kind", ["within", "held", "late"])
+def test_nor_is_it_of_a_container_that_is_held_to_turns(node: Node, kind: str) -> None:
+    container = part_of_a_gpu(node, 50)
+    result, took_us = run(container, ("waiting", kind, "1000"))
+    assert (result, took_us >= 1_000_000) == (0, True)
+    assert reported(container).busy_ns < 100_000_000
+
+
+WAITS = (
+    "cuLaunchHostFunc",
+    "cuLaunchHostFunc_ptsz",
+    "cuStreamAddCallback",
+    "cuStreamAddCallback_ptsz",
+    "cuStreamWaitEvent",
+    "cuStreamWaitEvent_ptsz",
+    "cuStreamWaitValue32_v2",
+    "cuStreamWaitValue32_v2_ptsz",
+    "cuStreamBatchMemOp_v2",
+    "cuStreamBatchMemOp_v2_ptsz",
+)
+
+
+@pytest.mark.parametrize("call", WAITS)
+def test_by_whatever_call_it_waits(node: Node, call: str) -> None:
+    container = part_of_a_gpu(node, 50)
+    result, took_us = run(container, ("waiting", "within", "1000", call))
+    assert (result, took_us >= 1_000_000) == (0, True)
+    assert reported(container).busy_ns < 100_000_000
 
 
 @pytest.mark.parametrize(

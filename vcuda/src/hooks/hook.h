@@ -21,6 +21,12 @@
             return REAL(name)(__VA_ARGS__);                  \
     } while (0)
 
+/* The stream that a twin for per-thread default streams means. */
+static inline CUstream per_thread(CUstream stream)
+{
+    return stream == NULL ? CU_STREAM_PER_THREAD : stream;
+}
+
 /* Remembers and confirms a charged allocation. Without memory to remember it, it stays charged until the process
  * ends. */
 static inline void remember(enum kind kind, uint64_t key, int index, uint64_t bytes, const void *context, uint64_t owner)

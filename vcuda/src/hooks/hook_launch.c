@@ -14,11 +14,6 @@
         return result;                             \
     }
 
-static inline CUstream per_thread(CUstream stream)
-{
-    return stream == NULL ? CU_STREAM_PER_THREAD : stream;
-}
-
 #define GRID                                                                                                   \
     (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, \
      unsigned int block_y, unsigned int block_z, unsigned int shared, CUstream stream, void **parameters, void **extra)

@@ -1,4 +1,5 @@
-/* hook_stream.c: the pacer asks the driver nothing about streams that capture, and forgets streams that end. */
+/* hook_stream.c: the pacer asks the driver nothing about streams that capture, forgets streams that end, and measures what comes
+ * before and behind a wait by itself. */
 #include "hooks/hook.h"
 #include "time/pacer.h"
 
@@ -72,3 +73,36 @@ ENDS_CIG(cuStreamEndCaptureToCig_ptsz)
 
 GOES(cuStreamDestroy)
 GOES(cuStreamDestroy_v2)
+
+/* A call by which a stream waits for something else than its own work, and its twin for per-thread default streams. */
+#define WAITS_IN(name, stream, parameters, ...)  \
+    EXPORT CUresult name parameters              \
+    {                                            \
+        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);   \
+        pacer_waits(stream);                     \
+        return REAL(name)(__VA_ARGS__);          \
+    }
+#define WAITS(name, parameters, ...)                  \
+    WAITS_IN(name, stream, parameters, __VA_ARGS__)   \
+    WAITS_IN(name##_ptsz, per_thread(stream), parameters, __VA_ARGS__)
+
+WAITS(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data), stream, function, data)
+WAITS(cuLaunchHostFunc_v2, (CUstream stream, CUhostFn function, void *data, unsigned int mode), stream, function, data, mode)
+WAITS(cuStreamAddCallback, (CUstream stream, CUstreamCallback callback, void *data, unsigned int flags), stream, callback, data,
+      flags)
+WAITS(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags), stream, event, flags)
+
+#define OF_32 (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
+#define OF_64 (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags)
+#define OPERATIONS (CUstream stream, unsigned int count, CUstreamBatchMemOpParams * operations, unsigned int flags)
+
+WAITS(cuStreamWaitValue32, OF_32, stream, address, value, flags)
+WAITS(cuStreamWaitValue32_v2, OF_32, stream, address, value, flags)
+WAITS(cuStreamWaitValue64, OF_64, stream, address, value, flags)
+WAITS(cuStreamWaitValue64_v2, OF_64, stream, address, value, flags)
+WAITS(cuStreamBatchMemOp, OPERATIONS, stream, count, operations, flags)
+WAITS(cuStreamBatchMemOp_v2, OPERATIONS, stream, count, operations, flags)
+WAITS(cuWaitExternalSemaphoresAsync,
+      (const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *parameters, unsigned int count,
+       CUstream stream),
+      semaphores, parameters, count, stream)

@@ -23,6 +23,7 @@
 #define QUIET_NS 2000000u     /* a batch that is open for longer is ended by the helper */
 #define BATCH_NS 500000u      /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
+#define WAITS_APART_NS 100000u /* of waits closer together one is left out of the work: each costs two events */
 #define LEAST_PAUSE_NS 20000u /* between looks of a thread that waits in the turn */
 #define MOST_PAUSE_NS 250000u
 #define FEW 2u /* kernels of other streams, beside which one more may be launched as long as they fit into the turn */
@@ -434,6 +435,7 @@ static uint32_t open_batch(struct queue *queue, CUstream stream, struct batch *b
     batch->flow = flow;
     batch->serial = queue->serial;
     batch->opened_ns = now;
+    batch->waits = false;
     __atomic_store_n(&batch->granted, granted, __ATOMIC_RELAXED);
     batch->granted_ns = granted * most_of(queue->estimate.mean_ns, 1);
     flow->granted_ns += batch->granted_ns;
@@ -468,6 +470,7 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
     struct queue *queue = spans_queue(context, index);
     if (queue == NULL || !spans_enter(queue, &before))
         return false;
+    bool waits = batch->stream == stream && batch->waits;
     end_before(queue, stream, batch);
     pthread_mutex_lock(&queue->lock);
     uint64_t serial = queue->serial;
@@ -476,7 +479,7 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
     uint64_t work = hold(queue, flow, &before, &entered);
     bool there = entered && queue->serial == serial;
     pthread_mutex_unlock(&queue->lock);
-    bool sample = there && spans_begin(queue, serial, stream, flow, work != UNBOUNDED);
+    bool sample = there && spans_begin(queue, serial, stream, flow, work != UNBOUNDED || waits);
     pthread_mutex_lock(&queue->lock);
     if (there && queue->serial == serial) {
         /* No other thread can ask whether a thread's own default stream is done: each launch is measured by itself. */
@@ -541,6 +544,20 @@ void pacer_launched(CUstream stream)
     if (take_batch(batch, &part))
         spans_end(queue, &part);
     spans_leave(queue, &before);
+}
+
+/* On the legacy stream an event is a barrier, which a wait is not. While some stream captures, this one may be about to join. */
+void pacer_waits(CUstream stream)
+{
+    struct batch *batch = pacer_batch_of(stream);
+    if (stream == NULL || stream == CU_STREAM_LEGACY || batch->stream != stream || captures_any())
+        return;
+    uint64_t now = clock_ns();
+    if (now < batch->wait_ns + WAITS_APART_NS)
+        return;
+    batch->wait_ns = now;
+    batch->waits = true;
+    pacer_launched(stream);
 }
 
 void pacer_context_made(int index)

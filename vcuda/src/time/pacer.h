@@ -24,6 +24,8 @@ struct batch {
     uint64_t granted_ns;     /* the work that it was granted for */
     uint64_t serial;         /* the queue's when it was opened: another means that the context has ended since */
     uint64_t opened_ns;
+    bool waits;       /* the stream waits for something else before the next launch; this and the next: the owner's alone */
+    uint64_t wait_ns; /* CLOCK_MONOTONIC when a batch last ended for a wait */
 };
 
 #define ROWS 8
@@ -65,6 +67,10 @@ static inline bool pacer_admit(CUstream stream)
 
 /* Ends the batch of the launch that was just made, so that it is measured by itself. */
 void pacer_launched(CUstream stream);
+
+/* The stream is about to wait for a function of the host, a value or another stream: what was launched before is measured by
+ * itself, and what comes behind has a beginning of its own. */
+void pacer_waits(CUstream stream);
 
 /* A context was made on this device: from now on there can be launches. */
 void pacer_context_made(int index);

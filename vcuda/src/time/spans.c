@@ -287,7 +287,7 @@ static void begin_behind(struct queue *queue, uint64_t serial, CUstream stream, 
     pthread_mutex_unlock(&queue->lock);
 }
 
-bool spans_begin(struct queue *queue, uint64_t serial, CUstream stream, struct flow *flow, bool bounded)
+bool spans_begin(struct queue *queue, uint64_t serial, CUstream stream, struct flow *flow, bool apart)
 {
     pthread_mutex_lock(&queue->lock);
     if (queue->serial != serial) {
@@ -296,7 +296,7 @@ bool spans_begin(struct queue *queue, uint64_t serial, CUstream stream, struct f
     }
     bool idle = (queue->count == 0 || queue->idled) && queue->begin == NULL && !queue->beginning;
     bool old = queue->base == NULL || (queue->count == 0 && clock_ns() - queue->base_ns > REBASE_NS);
-    bool known = bounded || others_may_stand(queue, flow);
+    bool known = apart || others_may_stand(queue, flow);
     bool behind = known && queue->base != NULL && flow->begin == NULL && flow != &queue->flows[0] && queue->count < DEEP;
     queue->beginning = queue->beginning || idle;
     pthread_mutex_unlock(&queue->lock);

@@ -103,11 +103,11 @@ void spans_leave(struct queue *queue, const struct before *before);
 
 /* Between spans_enter and spans_leave, without the lock: these call the driver. */
 /* True where the GPU had nothing of the process to do, and the launch that follows is to be measured by itself. Where the process
- * is held to turns (`bounded`), and where another stream's work may not have begun, a beginning is recorded also behind what is
- * in flight. False, with nothing recorded for good, where the queue has another serial by then: the context has ended. */
-bool spans_begin(struct queue *queue, uint64_t serial, CUstream stream, struct flow *flow, bool bounded);
+ * is held to turns or the stream waits for something else (`apart`), and where another stream's work may not have begun, a
+ * beginning is recorded also behind what is in flight. False, with nothing recorded for good, where the queue has another serial by then: the context has ended. */
+bool spans_begin(struct queue *queue, uint64_t serial, CUstream stream, struct flow *flow, bool apart);
 /* Records the end of a part. By the thread that launches into the stream, right before or behind a launch: on the legacy
- * stream an event is a barrier, which the launch is as well. */
+ * stream an event is a barrier, which the launch is as well. On other streams also before a wait. */
 void spans_end(struct queue *queue, const struct part *part);
 /* Takes what has completed off the queue and accounts for it. */
 void spans_reap(struct queue *queue);

@@ -19,6 +19,7 @@
  *     waiting late MS          the same of a kernel whose length is known, and of another stream's short one half way through
  *     waiting chain MS         the same of a short kernel, and of another stream's that comes after it
  *     waiting among MS         the same of a short kernel, and of more of another stream's than are admitted at one time
+ *     waiting within MS CALL   a short kernel, then a wait of so long by this call, then another, all admitted at one time
  *     waiting beside KERNEL    this kernel while another stream waits for the host, which never comes
  *     waiting after KERNEL     this kernel, and in a stream that waits for its end as many of 1 ms as may be put there meanwhile;
  *                              prints how many instead of the microseconds
@@ -151,7 +152,7 @@ static void let_go(CUstream held)
     must(before == 0 ? CUDA_SUCCESS : CUDA_ERROR_TIMEOUT);
 }
 
-/* Of the memory it can be told whether it is there after each step: the test reads the ledger then. */
+/* Stops after each step: the test then reads in the ledger whether the memory is there. */
 static void say(const char *what)
 {
     char answer[8];
@@ -354,6 +355,74 @@ static uint64_t among(int ms)
     for (int i = 0; i < MORE_THAN_A_BATCH; i++)
         launch(work, works, NULL);
     must(CU(cuStreamSynchronize)(works));
+    must(CU(cuStreamSynchronize)(waits));
+    return now_us() - before;
+}
+
+static void CUDA_CB calls_back(CUstream in, CUresult result, void *ms)
+{
+    (void)in;
+    must(result);
+    pause_ms((long)(intptr_t)ms);
+}
+
+struct later {
+    uint32_t *word;
+    int ms;
+};
+
+static void CUDA_CB sets_later(void *argument)
+{
+    const struct later *later = argument;
+    pause_ms(later->ms);
+    __atomic_store_n(later->word, 1, __ATOMIC_RELEASE);
+}
+
+/* In the stream, for a function of the host, or for another stream's. */
+static void wait_in(CUstream waits, int ms, const char *call)
+{
+    static struct later later;
+    void *function = function_named(call);
+    if (strncmp(call, "cuLaunchHostFunc", 16) == 0) {
+        must(((__typeof__(cuLaunchHostFunc) *)function)(waits, takes_its_time, (void *)(intptr_t)ms));
+        return;
+    }
+    if (strncmp(call, "cuStreamAddCallback", 19) == 0) {
+        must(((__typeof__(cuStreamAddCallback) *)function)(waits, calls_back, (void *)(intptr_t)ms, 0));
+        return;
+    }
+    CUstream other = stream(CU_STREAM_NON_BLOCKING);
+    CUevent between = event();
+    later = (struct later){word(), ms};
+    CUdeviceptr address = (CUdeviceptr)(uintptr_t)later.word;
+    CUstreamBatchMemOpParams operation = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                                                        .address = address,
+                                                        .value = 1,
+                                                        .flags = CU_STREAM_WAIT_VALUE_EQ}};
+    must(CU(cuLaunchHostFunc)(other, sets_later, &later));
+    must(CU(cuEventRecord)(between, other));
+    if (strncmp(call, "cuStreamWaitEvent", 17) == 0)
+        must(((__typeof__(cuStreamWaitEvent) *)function)(waits, between, 0));
+    else if (strncmp(call, "cuStreamWaitValue32", 19) == 0)
+        must(((__typeof__(cuStreamWaitValue32) *)function)(waits, address, 1, CU_STREAM_WAIT_VALUE_EQ));
+    else
+        must(((__typeof__(cuStreamBatchMemOp) *)function)(waits, 1, &operation, 0));
+}
+
+static uint64_t within(int ms, const char *call)
+{
+    CUstream waits = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction work = kernel("spin_us_10");
+    for (int i = 0; i < 100; i++)
+        launch(work, waits, NULL);
+    must(CU(cuStreamSynchronize)(waits));
+    pause_ms(20);
+    launch(work, waits, NULL); /* it is measured by itself: the next one is not */
+    must(CU(cuStreamSynchronize)(waits));
+    uint64_t before = now_us();
+    launch(work, waits, NULL);
+    wait_in(waits, ms, call);
+    launch(work, waits, NULL);
     must(CU(cuStreamSynchronize)(waits));
     return now_us() - before;
 }
@@ -561,6 +630,8 @@ int main(int count, char **arguments)
         took = chain(number);
     else if (strcmp(what, "among") == 0)
         took = among(number);
+    else if (strcmp(what, "within") == 0)
+        took = within(number, count > 3 ? arguments[3] : "cuLaunchHostFunc");
     else if (strcmp(what, "beside") == 0 && count > 2)
         took = beside_a_held_stream(arguments[2]);
     else if (strcmp(what, "after") == 0 && count > 2)
