@@ -108,7 +108,7 @@ def show_bill(folder: Path) -> None:
 
 
 def main() -> None:
-    """Tells the story."""
+    """Runs the demonstration."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         say("One simulated GPU of 80 GiB; a notebook has 30 percent of its time and 4 GiB, a training run 70 and 8.")

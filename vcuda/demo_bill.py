@@ -92,5 +92,5 @@ def show_bill(root: Path, documents: Sequence[Json]) -> tuple[bool, str]:
     """Whether the bill is what it has to be, and what it says."""
     used, spent, expected = billed(root, documents)
     amounts = ", ".join(f"{name} used {amount / UNIT:.1f}" for name, amount in used.items())
-    told = f"{amounts}; billed is what they held: {spent / UNIT:.2f} GPU-seconds, what the pods' times come to"
-    return spent == expected and all(0 < amount < spent for amount in used.values()), told
+    line = f"{amounts}; billed is what they held: {spent / UNIT:.2f} GPU-seconds, what the pods' times come to"
+    return spent == expected and all(0 < amount < spent for amount in used.values()), line

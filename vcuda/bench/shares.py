@@ -79,7 +79,7 @@ def work_done(node: Node) -> dict[str, int]:
 
 @contextmanager
 def started(node: Node, tenants: list[Tenant], seconds: float, *, shim: bool) -> Iterator[list[list[Popen]]]:
-    """Every tenant's programs, told to begin at once, beside a writer of their page."""
+    """Every tenant's programs, begun at once, beside a writer of their page."""
     node.folder.mkdir()
     page = str(node.folder / "page")
     containers = [
@@ -97,7 +97,7 @@ def started(node: Node, tenants: list[Tenant], seconds: float, *, shim: bool) ->
 
 @contextmanager
 def begun(programs: list[tuple[Container, tuple[str, ...]]], seconds: float) -> Iterator[list[Popen]]:
-    """Programs (spin.c, with these arguments) that were told to begin at once; their end is waited for."""
+    """Programs (spin.c, with these arguments) that were begun at once; their end is waited for."""
     running = [container.start("spin", str(seconds), *program) for container, program in programs]
     try:
         begin_at_once(running)

@@ -87,12 +87,12 @@ def on_the_clock(clock: Path) -> list[int]:
 def begin(container: Container, program: tuple[str, ...]) -> None:
     """Starts a program, and waits by the machine's own clock until it sleeps: it comes as far each time.
 
-    Nobody may sleep before it takes part in the virtual clock, which would go on without it.
+    No program may sleep before it takes part in the virtual clock, which would go on without it.
     """
     clock = Path(os.environ["VIRTUAL_TIME"])
     before = len(on_the_clock(clock))
     started = container.start("spin", "1000", *program)
-    give_line(started)  # whoever waited for it later would stop the clock
+    give_line(started)  # one that waited for it later would stop the clock
     while len(on_the_clock(clock)) == before or on_the_clock(clock).count(RUNNING) > 1:
         assert started.poll() is None, f"spin {program} ended with {started.returncode}"
         select.select([], [], [], 0.001)

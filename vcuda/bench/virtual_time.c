@@ -55,7 +55,7 @@ static void unlock(void)
     __atomic_store_n(&shared->lock, 0, __ATOMIC_RELEASE);
 }
 
-/* Under the lock: if nobody runs, the clock goes on to the next who wakes. */
+/* Under the lock: if no thread runs, the clock goes on to the next who wakes. */
 static void go_on(void)
 {
     struct thread *next = NULL;
@@ -203,7 +203,7 @@ int clock_nanosleep(clockid_t clock, int flags, const struct timespec *time, str
     return 0;
 }
 
-/* Whoever holds it may be asleep on this clock. */
+/* The thread that holds it may be asleep on this clock. */
 int pthread_mutex_lock(pthread_mutex_t *mutex)
 {
     int error;

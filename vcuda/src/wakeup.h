@@ -6,7 +6,7 @@
 
 /* Ends the helper's long pause, if it is in one; cheap when it is not. */
 void wakeup_send(void);
-/* The same, and no pause begins any more: a helper that is on its way into one would miss what it is told now. */
+/* The same, and no pause begins any more: a helper that is on its way into one would miss the request to end. */
 void wakeup_end(void);
 /* By the helper: for so long (less than a second), or until it is woken. */
 void wakeup_wait(uint64_t ns);

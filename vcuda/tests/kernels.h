@@ -1,4 +1,4 @@
-/* kernels.h: kernels as PTX text. A name tells the simulated GPU what its kernel does (simgpu/README.md); a real one does the
+/* kernels.h: kernels as PTX text. A name says to the simulated GPU what its kernel does (simgpu/README.md); a real one does the
  * same by the text.
  *
  *     spin_us_N, spin_ms_N   N times as many steps as take a GPU about a microsecond, a millisecond

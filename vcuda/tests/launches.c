@@ -114,7 +114,7 @@ static int ahead(const char *name, int count, bool elsewhere)
     return 0;
 }
 
-/* What several threads have in flight: whoever launched looks at everybody's events, under `lock`. */
+/* What several threads have in flight: a thread that has launched looks at the events of all, under `lock`. */
 static struct {
     pthread_mutex_t lock;
     CUfunction function;

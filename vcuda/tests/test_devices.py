@@ -1,4 +1,4 @@
-"""A container with several GPUs has its own share of each, and tells of each by itself."""
+"""A container with several GPUs has its own share of each, and reports each by itself."""
 
 import subprocess
 import sys
@@ -58,7 +58,7 @@ def test_a_thread_for_each_gpu_completes_and_tells_what_the_turns_on_it_allow(
     assert on_a_virtual_clock(node, container, "launches", "devices", str(MILLISECONDS)) == [len(percent)]
     contexts = truth.Truth(node.folder / "gpu").contexts()
     done = {context.device: context.solo_ns / MILLISECONDS / 1e4 for context in contexts}
-    told = unpack_activity(container.ledger.read_bytes()[:LEDGER_PAGE_SIZE])
+    reported = unpack_activity(container.ledger.read_bytes()[:LEDGER_PAGE_SIZE])
     assert done == pytest.approx(dict(enumerate(percent)), abs=NEAR_POINTS)
     for ordinal, completed in done.items():
-        assert told[ordinal].busy_ns / MILLISECONDS / 1e4 == pytest.approx(completed, abs=NEAR_POINTS)
+        assert reported[ordinal].busy_ns / MILLISECONDS / 1e4 == pytest.approx(completed, abs=NEAR_POINTS)

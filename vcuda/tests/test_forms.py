@@ -184,8 +184,8 @@ NOT_SIMULATED = {
         )
     ),
 }
-"""Forms of CUDA 13; the simulated driver has the forms before, of captures the older ways to begin one, and of waits for
-a value those of 32 bits."""
+"""Forms of CUDA 13; the simulated driver has the forms before, of captures the older ways to begin one, and of waits
+for a value those of 32 bits."""
 
 
 def test_every_hook_is_called_in_some_test() -> None:

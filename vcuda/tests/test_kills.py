@@ -1,4 +1,4 @@
-"""Killed at any instruction, a process leaves no byte uncounted and none that nobody holds."""
+"""Killed at any instruction, a process leaves no byte uncounted, and none charged that is not held."""
 
 import os
 import subprocess
@@ -61,7 +61,7 @@ def test_no_sample_frees_what_the_driver_still_holds(tmp_path: Path, case: str) 
         "gone_while_others_keep_pages_in_no_figure",
     ],
 )
-def test_what_nobody_holds_is_freed(tmp_path: Path, case: str) -> None:
+def test_what_no_process_holds_is_freed(tmp_path: Path, case: str) -> None:
     charged, held = released(tmp_path, case)
     assert charged == held
 

@@ -43,7 +43,7 @@ def test_processes_of_a_container_share_its_limit(node: Node) -> None:
     assert [answer[0] for answer in answers] == [0, 0, OUT_OF_MEMORY, 0]
 
 
-def test_whoever_makes_the_ledger_leaves_it_unlocked_for_those_that_begin_at_once(node: Node) -> None:
+def test_the_process_that_makes_the_ledger_leaves_it_unlocked_for_those_that_begin_at_once(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask, container.ledger.open("rb") as ledger:
         assert ask("init")[0] == 0

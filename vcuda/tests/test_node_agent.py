@@ -17,7 +17,7 @@ SLOT_AT, SLOT_SIZE = 120, 80
 
 
 def listed(node: Node, *containers: dict[str, object]) -> None:
-    """Tells the writer of these containers, at once."""
+    """Gives the writer these containers, at once."""
     following = node.folder / "containers.json.new"
     following.write_text(json.dumps({"uuid": uuid(), "containers": containers}))
     following.rename(node.folder / "containers.json")
@@ -34,7 +34,7 @@ def entry(container: Container, *pids: int, slot: int = 0, core: int = 100) -> d
 
 @contextmanager
 def written(node: Node, *containers: dict[str, object], errors: TextIO | None = None) -> Iterator[Path]:
-    """The writer of the page, told of these containers."""
+    """The writer of the page, with these containers."""
     page = node.folder / "page"
     listed(node, *containers)
     command = [sys.executable, "-m", "nodeagent.schedule", "--page", str(page), "--containers"]

@@ -50,7 +50,7 @@ def test_the_memory_of_a_program_before_exec_is_given_back(node: Node) -> None:
 
 
 def busy_ns(container: Container) -> int:
-    """GPU time told so far; 0 also in the moment in which another user's file is being replaced."""
+    """GPU time reported so far; 0 also in the moment in which another user's file is being replaced."""
     try:
         return int.from_bytes(container.usage.read_bytes()[48 + 48 :][:8], "little")
     except FileNotFoundError:

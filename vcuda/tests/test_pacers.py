@@ -25,7 +25,7 @@ def percent_by(pacer: str, node: Node) -> dict[str, float]:
         started.append(container.start("../simgpu/tests/pacers", pacer, str(SECONDS), name))
     first, second = started
     with ended(first), ended(second):
-        # Whoever waits for its line stops the clock.
+        # A program that waits for its line stops the clock.
         until(lambda: len(virtual_shares.on_the_clock(clock)) == len(PROMISED))
         for program in started:
             give_line(program)

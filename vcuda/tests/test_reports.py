@@ -14,8 +14,8 @@ def test_nvml_shows_the_slice_and_the_processes_in_it(node: Node) -> None:
     container = node.container("a", Share(memory=2048 * MIB), SIMGPU_HOST_PID_OFFSET="100000")
     other = node.container("b")
     with container.session() as ask, other.session() as neighbour:
-        for tell in (ask, neighbour):
-            assert [tell("init")[0], tell("ctx")[0], tell(f"alloc a {100 * MIB}")[0]] == [0, 0, 0]
+        for each in (ask, neighbour):
+            assert [each("init")[0], each("ctx")[0], each(f"alloc a {100 * MIB}")[0]] == [0, 0, 0]
         assert ask("nvml 0") == [0, 356 * MIB, 2048 * MIB]
         result, count, pid = ask("processes 0")
         assert (result, count) == (0, 1)
@@ -42,8 +42,8 @@ COMPUTE, GRAPHICS, MPS, ALL = range(4)
 def test_every_form_of_nvmls_lists_shows_the_containers_processes_alone(node: Node) -> None:
     container, other = node.container("a", SIMGPU_HOST_PID_OFFSET="100000"), node.container("b")
     with container.session() as ask, other.session() as neighbour:
-        for tell in (ask, neighbour):
-            assert [tell("init")[0], tell("ctx")[0], tell("launch spin_ms_20")[0]] == [0, 0, 0]
+        for each in (ask, neighbour):
+            assert [each("init")[0], each("ctx")[0], each("launch spin_ms_20")[0]] == [0, 0, 0]
         pid = ask("pid")[1]
         for form in ("compute1 0 64", "compute2 0 64", "compute3 0 64", f"detail 0 64 {COMPUTE}", f"detail 0 64 {ALL}"):
             assert ask(form) == [0, 1, pid], form
@@ -96,7 +96,7 @@ def test_nvml_tells_how_busy_the_container_is_and_how_full(node: Node) -> None:
         assert [ask("init")[0], ask("ctx")[0], ask("rates 0")[0]] == [0, 0, 0]
         until(lambda: ask("launch spin_ms_400")[0] == 0 and ask("rates 0")[1] > 50)
         assert ask("rates 0")[2] == 25
-        assert ask("samples 0") == ask("samples2 0") == [NOT_FOUND, 0, 0], "they are told by the host's pids"
+        assert ask("samples 0") == ask("samples2 0") == [NOT_FOUND, 0, 0], "they are named by the host's pids"
         until(lambda: ask("rates 0")[1] == 0)
 
 

@@ -111,7 +111,7 @@ STANDS_BEFORE = {
     "waits": r"cuLaunchHostFunc|cuStream(AddCallback|WaitEvent|WaitValue(32|64)|BatchMemOp)"
     r"|cuWaitExternalSemaphoresAsync",
 }
-"""Everything by which a program comes by memory, launches, waits in a stream, or learns the device's size, in each form."""
+"""Everything by which a program comes by memory, launches, waits in a stream, or learns the size of its device."""
 
 
 ASKS = {"cuMipmappedArrayGetLevel", "cuMipmappedArrayGetMemoryRequirements", "cuMipmappedArrayGetSparseProperties"}

@@ -206,5 +206,5 @@ def test_nothing_can_be_allocated_from_an_imported_pool(node: Node) -> None:
     with two(container) as (maker, opener):
         shared("pool", maker, opener, node.folder)
         assert opener(f"from n {MIB} 1")[0] != 0
-        assert done(opener, "reserved 1")[1] == HELD, "the driver tells it, as of any other pool"
+        assert done(opener, "reserved 1")[1] == HELD, "the driver says it, as of any other pool"
         until(lambda: container.charged() == 2 * CONTEXT + HELD)

@@ -29,7 +29,7 @@ NEAR_POINTS = 3
 CALLS_OF_A_THOUSAND = 300
 """To measure batches and single launches, and the helper's; one question for each launch would be a thousand."""
 INTERNAL = {32, 33}
-"""Signals that the C library keeps for itself; it lets nobody block them."""
+"""Signals that the C library keeps for itself; no thread can block them."""
 
 
 def on_a_virtual_clock(node: Node, container: Container, *command: str, shim: bool = True) -> list[int]:
@@ -69,7 +69,7 @@ def test_no_launch_is_held_for_more_than_a_tenth_of_a_second(node: Node, kernel:
 def test_nor_is_one_that_pays_back_once_what_its_program_has_in_flight_is_done(
     node: Node, how: str, limit_us: int
 ) -> None:
-    """Whoever launches the next while the last is running waits behind it first: for that, as long again at most."""
+    """A launch while the last is running waits behind it first: for that, as long again at most."""
     page = node.folder / "page"
     Agent(node, page, Tenant("a", 0, core=10, turns=((0, PERIOD_NS // 10),)))
     container = node.container("a", Share(core=10, schedule=str(page)))
@@ -106,7 +106,7 @@ def test_nor_is_more_on_any_stream_of_several_threads_nor_in_all_than_the_turn_h
 
 
 @pytest.mark.parametrize(("turns", "held_us"), [(((0, PERIOD_NS),), 0), ((), 5 * HOLD_LIMIT_US)])
-def test_what_is_told_as_held_back_is_the_wait_for_turns_and_not_behind_its_own_work(
+def test_what_is_reported_as_held_back_is_the_wait_for_turns_and_not_behind_its_own_work(
     node: Node, turns: tuple[tuple[int, int], ...], held_us: int
 ) -> None:
     page = node.folder / "page"
@@ -195,7 +195,7 @@ def test_a_capture_in_the_strictest_mode_is_not_spoilt_by_what_the_shim_looks_at
 
 
 def test_threads_that_launch_capture_and_end_streams_at_once_race_for_nothing(node: Node) -> None:
-    """The whole shim in a program built for the thread sanitizer, which ends it with 66 and tells of each race."""
+    """The whole shim in a program built for the thread sanitizer, which ends it with 66 and reports each race."""
     page = node.folder / "page"
     container = node.container("a", Share(memory=8192 * MIB, schedule=str(page)))
     given = container.environment()
@@ -242,7 +242,7 @@ def test_a_child_that_ends_waits_for_no_helper_of_its_parents(node: Node) -> Non
         assert now_ns() - before_ns < 10_000_000
 
 
-def test_what_a_program_launched_last_is_told_though_the_driver_answers_late_when_it_ends(node: Node) -> None:
+def test_what_a_program_launched_last_is_reported_though_the_driver_answers_late_when_it_ends(node: Node) -> None:
     container = node.container("a", SIMGPU_FAULTS="cuEventQuery:*:slow_us=300000")
     container.put_on_a_virtual_clock()
     assert [answer[0] for answer in container.run("init", "ctx", "launch spin_us_10")] == [0, 0, 0]
@@ -251,7 +251,7 @@ def test_what_a_program_launched_last_is_told_though_the_driver_answers_late_whe
     assert [device.launches for device in record.devices] == [1]
 
 
-def test_a_helper_that_is_told_to_end_before_a_long_pause_begins_none(node: Node) -> None:
+def test_a_helper_that_is_asked_to_end_before_a_long_pause_begins_none(node: Node) -> None:
     (pause_us,) = on_a_virtual_clock(node, node.container("a"), "unit/ended_before_the_pause", shim=False)
     assert pause_us < SLEEP_US
 

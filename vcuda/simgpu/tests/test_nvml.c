@@ -36,7 +36,7 @@ static void utilisation_comes_late_and_in_coarse_samples(void)
     CHECK(nvmlDeviceGetProcessUtilization(device, samples, &count, 0) == NVML_ERROR_NOT_FOUND);
     OK(cuMemHostAlloc(&word, 4096, 0));
     void *parameters[] = {&word};
-    OK(cuLaunchKernel(kernel("flag"), 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL)); /* busy until it is told to end */
+    OK(cuLaunchKernel(kernel("flag"), 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL)); /* busy until the flag is set */
     for (double limit = seconds() + LIMIT_S; rates.gpu <= 50; usleep(1000)) {
         CHECK(nvmlDeviceGetUtilizationRates(device, &rates) == NVML_SUCCESS && seconds() < limit);
     }

@@ -1,4 +1,4 @@
-/* actor: a CUDA program that does what it is told, one line of standard input at a time, and says how it went.
+/* actor: a CUDA program that carries out its standard input, a line at a time, and says how each went.
  *
  *     ctx [ORDINAL]        retain(primary) and make current     release        primary context        contexts.c
  *     newctx / endctx      a context of its own                 newgreen / endgreen
@@ -38,7 +38,7 @@
  *     executables COUNT    of a graph of 20 kernels
  *     node - BYTES         an allocation node alone             anynode - BYTES   by cuGraphAddNode_v2   oldnode  by its first
  *     nvml ORDINAL         "USED TOTAL"    processes ORDINAL "COUNT PID"     devices "COUNT"          nvml.c
- *     nvml2 ORDINAL        "USED 0", where what is told adds up       rates ORDINAL "GPU MEMORY", percent
+ *     nvml2 ORDINAL        "USED 0", where the figures add up       rates ORDINAL "GPU MEMORY", percent
  *     computeN, graphicsN, mpsN ORDINAL ROOM "COUNT PID": by form N   detail ORDINAL ROOM MODE "COUNT PID"
  *     samples ORDINAL      "COUNT" of processes' utilisation, samples2        byuuid | byuuidv | bybus - TEXT
  *     fork                 goes on in a child; the parent waits for it and ends as it did

@@ -1,6 +1,6 @@
 """Does the GPU's own driver do what the shim and the node agent take for granted of it?
 
-By which addresses it is called, what NVML tells of a process's memory, what the driver takes that no call allocates. A
+By which addresses it is called, what NVML says of a process's memory, what the driver takes that no call allocates. A
 row whose goal is missed here says that something is held or charged wrongly on this GPU, and by how much.
 """
 
@@ -70,20 +70,20 @@ def told_by_nvml(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, A
     with container.session() as maker, container.session() as opener:
         pids = [done(ask, "init", "ctx", "launch spin_us_1", "pid")[1] for ask in (maker, opener)]
 
-        def told() -> list[int]:
+        def figures() -> list[int]:
             found = nvml.sample()
             return [*(found.bytes_by_pid.get(pid, 0) // MIB for pid in pids), found.used_bytes // MIB]
 
         def grew(what: str, who: int, goal: int, ask: Any, *lines: str) -> dict[str, Any]:
-            before = told()
+            before = figures()
             done(ask, *lines)
-            after = told()
+            after = figures()
             grown = [new - old for new, old in zip(after, before)]
             context = f"the maker by {grown[0]}, the opener by {grown[1]}, the GPU by {grown[2]} MiB"
             return shares.row(what, grown[who], "MiB", str(goal), met=grown[who] == goal, context=context)
 
-        both = all(told()[:2])
-        yield shares.row("NVML tells the memory of each process", both, "", "1", met=both, context=str(told()))
+        both = all(figures()[:2])
+        yield shares.row("NVML gives the memory of each process", both, "", "1", met=both, context=str(figures()))
         handle = folder / "handle"
         made = (f"alloc m {SHARED * MIB}", f"ipcget m {handle}")
         yield grew("NVML: cuMemAlloc of 64 MiB, its process grows by", 0, SHARED, maker, *made)
@@ -103,7 +103,7 @@ def told_by_nvml(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, A
         held = (after.used_bytes - sum(after.bytes_by_pid.values())) // MIB
         held -= (before.used_bytes - sum(before.bytes_by_pid.values())) // MIB
         context = f"the GPU has {(before.used_bytes - after.used_bytes) // MIB} MiB less in use"
-        name = "of a killed process, what others have open and NVML tells of nobody"
+        name = "of a killed process, what others have open and NVML gives to no process"
         yield shares.row(name, held, "MiB", str(2 * SHARED), met=held == 2 * SHARED, context=context)
 
 

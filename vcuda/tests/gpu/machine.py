@@ -42,7 +42,7 @@ def total_bytes() -> int:
 
 
 def release() -> str:
-    """The driver's own version, as nvidia-smi shows it; empty where NVML does not tell."""
+    """The driver's own version, as nvidia-smi shows it; empty where NVML does not say."""
     version = ctypes.create_string_buffer(80)
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -75,7 +75,7 @@ def used_bytes(uuid: str) -> int:
     memory = Memory()
     error = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
     if error:
-        raise RuntimeError(f"NVML does not tell the memory in use of {uuid}: its error {error}")
+        raise RuntimeError(f"NVML does not say the memory in use of {uuid}: its error {error}")
     return int(memory.used)
 
 

@@ -43,7 +43,7 @@ def run(container: Container, *command: str, shim: bool, **settings: str) -> sub
 
 
 def waited(container: Container, program: tuple[str, ...], *, shim: bool, connections: str) -> tuple[int, int]:
-    """The CUresult and the microseconds that a program of waiting.c tells; -1 and 0 where it hangs or crashes."""
+    """The CUresult and the microseconds that a program of waiting.c prints; -1 and 0 where it hangs or crashes."""
     command = (str(BUILD / "tests" / "programs" / "waiting"), *program)
     try:
         done = run(container, *command, shim=shim, CUDA_DEVICE_MAX_CONNECTIONS=connections)

@@ -5,7 +5,7 @@
 Prints JSON rows with the GPU and its driver in the context of each, and keeps them as a table in build/gpu-report.md,
 from the first row on. A part that cannot be measured is a row that says why, and the parts behind it go on. Where there
 is no GPU it says so and ends with status 3: nothing was tested. With the simulated driver found in the GPU's place
-(LD_LIBRARY_PATH and SIMGPU_DIR) it tries the suite itself; the GPU's name says so. Nobody else may use the GPU.
+(LD_LIBRARY_PATH and SIMGPU_DIR) it tries the suite itself; the GPU's name says so. No other program may use the GPU.
 """
 
 from __future__ import annotations

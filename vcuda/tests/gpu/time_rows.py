@@ -24,7 +24,7 @@ CROWD = [shares.hard(70, shares.SHORT), *[Tenant(0, (shares.SHORT,), BEST_EFFORT
 
 def calls(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Measures the time that the shim adds to calls."""
-    # Nobody says when the driver has let go of what the ended held: they stay charged for seconds, and must find room.
+    # No figure says when the driver has released what ended processes held: it is charged for seconds and needs room.
     node = Node(folder / "node", settings, driver=None)
     container = node.container("a", Share(1 << 40, schedule=str(node.folder / "page")))
     with shares.paged(node, [container]):

@@ -54,7 +54,7 @@ static inline void done(CUresult result, uint64_t microseconds)
     printf("%d %lu\n", (int)result, (unsigned long)microseconds);
     fflush(stdout);
 #ifdef SHIM_LINKED_IN
-    exit(0); /* TSan tells of races at the end */
+    exit(0); /* TSan reports races at the end */
 #endif
     _exit(0);
 }
@@ -127,7 +127,7 @@ static inline uint32_t *word(void)
     return made;
 }
 
-/* Whether all in the stream ends before so long; a program that waits for ever cannot be told from one that is stuck. */
+/* Whether all in the stream ends before so long; one that waits for ever looks like one that is stuck. */
 static inline void wait_for(CUstream from, uint64_t limit_us)
 {
     uint64_t until = now_us() + limit_us;

@@ -1,4 +1,4 @@
-/* ended_before_the_pause.c: prints the microseconds of a pause of the helper that had been told to end before. */
+/* ended_before_the_pause.c: prints the microseconds of a pause of the helper that was asked to end before. */
 #include <stdio.h>
 
 #include "clock.h"

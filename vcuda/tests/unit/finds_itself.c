@@ -1,4 +1,4 @@
-/* finds_itself.c: a library that looks for its own function in its own scope, as plug-ins do that nobody else may see. */
+/* finds_itself.c: a library that looks for its own function in its own scope, as plug-ins do whose names are hidden from others. */
 #include <dlfcn.h>
 #include <stddef.h>
 

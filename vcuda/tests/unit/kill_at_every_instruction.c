@@ -180,7 +180,7 @@ static long walked(uint64_t *way, void (*lives)(uint64_t, uint64_t))
 static long killed(void (*lives)(uint64_t, uint64_t), long stride)
 {
     static uint64_t way[LONGEST];
-    check(walked(way, lives)); /* the first finds a ledger that nobody used, and goes another way */
+    check(walked(way, lives)); /* the first finds an unused ledger, and goes another way */
     long tried = 0, length = walked(way, lives);
     check(length);
     for (long steps = 1; steps <= length; steps += stride) {

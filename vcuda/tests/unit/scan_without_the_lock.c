@@ -63,7 +63,7 @@ int main(int argc, char **argv)
         return 2;
     uint64_t ours = identity_namespace();
     for (int i = 0; i < SLOTS; i++) {
-        /* Two of processes that are no more, and one of another namespace, of which only its life tells. */
+        /* Two of processes that are no more, and one of another namespace, which is known to live by its helper's mutex alone. */
         int slot = ledger_attach(ledger, (uint64_t)gone(), 1, i == 0 ? ours + 1 : ours);
         if (slot < 0 || !ledger_charge(ledger, slot, 0, MIB, 1u << 30, false))
             return 2;
