@@ -22,54 +22,73 @@ CONTAINER = ("pod_namespace", "pod_name", "container_name", "uuid")
 
 
 class Measures:
-    """Counters of events."""
+    """Counters of events, and times; no registry has them before `show`."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self) -> None:
         self._starts = Counter(
             "fairgpu_nodeagent_starts",
             "Containers that the kubelet was about to start, by outcome.",
             ("outcome",),
-            registry=registry,
+            registry=None,
         )
         self._seconds = Histogram(
             "fairgpu_nodeagent_start_duration_seconds",
             "Time from the kubelet's question before a start to the answer.",
             buckets=START_BUCKETS,
-            registry=registry,
+            registry=None,
         )
         self.processes_ended = Counter(
             "fairgpu_nodeagent_processes_ended",
             "GPU processes in pods that were ended because nothing held them to a share.",
-            registry=registry,
+            registry=None,
         )
         self.writer_ends = Counter(
             "fairgpu_nodeagent_page_writer_ends",
             "Times that the writer of the schedule pages ended by itself and was started again.",
-            registry=registry,
+            registry=None,
         )
         self.offering = Gauge(
             "fairgpu_nodeagent_offering",
             "Whether the node takes new GPU pods: no other plugin offers its GPUs, and the runtime applies CDI.",
-            registry=registry,
+            registry=None,
         )
         self.registered = Gauge(
-            "fairgpu_nodeagent_registered", "Whether the kubelet knows the device plugin.", registry=registry
+            "fairgpu_nodeagent_registered", "Whether the kubelet knows the device plugin.", registry=None
         )
         self._answered = Gauge(
             "fairgpu_nodeagent_driver_answered_timestamp_seconds",
-            "When the driver last said which GPUs the node has; 0 for never.",
-            registry=registry,
+            "When the driver last said which GPUs the node has; before it has, when the agent began to act.",
+            registry=None,
         )
         self._confirmed = Gauge(
             "fairgpu_nodeagent_watch_confirmed_timestamp_seconds",
-            "When the API server last confirmed what the agent knows of a collection; 0 for never.",
+            "When the API server last confirmed what the agent knows of a collection; before, when it began to act.",
             ("collection",),
-            registry=registry,
+            registry=None,
         )
-        for collection in COLLECTIONS:
-            self._confirmed.labels(collection)
         for outcome in OUTCOMES:
             self._starts.labels(outcome)
+
+    def show(self, registry: CollectorRegistry, now_seconds: float) -> None:
+        """Adds the metrics to a registry, in which each time is `now_seconds` of the wall clock until it is noted.
+
+        An agent that waits for another one's end shows none: it neither offers GPUs nor asks their driver, and what
+        alerts on that is the other's to say.
+        """
+        self._answered.set(now_seconds)
+        for collection in COLLECTIONS:
+            self._confirmed.labels(collection).set(now_seconds)
+        for each in (
+            self._starts,
+            self._seconds,
+            self.processes_ended,
+            self.writer_ends,
+            self.offering,
+            self.registered,
+            self._answered,
+            self._confirmed,
+        ):
+            registry.register(each)
 
     def driver_answered(self) -> None:
         """Notes that the driver has just answered."""

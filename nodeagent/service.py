@@ -86,7 +86,7 @@ class Agent:
         self._woken = threading.Event()
         self._events = RepeatedWarnings(api, "fairgpu-nodeagent", settings.node)
         self._registry = CollectorRegistry()
-        self._measures = Measures(self._registry)
+        self._measures = Measures()
         self._pods = NodePods(
             self._woken.set, lambda error: self._unreachable("pods", error), lambda: self._measures.confirmed("pods")
         )
@@ -121,13 +121,11 @@ class Agent:
         self._runtime = RuntimeConfiguration()
         self._runtime_asked = threading.Event()
         self._whole_gpus = WholeGpus(settings.kubelet.pods)
-        self._registry.register(
-            NodeCollector(
-                lambda: self._gpu_watch.seen,
-                self._starter.records,
-                lambda: self._offer.inventory.devices if self._offer else (),
-                lambda: self._offer.withheld if self._offer else {},
-            )
+        self._collector = NodeCollector(
+            lambda: self._gpu_watch.seen,
+            self._starter.records,
+            lambda: self._offer.inventory.devices if self._offer else (),
+            lambda: self._offer.withheld if self._offer else {},
         )
 
     def run(self) -> None:
@@ -153,6 +151,8 @@ class Agent:
         return handover.wait_for(path, lambda: self._stop.wait(HANDOVER_SECONDS))
 
     def _act(self) -> None:
+        self._measures.show(self._registry, time.time())
+        self._registry.register(self._collector)
         # A watch waits for the API server's next event, for minutes: the agent's end does not wait for it.
         watched = (
             self._watch_pods,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import threading
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,12 +69,18 @@ class Machine:
     def agent(self) -> Iterator[int]:
         """The agent, registered with the kubelet, until the end of the block; gives the port of its metrics."""
         before = len(self.kubelet.registered)
+        with self.process() as port:
+            wait_until(lambda: len(self.kubelet.registered) > before, "the agent has registered")
+            yield port
+
+    @contextmanager
+    def process(self) -> Iterator[int]:
+        """An agent that acts or stands by, until the end of the block; gives the port of its metrics."""
         settings = self.settings
         agent = Agent(settings, self.plane.admin.api, self.vendor)
         thread = threading.Thread(target=agent.run)
         thread.start()
         try:
-            wait_until(lambda: len(self.kubelet.registered) > before, "the agent has registered")
             yield settings.metrics_port
         finally:
             agent.stop()
@@ -116,11 +124,21 @@ class Machine:
         return [event["message"] for event in found["items"]]
 
 
-def shown(port: int, series: str) -> float:
+def series(port: int) -> dict[str, float] | None:
+    """An agent's metrics; None before it listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+    except urllib.error.URLError:
+        return None
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+
+
+def shown(port: int, name: str) -> float:
     """The value of a series among an agent's metrics."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
-    return float(lines[series])
+    found = series(port)
+    assert found is not None
+    return found[name]
 
 
 @pytest.fixture
@@ -196,13 +214,26 @@ def test_the_metrics_say_when_the_driver_and_the_api_server_last_answered(
 ) -> None:
     machine = make_machine("answered")
     machine.vendor.silent = True
+    before = time.time()
     with machine.agent() as port:
+        began = shown(port, ANSWERED)
+        assert began >= before, "what was never read is as old as the agent"
         for collection in ("pods", "nodes", "resourceslices"):
-            wait_until(lambda each=collection: shown(port, CONFIRMED % each) > 0, f"the {collection} are known")
-        assert shown(port, ANSWERED) == 0
+            wait_until(lambda each=collection: shown(port, CONFIRMED % each) > began, f"the {collection} are known")
+        assert shown(port, ANSWERED) == began
         machine.vendor.silent = False
-        first = wait_until(lambda: shown(port, ANSWERED), "the driver has answered")
-        wait_until(lambda: shown(port, ANSWERED) > first, "and again")
+        first = wait_until(lambda: max(shown(port, ANSWERED) - began, 0), "the driver has answered")
+        wait_until(lambda: shown(port, ANSWERED) > began + first, "and again")
+
+
+def test_an_agent_that_waits_for_another_ones_end_shows_no_metric_that_an_alert_reads(
+    make_machine: Callable[[str], Machine],
+) -> None:
+    machine = make_machine("stands-by")
+    with machine.agent() as acting, machine.process() as waiting:
+        wait_until(lambda: series(waiting) is not None, "the second agent answers the kubelet's probes")
+        assert series(waiting) == {}
+        assert shown(acting, "fairgpu_nodeagent_registered") == 1
 
 
 def test_a_node_whose_resource_slices_cannot_be_read_offers_nothing_and_says_why(
@@ -218,6 +249,9 @@ def test_a_node_whose_resource_slices_cannot_be_read_offers_nothing_and_says_why
             lambda: machine.events(machine.node.name, "ResourceSlicesNotRead"), "the Node says so"
         )
         assert "resourceslices is forbidden" in message
-        assert shown(port, CONFIRMED % "resourceslices") == 0
+        wait_until(
+            lambda: shown(port, CONFIRMED % "resourceslices") < shown(port, CONFIRMED % "pods"),
+            "the slices' time stays that of the agent's beginning",
+        )
         assert shown(port, "fairgpu_nodeagent_offering") == 0
         assert not machine.kubelet.healthy.get(names.GPU)
