@@ -33,7 +33,7 @@ from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.kubelet.registration import Loss
 from nodeagent.ledger_slots import MOST_SLOTS
-from nodeagent.measures import Measures, NodeCollector
+from nodeagent.measures import Measures, NodeCollector, every_address
 from nodeagent.node_object import NodeView, read_node, write_node
 from nodeagent.node_patches import shows_slots
 from nodeagent.offer import NOT_APPLIED, Offer, Vendor, slot_ids, withholdings
@@ -131,7 +131,8 @@ class Agent:
     def run(self) -> None:
         """Runs until the agent is stopped; while another agent of this node runs, waits for its end."""
         files.void_after_boot(self._folders, BOOT_ID.read_text().strip())
-        start_http_server(self._settings.metrics_port, self._settings.metrics_host, self._registry)
+        host = self._settings.metrics_host or every_address()
+        start_http_server(self._settings.metrics_port, host, self._registry)
         self._keep_writer()
         try:
             lock = self._take_over()

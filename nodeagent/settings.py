@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -51,8 +52,9 @@ class Nodeagent(Section):
     unslotted_processes: Literal["report", "kill"] = "report"
     """The fate of a process in a pod that works on a GPU for 10 s without being held to a share: an event and a metric
     alone, or its end as well."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - Prometheus scrapes it
-    """The address at which metrics are served."""
+    metrics_host: str = ""
+    """The address at which metrics are served, and the kubelet's probes answered; without one, each address that the
+    pod has, of IPv4 and IPv6."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] = 9090
     """The port of the metrics, plain HTTP."""
     recover_seconds: Annotated[float, Field(ge=0)] = 600.0
@@ -71,7 +73,7 @@ def read_settings(environ: Mapping[str, str], named: Path | None) -> Nodeagent:
     """Reads the settings from a named file, or the usual one if it exists, and from the environment.
 
     Raises:
-        CommandError: a setting is invalid, or the node has no name.
+        CommandError: a setting is invalid, the node has no name, or the kubelet cannot reach the metrics.
     """
     file = named or (USUAL_FILE if USUAL_FILE.exists() else None)
     try:
@@ -80,4 +82,18 @@ def read_settings(environ: Mapping[str, str], named: Path | None) -> Nodeagent:
         raise CommandError(str(error)) from error
     if not settings.node:
         raise CommandError("nodeagent.node: no name of a node; set FAIRGPU_NODEAGENT_NODE from spec.nodeName")
+    if _is_loopback(settings.metrics_host):
+        raise CommandError(
+            f"nodeagent.metrics_host: given {settings.metrics_host!r}; allowed: an address of the pod, or none for all "
+            "of them, since the kubelet's probes ask there, and it ends an agent that does not answer; write a "
+            "NetworkPolicy to keep others from the metrics"
+        )
     return settings
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only programs of the same pod reach this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
