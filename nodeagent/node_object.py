@@ -65,7 +65,10 @@ def read_node(node: Json) -> Json:
             "annotations": kept,
         },
         "spec": {"taints": (node.get("spec") or {}).get("taints") or []},
-        "status": {key: status.get(key) or {} for key in ("capacity", "allocatable")},
+        "status": {
+            **{key: status.get(key) or {} for key in ("capacity", "allocatable")},
+            "conditions": [each for each in status.get("conditions") or [] if each.get("type") == "Ready"],
+        },
     }
 
 

@@ -74,6 +74,15 @@ def shows_slots(node: Mapping[str, Any], slots: int) -> bool:
     return (_count(((node.get("status") or {}).get("allocatable") or {}).get(names.GPU)) or 0) >= slots
 
 
+def status_written(node: Mapping[str, Any]) -> str:
+    """Returns the time at which the kubelet last wrote its Node's status, as it stands there; empty without one.
+
+    The kubelet writes it with each status, and others that write conditions leave it as it was.
+    """
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return next((str(each.get("lastHeartbeatTime") or "") for each in conditions if each.get("type") == "Ready"), "")
+
+
 def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
     """Returns the most that a pod holds of each resource at any time of its life, as the kubelet counts it."""
     spec = pod["spec"]

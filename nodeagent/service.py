@@ -35,7 +35,7 @@ from nodeagent.kubelet.registration import Loss
 from nodeagent.ledger_slots import MOST_SLOTS
 from nodeagent.measures import Measures, NodeCollector, every_address
 from nodeagent.node_object import NodeView, read_node, write_node
-from nodeagent.node_patches import shows_slots
+from nodeagent.node_patches import shows_slots, status_written
 from nodeagent.offer import NOT_APPLIED, Offer, Vendor, slot_ids, withholdings
 from nodeagent.owners import Owned, Standing
 from nodeagent.pages import SCHEDULE
@@ -304,13 +304,15 @@ class Agent:
             wait=self._stop.wait,
             attempted=self._log_registration,
             looked=self._note_loss,
-            is_shown=self._is_shown,
+            shown=self._shown,
         )
 
-    def _is_shown(self) -> bool:
-        """Whether the Node shows the slots that are offered."""
+    def _shown(self) -> tuple[bool, str]:
+        """Returns whether the Node shows the slots that are offered, and the version of its status."""
         node, offered = self._node.node, self._slots.offered
-        return node is None or not offered.open or shows_slots(node, len(offered.ids))
+        if node is None:
+            return True, ""
+        return not offered.open or shows_slots(node, len(offered.ids)), status_written(node)
 
     def _note_loss(self, lost: Loss | None) -> None:
         """Notes why the kubelet does not ask this plugin, and warns where that is new; None where it does."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +229,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
     wait: Callable[[float], bool],
     attempted: Callable[[KubeletError | OSError | None], None],
     looked: Callable[[Loss | None], None] = lambda _: None,
-    is_shown: Callable[[], bool] = lambda: True,
+    shown: Callable[[], tuple[bool, str]] = lambda: (True, ""),
     now: Callable[[], float] = time.monotonic,
 ) -> None:
     """Serves the plugin, and keeps it registered with each kubelet that starts, until `wait` returns true.
@@ -243,7 +243,8 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         wait: sleeps between looks, and ends the loop.
         attempted: called with None after each registration, and with the error after each failure.
         looked: called with the outcome of each look: why the kubelet does not ask this plugin, or None.
-        is_shown: returns whether the Node shows the slots that are offered.
+        shown: returns whether the Node shows the slots that are offered, and the version of the status that the kubelet
+            wrote last.
         now: a monotonic clock, in seconds.
     """
     server: Server | None = None
@@ -251,15 +252,15 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
     checkpoint = Checkpoint(folder / CHECKPOINT)
     try:
         while True:
+            is_shown, written = shown()
             look = Look(
                 _identity(folder / KUBELET_SOCKET),
                 server is not None and server.socket.exists(),
                 server is not None and server.is_followed,
-                is_shown(),
+                is_shown,
                 foreign_slots(checkpoint.slots(resource)),
+                written,
             )
-            if now() - registration.at_seconds < LOOK_SECONDS:
-                look = replace(look, foreign=())  # of before the registration, which the kubelet has yet to follow
             registration = observed(registration, look, now())
             lost = loss(registration, look, now())
             looked(lost)

@@ -15,9 +15,12 @@ from enum import StrEnum
 from typing import Final
 
 UNFOLLOWED_SECONDS: Final = 10.0
-"""The time in which the kubelet calls back after a registration: it connects and asks for options first."""
+"""The time in which the kubelet calls back after a registration: it connects and asks for options first. Until it has
+the plugin's list of slots, its file and its Node still show what it had before."""
 HIDDEN_SECONDS: Final = 60.0
-"""The time after which the Node shows what the kubelet has: it writes its status every 10 seconds."""
+"""The time for which the Node shows other slots before that counts: the kubelet looks every 10 seconds whether there is
+something to write. It may be set to look less often, and an API server that is away takes nothing: what the kubelet has
+not written since says nothing of what it has."""
 FIRST_DELAY_SECONDS: Final = 10.0
 LAST_DELAY_SECONDS: Final = 300.0
 """The least time between two registrations with one kubelet doubles from the first of these to the last, so that two
@@ -52,6 +55,7 @@ class Look:
         is_followed: whether the kubelet's call for the slots goes on.
         is_shown: whether the Node shows all slots that are offered.
         foreign: the ids by which the kubelet knows slots of the resource that are not this plugin's.
+        written: the version of the Node's status that the kubelet wrote last; empty where the Node does not say.
     """
 
     kubelet: Identity | None
@@ -59,6 +63,7 @@ class Look:
     is_followed: bool = True
     is_shown: bool = True
     foreign: tuple[str, ...] = ()
+    written: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,9 @@ class Registration:
         delay_seconds: the least time from that to the next one with the same kubelet.
         followed_seconds: when the kubelet last followed the slots.
         shown_seconds: when the Node last showed them.
+        written: the version of the Node's status that showed the slots last, or that was the last one when the kubelet
+            had had time to call back.
+        is_listed: whether the kubelet's file has shown no other plugin's slots since.
         is_taken: whether another plugin has registered since. It stays until the next registration: the plugin's own
             next list of slots replaces the other's in all that the kubelet shows, but not in whom it asks.
     """
@@ -80,6 +88,8 @@ class Registration:
     delay_seconds: float = FIRST_DELAY_SECONDS
     followed_seconds: float = float("-inf")
     shown_seconds: float = float("-inf")
+    written: str = ""
+    is_listed: bool = False
     is_taken: bool = False
 
 
@@ -89,12 +99,20 @@ def foreign_slots(ids: Iterable[str]) -> tuple[str, ...]:
 
 
 def observed(registration: Registration, look: Look, now_seconds: float) -> Registration:
-    """Returns the registration with what a look adds to it."""
+    """Returns the registration with what a look adds to it.
+
+    Another plugin's slots in the kubelet's file are of before the registration until the file has been without them, or
+    the kubelet has had time to call back.
+    """
+    is_new = now_seconds - registration.at_seconds < UNFOLLOWED_SECONDS
+    is_since = registration.is_listed or not is_new
     return replace(
         registration,
         followed_seconds=now_seconds if look.is_followed else registration.followed_seconds,
         shown_seconds=now_seconds if look.is_shown else registration.shown_seconds,
-        is_taken=registration.is_taken or bool(look.foreign),
+        written=look.written if look.is_shown or is_new or not registration.written else registration.written,
+        is_listed=registration.is_listed or not look.foreign,
+        is_taken=registration.is_taken or (is_since and bool(look.foreign)),
     )
 
 
@@ -106,7 +124,8 @@ def loss(registration: Registration, look: Look, now_seconds: float) -> Loss | N
         return Loss.TAKEN
     if now_seconds - max(registration.followed_seconds, registration.at_seconds) >= UNFOLLOWED_SECONDS:
         return Loss.UNFOLLOWED
-    if now_seconds - max(registration.shown_seconds, registration.at_seconds) >= HIDDEN_SECONDS:
+    hidden_seconds = now_seconds - max(registration.shown_seconds, registration.at_seconds)
+    if hidden_seconds >= HIDDEN_SECONDS and look.written != registration.written:
         return Loss.HIDDEN
     return None
 

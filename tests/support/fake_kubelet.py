@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -33,6 +33,8 @@ class FakeKubelet:
         self.containers: Sequence[Listed] = ()
         self.healthy: dict[str, frozenset[str]] = {}
         self._changing = threading.Lock()
+        self._quick = threading.Event()
+        self._quick.set()
         self._server: grpc.Server | None = None
         self._calls: list[Any] = []
         self._followers: dict[str, threading.Thread] = {}
@@ -78,6 +80,15 @@ class FakeKubelet:
         for call in calls:
             call.cancel()
 
+    @contextlib.contextmanager
+    def slow(self) -> Iterator[None]:
+        """Asks no plugin that registers for its slots before the end of the block."""
+        self._quick.clear()
+        try:
+            yield
+        finally:
+            self._quick.set()
+
     def plugin(self) -> PluginClient:
         """The plugin that registered last, as the kubelet calls it."""
         return PluginClient(self.folder / self.registered[-1].endpoint)
@@ -96,6 +107,7 @@ class FakeKubelet:
 
     def _follow(self, endpoint: str, resource: str) -> None:
         """Keeps the slots of a plugin until its call ends, and then none of the resource, from either plugin."""
+        self._quick.wait()
         with PluginClient(self.folder / endpoint) as plugin:
             call = plugin.devices()
             with self._changing:

@@ -13,7 +13,7 @@ import pytest
 from nodeagent.containers.resolving import Listed
 from nodeagent.kubelet.device_plugin import Offered, Server, Slots, keep_registered, register
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
-from nodeagent.kubelet.registration import FIRST_DELAY_SECONDS, HIDDEN_SECONDS, Loss
+from nodeagent.kubelet.registration import FIRST_DELAY_SECONDS, HIDDEN_SECONDS, UNFOLLOWED_SECONDS, Loss
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.waiting import wait_until
 
@@ -30,7 +30,8 @@ class Plugin:
         self.refusal = ""
         self.attempts: list[KubeletError | OSError | None] = []
         self.losses: list[Loss | None] = []
-        self.is_shown = True
+        self.shown = (True, "first")
+        """Whether the Node shows the slots, and the version of the status that the kubelet wrote last."""
         self.seconds = 0.0
         """The time of the plugin's clock, which passes where a test lets it."""
 
@@ -49,7 +50,7 @@ class Plugin:
                 "wait": lambda seconds: stop.wait(seconds / 20),
                 "attempted": self.attempts.append,
                 "looked": self.losses.append,
-                "is_shown": lambda: self.is_shown,
+                "shown": lambda: self.shown,
                 "now": lambda: self.seconds,
             },
         )
@@ -136,6 +137,12 @@ def another_plugin(folder: Path, endpoint: str = "foreign.sock") -> Iterator[Non
         server.close()
 
 
+def looks_again(plugin: Plugin) -> None:
+    """Returns once the agent has looked at what is there now."""
+    before = len(plugin.losses)
+    wait_until(lambda: len(plugin.losses) >= before + 2, "a look has begun and ended")
+
+
 def ours(kubelet: FakeKubelet) -> bool:
     """Whether the kubelet asks this plugin, and knows its slots."""
     return kubelet.registered[-1].endpoint == "fairgpu.sock" and kubelet.healthy.get(RESOURCE) == {"slot-0", "slot-1"}
@@ -154,7 +161,7 @@ def test_two_plugins_take_no_turns_while_the_agent_waits(kubelet: FakeKubelet, p
     plugin.seconds = A_WHILE
     with another_plugin(kubelet.folder):
         wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
-        plugin.seconds += 2.0
+        looks_again(plugin)
         with another_plugin(kubelet.folder, "second.sock"):
             before = len(plugin.losses)
             wait_until(lambda: plugin.losses[before:].count(Loss.TAKEN) > 5, "the agent has looked some more times")
@@ -163,13 +170,36 @@ def test_two_plugins_take_no_turns_while_the_agent_waits(kubelet: FakeKubelet, p
             wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
 
 
+def test_a_kubelet_that_is_slow_to_ask_for_the_slots_is_not_taken_for_one_that_another_plugin_has(
+    kubelet: FakeKubelet, plugin: Plugin
+) -> None:
+    wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    looks_again(plugin)
+    with another_plugin(kubelet.folder):
+        wait_until(lambda: Loss.TAKEN in plugin.losses, "the agent has noticed")
+        with kubelet.slow():
+            plugin.seconds = A_WHILE
+            wait_until(lambda: kubelet.registered[-1].endpoint == "fairgpu.sock", "the agent has registered again")
+            wait_until(lambda: plugin.losses[-1] is None, "it counts on the kubelet")
+            plugin.seconds += 5.0
+            looks_again(plugin)
+            assert plugin.losses[-1] is None
+        wait_until(lambda: ours(kubelet), "the kubelet knows the slots again")
+        looks_again(plugin)
+        assert plugin.losses[-1] is None
+        assert len(kubelet.registered) == 3
+
+
 def test_the_kubelet_asks_the_agent_also_when_the_other_plugin_ends(kubelet: FakeKubelet, plugin: Plugin) -> None:
     wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
     plugin.seconds = A_WHILE
     with another_plugin(kubelet.folder):
         wait_until(lambda: ours(kubelet) and len(kubelet.registered) == 3, "the kubelet asks the agent again")
     wait_until(lambda: not kubelet.healthy[RESOURCE], "the kubelet has stopped whom it asks, as the other's call ended")
-    plugin.is_shown = False
+    plugin.seconds += UNFOLLOWED_SECONDS
+    looks_again(plugin)
+    plugin.shown = (False, "second")
+    looks_again(plugin)
     plugin.seconds += HIDDEN_SECONDS
     wait_until(lambda: ours(kubelet) and len(kubelet.registered) == 4, "the agent has registered again")
     assert Loss.HIDDEN in plugin.losses

@@ -21,13 +21,16 @@ from nodeagent.kubelet.registration import (
     observed,
     registered,
 )
-from nodeagent.node_patches import shows_slots
+from nodeagent.node_patches import shows_slots, status_written
 from nodeagent.offer import slot_ids
 
 KUBELET, NEW_KUBELET = (1, 1), (2, 2)
-WELL = Look(KUBELET)
-LONG_AGO = Registration(KUBELET, at_seconds=0.0, followed_seconds=0.0, shown_seconds=0.0)
+WELL = Look(KUBELET, written="first")
+LONG_AGO = Registration(KUBELET, at_seconds=0.0, followed_seconds=0.0, shown_seconds=0.0, written="first")
 NOW = 10_000.0
+JUST_NOW = registered(LONG_AGO, KUBELET, Loss.TAKEN, NOW)
+OTHERS = replace(WELL, foreign=("GPU-1",))
+HIDES = replace(WELL, is_shown=False, written="second")
 
 
 def lost(look: Look, registration: Registration = LONG_AGO, now: float = NOW) -> Loss | None:
@@ -54,9 +57,27 @@ def test_slots_that_are_not_the_agents_tell_another_plugin() -> None:
 
 def test_another_plugin_is_remembered_until_the_next_registration() -> None:
     """The agent's own list of slots takes the place of the other's in the kubelet's file, and not in whom it asks."""
-    seen = observed(LONG_AGO, replace(WELL, foreign=("GPU-1",)), NOW)
+    seen = observed(LONG_AGO, OTHERS, NOW)
     assert lost(WELL, seen, NOW + 1) is Loss.TAKEN
     assert lost(WELL, registered(seen, KUBELET, Loss.TAKEN, NOW + 1), NOW + 2) is None
+
+
+def test_a_kubelet_that_is_slow_to_call_back_shows_the_other_plugins_slots_of_before() -> None:
+    """Its file is as it was at the registration, until it has the agent's list."""
+    seen = JUST_NOW
+    for second in range(9):
+        assert lost(OTHERS, seen, NOW + second) is None
+        seen = observed(seen, OTHERS, NOW + second)
+    assert lost(WELL, observed(seen, WELL, NOW + 9), NOW + 60) is None
+
+
+def test_another_plugin_that_registers_after_the_kubelet_had_the_agents_list_is_seen_at_once() -> None:
+    seen = observed(JUST_NOW, WELL, NOW + 1)
+    assert lost(OTHERS, seen, NOW + 2) is Loss.TAKEN
+
+
+def test_another_plugins_slots_that_stay_are_not_of_before() -> None:
+    assert lost(OTHERS, JUST_NOW, NOW + UNFOLLOWED_SECONDS) is Loss.TAKEN
 
 
 def test_the_kubelet_has_time_to_call_back() -> None:
@@ -66,18 +87,33 @@ def test_the_kubelet_has_time_to_call_back() -> None:
 
 
 def test_the_kubelet_has_time_to_write_the_node() -> None:
-    look, last = replace(WELL, is_shown=False), replace(LONG_AGO, at_seconds=NOW)
-    assert lost(look, last, NOW + HIDDEN_SECONDS - 1) is None
-    assert lost(look, last, NOW + HIDDEN_SECONDS) is Loss.HIDDEN
+    last = replace(LONG_AGO, at_seconds=NOW)
+    assert lost(HIDES, last, NOW + HIDDEN_SECONDS - 1) is None
+    assert lost(HIDES, last, NOW + HIDDEN_SECONDS) is Loss.HIDDEN
+
+
+def test_a_node_that_the_kubelet_has_not_written_since_hides_nothing() -> None:
+    """The API server is away, or the kubelet is set to write its status once in minutes."""
+    assert lost(replace(HIDES, written="first")) is None
+    seen = observed(observed(JUST_NOW, HIDES, NOW + 1), HIDES, NOW + 5)
+    assert lost(HIDES, seen, NOW + 3600) is None
+    assert lost(replace(HIDES, written="third"), seen, NOW + 3600) is Loss.HIDDEN
+
+
+def test_the_version_of_a_status_is_the_kubelets_own() -> None:
+    ready = {"type": "Ready", "status": "Unknown", "lastHeartbeatTime": "10:00", "lastTransitionTime": "10:05"}
+    pressure = {"type": "MemoryPressure", "lastHeartbeatTime": "10:01"}
+    assert status_written({"status": {"conditions": [pressure, ready]}}) == "10:00"
+    assert status_written({"status": {}}) == ""
 
 
 def test_two_plugins_that_both_want_the_resource_take_turns_ever_more_slowly() -> None:
     registration, times, now = LONG_AGO, [], NOW
-    look = replace(WELL, foreign=("GPU-1",))
     while now < NOW + 3600:
+        look = OTHERS if now > registration.at_seconds + 1 else WELL  # the other one answers each registration
         registration = observed(registration, look, now)
         found = loss(registration, look, now)
-        assert found is Loss.TAKEN
+        assert found is (Loss.TAKEN if look is OTHERS else None)
         if is_due(registration, found, now):
             registration = registered(registration, KUBELET, found, now)
             times.append(now)
