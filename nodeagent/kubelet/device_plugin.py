@@ -7,21 +7,24 @@ restarts removes all sockets in its folder and knows no plugin until each has re
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from nodeagent.containers.cdi_name import device_name, qualified
 from nodeagent.kubelet import deviceplugin_pb2 as protocol
 from nodeagent.kubelet.pod_resources import KubeletError
 from nodeagent.kubelet.registration import (
+    Holder,
     Identity,
     Look,
     Loss,
@@ -249,7 +252,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
     """
     server: Server | None = None
     registration = Registration()
-    checkpoint = Checkpoint(folder / CHECKPOINT)
+    checkpoint = Checkpoint(folder / CHECKPOINT, resource)
     try:
         while True:
             is_shown, written = shown()
@@ -258,8 +261,9 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
                 server is not None and server.socket.exists(),
                 server is not None and server.is_followed,
                 is_shown,
-                foreign_slots(checkpoint.slots(resource)),
+                foreign_slots(checkpoint.slots()),
                 written,
+                checkpoint.answered_by_others(),
             )
             registration = observed(registration, look, now())
             lost = loss(registration, look, now())
@@ -274,7 +278,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
                 try:
                     server = Server(folder / endpoint, slots, prepare)
                     register(folder, endpoint, resource)
-                    registration = registered(registration, look.kubelet, lost, now())
+                    registration = registered(registration, look, lost, now())
                     attempted(None)
                 except (KubeletError, OSError) as error:
                     registration = Registration(at_seconds=now())
@@ -287,24 +291,53 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
 
 
 class Checkpoint:
-    """The kubelet's own file of its plugins' devices, which it writes after each list that it gets of one."""
+    """The kubelet's own file of its plugins' devices, which it writes after each list and each allocation.
 
-    def __init__(self, path: Path) -> None:
+    A file of a later form, or none, counts as an empty one.
+    """
+
+    def __init__(self, path: Path, resource: str) -> None:
         self._path = path
-        self._read: tuple[int, int] | None = None
-        self._slots: dict[str, list[str]] = {}
+        self._resource = resource
+        self._read: Identity | None = None
+        self._slots: tuple[str, ...] = ()
+        self._others: frozenset[Holder] = frozenset()
 
-    def slots(self, resource: str) -> list[str]:
-        """Returns the healthy slots by which the kubelet knows a resource; none where it has not written it yet."""
+    def slots(self) -> tuple[str, ...]:
+        """Returns the healthy slots by which the kubelet knows the resource; none where it has not written it yet."""
+        self._renew()
+        return self._slots
+
+    def answered_by_others(self) -> frozenset[Holder]:
+        """Returns the containers to whose slots of the resource a plugin gave another answer than `allocated`."""
+        self._renew()
+        return self._others
+
+    def _renew(self) -> None:
         there = _identity(self._path)
-        if there != self._read:
-            self._read = there
-            try:
-                found = json.loads(self._path.read_bytes())["Data"]["RegisteredDevices"] or {}
-                self._slots = {str(name): [str(each) for each in ids or ()] for name, ids in found.items()}
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):  # of another version of the kubelet
-                self._slots = {}
-        return self._slots.get(resource, [])
+        if there == self._read:
+            return
+        self._read, self._slots, self._others = there, (), frozenset()
+        try:
+            data = json.loads(self._path.read_bytes())["Data"]
+            self._slots = tuple(map(str, (data["RegisteredDevices"] or {}).get(self._resource) or ()))
+            entries = [each for each in data["PodDeviceEntries"] or () if each["ResourceName"] == self._resource]
+            self._others = frozenset(
+                (str(each["PodUID"]), str(each["ContainerName"])) for each in entries if not _is_ours(each)
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, DecodeError):
+            return
+
+
+def _is_ours(entry: Mapping[str, Any]) -> bool:
+    """Whether an allocation in the kubelet's file has this plugin's answer (checkpoint.go's PodDevicesEntry).
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError, DecodeError: the entry has another form.
+    """
+    slots = [str(each) for ids in entry["DeviceIDs"].values() for each in ids]
+    answer = protocol.ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"] or ""))
+    return [device.name for device in answer.cdi_devices] == [qualified(device_name(slots))]
 
 
 def _identity(path: Path) -> Identity | None:

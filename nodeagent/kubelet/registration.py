@@ -30,6 +30,8 @@ _SLOT: Final = re.compile(r"slot-\d+")
 
 Identity = tuple[int, int]
 """The identity of the kubelet's socket."""
+Holder = tuple[str, str]
+"""A pod's uid, and the name of its container."""
 
 
 class Loss(StrEnum):
@@ -56,6 +58,7 @@ class Look:
         is_shown: whether the Node shows all slots that are offered.
         foreign: the ids by which the kubelet knows slots of the resource that are not this plugin's.
         written: the version of the Node's status that the kubelet wrote last; empty where the Node does not say.
+        answered: the containers to whose slots another plugin answered, whatever it calls them.
     """
 
     kubelet: Identity | None
@@ -64,6 +67,7 @@ class Look:
     is_shown: bool = True
     foreign: tuple[str, ...] = ()
     written: str = ""
+    answered: frozenset[Holder] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Registration:
         shown_seconds: when the Node last showed them.
         written: the version of the Node's status that showed the slots last, or that was the last one when the kubelet
             had had time to call back.
+        answered: the containers to whose slots another plugin had answered before.
         is_listed: whether the kubelet's file has shown no other plugin's slots since.
         is_taken: whether another plugin has registered since. It stays until the next registration: the plugin's own
             next list of slots replaces the other's in all that the kubelet shows, but not in whom it asks.
@@ -89,6 +94,7 @@ class Registration:
     followed_seconds: float = float("-inf")
     shown_seconds: float = float("-inf")
     written: str = ""
+    answered: frozenset[Holder] = frozenset()
     is_listed: bool = False
     is_taken: bool = False
 
@@ -112,7 +118,9 @@ def observed(registration: Registration, look: Look, now_seconds: float) -> Regi
         shown_seconds=now_seconds if look.is_shown else registration.shown_seconds,
         written=look.written if look.is_shown or is_new or not registration.written else registration.written,
         is_listed=registration.is_listed or not look.foreign,
-        is_taken=registration.is_taken or (is_since and bool(look.foreign)),
+        is_taken=registration.is_taken
+        or (is_since and bool(look.foreign))
+        or not look.answered <= registration.answered,
     )
 
 
@@ -137,9 +145,9 @@ def is_due(registration: Registration, lost: Loss | None, now_seconds: float) ->
     return now_seconds - registration.at_seconds >= registration.delay_seconds
 
 
-def registered(registration: Registration, kubelet: Identity, lost: Loss, now_seconds: float) -> Registration:
-    """Returns the registration that follows on a loss."""
+def registered(registration: Registration, look: Look, lost: Loss, now_seconds: float) -> Registration:
+    """Returns the registration that follows on a loss, with the kubelet of this look."""
     delay = FIRST_DELAY_SECONDS
     if lost is not Loss.UNREGISTERED and now_seconds - registration.at_seconds < 2 * LAST_DELAY_SECONDS:
         delay = min(2 * registration.delay_seconds, LAST_DELAY_SECONDS)
-    return Registration(kubelet, now_seconds, delay)
+    return Registration(look.kubelet, now_seconds, delay, answered=look.answered)

@@ -21,7 +21,6 @@ from fairgpu import names
 from fairgpu.cluster.api import ApiError
 from nodeagent import offer, service
 from nodeagent.containers.resolving import Listed
-from nodeagent.kubelet.device_plugin import Offered, Server, Slots, register
 from nodeagent.pages import SCHEDULE
 from nodeagent.service import Agent
 from nodeagent.settings import Kubelet, Nodeagent
@@ -31,6 +30,7 @@ from tests.cluster.installation import Manifest
 from tests.cluster.pods import canonical_pod
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.fake_vendor import MEMORY_MIB, FakeVendor, gpus
+from tests.support.other_plugin import another_plugin
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
@@ -196,13 +196,13 @@ def test_a_node_on_which_another_plugin_registers_the_resource_says_so_and_goes_
     slots = {f"slot-{number}" for number in range(128)}
     with machine.agent():
         wait_until(lambda: machine.kubelet.healthy.get(names.GPU) == slots, "the kubelet knows the agent's slots")
-        server = Server(machine.kubelet.folder / "foreign.sock", Slots(Offered(("foreign-0",))), lambda _: None)
-        register(machine.kubelet.folder, "foreign.sock", names.GPU)
-        (message, *_) = wait_until(lambda: machine.events(machine.node.name, "ResourceTaken"), "the Node says so")
-        assert "another device plugin has registered fairgpu.io/gpu" in message
-        wait_until(lambda: machine.kubelet.registered[-1].endpoint == "fairgpu.sock", "the agent has registered again")
-        wait_until(lambda: machine.kubelet.healthy[names.GPU] == slots, "the kubelet knows the agent's slots again")
-        server.close()
+        with another_plugin(machine.kubelet.folder, names.GPU, ("foreign-0",)):
+            (message, *_) = wait_until(lambda: machine.events(machine.node.name, "ResourceTaken"), "the Node says so")
+            assert "another device plugin has registered fairgpu.io/gpu" in message
+            wait_until(
+                lambda: machine.kubelet.registered[-1].endpoint == "fairgpu.sock", "the agent has registered again"
+            )
+            wait_until(lambda: machine.kubelet.healthy[names.GPU] == slots, "the kubelet knows the agent's slots again")
 
 
 ANSWERED = "fairgpu_nodeagent_driver_answered_timestamp_seconds"

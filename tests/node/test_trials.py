@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from fairgpu import names
+from nodeagent.kubelet.device_plugin import FOLDER
+from nodeagent.offer import slot_ids
 from tests.node.machine import CONTAINERD_SOCKET, MEMORY_MIB, NAME, OWN_PRELOAD, Machine, configure_containerd, uuid
 from tests.node.pods import STAYS, container, place
+from tests.support.other_plugin import another_plugin
 from tests.support.waiting import wait_until
 
 NODE = f"/api/v1/nodes/{NAME}"
@@ -56,6 +60,29 @@ def test_a_node_whose_gpus_another_plugin_offers_takes_no_new_pods(machine: Mach
     (message,) = wait_until(lambda: node_events(machine, "ForeignDevicePlugin"), "the Node says so")
     assert "nvidia.com/gpu" in message
     wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no new GPU pods")
+
+
+@pytest.fixture
+def plugin_of_the_same_slots(machine: Machine) -> Iterator[None]:
+    """Another plugin has registered the agent's resource with slots of the agent's names, until the end of the test."""
+    with another_plugin(FOLDER, names.GPU, slot_ids(machine.gpus)):
+        yield
+    # The kubelet, when the call of a plugin ends, stops whichever it asks: it asks an agent that starts.
+    with machine.servers["agent"].away():
+        since = time.time()
+    wait_until(lambda: machine.registered_since(since), "the kubelet knows the agent's plugin again")
+    wait_until(machine.is_ready, "the node offers its GPUs again")
+
+
+@pytest.mark.usefixtures("plugin_of_the_same_slots")
+def test_a_plugin_that_names_its_slots_as_the_agent_does_is_noticed_by_its_first_container(
+    machine: Machine, namespace: str
+) -> None:
+    """The kubelet notes allocations in a form of its own: here it is the kubelet that has written them."""
+    ours = place(machine, namespace, [container("main", 30, 4096)], name="refused")
+    messages = wait_until(lambda: node_events(machine, "ResourceTaken"), "the Node says so")
+    assert any("another device plugin has registered fairgpu.io/gpu" in message for message in messages)
+    assert ours.phase() == "Pending", "the runtime knows no such device"
 
 
 @pytest.fixture

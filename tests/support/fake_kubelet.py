@@ -7,6 +7,7 @@ pkg/kubelet/cm/devicemanager). What else a kubelet does between these calls is t
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import threading
@@ -38,6 +39,7 @@ class FakeKubelet:
         self._server: grpc.Server | None = None
         self._calls: list[Any] = []
         self._followers: dict[str, threading.Thread] = {}
+        self._allocated: list[dict[str, Any]] = []
 
     @property
     def pod_resources(self) -> Path:
@@ -79,6 +81,22 @@ class FakeKubelet:
             calls, self._calls = self._calls, []
         for call in calls:
             call.cancel()
+
+    def admit(self, uid: str, container: str, resource: str, *slots: str) -> None:
+        """Has slots allocated to a container by the plugin that registered last, and writes its answer down."""
+        with self.plugin() as plugin:
+            (answer,) = plugin.allocate(slots)
+        response = plugins.ContainerAllocateResponse(cdi_devices=[plugins.CDIDevice(name=name) for name in answer])
+        entry = {
+            "PodUID": uid,
+            "ContainerName": container,
+            "ResourceName": resource,
+            "DeviceIDs": {"-1": list(slots)},
+            "AllocResp": base64.b64encode(response.SerializeToString()).decode(),
+        }
+        with self._changing:
+            self._allocated.append(entry)
+            self._write()
 
     @contextlib.contextmanager
     def slow(self) -> Iterator[None]:
@@ -122,10 +140,14 @@ class FakeKubelet:
         with self._changing:
             self.healthy = {**self.healthy, resource: slots}
             if written:
-                known = {name: sorted(each) for name, each in self.healthy.items()}
-                new = self.folder / "checkpoint.new"
-                new.write_text(json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": known}}))
-                new.rename(self.folder / CHECKPOINT)
+                self._write()
+
+    def _write(self) -> None:
+        known = {name: sorted(each) for name, each in self.healthy.items()}
+        new = self.folder / "checkpoint.new"
+        data = {"PodDeviceEntries": self._allocated or None, "RegisteredDevices": known}
+        new.write_text(json.dumps({"Data": data}))
+        new.rename(self.folder / CHECKPOINT)
 
     def _list(self, _request: object, _context: object) -> resources.ListPodResourcesResponse:
         """One entry for each device of a container, as the kubelet lists them."""

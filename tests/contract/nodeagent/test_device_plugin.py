@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ import grpc
 import pytest
 
 from nodeagent.containers.resolving import Listed
-from nodeagent.kubelet.device_plugin import Offered, Server, Slots, keep_registered, register
+from nodeagent.kubelet.device_plugin import Checkpoint, Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.kubelet.registration import FIRST_DELAY_SECONDS, HIDDEN_SECONDS, UNFOLLOWED_SECONDS, Loss
 from tests.support.fake_kubelet import FakeKubelet
+from tests.support.other_plugin import another_plugin
 from tests.support.waiting import wait_until
 
 RESOURCE = "fairgpu.io/gpu"
@@ -125,16 +127,7 @@ def test_a_kubelet_that_comes_back_is_registered_with_again(tmp_path: Path, plug
     assert plugin.prepared == [frozenset({"slot-1"})] * 2
 
 
-@contextmanager
-def another_plugin(folder: Path, endpoint: str = "foreign.sock") -> Iterator[None]:
-    """A plugin of somebody else's that registers the same resource."""
-    slots = Slots(Offered(("foreign-0", "foreign-1")))
-    server = Server(folder / endpoint, slots, lambda _: None)
-    register(folder, endpoint, RESOURCE)
-    try:
-        yield
-    finally:
-        server.close()
+FOREIGN = ("foreign-0", "foreign-1")
 
 
 def looks_again(plugin: Plugin) -> None:
@@ -151,18 +144,57 @@ def ours(kubelet: FakeKubelet) -> bool:
 def test_a_resource_that_another_plugin_registers_is_registered_again(kubelet: FakeKubelet, plugin: Plugin) -> None:
     wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
     plugin.seconds = A_WHILE
-    with another_plugin(kubelet.folder):
+    with another_plugin(kubelet.folder, RESOURCE, FOREIGN):
         wait_until(lambda: Loss.TAKEN in plugin.losses, "the agent has noticed")
         wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
+
+
+def test_another_plugin_that_names_its_slots_as_the_agent_does_is_noticed_by_its_first_container(
+    kubelet: FakeKubelet, plugin: Plugin
+) -> None:
+    wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    kubelet.admit("uid-1", "main", RESOURCE, "slot-0")
+    kubelet.admit("uid-1", "other", "example.com/nic", "slot-0")
+    looks_again(plugin)
+    with another_plugin(kubelet.folder, RESOURCE, ("slot-0", "slot-1")):
+        looks_again(plugin)
+        assert Loss.TAKEN not in plugin.losses
+        plugin.seconds = A_WHILE
+        kubelet.admit("uid-2", "main", RESOURCE, "slot-1")
+        wait_until(lambda: Loss.TAKEN in plugin.losses, "the agent has noticed")
+        wait_until(lambda: kubelet.registered[-1].endpoint == "fairgpu.sock", "the agent has registered again")
+        looks_again(plugin)
+        assert plugin.losses[-1] is None, "what was given before is no new answer"
+
+
+ENTRY = {"PodUID": "uid", "ContainerName": "main", "ResourceName": RESOURCE}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        {"PodDeviceEntries": [{}], "RegisteredDevices": None},
+        {"PodDeviceEntries": [{**ENTRY, "DeviceIDs": ["slot-0"]}], "RegisteredDevices": {}},
+        {
+            "PodDeviceEntries": [{**ENTRY, "DeviceIDs": {"-1": ["slot-0"]}, "AllocResp": "AA=="}],
+            "RegisteredDevices": {},
+        },
+    ],
+)
+def test_a_checkpoint_of_another_form_says_nothing(tmp_path: Path, data: object) -> None:
+    (tmp_path / "checkpoint").write_text(json.dumps({"Data": data}))
+    found = Checkpoint(tmp_path / "checkpoint", RESOURCE)
+    assert (found.slots(), found.answered_by_others()) == ((), frozenset())
 
 
 def test_two_plugins_take_no_turns_while_the_agent_waits(kubelet: FakeKubelet, plugin: Plugin) -> None:
     wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
     plugin.seconds = A_WHILE
-    with another_plugin(kubelet.folder):
+    with another_plugin(kubelet.folder, RESOURCE, FOREIGN):
         wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
         looks_again(plugin)
-        with another_plugin(kubelet.folder, "second.sock"):
+        with another_plugin(kubelet.folder, RESOURCE, FOREIGN, "second.sock"):
             before = len(plugin.losses)
             wait_until(lambda: plugin.losses[before:].count(Loss.TAKEN) > 5, "the agent has looked some more times")
             assert kubelet.registered[-1].endpoint == "second.sock"
@@ -175,7 +207,7 @@ def test_a_kubelet_that_is_slow_to_ask_for_the_slots_is_not_taken_for_one_that_a
 ) -> None:
     wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
     looks_again(plugin)
-    with another_plugin(kubelet.folder):
+    with another_plugin(kubelet.folder, RESOURCE, FOREIGN):
         wait_until(lambda: Loss.TAKEN in plugin.losses, "the agent has noticed")
         with kubelet.slow():
             plugin.seconds = A_WHILE
@@ -193,7 +225,7 @@ def test_a_kubelet_that_is_slow_to_ask_for_the_slots_is_not_taken_for_one_that_a
 def test_the_kubelet_asks_the_agent_also_when_the_other_plugin_ends(kubelet: FakeKubelet, plugin: Plugin) -> None:
     wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
     plugin.seconds = A_WHILE
-    with another_plugin(kubelet.folder):
+    with another_plugin(kubelet.folder, RESOURCE, FOREIGN):
         wait_until(lambda: ours(kubelet) and len(kubelet.registered) == 3, "the kubelet asks the agent again")
     wait_until(lambda: not kubelet.healthy[RESOURCE], "the kubelet has stopped whom it asks, as the other's call ended")
     plugin.seconds += UNFOLLOWED_SECONDS

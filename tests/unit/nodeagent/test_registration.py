@@ -28,7 +28,7 @@ KUBELET, NEW_KUBELET = (1, 1), (2, 2)
 WELL = Look(KUBELET, written="first")
 LONG_AGO = Registration(KUBELET, at_seconds=0.0, followed_seconds=0.0, shown_seconds=0.0, written="first")
 NOW = 10_000.0
-JUST_NOW = registered(LONG_AGO, KUBELET, Loss.TAKEN, NOW)
+JUST_NOW = registered(LONG_AGO, WELL, Loss.TAKEN, NOW)
 OTHERS = replace(WELL, foreign=("GPU-1",))
 HIDES = replace(WELL, is_shown=False, written="second")
 
@@ -59,7 +59,16 @@ def test_another_plugin_is_remembered_until_the_next_registration() -> None:
     """The agent's own list of slots takes the place of the other's in the kubelet's file, and not in whom it asks."""
     seen = observed(LONG_AGO, OTHERS, NOW)
     assert lost(WELL, seen, NOW + 1) is Loss.TAKEN
-    assert lost(WELL, registered(seen, KUBELET, Loss.TAKEN, NOW + 1), NOW + 2) is None
+    assert lost(WELL, registered(seen, WELL, Loss.TAKEN, NOW + 1), NOW + 2) is None
+
+
+def test_another_plugin_that_names_its_slots_as_the_agent_does_is_known_by_what_it_answered() -> None:
+    first, second = ("uid-1", "main"), ("uid-2", "main")
+    answered = replace(WELL, answered=frozenset({first}))
+    assert lost(answered) is Loss.TAKEN
+    again = registered(observed(LONG_AGO, answered, NOW), answered, Loss.TAKEN, NOW)
+    assert lost(answered, again, NOW + 60) is None, "that container was there before"
+    assert lost(replace(WELL, answered=frozenset({first, second})), again, NOW + 60) is Loss.TAKEN
 
 
 def test_a_kubelet_that_is_slow_to_call_back_shows_the_other_plugins_slots_of_before() -> None:
@@ -115,7 +124,7 @@ def test_two_plugins_that_both_want_the_resource_take_turns_ever_more_slowly() -
         found = loss(registration, look, now)
         assert found is (Loss.TAKEN if look is OTHERS else None)
         if is_due(registration, found, now):
-            registration = registered(registration, KUBELET, found, now)
+            registration = registered(registration, look, found, now)
             times.append(now)
         now += 1.0
     gaps = [after - before for before, after in itertools.pairwise(times)]
@@ -129,7 +138,7 @@ def test_after_a_registration_that_lasted_the_next_loss_is_answered_at_once() ->
     slow = replace(LONG_AGO, at_seconds=NOW, delay_seconds=LAST_DELAY_SECONDS)
     later = NOW + 2 * LAST_DELAY_SECONDS
     assert is_due(slow, Loss.TAKEN, later)
-    assert registered(slow, KUBELET, Loss.TAKEN, later).delay_seconds == FIRST_DELAY_SECONDS
+    assert registered(slow, OTHERS, Loss.TAKEN, later).delay_seconds == FIRST_DELAY_SECONDS
 
 
 @pytest.mark.parametrize(
