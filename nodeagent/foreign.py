@@ -7,11 +7,13 @@ NVIDIA's driver for Dynamic Resource Allocation offers a node's GPUs by Resource
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection
+from nodeagent.mirror import Mirror
 
 RESOURCES: Final = (
     "nvidia.com/gpu",
@@ -58,21 +60,13 @@ def _read(item: Json) -> Json:
     return {"metadata": {"name": item["metadata"]["name"]}}
 
 
-class ForeignSlices:
+@dataclass(eq=False)
+class ForeignSlices(Mirror):
     """The ResourceSlices by which another driver offers this node's GPUs, kept current by `reflect`."""
 
-    def __init__(
-        self,
-        changed: Callable[[], None],
-        failed: Callable[[ApiError], None],
-        current: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._changed = changed
-        self._failed = failed
-        self._current = current
-        self._names: frozenset[str] = frozenset()
-        self.known = threading.Event()
-        """Set once the whole collection was read, or the cluster has none."""
+    known: threading.Event = field(default_factory=threading.Event, init=False)
+    """Set once the whole collection was read, or the cluster has none."""
+    _names: frozenset[str] = field(default=frozenset(), init=False)
 
     @property
     def offers(self) -> list[str]:
@@ -83,18 +77,10 @@ class ForeignSlices:
         """Takes the whole present collection."""
         self._names = frozenset(item["metadata"]["name"] for item in items)
         self.known.set()
-        self._changed()
+        self.notify()
 
     def changed(self, kind: str, item: Json) -> None:
         """Takes one event: ADDED, MODIFIED or DELETED."""
         name = frozenset({item["metadata"]["name"]})
         self._names = self._names - name if kind == "DELETED" else self._names | name
-        self._changed()
-
-    def confirmed(self) -> None:
-        """Passes on that the view is current; no decision depends on its age."""
-        self._current()
-
-    def failed(self, error: ApiError) -> None:
-        """Passes on that the API server did not answer; the view stays as it is."""
-        self._failed(error)
+        self.notify()

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairgpu import names
-from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.api import Json, KubernetesAPI
 from fairgpu.inventory import Inventory
+from nodeagent.mirror import Mirror
 from nodeagent.node_patches import metadata_patch, status_patch, taint_patch
 
 
-class NodeView:
-    """A view of the agent's own Node, kept current by `fairgpu.cluster.reflector.reflect`."""
+@dataclass(eq=False)
+class NodeMirror(Mirror):
+    """A mirror of the agent's own Node."""
 
-    def __init__(
-        self,
-        changed: Callable[[], None],
-        failed: Callable[[ApiError], None],
-        current: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._changed = changed
-        self._failed = failed
-        self._current = current
-        self._lock = threading.Lock()
-        self._node: Json | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _node: Json | None = field(default=None, init=False)
 
     @property
     def node(self) -> Json | None:
@@ -34,24 +28,16 @@ class NodeView:
             return self._node
 
     def replaced(self, items: list[Json]) -> None:
-        """Replaces the view by a whole list, of one Node or none, and notifies the agent."""
+        """Takes the whole list, of one Node or none."""
         with self._lock:
             self._node = items[0] if items else None
-        self._changed()
+        self.notify()
 
     def changed(self, kind: str, item: Json) -> None:
-        """Applies an event of the watch (ADDED, MODIFIED, DELETED) to the view, and notifies the agent."""
+        """Takes one event: ADDED, MODIFIED or DELETED."""
         with self._lock:
             self._node = None if kind == "DELETED" else item
-        self._changed()
-
-    def confirmed(self) -> None:
-        """Passes on that the view is current; no decision depends on its age."""
-        self._current()
-
-    def failed(self, error: ApiError) -> None:
-        """Passes on that the API server did not answer."""
-        self._failed(error)
+        self.notify()
 
 
 def read_node(node: Json) -> Json:

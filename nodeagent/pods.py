@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairgpu import names
-from fairgpu.cluster.api import ApiError, Json
+from fairgpu.cluster.api import Json
 from nodeagent.containers.resolving import live_pod
+from nodeagent.mirror import Mirror
 
 CONTAINER_FIELDS = ("name", "resources", "restartPolicy")
 STATUS_FIELDS = ("name", "state", "restartCount", "containerID")
@@ -44,22 +46,14 @@ def _some(item: Mapping[str, Any], keys: tuple[str, ...]) -> Json:
     return {key: item[key] for key in keys if key in item}
 
 
-class NodePods:
-    """A view of the node's pods for `fairgpu.cluster.reflector.reflect`; any thread may read it and wait for pods."""
+@dataclass(eq=False)
+class NodePods(Mirror):
+    """A mirror of the node's pods; any thread may read it and wait for pods."""
 
-    def __init__(
-        self,
-        changed: Callable[[], None],
-        failed: Callable[[ApiError], None],
-        current: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._news = threading.Condition()
-        self._pods: dict[str, Json] = {}
-        self._changed = changed
-        self._failed = failed
-        self._current = current
-        self.known = threading.Event()
-        """Set once the whole collection was read."""
+    known: threading.Event = field(default_factory=threading.Event, init=False)
+    """Set once the whole collection was read."""
+    _news: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _pods: dict[str, Json] = field(default_factory=dict, init=False)
 
     def replaced(self, items: list[Json]) -> None:
         """Takes the whole present collection."""
@@ -67,7 +61,7 @@ class NodePods:
             self._pods = {item["metadata"]["uid"]: item for item in items}
             self._news.notify_all()
         self.known.set()
-        self._changed()
+        self.notify()
 
     def changed(self, kind: str, item: Json) -> None:
         """Takes one event: ADDED, MODIFIED or DELETED."""
@@ -77,15 +71,7 @@ class NodePods:
             else:
                 self._pods[item["metadata"]["uid"]] = item
             self._news.notify_all()
-        self._changed()
-
-    def confirmed(self) -> None:
-        """Passes on that the view is current; no decision depends on its age."""
-        self._current()
-
-    def failed(self, error: ApiError) -> None:
-        """Passes on that the API server did not answer; the view stays as it is."""
-        self._failed(error)
+        self.notify()
 
     def all(self) -> list[Json]:
         """Returns every pod of the node."""

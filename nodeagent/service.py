@@ -34,7 +34,7 @@ from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.kubelet.registration import Loss
 from nodeagent.ledger_slots import MOST_SLOTS
 from nodeagent.measures import Measures, NodeCollector, every_address
-from nodeagent.node_object import NodeView, read_node, write_node
+from nodeagent.node_object import NodeMirror, read_node, write_node
 from nodeagent.node_patches import shows_slots, status_written
 from nodeagent.offer import NOT_APPLIED, Offer, Vendor, slot_ids, withholdings
 from nodeagent.owners import Owned, Standing
@@ -90,7 +90,7 @@ class Agent:
         self._pods = NodePods(
             self._woken.set, lambda error: self._unreachable("pods", error), lambda: self._measures.confirmed("pods")
         )
-        self._node = NodeView(
+        self._node = NodeMirror(
             self._woken.set, lambda error: self._unreachable("node", error), lambda: self._measures.confirmed("nodes")
         )
         self._slices = ForeignSlices(
