@@ -28,6 +28,8 @@ MIB = 1 << 20
 EVENT_MILLISECONDS = 1000
 REGISTER_SECONDS = 30.0
 """The time after which a GPU that could not be followed is tried once more."""
+MASKS, MASK_BITS = 16, 64
+"""The masks in which NVML names NUMA nodes, one bit a node: as many nodes as Linux has at most."""
 MOST_LINKS = 18
 """The most NVLinks of one GPU (NVML's NVML_NVLINK_MAX_LINKS)."""
 TIERS = ((10, Link.ONE_SWITCH), (20, Link.SWITCHES), (40, Link.NODE))
@@ -199,7 +201,7 @@ class Nvidia:
 
     def _device(self, nvml: Any, index: int, handle: Any) -> Found:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-        pci = str(nvml.nvmlDeviceGetPciInfo(handle).busId)
+        pci = str(nvml.nvmlDeviceGetPciInfo(handle).busId)  # its domain has eight digits, and the kernel's four
         return Found(
             index=index,
             minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
@@ -207,17 +209,9 @@ class Nvidia:
             model=str(nvml.nvmlDeviceGetName(handle)),
             memory_mib=(int(memory.total) - int(memory.reserved)) // MIB,
             pci=pci,
-            numa=self._numa(pci),
+            numa=_numa(nvml, handle, self._pci_devices / pci[-12:].lower()),
             refused=_refused(nvml, handle),
         )
-
-    def _numa(self, pci: str) -> int | None:
-        """Returns the kernel's NUMA node of a PCI device; NVML pads its domain to eight digits, the kernel to four."""
-        try:
-            node = int((self._pci_devices / pci[-12:].lower() / "numa_node").read_text())
-        except (OSError, ValueError):
-            return None
-        return node if node >= 0 else None
 
 
 def offered(
@@ -301,6 +295,22 @@ def _refused(nvml: Any, handle: Any) -> str:
     except nvml.NVMLError:
         pass  # a driver that knows no MPS
     return ""
+
+
+def _numa(nvml: Any, handle: Any, pci_device: Path) -> int | None:
+    """Returns the NUMA node next to a GPU; the kernel's where NVML names none or several, and None without either."""
+    try:
+        masks = nvml.nvmlDeviceGetMemoryAffinity(handle, MASKS, nvml.NVML_AFFINITY_SCOPE_NODE)
+    except nvml.NVMLError:
+        masks = ()  # a driver that does not know
+    near = [at * MASK_BITS + bit for at, mask in enumerate(masks) for bit in range(MASK_BITS) if mask >> bit & 1]
+    if len(near) == 1:
+        return near[0]
+    try:
+        node = int((pci_device / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
 
 
 def _link(nvml: Any, one: Any, two: Any, pci_of_two: str) -> Link:

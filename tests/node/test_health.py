@@ -42,6 +42,17 @@ def fenced(machine: Machine) -> list[str]:
     return [each for each, health in inventory(machine).items() if health == "fenced"]
 
 
+def numa_nodes(machine: Machine) -> list[int | None]:
+    """The NUMA node of each GPU in the inventory."""
+    written = json.loads(machine.node()["metadata"]["annotations"][names.INVENTORY])
+    return [device.get("numa") for device in written["devices"]]
+
+
+def test_the_inventory_names_the_numa_node_next_to_each_gpu(gpus: Machine) -> None:
+    gpus.make_gpus("0 numa 1", "1 numa 0")
+    wait_until(lambda: numa_nodes(gpus) == [1, 0], "the inventory says so")
+
+
 def fails_again(machine: Machine, line: str) -> None:
     """One more event of the line's kind: a GPU that goes on failing stays fenced until somebody has seen it."""
     machine.make_gpus(*machine.gpu_lines, line)

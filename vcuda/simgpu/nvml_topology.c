@@ -1,4 +1,4 @@
-/* NVML: how near two GPUs are, and their NVLinks. */
+/* NVML: how near two GPUs are, their NVLinks, and the NUMA node next to each. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,5 +80,25 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(
             *level = (nvmlGpuTopologyLevel_t)strtol(lines[i].more, NULL, 10);
         }
     }
+    return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(
+    nvmlDevice_t device, unsigned int size, unsigned long *nodes, nvmlAffinityScope_t scope)
+{
+    const unsigned int bits = 8 * sizeof *nodes;
+    nvmlReturn_t result = nvml_check(device);
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    long node = nvml_control_number(device->index, "numa", -1);
+    if (node < 0) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    if (nodes == NULL || size <= (unsigned long)node / bits || scope > NVML_AFFINITY_SCOPE_SOCKET) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    memset(nodes, 0, size * sizeof *nodes);
+    nodes[(unsigned long)node / bits] = 1UL << ((unsigned long)node % bits);
     return NVML_SUCCESS;
 }

@@ -118,6 +118,11 @@ def test_gpus_are_offered_with_model_memory_and_numa_node(gpus: Gpus) -> None:
     assert (found["memory"], found["numa"]) == ([16384, 16384], [0, 1])
 
 
+def test_the_numa_node_is_the_drivers_and_without_one_the_kernels(gpus: Gpus) -> None:
+    gpus.say("0 numa 70")
+    assert gpus.read()["numa"] == [70, 1]
+
+
 @pytest.mark.parametrize(
     ("line", "link"),
     [

@@ -36,6 +36,8 @@ class Driver:
     def __init__(self) -> None:
         self.lost: set[int] = set()
         self.mig: set[int] = set()
+        self.affinity: dict[int, tuple[int, ...]] = {}
+        """The masks of the NUMA nodes that NVML names for a GPU."""
         self.ecc = 0
         self.remap_failed = False
         self.xids: list[int] = []
@@ -50,6 +52,11 @@ class Driver:
         if index in self.lost:
             raise NVMLError("GPU is lost")
         return index
+
+    def memory_affinity(self, handle: int, masks: int, _scope: int) -> tuple[int, ...]:
+        if handle not in self.affinity:
+            raise NVMLError("Not Supported")
+        return (*self.affinity[handle], *(0,) * masks)[:masks]
 
     def wait(self, _events: object, _milliseconds: int) -> SimpleNamespace:
         if self.wait_fails:
@@ -87,6 +94,7 @@ class Driver:
             NVMLError_Timeout=TimedOutError,
             NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
             NVML_VOLATILE_ECC=0,
+            NVML_AFFINITY_SCOPE_NODE=0,
             NVML_NVLINK_DEVICE_TYPE_SWITCH=2,
             nvmlMemory_v2=2,
             nvmlEventTypeXidCriticalError=8,
@@ -99,6 +107,7 @@ class Driver:
             nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(busId=f"00000000:0{handle}:00.0"),
             nvmlDeviceGetMinorNumber=lambda handle: handle,
             nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
+            nvmlDeviceGetMemoryAffinity=self.memory_affinity,
             nvmlDeviceGetName=lambda _handle: "NVIDIA A100",
             nvmlDeviceGetMigMode=lambda handle: [int(handle in self.mig), 0],
             nvmlDeviceGetMPSComputeRunningProcesses=lambda _handle: [],
@@ -165,6 +174,18 @@ def test_gpus_are_offered_with_what_nvml_and_the_kernel_say_of_them(gpus: Nvidia
     assert (second.numa, second.pci) == (1, "00000000:01:00.0")
     assert offer.inventory.links == ((Link.SELF, Link.NVLINK), (Link.NVLINK, Link.SELF))
     assert offer.inventory.driver == "580.1"
+
+
+@pytest.mark.parametrize(
+    ("masks", "node"),
+    [((1 << 3,), 3), ((0, 1 << 1), 65), ((0,), 1), ((0b11,), 1)],
+    ids=["one", "high", "none", "several"],
+)
+def test_the_numa_node_is_nvmls_where_it_names_one_and_else_the_kernels(
+    gpus: Nvidia, driver: Driver, masks: tuple[int, ...], node: int
+) -> None:
+    driver.affinity = {1: masks}
+    assert [device.numa for device in gpus.offer().inventory.devices] == [0, node]
 
 
 def test_a_gpu_in_mig_mode_is_withheld(gpus: Nvidia, driver: Driver) -> None:
