@@ -18,6 +18,7 @@ from tests.node.machine import DRIVER, NAME, SHIM, SIMULATED, Machine, uuid
 from tests.node.other_version import other_agent
 from tests.node.pods import ENDS, LOOK, Placed, container, place
 from tests.node.service_proxy import api_server_service
+from tests.node.test_gpu_processes import HOLDS
 from tests.node.test_recovery import page
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -213,3 +214,55 @@ def test_a_roll_to_another_version_and_back_under_load_ends_no_container_and_lea
         pod.file("end").touch()
     inventory = json.loads(shipped.node()["metadata"]["annotations"]["fairgpu.io/inventory"])
     assert [device["uuid"] for device in inventory["devices"]] == [uuid(0), uuid(1)]
+
+
+KILLS: dict[str, Any] = {
+    "name": "nodeagent",
+    "env": [{"name": "FAIRGPU_NODEAGENT_UNSLOTTED_PROCESSES", "value": "kill"}],
+    "securityContext": {"capabilities": {"drop": ["ALL"], "add": ["KILL", "SYS_PTRACE"]}},
+}
+"""The agent's container as docs/nodes.md says that an overlay has it which ends processes.
+
+The second capability is the simulated driver's: it runs in the agent, and looks at the PID namespaces of its clients.
+"""
+OTHER_USER = 1000
+
+
+@pytest.fixture
+def killing(shipped: Machine) -> Iterator[Machine]:
+    """The node with an agent that ends processes, and a GPU that all users may open, as NVIDIA's driver makes it."""
+    for path in (SIMULATED, *SIMULATED.rglob("*")):
+        path.chmod(0o777)
+    began = time.time()
+    template = {"spec": {"containers": [KILLS]}}
+    shipped.plane.admin.api.patch(
+        DAEMON_SET, {"spec": {"template": template}}, "application/strategic-merge-patch+json"
+    )
+    wait_until(
+        lambda: rolled_out(shipped) and agents(shipped) == [IMAGE], "the agent of the changed DaemonSet is alone"
+    )
+    wait_until(lambda: shipped.registered_since(began), "the kubelet knows its device plugin")
+    wait_until(lambda: shipped.allocatable("gpu") != "0", "the node offers its GPUs")
+    return shipped
+
+
+def rolled_out(machine: Machine) -> bool:
+    """Whether each pod of the DaemonSet is of its present template."""
+    found = machine.plane.admin.api.get(DAEMON_SET)
+    status = found["status"]
+    wanted = status["desiredNumberScheduled"]
+    return status.get("observedGeneration") == found["metadata"]["generation"] and 0 < wanted == status.get(
+        "updatedNumberScheduled"
+    ) == status.get("numberAvailable")
+
+
+def test_the_shipped_agent_with_one_capability_ends_a_process_of_another_user_that_nothing_limits(
+    killing: Machine, namespace: str
+) -> None:
+    fields = {"securityContext": {"runAsUser": OTHER_USER}}
+    pod = place(killing, namespace, [container("main", 30, 4096, HOLDS % "round-the-shim actor", **fields)])
+    (message,) = wait_until(lambda: pod.events("GPUProcessWithoutSlot"), "the pod has the event")
+    assert f"a process of container main works on GPU {uuid(0)}" in message
+    wait_until(pod.file("over").exists, "the process was ended")
+    assert pod.file("over").stat().st_uid == OTHER_USER
+    assert pod.phase() == "Running"

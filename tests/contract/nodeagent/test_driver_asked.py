@@ -19,6 +19,7 @@ from nodeagent.nvml import Figures, Nvml
 from nodeagent.rounds import Container
 from nodeagent.schedule_page import ACTIVITY, LEDGER_DEVICES_AT, LEDGER_HEAD, LEDGER_MAGIC, LEDGER_PAGE_SIZE
 from nodeagent.turns import Policy
+from tests.support.descriptors import open_below
 
 MIB = 1 << 20
 OWN = os.getpid()
@@ -159,3 +160,25 @@ def test_the_agent_looks_sooner_where_a_ledger_asks_for_a_newer_sample(
     ledger[at : at + ACTIVITY.size] = wanted
     (folders.start(record) / "ledger").write_bytes(ledger)
     assert watch.is_wanted() is is_wanted
+
+
+def test_the_agent_keeps_no_ledger_open_of_a_container_that_has_ended(tmp_path: Path) -> None:
+    folders = Folders(tmp_path / "root", tmp_path / "shim", tmp_path / "cdi")
+    device = (GivenDevice("GPU-0", 30, 1024, 0, 7),)
+    records = [
+        Record("team", name, f"uid-{name}", "main", frozenset({name}), 1, False, Policy.HARD, 1, device)
+        for name in "ab"
+    ]
+    for record in records:
+        folders.start(record).mkdir(parents=True)
+        Path(folders.ledger(record)).write_bytes(bytes(LEDGER_PAGE_SIZE))
+    watch = GpuWatch(Node(lambda: list(records), list, lambda: ["GPU-0"], lambda _: answer(OWN)), folders)
+    watch.look(0.0)
+    assert not watch.is_wanted()
+    assert open_below(tmp_path, "ledger") == ["ledger", "ledger"]
+    del records[0]
+    watch.look(1.0)
+    assert open_below(tmp_path, "ledger") == ["ledger"]
+    records.clear()
+    watch.look(2.0)
+    assert open_below(tmp_path, "ledger") == []

@@ -17,6 +17,7 @@ from nodeagent.driver_figures import Figure
 from nodeagent.pages import CONTENDED_SECONDS, QUIET_EVERY, SCHEDULE, Pace, Writer, read_gpus
 from nodeagent.schedule_page import Page
 from tests.bench.nodeagent import GPUS, lay_out, use
+from tests.support.descriptors import open_below
 
 ROUND_NS = 20_000_000
 
@@ -112,12 +113,24 @@ def test_a_quiet_page_never_grows_stale(node: Node) -> None:
 
 
 def test_a_container_that_left_is_off_the_page_and_its_ledger_is_closed(node: Node) -> None:
-    node.works(0)
+    for slot in range(2):
+        node.works(slot)
     node.tell(one=[node.container(0), node.container(1)])
     node.look()
+    assert open_below(node.root, "ledger") == ["ledger-0", "ledger-1"]
+    (node.root / "ledger-0").unlink()  # the file's memory is free once no descriptor is left
     node.tell(one=[node.container(1)])
     node.look()
     assert [slot.slot for slot in node.page("one").slots] == [1]
+    assert open_below(node.root, "ledger") == ["ledger-1"]
+
+
+def test_a_container_that_starts_again_leaves_no_ledger_of_its_last_start_open(node: Node) -> None:
+    for start in range(5):
+        node.works(start)
+        node.tell(one=[node.container(0, ledger=str(node.root / f"ledger-{start}"))])
+        node.look()
+        assert open_below(node.root, "ledger") == [f"ledger-{start}"]
 
 
 @pytest.mark.parametrize(

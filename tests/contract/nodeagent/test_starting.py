@@ -147,6 +147,35 @@ def test_a_pod_that_the_watch_has_not_brought_is_asked_for(node: Node, monkeypat
     assert node.asked == ["train"]
 
 
+def test_a_pod_is_asked_for_only_after_the_watch_had_two_seconds_to_bring_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = []
+
+    def wait_for(_namespace: str, _name: str, seconds: float) -> None:
+        assert node.asked == []
+        waited.append(seconds)
+
+    monkeypatch.setattr(node.pods, "wait_for", wait_for)
+    node.server["train"] = pod("train", {"main": 30})
+    node.lists("train", "main")
+    assert shares([node.starter.prepare(SLOT)]) == {"main": 30}
+    assert (waited, node.asked) == ([2.0], ["train"])
+
+
+def test_a_pod_that_the_watch_brings_meanwhile_is_not_asked_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for = node.pods.wait_for
+
+    def brings(namespace: str, name: str, seconds: float) -> Mapping[str, Any] | None:
+        node.pods.changed("ADDED", pod("train", {"main": 30}))
+        return wait_for(namespace, name, seconds)
+
+    monkeypatch.setattr(node.pods, "wait_for", brings)
+    node.lists("train", "main")
+    assert shares([node.starter.prepare(SLOT)]) == {"main": 30}
+    assert node.asked == []
+
+
 def test_a_pod_that_is_nowhere_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nodeagent.starting.WATCH_SECONDS", 0.01)
     node.lists("train", "main")
