@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.control_plane.build import BINARIES
+from tests.cluster.control_plane.build import BINARIES, CONTROL_PLANE, built
 from tests.support.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 COMPILER = """#!/bin/sh
 if [ "$1" = env ]; then echo "$GO_SAYS"; exit; fi
+if [ "$1" = mod ]; then echo "download $3" >> "$GO_LOG"; exit; fi
+if [ "$1" = list ]; then echo "$GO_MODULE"; exit; fi
 echo build >> "$GO_LOG"
 case "$GOCACHE" in "$XDG_CACHE_HOME"/*) ;; *) echo "leaves its cache at $GOCACHE"; exit 1;; esac
 sleep 0.3
@@ -67,6 +70,20 @@ def test_two_who_need_the_binaries_at_once_compile_them_once(world: dict[str, st
     assert Path(world["GO_LOG"]).read_text() == "build\n"
     (folder,) = folders
     assert sorted(path.name for path in Path(folder).iterdir()) == sorted(BINARIES)
+
+
+def test_a_file_that_is_named_later_is_put_beside_the_binaries_that_are_there(
+    world: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "api.proto").write_text("of the module")
+    for name, value in (world | {"GO_MODULE": str(tmp_path)}).items():
+        monkeypatch.setenv(name, value)
+    folder = built(CONTROL_PLANE, os.environ)
+    later = replace(CONTROL_PLANE, files={"cri.proto": ("k8s.io/cri-api", "api.proto")})
+    assert built(later, os.environ) == folder
+    assert (folder / "cri.proto").read_text() == "of the module"
+    assert Path(world["GO_LOG"]).read_text() == "build\ndownload k8s.io/cri-api\n"
+    assert cached(world) == ["lock", folder.name]
 
 
 def test_nothing_stays_in_the_cache_but_the_binaries(world: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from tests.cluster.control_plane.build import KUBERNETES, Build, ControlPlaneBin
 
 CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 PLUGINS = "github.com/containernetworking/plugins/plugins"
-KUBELET_APIS = "pkg/apis"
+APIS = "pkg/apis"
 
 NODE = Build(
     what=f"a node: kubelet {KUBERNETES}, containerd, CNI plugins",
@@ -27,8 +27,9 @@ NODE = Build(
         "host-local": f"{PLUGINS}/ipam/host-local",
     },
     files={
-        "deviceplugin.proto": ("k8s.io/kubelet", f"{KUBELET_APIS}/deviceplugin/v1beta1/api.proto"),
-        "podresources.proto": ("k8s.io/kubelet", f"{KUBELET_APIS}/podresources/v1/api.proto"),
+        "deviceplugin.proto": ("k8s.io/kubelet", f"{APIS}/deviceplugin/v1beta1/api.proto"),
+        "podresources.proto": ("k8s.io/kubelet", f"{APIS}/podresources/v1/api.proto"),
+        "cri.proto": ("k8s.io/cri-api", f"{APIS}/runtime/v1/api.proto"),
     },
 )
 

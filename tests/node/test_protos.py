@@ -1,4 +1,4 @@
-"""Our protos against those of the kubelet that the tests run: the same names, the same numbers, the same types."""
+"""Our protos against Kubernetes' own, of the versions that the tests run: the same names, numbers and types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.control_plane.build import built
 from tests.node.binaries import NODE
 
-OURS = Path(__file__).parents[2] / "nodeagent" / "kubelet"
+OURS = sorted((Path(__file__).parents[2] / "nodeagent").glob("*/*.proto"))
 
 
 def declared(text: str) -> set[tuple[str, str]]:
@@ -26,9 +26,10 @@ def declared(text: str) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["deviceplugin.proto", "podresources.proto"])
-def test_what_we_use_is_what_the_kubelet_has(name: str) -> None:
-    ours = declared((OURS / name).read_text())
-    theirs = declared((built(NODE, os.environ) / name).read_text())
-    assert len(ours) > 5
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_what_we_use_is_what_kubernetes_has(path: Path) -> None:
+    ours = declared(path.read_text())
+    theirs = declared((built(NODE, os.environ) / path.name).read_text())
+    messages = set(re.findall(r"^(?:message|service) (\w+) \{\n", path.read_text(), re.MULTILINE))
+    assert {name for name, _ in ours} == messages, "each message with a field, and each service"
     assert ours - theirs == set()

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,11 +91,13 @@ def built(build: Build, environment: Mapping[str, str]) -> Path:
         return _complete(build, Path(named).absolute())
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fairgpu" / build.cache
     target = cache / _cache_key(build)
-    if not target.is_dir():
+    if not target.is_dir() or _lacking(build, target):
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache / "lock"):
             if not target.is_dir():
                 _build_into(build, target)
+            if _lacking(build, target):
+                _add_files(build, target)
     return _complete(build, target)
 
 
@@ -112,6 +114,11 @@ def _complete(build: Build, folder: Path) -> Path:
 def _cache_key(build: Build) -> str:
     modules = build.go_module.read_bytes() + build.go_module.with_name("go.sum").read_bytes()
     return f"{KUBERNETES}-{platform.machine()}-{hashlib.sha256(modules).hexdigest()[:12]}"
+
+
+def _lacking(build: Build, folder: Path) -> list[str]:
+    """The files of modules that a folder does not have: it may have been made before they were named."""
+    return [name for name in build.files if not (folder / name).exists()]
 
 
 @contextmanager
@@ -138,10 +145,33 @@ def _build_into(build: Build, target: Path) -> None:
         shutil.rmtree(work)
 
 
-def _compile(build: Build, go: Path, work: Path, output: Path) -> None:
-    """Compile all tools in one run of the Go command, which uses every core that this process may run on."""
+def _add_files(build: Build, target: Path) -> None:
+    """Put the files that it lacks beside binaries that are there: their modules are fetched, and nothing compiled."""
+    work = Path(tempfile.mkdtemp(prefix="building-", dir=target.parent))
+    try:
+        go, output = _go(build, work), work / "files"
+        output.mkdir()
+        _copy_files(build, go, work, output, _lacking(build, target))
+        for path in output.iterdir():
+            path.rename(target / path.name)
+    finally:
+        shutil.rmtree(work)
+
+
+def _copy_files(build: Build, go: Path, work: Path, output: Path, names: Iterable[str]) -> None:
+    environment, module = _environment(work), build.go_module.parent
+    for name in names:
+        source, path = build.files[name]
+        subprocess.run([str(go), "mod", "download", source], cwd=module, env=environment, check=True)
+        find = [str(go), "list", "-m", "-f", "{{.Dir}}", source]
+        found = subprocess.run(find, cwd=module, env=environment, check=True, capture_output=True, text=True)
+        shutil.copy(Path(found.stdout.strip()) / path, output / name)
+
+
+def _environment(work: Path) -> dict[str, str]:
+    """The environment of a Go command that leaves nothing outside the folder `work`."""
     unwanted = {"GOOS", "GOARCH", "GOROOT", "GOEXPERIMENT"}
-    environment = {key: value for key, value in os.environ.items() if key not in unwanted} | {
+    return {key: value for key, value in os.environ.items() if key not in unwanted} | {
         "CGO_ENABLED": "0",
         "GOCACHE": str(work / "build-cache"),
         "GOMODCACHE": str(work / "module-cache"),
@@ -150,6 +180,11 @@ def _compile(build: Build, go: Path, work: Path, output: Path) -> None:
         "GOWORK": "off",
         "GOTMPDIR": str(work),
     }
+
+
+def _compile(build: Build, go: Path, work: Path, output: Path) -> None:
+    """Compile all tools in one run of the Go command, which uses every core that this process may run on."""
+    environment = _environment(work)
     major, minor, _ = KUBERNETES.removeprefix("v").split(".")
     versions = {"gitVersion": KUBERNETES, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     stamps = " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in versions.items())
@@ -168,10 +203,7 @@ def _compile(build: Build, go: Path, work: Path, output: Path) -> None:
         made = output / _go_name(package)
         if made.exists():
             made.rename(output / name)
-    for name, (source, path) in build.files.items():
-        find = [str(go), "list", "-m", "-f", "{{.Dir}}", source]
-        found = subprocess.run(find, cwd=module, env=environment, check=True, capture_output=True, text=True)
-        shutil.copy(Path(found.stdout.strip()) / path, output / name)
+    _copy_files(build, go, work, output, build.files)
 
 
 def _go_name(package: str) -> str:
