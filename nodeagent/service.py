@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import structlog
@@ -164,8 +164,8 @@ class Agent:
             self._watch_faults,
             self._watch_processes,
         )
-        watches = [threading.Thread(target=watch, daemon=True) for watch in watched]
-        plugin = threading.Thread(target=self._serve, name="device-plugin")
+        watches = [threading.Thread(target=self._keep, args=(watch,), daemon=True) for watch in watched]
+        plugin = threading.Thread(target=self._keep, args=(self._serve,), name="device-plugin")
         self._answered_at = time.monotonic()
         try:
             self._starter.recover()
@@ -182,6 +182,20 @@ class Agent:
             self.stop()
             plugin.join()
             self._resources.close()
+
+    def _keep(self, part: Callable[[], None]) -> None:
+        """Runs a part of the agent in its thread, and again after an error that the part does not know.
+
+        Such an error ends neither the other parts nor the writer of the pages, without which containers wait.
+        """
+        while not self._stop.is_set():
+            try:
+                part()
+            except Exception:  # noqa: BLE001 - its thread would end, and the rest go on without it
+                _log.exception("part of the agent failed", part=part.__name__.lstrip("_"))
+                self._stop.wait(ROUND_SECONDS)
+            else:
+                return
 
     def stop(self) -> None:
         """Stops the agent; containers continue by the last pages."""

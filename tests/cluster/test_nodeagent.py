@@ -21,6 +21,7 @@ from fairgpu import names
 from fairgpu.cluster.api import ApiError
 from nodeagent import offer, service
 from nodeagent.containers.resolving import Listed
+from nodeagent.offer import Offer
 from nodeagent.pages import SCHEDULE
 from nodeagent.service import Agent
 from nodeagent.settings import Kubelet, Nodeagent
@@ -255,3 +256,22 @@ def test_a_node_whose_resource_slices_cannot_be_read_offers_nothing_and_says_why
         )
         assert shown(port, "fairgpu_nodeagent_offering") == 0
         assert not machine.kubelet.healthy.get(names.GPU)
+
+
+def test_a_part_that_fails_unexpectedly_is_run_again_and_ends_no_other(
+    make_machine: Callable[[str], Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = make_machine("part-fails")
+    offer = machine.vendor.offer
+    failures = iter(range(2))
+
+    def fails_twice() -> Offer:
+        if next(failures, None) is not None:
+            raise RuntimeError("an answer of another form")
+        return offer()
+
+    monkeypatch.setattr(machine.vendor, "offer", fails_twice)
+    monkeypatch.setattr(service, "ROUND_SECONDS", 0.01)
+    with machine.agent() as port:
+        wait_until(lambda: shown(port, "fairgpu_nodeagent_offering") == 1, "the node offers its GPUs")
+    assert next(failures, None) is None
