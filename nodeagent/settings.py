@@ -56,7 +56,7 @@ class Nodeagent(Section):
     """The address at which metrics are served, and the kubelet's probes answered; without one, each address that the
     pod has, of IPv4 and IPv6."""
     metrics_port: Annotated[int, Field(ge=1, le=65535)] = 9090
-    """The port of the metrics, plain HTTP."""
+    """The port of the metrics and of the kubelet's probes, plain HTTP: the DaemonSet's port `metrics` as well."""
     recover_seconds: Annotated[float, Field(ge=0)] = 600.0
     """The time after its last fault from which a GPU that answers takes containers again."""
     kubelet: Kubelet = Kubelet()

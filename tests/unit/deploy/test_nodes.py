@@ -87,6 +87,15 @@ def test_the_next_agent_of_a_node_is_ready_before_the_last_one_ends() -> None:
     assert "hostNetwork" not in pod(), "two agents of a node listen on one port, each in its own pod"
 
 
+def test_the_kubelets_probes_ask_where_the_agent_answers() -> None:
+    """A probe goes to the pod's own address: the agent without an address of its own takes each that the pod has."""
+    assert Nodeagent().metrics_host == ""
+    assert container()["ports"] == [{"name": "metrics", "containerPort": Nodeagent().metrics_port}]
+    probes = {name: probe["httpGet"] for name, probe in container().items() if name.endswith("Probe")}
+    assert probes.keys() == {"startupProbe", "livenessProbe", "readinessProbe"}
+    assert all(asked == {"path": "/metrics", "port": "metrics"} for asked in probes.values())
+
+
 def test_the_policy_lets_the_agent_remove_the_startup_taint_alone() -> None:
     variables = {
         each["name"]: each["expression"] for each in manifests()["ValidatingAdmissionPolicy"]["spec"]["variables"]
