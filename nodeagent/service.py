@@ -288,6 +288,10 @@ class Agent:
             self._measures.started("kubelet_silent", time.monotonic() - began)
             _log.warning("kubelet silent", error=str(error))
             raise
+        except Exception:
+            self._measures.started("refused", time.monotonic() - began)
+            _log.exception("container not prepared")
+            raise
 
     def _publish(self, records: Iterable[Record]) -> None:
         """Writes the page writer's input where it has changed.

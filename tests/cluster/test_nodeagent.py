@@ -19,7 +19,7 @@ import pytest
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError
-from nodeagent import offer, service
+from nodeagent import offer, service, starting
 from nodeagent.containers.resolving import Listed
 from nodeagent.offer import Offer
 from nodeagent.pages import SCHEDULE
@@ -275,3 +275,20 @@ def test_a_part_that_fails_unexpectedly_is_run_again_and_ends_no_other(
     with machine.agent() as port:
         wait_until(lambda: shown(port, "fairgpu_nodeagent_offering") == 1, "the node offers its GPUs")
     assert next(failures, None) is None
+
+
+def test_a_start_that_fails_unexpectedly_is_refused_and_counted(
+    make_machine: Callable[[str], Machine], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("an annotation of another form")
+
+    machine = make_machine("start-fails")
+    refused = 'fairgpu_nodeagent_starts_total{outcome="refused"}'
+    with machine.agent() as port:
+        machine.place(namespace, "train")
+        wait_until(lambda: machine.start() == "", "the container may start")
+        before = shown(port, refused)
+        monkeypatch.setattr(starting, "read_choices", fail)
+        assert "an annotation of another form" in machine.start()
+        assert shown(port, refused) == before + 1
