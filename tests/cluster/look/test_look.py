@@ -127,8 +127,10 @@ def test_the_doctor_says_beforehand_what_each_team_would_pay(plane: ControlPlane
 def test_the_doctor_finds_the_queues_by_which_kueue_gives_gpus(plane: ControlPlane, team: str) -> None:
     """Queues as an admin of Kueue writes them; no controller of Kueue's runs."""
     apply(plane, [_queues("ClusterQueue", "Cluster"), _queues("LocalQueue", "Namespaced")])
-    group = "/apis/kueue.x-k8s.io/v1beta1"
-    for path in (f"{group}/clusterqueues", f"{group}/localqueues"):
+    discovery = "/apis/kueue.x-k8s.io"
+    group = f"{discovery}/v1beta1"
+    # The API server lists a kind a moment before, or after, it names the kind's group.
+    for path in (discovery, f"{group}/clusterqueues", f"{group}/localqueues"):
         wait_until(lambda path=path: served(plane, path), f"{path} are served")
     covered = {"resourceGroups": [{"coveredResources": ["cpu", "nvidia.com/gpu"]}]}
     metadata = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
