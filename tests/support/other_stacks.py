@@ -217,9 +217,18 @@ STACKS = (
     Stack(
         "intel-managed",
         "Flex_170",
-        {"gpu.intel.com/i915": "600", "gpu.intel.com/millicores": "2000"},
+        {
+            "gpu.intel.com/i915": "600",
+            "gpu.intel.com/millicores": "2000",
+            "gpu.intel.com/tiles": "4",
+            "gpu.intel.com/memory.max": str(2 * 16 * 2**30),
+        },
         {"gpu.intel.com/product": "Flex_170", "gpu.intel.com/device.count": "2"},
-        {"millicores": _one("1/4", "gpu.intel.com/i915", 1, **{"gpu.intel.com/millicores": "250"})},
+        {
+            "millicores": _one("1/4", "gpu.intel.com/i915", 1, **{"gpu.intel.com/millicores": "250"}),
+            "tiled": _one("1/2", "gpu.intel.com/i915", 1, **{"gpu.intel.com/tiles": "1"}),
+            "video": _one("1/8", "gpu.intel.com/i915", 1, **{"gpu.intel.com/memory.max": str(2 * 2**30)}),
+        },
     ),
     Stack("gaudi", "Gaudi", {"habana.ai/gaudi": "8"}, {}, {"gaudi": _one("1", "habana.ai/gaudi", 1)}),
     Stack(

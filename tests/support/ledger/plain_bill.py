@@ -122,8 +122,8 @@ def _of_resource(seen: Seen, name: str, amount: int) -> list[Part]:
     labels = seen.labels
     if name.startswith("nvidia.com/"):
         return [_of_nvidia(seen, name, amount)]
-    if name == "gpu.intel.com/i915" and "gpu.intel.com/millicores" in seen.total:
-        return [(labels["gpu.intel.com/product"], 1, Fraction(seen.total["gpu.intel.com/millicores"], 1000))]
+    if name == "gpu.intel.com/i915" and (managed := _of_intels_manager(seen)):
+        return [(labels["gpu.intel.com/product"], 1, managed)]
     if name == "gpu.intel.com/i915":
         tiles = seen.capacity[name] // int(labels["gpu.intel.com/device.count"])
         sizes = [tiles] * (amount // tiles) + [amount % tiles] * (amount % tiles > 0)
@@ -143,6 +143,14 @@ def _of_resource(seen: Seen, name: str, amount: int) -> list[Part]:
         "example.com/npu": (labels.get("example.com/npu.product", ""), 4),
     }
     return [(simple[name][0], amount, Fraction(1, simple[name][1]))] if name in simple else []
+
+
+def _of_intels_manager(seen: Seen) -> Fraction:
+    """The part of one GPU, of the two that the node has; 0 where the pod asks for a unit alone."""
+    asked, offered = seen.total, seen.capacity
+    of_time = Fraction(asked.get("gpu.intel.com/millicores", 0), 1000)
+    shares = ("gpu.intel.com/tiles", "gpu.intel.com/memory.max")
+    return max([of_time, *(Fraction(2 * asked[name], offered[name]) for name in shares if name in asked)])
 
 
 def _of_nvidia(seen: Seen, name: str, amount: int) -> Part:

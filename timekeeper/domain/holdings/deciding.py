@@ -42,7 +42,7 @@ def is_accelerator(resource: str, own: Mapping[str, Listed]) -> bool:
 
 def is_read(resource: str, own: Mapping[str, Listed]) -> bool:
     """Whether a request of a resource decides what a pod holds: an accelerator, or the part that it takes of one."""
-    if resource == listed.MILLICORES:
+    if resource in listed.INTEL_SIZES:
         return True
     named = resource.removesuffix(listed.ASCEND_MEMORY)
     return is_accelerator(resource, own) or is_accelerator(named, own)

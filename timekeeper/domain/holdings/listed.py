@@ -99,7 +99,10 @@ MILLICORES: Final = "gpu.intel.com/millicores"
 """Thousandths of a GPU, summed over a pod's GPUs. The resource manager of Intel's plugin gives parts by them.
 
 Such a node offers hundreds of units of each GPU, so that a unit says nothing of the part. Source:
-intel-device-plugins-for-kubernetes v0.30 (deprecated later), cmd/gpu_plugin/fractional.md."""
+intel-device-plugins-for-kubernetes v0.30 (deprecated later), cmd/gpu_plugin/fractional.md and labels.md."""
+INTEL_SHARES: Final = ("gpu.intel.com/tiles", "gpu.intel.com/memory.max")
+"""Tiles, and bytes of memory: a pod asks the same manager for them, and a node offers those of all its GPUs."""
+INTEL_SIZES: Final = frozenset({MILLICORES, *INTEL_SHARES})
 
 ASCEND_MEMORY: Final = "-memory"
 """HAMi's suffix of the resource for the memory of each Ascend device, in MiB."""
@@ -128,12 +131,33 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
             count, part = pod.amount(name), _share_of_memory(pod.amount(memory), register, doubts)
         else:
             devices = Fraction(pod.amount(name), _units_of_a_device(name, entry, model, node, doubts))
-            if entry.way == "intel" and MILLICORES in pod.resources:
-                covered.add(MILLICORES)
-                devices = max(devices, Fraction(pod.amount(MILLICORES), 1000))
+            if entry.way == "intel" and not INTEL_SIZES.isdisjoint(pod.resources):
+                covered |= INTEL_SIZES & pod.resources
+                devices = max(devices, _of_intels_manager(pod, node, name, doubts))
             count, part = spread(devices)
         holdings.append(Holding(entry.way, model, count, part, part))
     return Decision(join(*holdings), frozenset(doubts), frozenset(covered))
+
+
+def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Doubt]) -> Fraction:
+    """Returns the GPUs that a pod asks Intel's resource manager for: by its millicores, tiles or memory, the most.
+
+    Where the node does not state its tiles or memory, each unit of the resource with this name counts as a whole GPU.
+    """
+    parts = [Fraction(pod.amount(MILLICORES), 1000)]
+    for size in INTEL_SHARES:
+        if size in pod.resources:
+            gpus, offered = _devices(TABLE[name], node), node.capacity.get(size, 0) or node.number(size) or 0
+            if not gpus or not offered:
+                doubts.add(Doubt.SIZE_UNKNOWN)
+            parts.append(Fraction(pod.amount(size) * gpus, offered) if gpus and offered else Fraction(pod.amount(name)))
+    return max(parts)
+
+
+def _devices(entry: Listed, node: HostNode) -> int:
+    """Returns the number of whole devices that a node states; 0 where it states none."""
+    stated = node.capacity.get(entry.devices, 0) or node.number(entry.devices) or 0
+    return stated or (node.capacity.get(MILLICORES, 0) // 1000 if entry.way == "intel" else 0)
 
 
 def _units_of_a_device(name: str, entry: Listed, model: str, node: HostNode, doubts: set[Doubt]) -> int:
@@ -142,7 +166,7 @@ def _units_of_a_device(name: str, entry: Listed, model: str, node: HostNode, dou
         # Under the naming strategy `single`, `amd.com/gpu` stands for the partitions of a GPU, too.
         mode = name.removeprefix("amd.com/") if "_nps" in name else node.label(*AMD_PARTITION)
         return amd_parts(mode, model, doubts)
-    devices = node.capacity.get(entry.devices, 0) or node.number(entry.devices) or 0
+    devices = _devices(entry, node)
     units = node.capacity.get(name, 0)
     if not devices or units < devices:
         return entry.parts

@@ -520,6 +520,45 @@ def test_intels_millicores_are_thousandths_of_a_gpu_whatever_the_node_offers(
     assert held(asking, node({"gpu.intel.com/i915": "300"}, labels)) == [("intel", "Flex_170", count, part, part)]
 
 
+MANAGED = {
+    "gpu.intel.com/i915": "600",
+    "gpu.intel.com/millicores": "2000",
+    "gpu.intel.com/tiles": "4",
+    "gpu.intel.com/memory.max": "32Gi",
+}
+"""The capacity of a node with two GPUs of two tiles and 16 GiB, as Intel's resource manager has it."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "parts"),
+    [
+        ({"gpu.intel.com/i915": "1", "gpu.intel.com/tiles": "1"}, (1, "1/2")),
+        ({"gpu.intel.com/i915": "2", "gpu.intel.com/tiles": "3"}, (2, "3/4")),
+        ({"gpu.intel.com/i915": "1", "gpu.intel.com/memory.max": "4Gi"}, (1, "1/4")),
+        ({"gpu.intel.com/i915": "1", "gpu.intel.com/tiles": "1", "gpu.intel.com/memory.max": "12Gi"}, (1, "3/4")),
+        ({"gpu.intel.com/i915": "1", "gpu.intel.com/millicores": "600", "gpu.intel.com/tiles": "1"}, (1, "3/5")),
+    ],
+)
+def test_intels_tiles_and_memory_are_parts_of_what_the_node_offers_of_its_gpus(
+    asked: dict[str, str], parts: tuple[int, str]
+) -> None:
+    found = held(pod(asked), node(MANAGED, {"gpu.intel.com/product": "Max_1550"}))
+    count, part = parts
+
+    assert found == [("intel", "Max_1550", count, part, part)]
+
+
+@pytest.mark.parametrize("size", ["gpu.intel.com/tiles", "gpu.intel.com/memory.max"])
+def test_intels_tiles_and_memory_of_a_node_that_states_none_are_whole_gpus_and_named(size: str) -> None:
+    host = node(
+        {"gpu.intel.com/i915": "600", "gpu.intel.com/millicores": "2000"}, {"gpu.intel.com/product": "Max_1550"}
+    )
+    decision = decided(pod({"gpu.intel.com/i915": "2", size: "1"}), host)
+
+    assert [(one.count, one.time) for one in decision.holdings] == [(2, 1)]
+    assert decision.doubts == {Doubt.SIZE_UNKNOWN}
+
+
 def test_intels_monitoring_resource_holds_no_device() -> None:
     assert held(pod({"gpu.intel.com/i915_monitoring": "1"}), node({"gpu.intel.com/i915_monitoring": "1"})) == []
 
