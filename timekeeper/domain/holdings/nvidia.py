@@ -3,7 +3,8 @@
 Sources: labels and resource names as of k8s-device-plugin v0.17 (docs/gpu-feature-discovery/README.md,
 internal/lm/resource.go, internal/rm/), MIG profiles as of NVIDIA's MIG User Guide, GKE's labels
 (https://cloud.google.com/kubernetes-engine/docs/concepts/timesharing-gpus), Karpenter's
-(https://karpenter.sh/docs/concepts/scheduling/) and EKS Auto Mode's
+(https://karpenter.sh/docs/concepts/scheduling/, https://learn.microsoft.com/azure/aks/node-auto-provisioning-node-pools)
+and EKS Auto Mode's
 (https://docs.aws.amazon.com/eks/latest/userguide/create-node-pool.html).
 """
 
@@ -36,6 +37,8 @@ MODEL_LABELS: Final = (
     "eks.amazonaws.com/instance-gpu-name",
 )
 """Labels that name the model where feature discovery does not run."""
+AZURE_MODEL: Final = "karpenter.azure.com/sku-gpu-name"
+"""Karpenter's label on Azure. It says less than the instance type (A100 for both of A100's memories), which wins."""
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 INSTANCE_MODELS: Final = {
     "p3.": "Tesla V100-SXM2-16GB",
@@ -141,7 +144,8 @@ def model_of(node: HostNode) -> str:
     if named:
         return named
     instance = node.label(INSTANCE_TYPE)
-    return next((model for start, model in INSTANCE_MODELS.items() if instance.startswith(start)), UNKNOWN_MODEL)
+    of_instance = next((model for start, model in INSTANCE_MODELS.items() if instance.startswith(start)), "")
+    return of_instance or node.label(AZURE_MODEL) or UNKNOWN_MODEL
 
 
 def memory_mib(node: HostNode) -> int | None:

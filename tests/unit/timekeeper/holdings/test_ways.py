@@ -124,6 +124,16 @@ SINGLE = gfd(f"{A100}-MIG-1g.10gb", **{"mig.strategy": "single", "gpu.replicas":
             {"node.kubernetes.io/instance-type": "Standard_ND96asr_v4", "kubernetes.azure.com/accelerator": "nvidia"},
             ("NVIDIA A100-SXM4-40GB", 1, "1", "1"),
         ),
+        (
+            {"nvidia.com/gpu": "1"},
+            {"node.kubernetes.io/instance-type": "Standard_ND96asr_v4", "karpenter.azure.com/sku-gpu-name": "A100"},
+            ("NVIDIA A100-SXM4-40GB", 1, "1", "1"),
+        ),
+        (
+            {"nvidia.com/gpu": "1"},
+            {"node.kubernetes.io/instance-type": "Standard_New", "karpenter.azure.com/sku-gpu-name": "V100"},
+            ("V100", 1, "1", "1"),
+        ),
     ],
 )
 def test_nvidias_resources_are_parts_of_a_gpu_by_the_nodes_labels(
