@@ -93,9 +93,10 @@ class Existing(Section):
     writers: tuple[Account, ...] = ()
     """The users that may change those annotations, and the ones by which pods ask. Without any, the users that may
     `update podstatuses.fairgpu.io` in the whole cluster, as they need to write the status of GPU pods."""
-    gated_schedulers: tuple[ObjectName, ...] = ("default-scheduler", "hami-scheduler")
-    """The schedulers that leave a pod behind a scheduling gate alone, as kube-scheduler does. A pod of any other is
-    refused while its budget is held: add your scheduler once you have tried it with a gated pod."""
+    gated_schedulers: tuple[ObjectName, ...] = ("default-scheduler", "hami-scheduler", "kai-scheduler", "volcano")
+    """The schedulers that leave a pod behind a scheduling gate alone, as kube-scheduler, HAMi's, KAI's from v0.5 and
+    Volcano's from v1.11 on do. A pod of any other is refused while its budget is held: add your scheduler once you have
+    tried it with a gated pod."""
     left_alone: tuple[ObjectName, ...] = ("gpu-operator", "kai-resource-reservation", "runai-reservation")
     """The namespaces whose pods no webhook of FairGPU sees, beside those of the system: operators that check GPUs with
     pods of their own, and pods that only keep a GPU for others. Where pods of other stacks are metered, these pods are

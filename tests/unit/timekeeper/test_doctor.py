@@ -208,10 +208,10 @@ def test_it_says_which_pods_share_would_read_and_which_it_would_refuse(capsys: p
 def test_it_names_the_schedulers_whose_pods_account_would_refuse_and_the_right_that_they_need(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pods = [pod("one", {"nvidia.com/gpu": "1"}, "n1", schedulerName="kai-scheduler")]
+    pods = [pod(name, {"nvidia.com/gpu": "1"}, "n1", schedulerName=name) for name in ("kai-scheduler", "own-scheduler")]
     document, text = changes(capsys, pods)
 
-    assert document["schedulersNotTriedWithGates"] == {"kai-scheduler": 1}
+    assert document["schedulersNotTriedWithGates"] == {"own-scheduler": 1}
     assert document["writers"] == {"kai": ["kai-scheduler:scheduler", "kai-scheduler:binder"]}
     assert "kubectl create clusterrolebinding kai-writes-gpu-pods" in text
     assert "--serviceaccount=kai-scheduler:scheduler --serviceaccount=kai-scheduler:binder" in text

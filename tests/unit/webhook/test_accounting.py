@@ -144,14 +144,21 @@ def test_a_pod_with_a_node_is_refused_while_its_budget_is_held_and_told_what_to_
 
 
 def test_a_pod_of_a_scheduler_that_was_not_tried_with_gates_is_refused_instead_of_held() -> None:
-    item = pod(container(limits={"nvidia.com/gpu": "1"}), schedulerName="kai-scheduler")
+    item = pod(container(limits={"nvidia.com/gpu": "1"}), schedulerName="own-scheduler")
     answered = account(item, HELD)
 
     assert not answered.allowed
-    assert 'spec.schedulerName: given "kai-scheduler"' in answered.message
-    tried = SETTINGS.beside(Existing(gated_schedulers=("kai-scheduler",)))
+    assert 'spec.schedulerName: given "own-scheduler"' in answered.message
+    tried = SETTINGS.beside(Existing(gated_schedulers=("own-scheduler",)))
     assert stored(item, HELD, tried)["spec"]["schedulingGates"]
     assert stored(item, OVER)["spec"] == item["spec"]
+
+
+@pytest.mark.parametrize("scheduler", ["hami-scheduler", "kai-scheduler", "volcano"])
+def test_a_pod_of_a_scheduler_that_leaves_gated_pods_alone_is_held(scheduler: str) -> None:
+    item = pod(container(limits={"nvidia.com/gpu": "1"}), schedulerName=scheduler)
+
+    assert stored(item, HELD)["spec"]["schedulingGates"] == [{"name": "fairgpu.io/budget"}]
 
 
 def test_a_request_for_fairgpus_own_resources_is_refused() -> None:
