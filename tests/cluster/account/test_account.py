@@ -8,48 +8,28 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from fairgpu.cluster.api import ApiError
+from tests.cluster.account.installed import API, ONE, grant, installed_account, pod, settings_of
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode
-from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, served, without
-from tests.cluster.services.certificates import certificates, mounted_certificate
-from tests.cluster.services.replicas import (
-    COMMAND,
-    Ports,
-    certificate_folder,
-    timekeeper_jobs,
-    timekeeper_replica,
-    webhook_replica,
-)
+from tests.cluster.installation import Manifest
+from tests.cluster.services.replicas import COMMAND, Ports, webhook_replica
 from tests.support.ledger.periods import month_midway
 from tests.support.ports import free_ports
-from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
-ACCOUNT = Path(__file__).parents[3] / "deploy" / "overlays" / "account"
-API = "/apis/fairgpu.io/v1alpha1"
 GATE = [{"name": "fairgpu.io/budget"}]
 LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.count": "8"}
 CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
-SETTINGS = {
-    "FAIRGPU_TIMEKEEPER_MODE": "account",
-    "FAIRGPU_WEBHOOK_MODE": "account",
-    "FAIRGPU_WEBHOOK_SIDECAR_IMAGE": "fairgpu.invalid/sidecar:0.1.0",
-}
-"""Those of the overlay; it names no image of its own, and so the policy asks for the base's."""
 
 
 @dataclass(frozen=True)
@@ -76,36 +56,8 @@ def control_plane() -> Iterator[ControlPlane]:
 def account(control_plane: ControlPlane) -> Iterator[Account]:
     plane = control_plane
     node = _create_node(plane, "shared-by-another")
-    (https,) = free_ports(1)
-    manifests = _render(plane, https)
-    apply(plane, without(manifests, WEBHOOK_CONFIGURATIONS))
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
-        redis = stack.enter_context(RedisServer(Path(folder)))
-        for resource in ("gpubudgets", "gpugrants", "gpucorrections"):
-            wait_until(partial(served, plane, f"{API}/{resource}"), f"{resource} are served")
-        stack.enter_context(mounted_certificate(plane, certificate_folder(plane)))
-        apply(plane, [manifest for manifest in manifests if manifest["kind"] in WEBHOOK_CONFIGURATIONS])
-        stack.enter_context(certificates(plane))
-        services = stack.enter_context(ExitStack())
-
-        def serve(end_proof: str) -> None:
-            services.close()
-            _serve(plane, services, redis.url, https, end_proof)
-
-        serve("observe")
-        yield Account(plane, manifests, node, serve)
-
-
-def _serve(plane: ControlPlane, stack: ExitStack, redis_url: str, https: int, end_proof: str) -> None:
-    """Runs the timekeeper and the webhook until the stack is closed."""
-    port, metrics, jobs_metrics, webhook_metrics = free_ports(4)
-    timekeeper = {**_of("TIMEKEEPER"), "FAIRGPU_TIMEKEEPER_METERING_END_PROOF": end_proof}
-    stack.enter_context(timekeeper_replica(plane, "timekeeper", Ports(port, metrics), redis_url, **timekeeper))
-    stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis_url, **timekeeper))
-    ports = Ports(https, webhook_metrics)
-    stack.enter_context(webhook_replica(plane, "webhook", ports, port, end_proof, **_of("WEBHOOK")))
-    wait_until(lambda: _answers(plane), "new GPU pods are sent to the webhook")
+    with installed_account(plane) as installed:
+        yield Account(plane, installed.manifests, node, installed.serve)
 
 
 @pytest.fixture
@@ -134,30 +86,6 @@ def budget(account: Account, namespace: str) -> Callable[..., str]:
         return name
 
     return create
-
-
-def grant(plane: ControlPlane, budget: str, gpu_hours: int) -> None:
-    spec = {"budget": budget, "gpuHours": gpu_hours, "reason": "a test"}
-    item = {
-        "apiVersion": "fairgpu.io/v1alpha1",
-        "kind": "GPUGrant",
-        "metadata": {"name": f"for-{budget}"},
-        "spec": spec,
-    }
-    plane.admin.api.create(f"{API}/gpugrants", item)
-
-
-def pod(name: str, limits: dict[str, str], **spec: Any) -> Manifest:
-    container = {"name": "main", "image": "example.org/train:1", "resources": {"limits": limits}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"containers": [container], **spec},
-    }
-
-
-ONE = {"nvidia.com/gpu": "1"}
 
 
 def held(user: Identity, pods: str, name: str = "held") -> Manifest:
@@ -387,7 +315,7 @@ def test_the_policies_say_what_is_not_as_the_settings_make_it_and_the_doctor_rep
     assert _doctor(plane)["policies"] == {}
 
     https, metrics, timekeeper = free_ports(3)
-    settings = {**_of("WEBHOOK"), "FAIRGPU_WEBHOOK_MODE": "share"}
+    settings = {**settings_of("WEBHOOK"), "FAIRGPU_WEBHOOK_MODE": "share"}
     with webhook_replica(plane, "of-other-settings", Ports(https, metrics), timekeeper, **settings):
         wait_until(lambda: {said(name)[0] for name in names} == {"False"}, "a webhook of other settings has compared")
     described = plane.admin.kubectl("describe", "validatingadmissionpolicy", "fairgpu-spec").stdout
@@ -501,32 +429,6 @@ def _marked(plane: ControlPlane, *, finalized: bool = False) -> list[str]:
     ]
 
 
-def _of(service: str) -> dict[str, str]:
-    return {key: value for key, value in SETTINGS.items() if key.startswith(f"FAIRGPU_{service}")}
-
-
-def _render(plane: ControlPlane, webhook_port: int) -> list[Manifest]:
-    """The overlay as it stands, for a control plane without a network of services."""
-
-    def ports(count: int) -> str:
-        path = "/webhooks/{}/clientConfig/service/port"
-        return json.dumps([{"op": "replace", "path": path.format(n), "value": webhook_port} for n in range(count)])
-
-    external = [{"op": "replace", "path": "/spec", "value": {"type": "ExternalName", "externalName": "localhost"}}]
-    with tempfile.TemporaryDirectory(dir=plane.folder) as folder:
-        kustomization = {
-            "resources": [os.path.relpath(ACCOUNT, Path(folder).resolve())],
-            "patches": [
-                {"target": {"kind": "Service", "namespace": "fairgpu-system"}, "patch": json.dumps(external)},
-                {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": ports(4)},
-                {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": ports(4)},
-            ],
-        }
-        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-        rendered = plane.admin.kubectl("kustomize", folder).stdout
-    return [document for document in yaml.safe_load_all(rendered) if document]
-
-
 def _create_node(plane: ControlPlane, name: str) -> StandInNode:
     kubelet = plane.node(name)
     metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **LABELS}}
@@ -535,16 +437,6 @@ def _create_node(plane: ControlPlane, name: str) -> StandInNode:
     status = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": ready}
     kubelet.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
     return StandInNode(name, kubelet)
-
-
-def _answers(plane: ControlPlane) -> bool:
-    try:
-        stored = plane.admin.api.create("/api/v1/namespaces/default/pods", pod("probe", ONE), {"dryRun": "All"})
-    except ApiError as error:
-        if error.status in {403, 422, 500}:
-            return False
-        raise
-    return "labels" in stored["metadata"]
 
 
 def _bound(user: Identity, path: str) -> Manifest | None:

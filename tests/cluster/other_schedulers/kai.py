@@ -1,0 +1,186 @@
+"""KAI: its scheduler, binder, pod grouper and admission webhook; fractions of GPUs behind reservation pods."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from fractions import Fraction
+from pathlib import Path
+from shutil import copyfile
+
+from fairgpu.cluster.api import ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.processes import Process, running
+from tests.cluster.control_plane.stand_ins import StandInNode
+from tests.cluster.installation import Manifest, apply, served
+from tests.cluster.look.devices import create_node
+from tests.cluster.other_schedulers.sources import manifests, program, version
+from tests.cluster.other_schedulers.trial import Stack, create_account, listens
+from tests.support.other_stacks import A100
+from tests.support.ports import free_ports
+from tests.support.waiting import LIMIT_S, wait_until
+
+SCHEDULER = "kai-scheduler"
+NAMESPACE = "kai-scheduler"
+RESERVATIONS = "kai-resource-reservation"
+NODE = "kai-node"
+QUEUE = "default-queue"
+PROGRAMS = {
+    "kai-scheduler": "scheduler",
+    "kai-binder": "binder",
+    "kai-podgrouper": "pod-grouper",
+    "kai-admission": "admission",
+}
+"""The program of each service account."""
+CHART = "deployments/kai-scheduler"
+FILES = (
+    f"{CHART}/crds/*.yaml",
+    f"{CHART}/templates/rbac/scheduler*.yaml",
+    f"{CHART}/templates/rbac/binder*.yaml",
+    f"{CHART}/templates/rbac/podgrouper*.yaml",
+    f"{CHART}/templates/rbac/admission*.yaml",
+    f"{CHART}/templates/priorityclasses/*.yaml",
+)
+KINDS = ("CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "PriorityClass")
+INDEX = "run.ai/reserve_for_gpu_index"
+LABELS = {"nvidia.com/gpu.product": A100, "nvidia.com/gpu.memory": "81920", "nvidia.com/gpu.count": "8"}
+
+
+@contextmanager
+def running_kai(plane: ControlPlane, checkout: Path, programs: Path) -> Iterator[Stack]:
+    """Runs KAI, with a node of eight GPUs whose plugin and kubelet this program plays."""
+    found = {name: program(programs, name) for name in PROGRAMS}
+    for namespace, name in ((RESERVATIONS, RESERVATIONS), ("kai-scale-adjust", "default")):
+        create_account(plane, namespace, name)
+    kubeconfigs = {name: create_account(plane, NAMESPACE, account) for name, account in PROGRAMS.items()}
+    apply(plane, manifests(checkout, FILES, KINDS, {".Release.Namespace": NAMESPACE}))
+    for path in ("v2/queues", "v2alpha2/podgroups", "v1alpha2/bindrequests"):
+        wait_until(lambda path=path: served(plane, f"/apis/scheduling.run.ai/{path}"), f"{path} are served")
+    wait_until(lambda: served(plane, "/apis/kai.scheduler/v1alpha1/topologies"), "topologies are served")
+    apply(plane, manifests(checkout, ["docs/quickstart/default-queues.yaml"], ["Queue"]))
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+    plane.admin.api.create("/apis/node.k8s.io/v1/runtimeclasses", {**runtime, "handler": "nvidia"})
+    create_node(plane, NODE, {"nvidia.com/gpu": "8"}, LABELS, {})
+    kubelet = StandInNode(NODE, plane.node(NODE))
+    with ExitStack() as stack:
+        processes, webhook = _run(plane, stack, found, kubeconfigs)
+        admission = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+        plane.admin.api.create(admission, _webhook(webhook, plane.certificate_authority))
+        wait_until(lambda: _rewrites(plane), "KAI's webhook is asked")
+        stack.enter_context(_reservations_kept(plane))
+
+        def bound(pod: Manifest) -> None:
+            kubelet.set_pod_phase(pod["metadata"]["namespace"], pod["metadata"]["name"], "Running")
+
+        def group(namespace: str, name: str, members: int) -> Callable[[Manifest], Manifest]:
+            item = {
+                "apiVersion": "scheduling.run.ai/v2alpha2",
+                "kind": "PodGroup",
+                "metadata": {"name": name},
+                "spec": {"minMember": members, "queue": QUEUE},
+            }
+            plane.admin.api.create(f"/apis/scheduling.run.ai/v2alpha2/namespaces/{namespace}/podgroups", item)
+
+            def join(pod: Manifest) -> Manifest:
+                pod["metadata"]["annotations"]["pod-group-name"] = name
+                return pod
+
+            return join
+
+        whole = _pod("whole")
+        del whole["metadata"]["annotations"]
+        whole["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+        more = ((whole, Fraction(1)),)
+        yield Stack("kai", version(checkout), SCHEDULER, NODE, processes, Fraction(1, 2), _pod, bound, more, group)
+
+
+def _run(
+    plane: ControlPlane, stack: ExitStack, found: dict[str, Path], kubeconfigs: dict[str, Path]
+) -> tuple[tuple[Process, ...], int]:
+    """Runs KAI's programs until the stack is closed; returns them, and the webhook's port."""
+    metrics, server, webhook, *probes = free_ports(6)
+    arguments: dict[str, list[str]] = {
+        "kai-scheduler": [f"--listen-address=127.0.0.1:{metrics}", f"--plugin-server-port={server}", "--v=3"],
+        "kai-binder": ["--metrics-bind-address=0", f"--health-probe-bind-address=127.0.0.1:{probes[0]}"],
+        "kai-podgrouper": ["--metrics-bind-address=0", f"--health-probe-bind-address=127.0.0.1:{probes[1]}"],
+        "kai-admission": [
+            "--metrics-bind-address=0",
+            f"--health-probe-bind-address=127.0.0.1:{probes[2]}",
+            f"--webhook-addr={webhook}",
+            "--gpu-sharing-enabled=true",
+        ],
+    }
+    serving = plane.authority.server("kai-admission", ["127.0.0.1", "localhost"])
+    folder = plane.folder / "k8s-webhook-server" / "serving-certs"
+    folder.mkdir(parents=True)
+    copyfile(serving.certificate, folder / "tls.crt")
+    copyfile(serving.key, folder / "tls.key")
+    processes = []
+    for name, path in found.items():
+        environment = {"KUBECONFIG": str(kubeconfigs[name]), "HOME": str(plane.folder), "TMPDIR": str(plane.folder)}
+        log = plane.folder / f"{name}.log"
+        processes.append(stack.enter_context(running(name, [path, *arguments[name]], log, environment)))
+    admission = processes[-1]
+    wait_until(lambda: listens(admission, webhook), "KAI's webhook answers")
+    return tuple(processes), webhook
+
+
+@contextmanager
+def _reservations_kept(plane: ControlPlane) -> Iterator[None]:
+    """Writes on each reservation pod which GPU it has, as the program in it does on a node with GPUs."""
+    program_in_it = plane.admin
+    path = f"/api/v1/namespaces/{RESERVATIONS}/pods"
+    ending = threading.Event()
+
+    def keep() -> None:
+        while not ending.wait(0.2):
+            try:
+                for number, pod in enumerate(program_in_it.api.get(path)["items"]):
+                    if INDEX not in pod["metadata"].get("annotations", {}):
+                        body = {"metadata": {"annotations": {INDEX: f"GPU-{number}"}}}
+                        program_in_it.api.patch(f"{path}/{pod['metadata']['name']}", body)
+            except ApiError:
+                continue  # it is deleted meanwhile
+
+    thread = threading.Thread(target=keep, name="reservations")
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join(LIMIT_S)
+
+
+def _webhook(port: int, authority: Path) -> Manifest:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    bundle = base64.b64encode(authority.read_bytes()).decode()
+    webhook = {
+        "name": "admission.kai-scheduler.svc",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {"url": f"https://127.0.0.1:{port}/mutate--v1-pod", "caBundle": bundle},
+        "failurePolicy": "Fail",
+        "matchConditions": [{"name": "scheduler", "expression": f"object.spec.schedulerName == '{SCHEDULER}'"}],
+        "reinvocationPolicy": "IfNeeded",
+        "rules": [{**rule, "scope": "Namespaced"}],
+        "sideEffects": "None",
+    }
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "kai-admission"},
+        "webhooks": [webhook],
+    }
+
+
+def _rewrites(plane: ControlPlane) -> bool:
+    stored = plane.admin.api.create("/api/v1/namespaces/default/pods", _pod("probe"), {"dryRun": "All"})
+    return bool(stored["spec"].get("runtimeClassName") or len(stored["spec"].get("volumes", [])) > 1)
+
+
+def _pod(name: str) -> Manifest:
+    metadata = {"name": name, "labels": {"kai.scheduler/queue": QUEUE}, "annotations": {"gpu-fraction": "0.5"}}
+    container = {"name": "main", "image": "example.org/train:1"}
+    spec = {"schedulerName": SCHEDULER, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
