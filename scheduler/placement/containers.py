@@ -8,7 +8,7 @@ rules out is searched node by node (scheduler/placement/search.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from scheduler.placement.search import Assignment, Room, Tries, assign, emptiest
 MAX_STEPS = 100_000
 """The most containers times nodes that one call gives devices; about 50 ms."""
 
-NO_TOTAL = 1 << 40
+NO_TOTAL = np.int64(1 << 60)
 """More MiB than a device offers."""
-LINKED, MORE, LENT, HELD = 1e7, 1e4, 1e8, 1e9
+MOST_IN_32_BITS = np.iinfo(np.int32).max // 100
+"""The most MiB whose hundredfold is a whole number of 32 bits: 20 TiB."""
+LINKED, MORE, LENT, HELD = 10_000_000, 1e4, 1e8, 1e9
 """The scores, for an init container, of a best linked device, of a percent more of one, of one that an init container
 before it takes, and of one that the main ones hold."""
 
@@ -54,43 +56,61 @@ class Free(NamedTuple):
             core[places], memory[places], slots[places], total[places], usable[places], idle[places], rows[places]
         )
 
+    def compact(self) -> Free:
+        """Returns the same in the smallest whole numbers that hold it, which halves the time.
+
+        A part of which pods hold more than there is counts as -1. Memory keeps its 64 bits where a device offers too
+        much for 32.
+        """
+        core, slots, idle = (np.maximum(part, -1).astype(np.int16) for part in (self.core, self.slots, self.idle))
+        memory, total = self.memory, self.total
+        if total.max(initial=0) <= MOST_IN_32_BITS:
+            memory, total = np.maximum(memory, -1).astype(np.int32), total.astype(np.int32)
+        return self._replace(core=core, memory=memory, slots=slots, total=total, idle=idle)
+
     def mib(self, need: Need) -> Ints:
         """Returns the MiB that a need takes of each device."""
         if need.memory_mib:
-            return np.broadcast_to(np.int64(need.memory_mib), self.total.shape)
+            return np.broadcast_to(np.min_scalar_type(-need.memory_mib).type(need.memory_mib), self.total.shape)
         return np.asarray(self.total * need.memory_percent // 100)
 
-    def fitting(self, need: Need, mib: Ints) -> Flags:
-        """Returns the devices on which one container of this need fits; `mib` is what it takes of each."""
-        return np.asarray(self.usable & (self.core >= need.core_percent) & (self.memory >= mib) & (self.slots >= 1))
+    def memory_after(self, need: Need) -> Ints:
+        """Returns the MiB that would be left of each device after a container took a share of it; below 0 for none."""
+        return np.asarray(self.memory - self.mib(need))
 
-    def less(self, need: Need, taken: Flags, mib: Ints, then: Ints) -> Free:
+    def fitting(self, need: Need, memory_after: Ints) -> Flags:
+        """Returns the devices on which one container of this need fits, by what `memory_after` returns."""
+        return np.asarray(self.usable & (self.core >= need.core_percent) & (memory_after >= 0) & (self.slots >= 1))
+
+    def less(self, need: Need, taken: Flags, memory_after: Ints, then: Ints) -> Free:
         """Returns what is left after a container took a share of these devices.
 
         Args:
             need: its need.
             taken: the devices.
-            mib: what it takes of each.
-            then: the percent that is left of each that is taken, as `percent_less` returns it.
+            memory_after: the MiB that would be left of each device, as the method of that name returns them.
+            then: the percent that is left of each that is taken, as `percent_after` returns it.
         """
         return self._replace(
-            core=self.core - taken * np.int32(need.core_percent),
-            memory=self.memory - taken * mib,
+            core=np.where(taken, self.core - np.int16(need.core_percent), self.core),
+            memory=np.where(taken, memory_after, self.memory),
             slots=self.slots - taken,
             idle=np.where(taken, then, self.idle),
         )
 
-    def percent_less(self, need: Need, mib: Ints) -> Ints:
+    def percent_after(self, need: Need, memory_after: Ints) -> Ints:
         """Returns the percent that would be left of each device after a container took a share of it."""
         # No quotient of such amounts is rounded up to a whole percent, and `//` takes several times as long.
-        memory = ((self.memory - mib) * 100.0 / np.maximum(self.total, 1)).astype(np.int32)
-        left = np.minimum(self.core - np.int32(need.core_percent), memory)
-        return np.asarray(np.maximum(left, 0) * (self.slots > 1))
+        # Of what does not fit, the figure may not be a number of 32 bits; it is used nowhere.
+        with np.errstate(invalid="ignore"):
+            memory = (memory_after * 100.0 / np.maximum(self.total, 1)).astype(np.int32)
+        left = np.minimum(self.core - np.int16(need.core_percent), memory)
+        return np.asarray(np.maximum(left, 0).astype(self.idle.dtype) * (self.slots > 1))
 
     def without(self, need: Need, taken: Flags) -> Free:
         """Returns what is left after a container took a share of these devices."""
-        mib = self.mib(need)
-        return self.less(need, taken, mib, self.percent_less(need, mib))
+        memory_after = self.memory_after(need)
+        return self.less(need, taken, memory_after, self.percent_after(need, memory_after))
 
     def room(self, at: int) -> list[Room]:
         """Returns the free parts of the usable devices of one row, the emptiest first."""
@@ -100,7 +120,8 @@ class Free(NamedTuple):
         return emptiest_first([Room(n, core[n], memory[n], slots[n], total[n]) for n in usable])
 
 
-Pick = Callable[[int, Flags, Free, Ints], Floats]
+Scores: TypeAlias = Floats | Ints
+Pick = Callable[[int, Flags, Free, Ints], Scores]
 """Returns a score for each device, a whole number, by the container's place among the steps, the devices on which it
 fits, what is left of all, and the percent that would be left of each if the container took it. The devices with the
 highest scores are taken, of equal scores the first."""
@@ -159,12 +180,22 @@ def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) 
         if not len(rest):
             break
         way = give(request, free.of(rest), pick)
+        if len(rest) == shape[0] and way.fits.all():
+            none = np.zeros_like(cut)
+            return Given(way.fits, way.taken, way.idle, ~none if number == 0 else none, ~none, none)
         found = rest[way.fits]
         fits[found] = True
         first[found] = number == 0
         taken[:, found] = way.taken[:, way.fits]
         idle[found] = way.idle[way.fits]
         rest = rest[~way.fits]
+    given = Given(fits, taken, idle, first, reached, cut)
+    _search(request, free, rest, tries, given)
+    return given._replace(cut=cut | ~reached)
+
+
+def _search(request: Request, free: Free, rest: Ints, tries: Tries, given: Given) -> None:
+    """Searches the rows of `rest` one by one, and writes what it finds into the arrays of `given`."""
     known: dict[tuple[tuple[object, ...], ...], tuple[Assignment | None, bool]] = {}
     for at in rest.tolist():
         rooms = free.room(at)
@@ -172,23 +203,22 @@ def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) 
         alike = tuple(room[1:] for room in rooms)
         if alike not in known:
             if not tries.left:
-                reached[at] = False
+                given.reached[at] = False
                 continue
             before = tries.cut
             numbered = [room._replace(device=place) for place, room in enumerate(rooms)]
             assignment = assign(numbered, request, tries)
             if tries.cut > before and not tries.left:
-                reached[at] = False
+                given.reached[at] = False
                 continue
             known[alike] = assignment, tries.cut > before
-        assignment, cut[at] = known[alike]
+        assignment, given.cut[at] = known[alike]
         if assignment is not None:
-            fits[at] = True
+            given.fits[at] = True
             for step, places in enumerate(assignment):
-                taken[step, at, [rooms[place].device for place in places]] = True
+                given.taken[step, at, [rooms[place].device for place in places]] = True
             one = np.array([at])
-            idle[at] = left_of(request, free.of(one), taken[:, one]).idle[0]
-    return Given(fits, taken, idle, first, reached, cut | ~reached)
+            given.idle[at] = left_of(request, free.of(one), given.taken[:, one]).idle[0]
 
 
 def give(request: Request, free: Free, pick: Pick) -> Way:
@@ -198,11 +228,11 @@ def give(request: Request, free: Free, pick: Pick) -> Way:
     left = free
     for at in turns(request):
         need = steps[at][0]
-        mib = left.mib(need)
-        able, then = left.fitting(need, mib), left.percent_less(need, mib)
-        taken[at] = _top(pick(at, able, left, then), able, need.gpus)
-        fits &= taken[at].sum(axis=1) == need.gpus
-        left = left.less(need, taken[at], mib, then)
+        memory_after = left.memory_after(need)
+        able, then = left.fitting(need, memory_after), left.percent_after(need, memory_after)
+        taken[at], enough = _top(pick(at, able, left, then), able, need.gpus)
+        fits &= enough
+        left = left.less(need, taken[at], memory_after, then)
     if all(keeps for _, keeps in request.init):
         return Way(fits, taken, left.idle)
     held, lent = np.asarray(taken.any(axis=0)), np.zeros_like(free.usable)
@@ -211,8 +241,8 @@ def give(request: Request, free: Free, pick: Pick) -> Way:
             continue
         # It takes devices that are held anyway, and of those the ones of which it takes least beyond that.
         beside = _beside(request, free, taken, at)
-        mib, running = beside.mib(need), held.sum(axis=1)
-        able = beside.fitting(need, mib)
+        running = held.sum(axis=1)
+        able = beside.fitting(need, beside.memory_after(need))
         inside = able & held
         now = left_of(request, free, taken)
         taken[at] = True
@@ -220,21 +250,21 @@ def give(request: Request, free: Free, pick: Pick) -> Way:
         enough = inside.sum(axis=1) >= need.gpus
         by_pick = pick(at, np.where(enough[:, None], inside, able), now, after.idle)
         scores = HELD * inside + LENT * lent + by_pick.clip(-LINKED, LINKED) - MORE * (now.idle - after.idle)
-        taken[at] = _top(scores, able, need.gpus)
+        taken[at], _ = _top(scores, able, need.gpus)
         missing = np.maximum(need.gpus - running, 0)
         fits &= (inside.sum(axis=1) >= need.gpus - missing) & ((able & ~held).sum(axis=1) >= missing)
         lent |= taken[at]
     return Way(fits, taken, left_of(request, free, taken).idle)
 
 
-def fullest(_at: int, _able: Flags, left: Free, _then: Ints) -> Floats:
+def fullest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
     """Picks the devices of which least is left."""
-    return -left.idle.astype(np.float64)
+    return -left.idle
 
 
-def emptiest(_at: int, _able: Flags, left: Free, _then: Ints) -> Floats:
+def emptiest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
     """Picks the devices of which most is left."""
-    return left.idle.astype(np.float64)
+    return left.idle
 
 
 def left_of(request: Request, free: Free, taken: Flags) -> Free:
@@ -279,7 +309,7 @@ def _alone(needs: Iterable[Need], free: Free) -> Flags:
     """Returns the rows on which each container would fit without the others."""
     fits = np.ones(len(free.usable), np.bool_)
     for need in set(needs):
-        fits &= free.fitting(need, free.mib(need)).sum(axis=1) >= need.gpus
+        fits &= free.fitting(need, free.memory_after(need)).sum(axis=1) >= need.gpus
     return fits
 
 
@@ -291,15 +321,13 @@ def _beside(request: Request, free: Free, taken: Flags, init: int) -> Free:
     return free
 
 
-def _top(scores: Floats, able: Flags, count: int) -> Flags:
-    """Returns, for each row, the `count` able devices with the highest scores; fewer where fewer are able."""
-    width = able.shape[1]
-    if count >= width:
-        return able
-    if count == 1:
-        first = np.where(able, scores, -np.inf).argmax(axis=1)
-        return np.asarray(able & (first[:, None] == np.arange(width)))
+def _top(scores: Scores, able: Flags, count: int) -> tuple[Flags, Flags]:
+    """Returns, for each row, the `count` able devices with the highest scores, and whether so many are able."""
+    width, kind = able.shape[1], scores.dtype
+    if count > width:
+        return able, np.zeros(len(able), np.bool_)
+    never = kind.type(np.iinfo(kind.name).min if kind.kind == "i" else -np.inf)
     # Of equal scores the first: no two keys of a row are equal.
-    keys = np.where(able, scores * width - np.arange(width), -np.inf)
-    least = np.sort(keys, axis=1)[:, width - count]
-    return np.asarray(able & (keys >= least[:, None]))
+    keys = np.where(able, scores * width - np.arange(width, dtype=kind), never)
+    least = keys.max(axis=1) if count == 1 else np.sort(keys, axis=1)[:, width - count]
+    return np.asarray(able & (keys >= least[:, None])), np.asarray(least > never)

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fairgpu.request import Placement
-from scheduler.placement.containers import LINKED, Free, Pick, emptiest, fullest
+from scheduler.placement.containers import LINKED, Free, Pick, Scores, emptiest, fullest
 from scheduler.placement.fleet import Flags, Fleet, Ints
-from scheduler.placement.learning import Floats
 from scheduler.placement.request import Need, Request
 from scheduler.placement.search import Assignment, turns
 from scheduler.placement.topology import Spread, best_set, best_sets, spread_of
@@ -35,7 +34,7 @@ def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
 
     last: tuple[Ints, Left] | None = None
 
-    def by_gain(at: int, able: Flags, left: Free, then: Ints) -> Floats:
+    def by_gain(at: int, able: Flags, left: Free, then: Ints) -> Scores:
         nonlocal last
         if request.steps[at][0].gpus > 1:
             return fullest(at, able, left, then)
@@ -61,7 +60,7 @@ def linked_pick(request: Request, fleet: Fleet, plain: Pick, *, first: bool = Fa
         first: whether links decide among all devices that fit; if not, they do among those of the same score.
     """
 
-    def pick(at: int, able: Flags, left: Free, then: Ints) -> Floats:
+    def pick(at: int, able: Flags, left: Free, then: Ints) -> Scores:
         scores, gpus = plain(at, able, left, then), request.steps[at][0].gpus
         if gpus == 1 or gpus > able.shape[1]:
             return scores
@@ -162,6 +161,8 @@ def _exchangeable(
 
 def _alike_rows(fleet: Fleet, rows: Ints, *flags: Flags) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Returns the first of the rows that agree in links and flags, for each such group, and the group of each row."""
+    if len(rows) == 1:
+        return np.zeros(1, np.intp), np.zeros(1, np.intp)
     links = np.ascontiguousarray(fleet.links[rows], np.int64).view(np.uint8).reshape(len(rows), 8)
     keys = np.concatenate((links, *(np.packbits(one, axis=1) for one in flags)), axis=1)
     whole = np.ascontiguousarray(keys).view(np.dtype((np.void, keys.shape[1]))).ravel()

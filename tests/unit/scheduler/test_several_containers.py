@@ -321,6 +321,22 @@ def test_where_the_fullest_gpus_leave_no_way_containers_change_to_gpus_that_are_
     assert columns(Chooser(fleet).place(request, 0)) == taken
 
 
+@pytest.mark.parametrize("mib", [1, 1000, 2**31 // 100, 2**31 // 100 + 1, 2**40, 2**53 - 1])
+@pytest.mark.filterwarnings("error")
+def test_containers_fit_by_the_mib_on_devices_of_any_size(mib: int) -> None:
+    chooser = Chooser(fleet_of(node("n0", 2, memory_mib=mib)))
+    percent = Need(2, 10, memory_percent=100)
+    for request, fits in (
+        (Request((percent, Need(1, 10))), True),
+        (Request((Need(2, 10, mib), Need(1, 10))), True),
+        (Request((Need(1, 10, mib), Need(1, 10, mib), Need(1, 10))), True),
+        (Request((percent, Need(1, 10, 1))), False),
+        (Request((Need(1, 10, mib + 1), Need(1, 10))), False),
+        (Request((Need(1, 10, 2**60), Need(1, 10))), False),
+    ):
+        assert (chooser.gains(request)[0] != NONE, chooser.place(request, 0) is not None) == (fits, fits)
+
+
 def test_an_init_container_of_several_gpus_takes_the_best_linked_of_those_that_are_held() -> None:
     fleet = fleet_of(node("n0", 4))
     request = Request((whole(4),), init=((half(2), False),), wanted=TOPOLOGY)
