@@ -83,7 +83,8 @@ class Registration:
         written: the version of the Node's status that showed the slots last, or that was the last one when the kubelet
             had had time to call back.
         answered: the containers to whose slots another plugin had answered before.
-        is_listed: whether the kubelet's file has shown no other plugin's slots since.
+        foreign: another plugin's slots in the kubelet's file at the registration.
+        is_listed: whether the file has shown no other plugin's slots since.
         is_taken: whether another plugin has registered since. It stays until the next registration: the plugin's own
             next list of slots replaces the other's in all that the kubelet shows, but not in whom it asks.
     """
@@ -95,6 +96,7 @@ class Registration:
     shown_seconds: float = float("-inf")
     written: str = ""
     answered: frozenset[Holder] = frozenset()
+    foreign: tuple[str, ...] = ()
     is_listed: bool = False
     is_taken: bool = False
 
@@ -107,11 +109,11 @@ def foreign_slots(ids: Iterable[str]) -> tuple[str, ...]:
 def observed(registration: Registration, look: Look, now_seconds: float) -> Registration:
     """Returns the registration with what a look adds to it.
 
-    Another plugin's slots in the kubelet's file are of before the registration until the file has been without them, or
-    the kubelet has had time to call back.
+    Another plugin's slots that were in the kubelet's file at the registration are of before it until the file has been
+    without them, or the kubelet has had time to call back.
     """
     is_new = now_seconds - registration.at_seconds < UNFOLLOWED_SECONDS
-    is_since = registration.is_listed or not is_new
+    is_since = registration.is_listed or not is_new or not {*look.foreign} <= {*registration.foreign}
     return replace(
         registration,
         followed_seconds=now_seconds if look.is_followed else registration.followed_seconds,
@@ -150,4 +152,4 @@ def registered(registration: Registration, look: Look, lost: Loss, now_seconds: 
     delay = FIRST_DELAY_SECONDS
     if lost is not Loss.UNREGISTERED and now_seconds - registration.at_seconds < 2 * LAST_DELAY_SECONDS:
         delay = min(2 * registration.delay_seconds, LAST_DELAY_SECONDS)
-    return Registration(look.kubelet, now_seconds, delay, answered=look.answered)
+    return Registration(look.kubelet, now_seconds, delay, answered=look.answered, foreign=look.foreign)

@@ -28,8 +28,8 @@ KUBELET, NEW_KUBELET = (1, 1), (2, 2)
 WELL = Look(KUBELET, written="first")
 LONG_AGO = Registration(KUBELET, at_seconds=0.0, followed_seconds=0.0, shown_seconds=0.0, written="first")
 NOW = 10_000.0
-JUST_NOW = registered(LONG_AGO, WELL, Loss.TAKEN, NOW)
 OTHERS = replace(WELL, foreign=("GPU-1",))
+JUST_NOW = registered(LONG_AGO, OTHERS, Loss.TAKEN, NOW)
 HIDES = replace(WELL, is_shown=False, written="second")
 
 
@@ -83,6 +83,13 @@ def test_a_kubelet_that_is_slow_to_call_back_shows_the_other_plugins_slots_of_be
 def test_another_plugin_that_registers_after_the_kubelet_had_the_agents_list_is_seen_at_once() -> None:
     seen = observed(JUST_NOW, WELL, NOW + 1)
     assert lost(OTHERS, seen, NOW + 2) is Loss.TAKEN
+
+
+def test_another_plugin_that_registers_right_after_the_agent_is_seen_at_once() -> None:
+    """After a restart of the kubelet both do so."""
+    first = registered(Registration(), WELL, Loss.UNREGISTERED, NOW)
+    assert lost(OTHERS, first, NOW + 0.5) is Loss.TAKEN
+    assert lost(replace(OTHERS, foreign=("GPU-1", "GPU-2")), JUST_NOW, NOW + 0.5) is Loss.TAKEN
 
 
 def test_another_plugins_slots_that_stay_are_not_of_before() -> None:
