@@ -93,7 +93,9 @@ def unseen_ends(snapshot: Snapshot) -> Iterator[UnseenEnd]:
     """Yields the ended sessions of a period whose end was not observed, in the order of the ledger's entries."""
     endings: dict[str, tuple[Entry, Ending]] = {}
     for entry in snapshot.entries:
-        if entry.session and (ending := read_ending(entry.note)) is not None:
+        # A later entry may state another end. Most entries are of neither kind, and are not parsed.
+        unseen = entry.note.startswith(EndProof.LAST_SEEN) or entry.session in endings
+        if entry.session and unseen and (ending := read_ending(entry.note)) is not None:
             endings[entry.session] = entry, ending
     posted = posted_by_session(snapshot)
     for uid, (entry, ending) in endings.items():
