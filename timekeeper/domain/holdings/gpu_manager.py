@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 from timekeeper.domain.holdings import nvidia
-from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, join
+from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, Step, join, most_of
 from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
 
 WAY: Final = "gpu-manager"
@@ -38,16 +38,18 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
     if not each and any(_blocks(item) for item in (*pod.containers, *pod.init)):
         doubts.add(Doubt.SIZE_UNKNOWN)
 
-    def parts(*containers: Container) -> tuple[Holding, ...]:
-        return join(*(_part(item, model, each) for item in containers))
+    def part(container: Container) -> Holding:
+        return _part(container, model, each)
 
-    running: tuple[Container, ...] = ()
+    running: tuple[Holding, ...] = ()
     steps = []
     for item in pod.init:
-        steps.append(parts(*running, item))
-        running += (item,) if item.keeps_running else ()
-    steps.append(parts(*running, *pod.containers))
-    return Decision(max(reversed(steps), key=_size), frozenset(doubts), asked)
+        if item.keeps_running:
+            running = join(*running, part(item))
+        else:
+            steps.append(Step(join(part(item)), running))
+    lasting = join(*running, *map(part, pod.containers))
+    return Decision(join(*most_of(lasting, steps)), frozenset(doubts), asked)
 
 
 def _part(container: Container, model: str, blocks_of_a_device: int) -> Holding:
@@ -61,7 +63,3 @@ def _part(container: Container, model: str, blocks_of_a_device: int) -> Holding:
 
 def _blocks(container: Container) -> int:
     return container.resources.get(MEMORY, 0)
-
-
-def _size(holdings: tuple[Holding, ...]) -> Fraction:
-    return sum((item.count * max(item.time, item.memory) for item in holdings), Fraction(0))

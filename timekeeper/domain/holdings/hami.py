@@ -13,15 +13,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 from fairgpu.dialects.hami import CORES, COUNT, MEMORY, PERCENTAGE, PRIORITY
-from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
+from timekeeper.domain.holdings.holding import (
+    NOTHING,
+    UNKNOWN_MODEL,
+    WHOLE,
+    Decision,
+    Doubt,
+    Holding,
+    Step,
+    join,
+    most_of,
+)
 from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
 
 MOST_CHARACTERS: Final = 256 * 1024
+MOST_DEVICES: Final = 256
+"""The most devices in the list of a pod: those of 16 containers on 16 GPUs."""
 """The largest total size of an object's annotations that the API server accepts."""
 
 
@@ -74,6 +86,8 @@ def decode_pod(text: str) -> tuple[tuple[AllocatedDevice, ...], ...]:
     """
     if len(text) > MOST_CHARACTERS:
         raise DeviceListError(f"it is longer than {MOST_CHARACTERS} characters")
+    if (devices := text.count(",") // 3) > MOST_DEVICES:
+        raise DeviceListError(f"it has {devices} devices; allowed: at most {MOST_DEVICES}")
     return tuple(
         tuple(_allocated(device) for device in container.split(":") if device.strip()) for container in text.split(";")
     )
@@ -168,7 +182,8 @@ def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Ho
     """Returns the parts that a pod's containers hold, and the doubts.
 
     Each container holds what was allocated to it, and no less than it requested. An init container that ends before
-    the others begin holds its devices in their place: the pod holds the larger share of each for its whole life.
+    the others begin, beside the sidecars declared before it, holds its devices in the others' place: the pod holds the
+    most of each device for its whole life. An init container never makes the others' parts cheaper.
     """
     doubts: set[Doubt] = set()
     asking = [item for item in (*pod.init, *pod.containers) if names.number(item.resources)]
@@ -176,20 +191,29 @@ def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Ho
     allocated = [devices for devices in lists.pod or () if devices]
     if not allocated:
         doubts.add(Doubt.ALLOCATION_UNREADABLE)
-    steps: list[list[_Part]] = []
+    running: list[_Part] = []
+    steps: dict[str, list[Step]] = {}
     lasting: list[_Part] = []
     for index, container in enumerate(asking):
         devices = allocated[index] if index < len(allocated) else ()
         if allocated and len(devices) < names.number(container.resources):
             doubts.add(Doubt.ALLOCATION_BELOW_REQUEST)
         held = _container_parts(way, container, names, devices, lists.node or {}, doubts)
-        if index < len(first) and not container.keeps_running:
-            steps.append(held)
-        else:
+        if index >= len(first):
             lasting += held
+        elif container.keeps_running:
+            running += held
+        else:
+            for uuid, on_device in _by_device(held).items():
+                beside = tuple(part.holding for part in running if part.uuid == uuid)
+                steps.setdefault(uuid, []).append(Step(tuple(on_device), beside))
     for devices in allocated[len(asking) :]:
         lasting += _container_parts(way, Container({}), names, devices, lists.node or {}, doubts)
-    return join(*_at_most(steps, lasting)), frozenset(doubts)
+    at_the_end = _by_device([*running, *lasting])
+    # A part whose device is not known may be on one that no other part is on.
+    unknown = [*at_the_end.pop("", ()), *(part for step in steps.pop("", ()) for part in step.held)]
+    found = (most_of(at_the_end.get(uuid, ()), steps.get(uuid, ())) for uuid in at_the_end.keys() | steps.keys())
+    return join(*unknown, *(part for device in found for part in device)), frozenset(doubts)
 
 
 class _Part(NamedTuple):
@@ -199,36 +223,12 @@ class _Part(NamedTuple):
     holding: Holding
 
 
-def _at_most(steps: Sequence[Sequence[_Part]], lasting: Sequence[_Part]) -> list[Holding]:
-    """Returns the most that a pod holds of each device: in one of its steps, or by all containers that run on.
-
-    A part whose device is not known is held beside all others.
-    """
-    peaks: dict[str, Holding] = {}
-    holdings = [part.holding for step in steps for part in step if not part.uuid]
-    for step in steps:
-        for part in step:
-            if part.uuid:
-                peaks[part.uuid] = _larger(peaks.get(part.uuid, part.holding), part.holding)
-    holdings += [part.holding for part in lasting if part.uuid not in peaks]
-    for uuid, peak in peaks.items():
-        beside = [part.holding for part in lasting if part.uuid == uuid]
-        time, memory = (min(sum(shares, Fraction(0)), WHOLE) for shares in _shares(beside))
-        if time < peak.time or memory < peak.memory:
-            holdings.append(_larger(replace(peak, time=time, memory=memory), peak))
-        else:
-            holdings += beside
-    return holdings
-
-
-def _larger(one: Holding, other: Holding) -> Holding:
-    return replace(one, time=max(one.time, other.time), memory=max(one.memory, other.memory))
-
-
-def _shares(holdings: Iterable[Holding]) -> tuple[list[Fraction], list[Fraction]]:
-    """Returns the shares of time and those of memory."""
-    held = list(holdings)
-    return [one.time for one in held], [one.memory for one in held]
+def _by_device(held: Iterable[_Part]) -> dict[str, list[Holding]]:
+    """Returns the parts of each device by its uuid."""
+    found: dict[str, list[Holding]] = {}
+    for uuid, holding in held:
+        found.setdefault(uuid, []).append(holding)
+    return found
 
 
 def _container_parts(

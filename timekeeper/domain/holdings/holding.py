@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -37,6 +38,58 @@ class Holding:
     count: int
     time: Fraction
     memory: Fraction
+
+
+class Step(NamedTuple):
+    """An init container that ends before others begin.
+
+    Attributes:
+        held: its parts.
+        beside: the parts of the sidecars that run beside it.
+    """
+
+    held: tuple[Holding, ...]
+    beside: tuple[Holding, ...] = ()
+
+
+def most_of(lasting: Sequence[Holding], steps: Sequence[Step]) -> tuple[Holding, ...]:
+    """Returns what a pod holds of devices of one model for its whole life, where init containers hold them first.
+
+    Those are the parts of the step, or of the containers that last, that cost the most. Where the floor of parts
+    without a bound decides which do, or where they are too many to compare, the pod holds the parts of all of them. So
+    no init container lowers the cost.
+
+    Args:
+        lasting: the parts of the containers that run until the pod ends.
+        steps: the init containers that end, in order.
+    """
+    most = tuple(lasting)
+    for step in steps:
+        together = (*step.beside, *step.held)
+        if not _costs_no_less(most, together):
+            if not _costs_no_less(together, most):
+                return (*lasting, *(part for each in steps for part in each.held))
+            most = together
+    return most
+
+
+FEW: Final = 8
+"""The most parts that are compared one by one."""
+
+
+def _costs_no_less(these: Sequence[Holding], others: Sequence[Holding]) -> bool:
+    """Whether parts cost no less than others of the same model, whatever the floor; False where there are too many.
+
+    The costs are linear in the floor between the shares of memory of parts without a bound.
+    """
+    if len(these) + len(others) > FEW:
+        return False
+    floors = {Fraction(0), WHOLE} | {part.memory for part in (*these, *others) if not part.time}
+    return all(_cost(these, floor) >= _cost(others, floor) for floor in floors)
+
+
+def _cost(parts: Iterable[Holding], floor: Fraction) -> Fraction:
+    return sum((part.count * max(part.time or floor, part.memory) for part in parts), Fraction(0))
 
 
 class Doubt(StrEnum):

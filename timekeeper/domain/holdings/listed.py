@@ -131,7 +131,7 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
             count, part = pod.amount(name), _share_of_memory(pod.amount(memory), register, doubts)
         else:
             devices = Fraction(pod.amount(name), _units_of_a_device(name, entry, model, node, doubts))
-            if entry.way == "intel" and not INTEL_SIZES.isdisjoint(pod.resources):
+            if entry.way == "intel" and not INTEL_SIZES.isdisjoint(pod.resources | node.capacity.keys()):
                 covered |= INTEL_SIZES & pod.resources
                 devices = max(devices, _of_intels_manager(pod, node, name, doubts))
             count, part = spread(devices)
@@ -142,8 +142,12 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
 def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Doubt]) -> Fraction:
     """Returns the GPUs that a pod asks Intel's resource manager for: by its millicores, tiles or memory, the most.
 
-    Where the node does not state its tiles or memory, each unit of the resource with this name counts as a whole GPU.
+    Where the node does not state its tiles or memory, or the pod asks for none of the three, each unit of the resource
+    with this name counts as a whole GPU: nothing bounds what the pod uses of it.
     """
+    if INTEL_SIZES.isdisjoint(pod.resources):
+        doubts.add(Doubt.SIZE_UNKNOWN)
+        return Fraction(pod.amount(name))
     parts = [Fraction(pod.amount(MILLICORES), 1000)]
     for size in INTEL_SHARES:
         if size in pod.resources:

@@ -279,6 +279,16 @@ HALF = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "12288", "nvidia.com/gpucore
         ([HALF, QUARTER], "GPU-1,NVIDIA,12288,50:;GPU-1,NVIDIA,6144,25:;GPU-1,NVIDIA,6144,25:;", [(1, "1/2")]),
         ([QUARTER], "GPU-0,NVIDIA,6144,25:;GPU-1,NVIDIA,6144,25:;", [(2, "1/4")]),
         ([{**QUARTER, "restartPolicy": "Always"}], "GPU-1,NVIDIA,6144,25:;GPU-1,NVIDIA,6144,25:;", [(2, "1/4")]),
+        (
+            [{**HALF, "restartPolicy": "Always"}, QUARTER],
+            "GPU-1,NVIDIA,12288,50:;GPU-1,NVIDIA,6144,25:;GPU-1,NVIDIA,6144,25:;",
+            [(1, "1/4"), (1, "1/2")],
+        ),
+        (
+            [{**QUARTER, "restartPolicy": "Always"}, HALF],
+            "GPU-1,NVIDIA,6144,25:;GPU-1,NVIDIA,12288,50:;GPU-1,NVIDIA,6144,25:;",
+            [(1, "1/4"), (1, "1/2")],
+        ),
     ],
 )
 def test_of_a_device_that_an_init_container_of_a_hami_pod_had_before_the_others_the_larger_share_counts(
@@ -289,6 +299,13 @@ def test_of_a_device_that_an_init_container_of_a_hami_pod_had_before_the_others_
 
     assert [(count, memory) for *_, count, _, memory in held(asking, hami_node())] == expected
     assert decided(asking, hami_node()).doubts == frozenset()
+
+
+def test_a_hami_pod_with_a_list_of_more_devices_than_nodes_have_holds_its_request() -> None:
+    asking = pod(QUARTER, annotations={HAMI: "GPU-1,NVIDIA,1,1:" * 257 + ";"})
+
+    assert [(count, memory) for *_, count, _, memory in held(asking, hami_node())] == [(1, "1/4")]
+    assert Doubt.ALLOCATION_UNREADABLE in decided(asking, hami_node()).doubts
 
 
 def test_a_hami_annotation_alone_makes_no_part_of_a_gpu_that_hami_does_not_share() -> None:
@@ -567,6 +584,15 @@ def test_intels_tiles_and_memory_of_a_node_that_states_none_are_whole_gpus_and_n
 
     assert [(one.count, one.time) for one in decision.holdings] == [(2, 1)]
     assert decision.doubts == {Doubt.SIZE_UNKNOWN}
+
+
+@pytest.mark.parametrize("labels", [{}, {"gpu.intel.com/device.count": "2"}])
+def test_a_unit_of_intels_managed_gpus_is_a_whole_one_where_the_pod_states_no_size(labels: dict[str, str]) -> None:
+    """Such a node offers hundreds of units of each GPU, and nothing bounds what the pod uses of it."""
+    decision = decided(pod({"gpu.intel.com/i915": "1"}), node(MANAGED, labels))
+
+    assert [(one.count, one.time) for one in decision.holdings] == [(1, 1)]
+    assert Doubt.SIZE_UNKNOWN in decision.doubts
 
 
 def test_intels_monitoring_resource_holds_no_device() -> None:
