@@ -5,6 +5,7 @@ Collectives wait for the slowest link of a ring, so no number of fast links make
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations
@@ -14,6 +15,8 @@ Links = tuple[tuple[int, ...], ...]
 """Row and column of each device; `fairgpu.inventory.Link`, the nearest first."""
 MAX_TOGETHER = 8
 """The most devices of which all ways to divide them into several sets are considered."""
+MAX_LOOKS = 1 << 16
+"""The most sets, whole or begun, that are looked at for one choice; those of 16 devices are as many at most."""
 
 
 class Spread(NamedTuple):
@@ -43,7 +46,8 @@ def best_set(
 ) -> tuple[int, ...]:
     """Returns the `count` devices that are nearest to each other; of equal sets, the one with the lowest numbers.
 
-    Every set is considered, but for those that begin so that none of them can be better than the best one found.
+    Every set of up to 16 candidates is considered, but for those that begin so that none of them can be better than the
+    best one found. Of more candidates the best of the first MAX_LOOKS is returned.
 
     Args:
         links: the node's links.
@@ -54,7 +58,9 @@ def best_set(
     """
     size = count + len(fixed)
     nearest = min((tier for row in links for tier in row if tier), default=0)
+    fewest = _fewest_numa_nodes(numa, candidates, count)
     best: tuple[Spread, tuple[int, ...]] | None = None
+    looks = 0
 
     def hopeless(chosen: tuple[int, ...], worst: int, total: int) -> bool:
         """Whether no set that begins with these devices can replace the best set found so far."""
@@ -62,11 +68,12 @@ def best_set(
             return False
         pairs = (size * (size - 1) - len(chosen) * (len(chosen) - 1)) // 2
         least = (max(worst, nearest if pairs else 0), total + pairs * nearest)
-        return least > best[0][:2] or (least == best[0][:2] and best[0].numa_nodes == 1)
+        return least > best[0][:2] or (least == best[0][:2] and best[0].numa_nodes <= fewest)
 
     def extend(chosen: tuple[int, ...], worst: int, total: int, start: int) -> None:
-        nonlocal best
-        if hopeless(chosen, worst, total):
+        nonlocal best, looks
+        looks += 1
+        if hopeless(chosen, worst, total) or (looks > MAX_LOOKS and best is not None):
             return
         missing = size - len(chosen)
         if missing == 0:
@@ -83,6 +90,18 @@ def best_set(
     if best is None:
         raise ValueError(f"{count} of {len(candidates)} devices")
     return tuple(sorted(best[1]))
+
+
+def _fewest_numa_nodes(numa: Sequence[int | None], candidates: Sequence[int], count: int) -> int:
+    """Returns the least number of NUMA nodes of so many of the candidates; at least 1."""
+    unknown = sum(numa[device] is None for device in candidates)
+    missing, fewest = count - unknown, 0
+    for _, devices in Counter(numa[device] for device in candidates if numa[device] is not None).most_common():
+        if missing <= 0:
+            break
+        missing -= devices
+        fewest += 1
+    return max(fewest, 1)
 
 
 @lru_cache(maxsize=8192)

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
+from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.placement.topology import MAX_TOGETHER, Spread, best_set, best_sets, spread_of
+from scheduler.placement import topology
+from scheduler.placement.topology import MAX_LOOKS, MAX_TOGETHER, Spread, best_set, best_sets, spread_of
 
 
 @st.composite
@@ -84,6 +87,35 @@ def test_of_sets_that_are_linked_alike_one_on_fewer_numa_nodes_is_taken() -> Non
     assert best_set(links, (0, 1, 1, None), (0, 1, 2), 2) == (1, 2)
 
 
-def test_sixteen_devices_that_are_linked_alike_are_no_search() -> None:
+@pytest.fixture
+def whole_sets(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The sets whose distance is computed, those of the fixed devices among them."""
+    looked_at: list[tuple[int, ...]] = []
+
+    def noted(links: Any, numa: Any, devices: tuple[int, ...]) -> Spread:
+        looked_at.append(devices)
+        return spread_of(links, numa, devices)
+
+    monkeypatch.setattr(topology, "spread_of", noted)
+    return looked_at
+
+
+@pytest.mark.parametrize(("count", "numa_nodes"), [(8, 1), (8, 2), (10, 2), (15, 4)])
+def test_sixteen_devices_that_are_linked_alike_are_no_search(
+    whole_sets: list[tuple[int, ...]], count: int, numa_nodes: int
+) -> None:
     links = tuple(tuple(0 if one == other else 1 for other in range(16)) for one in range(16))
-    assert best_set(links, (0,) * 16, tuple(range(16)), 8) == tuple(range(8))
+    numa = tuple(at * numa_nodes // 16 for at in range(16))
+    assert best_set(links, numa, tuple(range(16)), count) == tuple(range(count))
+    assert len(whole_sets) == 2
+
+
+def test_of_more_devices_than_can_all_be_looked_at_the_best_of_the_first_sets_is_taken(
+    whole_sets: list[tuple[int, ...]],
+) -> None:
+    random = Random(1)
+    tiers = [[random.choice((1, 2, 3, 4, 5)) for _ in range(64)] for _ in range(64)]
+    links = tuple(tuple(0 if a == b else tiers[min(a, b)][max(a, b)] for b in range(64)) for a in range(64))
+    found = best_set(links, (None,) * 64, tuple(range(64)), 8)
+    assert len(whole_sets) <= MAX_LOOKS
+    assert spread_of(links, (None,) * 64, found) == min(spread_of(links, (None,) * 64, way) for way in whole_sets[1:])
