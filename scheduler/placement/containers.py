@@ -101,9 +101,9 @@ class Free(NamedTuple):
     def percent_after(self, need: Need, memory_after: Ints) -> Ints:
         """Returns the percent that would be left of each device after a container took a share of it."""
         # No quotient of such amounts is rounded up to a whole percent, and `//` takes several times as long.
-        # Of what does not fit, the figure may not be a number of 32 bits; it is used nowhere.
-        with np.errstate(invalid="ignore"):
-            memory = (memory_after * 100.0 / np.maximum(self.total, 1)).astype(np.int32)
+        # Where the container does not fit or no device is, the figure may be no number of 32 bits; it is used nowhere.
+        with np.errstate(invalid="ignore", divide="ignore"):
+            memory = (memory_after * 100.0 / self.total).astype(np.int32)
         left = np.minimum(self.core - np.int16(need.core_percent), memory)
         return np.asarray(np.maximum(left, 0).astype(self.idle.dtype) * (self.slots > 1))
 
@@ -225,14 +225,18 @@ def give(request: Request, free: Free, pick: Pick) -> Way:
     """Gives devices to the containers in turn."""
     fits, steps = np.ones(len(free.usable), np.bool_), request.steps
     taken = np.zeros((len(steps), *free.usable.shape), np.bool_)
-    left = free
-    for at in turns(request):
+    left, order = free, turns(request)
+    for number, at in enumerate(order, 1):
         need = steps[at][0]
         memory_after = left.memory_after(need)
         able, then = left.fitting(need, memory_after), left.percent_after(need, memory_after)
         taken[at], enough = _top(pick(at, able, left, then), able, need.gpus)
         fits &= enough
-        left = left.less(need, taken[at], memory_after, then)
+        if number == len(order):
+            # No other container asks what room the last one leaves.
+            left = left._replace(idle=np.where(taken[at], then, left.idle))
+        else:
+            left = left.less(need, taken[at], memory_after, then)
     if all(keeps for _, keeps in request.init):
         return Way(fits, taken, left.idle)
     held, lent = np.asarray(taken.any(axis=0)), np.zeros_like(free.usable)
