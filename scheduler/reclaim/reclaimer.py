@@ -44,7 +44,7 @@ REST = 10
 RETRY_SECONDS = 5.0
 """The pause after the API server refused a victim's notice, the event of it, or its eviction."""
 SHOWN_SECONDS = 10.0
-"""The longest time until the watch shows an earmark that was written."""
+"""The longest time until the watch shows an earmark or a notice that was written."""
 NOTICE_REASON = "PodReclaimNotice"
 NOTICE = "a pod within its GPU budget waits for the GPUs of this one, which goes first: it is evicted at {at}"
 MERGE = "application/merge-patch+json"
@@ -111,6 +111,8 @@ class Reclaimer:
         self._outcomes: dict[tuple[str, Earmark], str] = {}
         self._freed_at: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
+        # By pod: until when the watch may not show the notice that it was given.
+        self._noticed_until: dict[str, float] = {}
         # By pod and instant of eviction: when its event is due; infinity once it was written.
         self._event_at: dict[tuple[str, str], float] = {}
         self._rest_until = float("-inf")
@@ -233,6 +235,7 @@ class Reclaimer:
         """Gives notice to the pods that an earmark names, and evicts those whose notice has passed."""
         now = self._clocks.now()
         self._retry_at = {victim: at for victim, at in self._retry_at.items() if at > now}
+        self._noticed_until = {victim: at for victim, at in self._noticed_until.items() if at > now}
         for victim in earmark.victims:
             note = self._state.note(victim)
             if note is None or note.holding is None or note.leaving:
@@ -242,9 +245,9 @@ class Reclaimer:
                 self._announce(note, note.reclaim_at)
             if victim in self._retry_at:
                 continue
-            if due is None:
+            if due is None and victim not in self._noticed_until:
                 self._give_notice(uid, note)
-            elif due <= self._clocks.wall():
+            elif due is not None and due <= self._clocks.wall():
                 self._evict(uid, note)
 
     def _give_notice(self, uid: str, note: PodNote) -> None:
@@ -252,6 +255,7 @@ class Reclaimer:
         if not self._annotate(note, names.RECLAIM_AT, at):
             self._retry_at[note.uid] = self._clocks.now() + RETRY_SECONDS
             return
+        self._noticed_until[note.uid] = self._clocks.now() + SHOWN_SECONDS
         _log.info("reclaim notice", pod=_name(note), uid=note.uid, at=at, waits=uid)
         self._announce(note, at)
 
@@ -311,6 +315,7 @@ class Reclaimer:
         for uid in noticed - wanted:
             note = self._state.note(uid)
             if note is not None and not note.leaving and self._annotate(note, names.RECLAIM_AT, None):
+                self._noticed_until.pop(uid, None)
                 _log.info("reclaim called off", pod=_name(note), uid=uid)
 
     # What is to be planned.

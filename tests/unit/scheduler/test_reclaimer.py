@@ -199,6 +199,19 @@ def test_the_event_of_a_pod_under_notice_says_when_it_goes_and_names_no_other_po
     )
 
 
+def test_a_pod_gets_one_notice_while_the_watch_has_not_shown_it() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.shows = False
+    for _ in range(4):
+        cluster.step(2)
+    assert cluster.done == ["+earmark new", "+reclaim-at old"]
+    assert cluster.notes(RECLAIM_AT) == {"old": stamp(62)}
+    assert len(cluster.events) == 1
+
+
 @pytest.mark.parametrize("takes_over", [False, True], ids=["same replica", "another replica"])
 def test_the_event_of_a_notice_is_written_once_though_the_api_server_refused_it_at_first(*, takes_over: bool) -> None:
     cluster = Cluster("n0")
