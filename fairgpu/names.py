@@ -82,7 +82,7 @@ NAMESPACE_MODE: Final = "fairgpu.io/mode"
 
 RENDERED_CONDITION: Final = "RenderedFromSettings"
 """The condition of FairGPU's policies that says whether they and the webhook rules are what the settings make."""
-RENDERED_POLICIES: Final = ("fairgpu-spec", "fairgpu-metadata")
+RENDERED_POLICIES: Final = ("fairgpu-spec", "fairgpu-metadata", "fairgpu-binding")
 """The policies that are written from the settings."""
 
 BUDGET_GATE: Final = "fairgpu.io/budget"

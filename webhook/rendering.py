@@ -32,6 +32,7 @@ MANIFESTS: Final = {
     "validating": "webhook/validating.yaml",
     "spec": "policies/spec.yaml",
     "metadata": "policies/metadata.yaml",
+    "binding": "policies/binding.yaml",
     "pod-status-writers": "access/pod-status-writers.yaml",
 }
 """The names of the templates, and the file of deploy/base that each makes with the default settings."""

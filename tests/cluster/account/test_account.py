@@ -310,7 +310,7 @@ def test_the_policies_say_what_is_not_as_the_settings_make_it_and_the_doctor_rep
         (found,) = [one for one in conditions if one["type"] == "RenderedFromSettings"] or [{}]
         return found.get("status", ""), found.get("message", "")
 
-    names = ("fairgpu-spec", "fairgpu-metadata")
+    names = ("fairgpu-spec", "fairgpu-metadata", "fairgpu-binding")
     wait_until(lambda: {said(name)[0] for name in names} == {"True"}, "the webhook has compared the overlay")
     assert _doctor(plane)["policies"] == {}
 

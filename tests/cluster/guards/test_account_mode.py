@@ -276,6 +276,21 @@ def test_the_timekeeper_evicts_it_by_its_label(control_plane: ControlPlane, boun
     timekeeper.api.create(f"{bound}/eviction", labelled, query=DRY_RUN)
 
 
+@pytest.mark.parametrize("key", [*Existing().schedulers_annotations, *Existing().annotations])
+def test_a_binding_by_the_teams_own_scheduler_changes_no_bill(
+    control_plane: ControlPlane, editor: Identity, pods: str, node: StandInNode, key: str
+) -> None:
+    """A cluster admin lets the team's scheduler bind its pods, and the team can make a token of its account."""
+    _grant(control_plane, editor, "fairgpu-pod-binder")
+    wait_until(lambda: editor.may("create", "podbindings.fairgpu.io"), "the API server knows the new right")
+    pod = editor.api.create(pods, stack_pod())
+    written = repeating({"metadata": {**pod["metadata"], "annotations": {}}}, node.name, **{key: "GPU-0,NVIDIA,1,1:;"})
+
+    message = denied("fairgpu-binding", lambda: editor.api.create(f"{pods}/gpu/binding", written))
+    assert f"{key} made by {editor.name}; by these the pod is charged" in message
+    bind(editor, pod, node.name, None)
+
+
 def repeating(pod: Pod, node: str, **more: str) -> dict[str, Any]:
     """A Binding as Volcano makes it: with all annotations that its pod has, and those that say which devices it got."""
     metadata = {key: pod["metadata"][key] for key in ("name", "namespace")}

@@ -69,7 +69,7 @@ def test_each_new_pod_goes_to_the_route_of_its_namespaces_mode_and_to_no_other()
 
     assert by_default == {**dict.fromkeys(share, ("NotIn", ["account"])), account[0]: ("In", ["account"])}
     assert the_other_way == {**dict.fromkeys(share, ("In", ["share"])), account[0]: ("NotIn", ["share"])}
-    for policy in ("fairgpu-spec", "fairgpu-metadata"):
+    for policy in ("fairgpu-spec", "fairgpu-metadata", "fairgpu-binding"):
         assert variables(Webhook(), policy)["accounted"].endswith(".orValue('') == 'account'")
         assert variables(Webhook(mode="account"), policy)["accounted"].endswith(".orValue('') != 'share'")
 
@@ -84,7 +84,8 @@ def test_a_pod_of_another_stack_is_sent_and_guarded_by_the_same_names() -> None:
     assert quoted(condition["expression"]) == {*names, "fairgpu.io/"}
     assert quoted(variables(settings, "fairgpu-spec")["asksElsewhere"]) == names
     assert quoted(variables(settings, "fairgpu-metadata")["asksElsewhere"]) == names
-    assert "npu-part" in quoted(variables(settings, "fairgpu-metadata")["deciding"])
+    for policy in ("fairgpu-metadata", "fairgpu-binding"):
+        assert "npu-part" in quoted(variables(settings, policy)["deciding"])
 
 
 def test_who_writes_what_a_pod_got_may_write_its_status_too() -> None:
@@ -92,10 +93,11 @@ def test_who_writes_what_a_pod_got_may_write_its_status_too() -> None:
     settings = Webhook().beside(Existing(writers=writers))
     subjects = of_the_settings(settings)["ClusterRoleBinding", "fairgpu-pod-status-writers"]["subjects"]
 
-    assert variables(Webhook(), "fairgpu-metadata")["mayDecide"] == "variables.mayEndBills"
-    assert variables(settings, "fairgpu-metadata")["mayDecide"] == (
-        "variables.caller in ['system:serviceaccount:kube-system:hami-scheduler', 'kai']"
-    )
+    for policy in ("fairgpu-metadata", "fairgpu-binding"):
+        assert variables(Webhook(), policy)["mayDecide"] == "variables.mayEndBills"
+        assert variables(settings, policy)["mayDecide"] == (
+            "variables.caller in ['system:serviceaccount:kube-system:hami-scheduler', 'kai']"
+        )
     assert subjects[-2:] == [
         {"kind": "ServiceAccount", "name": "hami-scheduler", "namespace": "kube-system"},
         {"kind": "User", "name": "kai", "apiGroup": "rbac.authorization.k8s.io"},
@@ -146,6 +148,7 @@ def test_the_webhook_finds_what_is_not_as_its_settings_make_it() -> None:
         "validatingwebhookconfigurations/zz-fairgpu",
         "validatingadmissionpolicies/fairgpu-spec",
         "validatingadmissionpolicies/fairgpu-metadata",
+        "validatingadmissionpolicies/fairgpu-binding",
     }
     more = account.beside(Existing(resources=("example.com/npu",)))
     assert "validatingadmissionpolicies/fairgpu-spec" in differences(more, in_force(account).get)

@@ -309,7 +309,7 @@ def test_policies_that_are_not_what_the_settings_make_are_named_in_the_webhooks_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     differs = {"type": "RenderedFromSettings", "status": "False", "message": "fairgpu-spec: not what the settings make"}
-    document, text = policies(capsys, spec=policy(differs), metadata=policy(RIGHT))
+    document, text = policies(capsys, spec=policy(differs), metadata=policy(RIGHT), binding=policy(RIGHT))
 
     assert document == {"fairgpu-spec": "fairgpu-spec: not what the settings make"}
     assert "The policy fairgpu-spec: fairgpu-spec: not what the settings make." in text
@@ -325,5 +325,5 @@ def test_a_policy_that_is_missing_or_was_not_compared_is_named(capsys: pytest.Ca
 def test_it_says_nothing_of_policies_where_all_is_right_or_nothing_is_installed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert policies(capsys, spec=policy(RIGHT), metadata=policy(RIGHT))[0] == {}
+    assert policies(capsys, spec=policy(RIGHT), metadata=policy(RIGHT), binding=policy(RIGHT))[0] == {}
     assert policies(capsys)[0] == {}
