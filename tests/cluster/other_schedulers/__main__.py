@@ -17,13 +17,16 @@ from fairgpu.cluster.api import ApiError
 from tests.cluster.account.installed import installed_account
 from tests.cluster.control_plane.build import ControlPlaneBinariesError, control_plane_binaries
 from tests.cluster.control_plane.control_plane import running_control_plane
-from tests.cluster.other_schedulers.hami import running_hami
-from tests.cluster.other_schedulers.kai import running_kai
-from tests.cluster.other_schedulers.sources import SourcesError
+from tests.cluster.other_schedulers import hami, kai, volcano
+from tests.cluster.other_schedulers.sources import SourcesError, program, version
 from tests.cluster.other_schedulers.trial import Trial
-from tests.cluster.other_schedulers.volcano import running_volcano
 
-STACKS = {"hami": running_hami, "kai": running_kai, "volcano": running_volcano}
+STACKS = {
+    "hami": (hami.PROGRAMS, hami.running_hami),
+    "kai": (tuple(kai.PROGRAMS), kai.running_kai),
+    "volcano": (volcano.PROGRAMS, volcano.running_volcano),
+}
+"""The programs of each stack, and what runs them."""
 FAILURES = (ApiError, AssertionError, TimeoutError, RuntimeError, subprocess.SubprocessError)
 
 
@@ -35,11 +38,15 @@ def main() -> int:
     parser.add_argument("--programs", type=Path, required=True, help="the folder with the programs built from it")
     given = parser.parse_args()
     screen = Screen()
+    programs, running = STACKS[given.stack]
     try:
+        version(given.checkout)
+        for name in programs:
+            program(given.programs, name)
         with (
             running_control_plane(control_plane_binaries(os.environ)) as plane,
             installed_account(plane),
-            STACKS[given.stack](plane, given.checkout, given.programs) as stack,
+            running(plane, given.checkout, given.programs) as stack,
         ):
             screen.title(f"{stack.name} {stack.version} beside the mode account", ())
             Trial(plane, screen, stack).run()

@@ -22,6 +22,7 @@ from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 SCHEDULER = "hami-scheduler"
+PROGRAMS = ("hami-scheduler",)
 NAMESPACE = "kube-system"
 NODE = "hami-node"
 PLUGIN = "hami-device-plugin"
@@ -51,7 +52,7 @@ HALVES = {"nvidia.com/gpu": "2", "nvidia.com/gpumem-percentage": "50"}
 @contextmanager
 def running_hami(plane: ControlPlane, checkout: Path, programs: Path) -> Iterator[Stack]:
     """Runs HAMi's scheduler, with a node whose plugin and kubelet this program plays."""
-    extender_program = program(programs, "hami-scheduler")
+    extender_program = program(programs, *PROGRAMS)
     files = ("scheduler/clusterrole*.yaml", "scheduler/role*.yaml", "device-plugin/monitorrole*.yaml")
     kinds = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     rights = manifests(checkout, [f"{CHART}/{file}" for file in files], kinds, VALUES)

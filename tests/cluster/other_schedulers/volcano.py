@@ -20,6 +20,7 @@ from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 SCHEDULER = "volcano"
+PROGRAMS = ("vc-scheduler", "vc-controller-manager")
 NAMESPACE = "volcano-system"
 NODE = "volcano-node"
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1"
@@ -52,8 +53,7 @@ WHOLE = {"volcano.sh/vgpu-number": "1"}
 @contextmanager
 def running_volcano(plane: ControlPlane, checkout: Path, programs: Path) -> Iterator[Stack]:
     """Runs Volcano, with a node whose plugin and kubelet this program plays."""
-    scheduler_program = program(programs, "vc-scheduler")
-    controllers_program = program(programs, "vc-controller-manager")
+    scheduler_program, controllers_program = (program(programs, name) for name in PROGRAMS)
     installed = manifests(checkout, [INSTALLER], KINDS)
     apply(plane, sorted(installed, key=lambda item: KINDS.index(item["kind"])))
     for resource in ("podgroups", "queues"):
