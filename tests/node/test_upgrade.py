@@ -219,12 +219,9 @@ def test_a_roll_to_another_version_and_back_under_load_ends_no_container_and_lea
 KILLS: dict[str, Any] = {
     "name": "nodeagent",
     "env": [{"name": "FAIRGPU_NODEAGENT_UNSLOTTED_PROCESSES", "value": "kill"}],
-    "securityContext": {"capabilities": {"drop": ["ALL"], "add": ["KILL", "SYS_PTRACE"]}},
+    "securityContext": {"capabilities": {"drop": ["ALL"], "add": ["KILL"]}},
 }
-"""The agent's container as docs/nodes.md says that an overlay has it which ends processes.
-
-The second capability is the simulated driver's: it runs in the agent, and looks at the PID namespaces of its clients.
-"""
+"""The agent's container as docs/nodes.md says that an overlay has it which ends processes."""
 OTHER_USER = 1000
 
 

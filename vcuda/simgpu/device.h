@@ -126,6 +126,7 @@ struct sim_client {
     uint32_t pid;      /* its own, in its PID namespace, plus the settings' offset */
     uint32_t group;    /* index of its container in the truth file */
     uint64_t pid_namespace; /* inode of that namespace */
+    uint64_t start_time;    /* its start, in clock ticks since the machine booted; 0 where /proc does not say */
     uint64_t dead_ns;  /* when it was last known to live, or later */
 };
 

@@ -13,7 +13,7 @@
 #include "clock.h"
 
 #define MAGIC 0x55504753U
-#define VERSION 2U
+#define VERSION 3U
 
 static int complain(const char *what, const char *path)
 {
@@ -135,6 +135,25 @@ uint64_t sim_pid_namespace(void)
     return stat("/proc/self/ns/pid", &found) == 0 ? (uint64_t)found.st_ino : 0;
 }
 
+uint64_t sim_start_time(const char *process)
+{
+    enum { SPACES = 20 }; /* from the command's name, which may hold anything, to the start */
+    char path[64];
+    char text[1024];
+    snprintf(path, sizeof path, "/proc/%s/stat", process);
+    FILE *file = fopen(path, "re");
+    size_t length = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
+    if (file != NULL) {
+        fclose(file);
+    }
+    text[length] = '\0';
+    char *at = strrchr(text, ')');
+    for (int i = 0; at != NULL && i < SPACES; i++) {
+        at = strchr(at + 1, ' ');
+    }
+    return at == NULL ? 0 : strtoull(at, NULL, 10);
+}
+
 static uint32_t take_client(const struct sim_seat *seat)
 {
     const char *label = getenv("SIMGPU_LABEL");
@@ -149,6 +168,7 @@ static uint32_t take_client(const struct sim_seat *seat)
         struct sim_client *client = &seat->node->clients[index];
         client->pid = (uint32_t)getpid() + seat->node->settings.host_pid_offset;
         client->pid_namespace = sim_pid_namespace();
+        client->start_time = sim_start_time("self");
         client->group = sim_truth_group(seat->truth, label != NULL && *label != '\0' ? label : own);
         client->dead_ns = 0;
         client->used = 1;

@@ -24,6 +24,9 @@ void sim_node_leave(struct sim_seat *seat);
 /* The inode of this process's PID namespace: equal pids of two namespaces are two processes; 0 where there is no /proc. */
 uint64_t sim_pid_namespace(void);
 
+/* The start of a process of /proc, in clock ticks since the machine booted; 0 where there is none (proc_pid_stat(5)). */
+uint64_t sim_start_time(const char *process);
+
 /* Locks a device and brings it to the present. Every use of a device's fields stands between these two. */
 struct sim_view sim_lock(const struct sim_seat *seat, uint32_t device);
 void sim_unlock(const struct sim_view *view);

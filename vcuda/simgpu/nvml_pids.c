@@ -1,6 +1,7 @@
 /* NVML names processes by their host pids; a process of the node knows itself by the pid in its own PID namespace. */
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -34,22 +35,27 @@ static uint32_t innermost(uint32_t pid)
     return found;
 }
 
-static int is_client(uint32_t pid, uint32_t own_pid, uint64_t namespace)
+/* The namespace of another user's process is shown to those alone who may trace it; its start is shown to all. */
+static int is_client(uint32_t pid, uint32_t own_pid, const struct sim_client *client)
 {
     char path[64];
+    char process[16];
     struct stat found;
-    snprintf(path, sizeof path, "/proc/%" PRIu32 "/ns/pid", pid);
-    return stat(path, &found) == 0 && (uint64_t)found.st_ino == namespace && innermost(pid) == own_pid;
+    snprintf(process, sizeof process, "%" PRIu32, pid);
+    snprintf(path, sizeof path, "/proc/%s/ns/pid", process);
+    int is_there = stat(path, &found) == 0 ? (uint64_t)found.st_ino == client->pid_namespace
+                                           : errno == EACCES && sim_start_time(process) == client->start_time;
+    return is_there && innermost(pid) == own_pid;
 }
 
-static uint32_t look_for(uint32_t own_pid, uint64_t namespace)
+static uint32_t look_for(uint32_t own_pid, const struct sim_client *client)
 {
     DIR *processes = opendir("/proc");
     uint32_t found = 0;
     struct dirent *entry;
     while (processes != NULL && found == 0 && (entry = readdir(processes)) != NULL) {
         uint32_t pid = isdigit((unsigned char)entry->d_name[0]) ? (uint32_t)strtoul(entry->d_name, NULL, 10) : 0;
-        if (pid != 0 && is_client(pid, own_pid, namespace)) {
+        if (pid != 0 && is_client(pid, own_pid, client)) {
             found = pid;
         }
     }
@@ -67,8 +73,8 @@ uint32_t nvml_host_pid(uint32_t client)
         return process->pid;
     }
     pthread_mutex_lock(&lock);
-    if (known[client] == 0 || !is_client(known[client], own_pid, process->pid_namespace)) {
-        known[client] = look_for(own_pid, process->pid_namespace);
+    if (known[client] == 0 || !is_client(known[client], own_pid, process)) {
+        known[client] = look_for(own_pid, process);
     }
     uint32_t found = known[client];
     pthread_mutex_unlock(&lock);
