@@ -435,7 +435,6 @@ static uint32_t open_batch(struct queue *queue, CUstream stream, struct batch *b
     batch->flow = flow;
     batch->serial = queue->serial;
     batch->opened_ns = now;
-    batch->waits = false;
     __atomic_store_n(&batch->granted, granted, __ATOMIC_RELAXED);
     batch->granted_ns = granted * most_of(queue->estimate.mean_ns, 1);
     flow->granted_ns += batch->granted_ns;
@@ -470,7 +469,7 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
     struct queue *queue = spans_queue(context, index);
     if (queue == NULL || !spans_enter(queue, &before))
         return false;
-    bool waits = batch->stream == stream && batch->waits;
+    bool waits = batch->stream == stream && batch->wait_ns > batch->opened_ns;
     end_before(queue, stream, batch);
     pthread_mutex_lock(&queue->lock);
     uint64_t serial = queue->serial;
@@ -556,7 +555,6 @@ void pacer_waits(CUstream stream)
     if (now < batch->wait_ns + WAITS_APART_NS)
         return;
     batch->wait_ns = now;
-    batch->waits = true;
     pacer_launched(stream);
 }
 

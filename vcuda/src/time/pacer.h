@@ -24,8 +24,7 @@ struct batch {
     uint64_t granted_ns;     /* the work that it was granted for */
     uint64_t serial;         /* the queue's when it was opened: another means that the context has ended since */
     uint64_t opened_ns;
-    bool waits;       /* the stream waits for something else before the next launch; this and the next: the owner's alone */
-    uint64_t wait_ns; /* CLOCK_MONOTONIC when a batch last ended for a wait */
+    uint64_t wait_ns; /* CLOCK_MONOTONIC when a batch of the row last ended for a wait; the owner's alone */
 };
 
 #define ROWS 8
