@@ -103,13 +103,13 @@ class ClusterView:
 
 
 def read_cluster(mirrors: Mirrors, template: Json | None) -> ClusterView | None:
-    """Reads the cluster from the mirrors; None while one of them has not been filled.
+    """Reads the cluster from the mirrors; None while one that bills depend on has not been filled.
 
     Args:
         mirrors: the informer cache, which another thread keeps current.
         template: the spec of the default budget; None for no limit.
     """
-    if any(getattr(mirrors, name).confirmed_at is None for name in mirrors.__slots__):
+    if not mirrors.all_read:
         return None
     return ClusterView(
         budgets={str(mapping(item.get("metadata")).get("name")): item for item in mirrors.budgets.items()},

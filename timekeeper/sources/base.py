@@ -206,6 +206,11 @@ class Mirrors:
     slices: Mirror
     quotas: Mirror
 
+    @property
+    def all_read(self) -> bool:
+        """Whether each collection that bills depend on has been read once. `quotas` only gives advice."""
+        return all(getattr(self, name).confirmed_at is not None for name in self.__slots__ if name != "quotas")
+
 
 OBSERVED_TO_THE_END = ("pods", "claims")
 """The collections whose deletions end sessions; those of others are not used."""

@@ -14,7 +14,7 @@ from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.holdings.observed import read_bound_pod, read_host_node
 from timekeeper.domain.pods import read_pod
 from timekeeper.domain.timestamps import parse_instant
-from timekeeper.sources.base import Departure, DepartureProof, Mirror
+from timekeeper.sources.base import Departure, DepartureProof, Mirror, Mirrors
 from timekeeper.sources.kubernetes import is_metered, metered_pod, slim
 
 JSON = st.recursive(
@@ -244,3 +244,13 @@ def test_a_gpu_pod_without_the_label_is_metered_and_its_annotations_are_not_beli
     assert labelled is not None
     assert labelled["metadata"]["annotations"] == metadata["annotations"]
     assert labelled["metadata"]["labels"] == {"fairgpu.io/pod": "gpu"}
+
+
+@pytest.mark.parametrize("lacking", Mirrors.__slots__)
+def test_bills_wait_for_each_collection_that_they_depend_on_and_for_no_quota(lacking: str) -> None:
+    mirrors = Mirrors(**{name: Mirror(name, lambda: 1) for name in Mirrors.__slots__})
+    for name in Mirrors.__slots__:
+        if name != lacking:
+            getattr(mirrors, name).confirmed()
+
+    assert mirrors.all_read == (lacking == "quotas")

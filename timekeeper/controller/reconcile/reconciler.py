@@ -111,12 +111,12 @@ class Reconciler:
             The accounts that were brought up to date.
 
         Raises:
-            NotReadyError: a collection of the API server has not been read yet.
+            NotReadyError: a collection of the API server that bills depend on has not been read yet.
             StoreError: the store refused or does not answer; the next reconciliation does the rest.
             FencedError: a later leader has taken over.
         """
         mirrors = self._context.source.mirrors
-        if any(getattr(mirrors, name).confirmed_at is None for name in mirrors.__slots__):
+        if not mirrors.all_read:
             raise NotReadyError("not every collection of the API server has been read yet")
         try:
             self._lost = None
