@@ -155,11 +155,11 @@ def finished_at(pod: PodFacts) -> int | None:
 def end_found_terminal(session: Session, pod: PodFacts, now: int) -> Session:
     """Ends the session of a pod that is first observed in a terminal phase.
 
-    Without any finishedAt, the last change of its conditions is its last proof of life. The pod may have failed long
-    ago: pods that a node refuses or evicts stay on the API server for weeks.
+    Without any finishedAt, its end is the last change of its conditions. The pod may have failed long ago: pods that a
+    node refuses or evicts stay on the API server for weeks.
     """
     if pod.finished is None:
-        return ended(session, pod.changed or session.start, EndProof.LAST_SEEN, now)
+        return ended(session, pod.changed or session.start, EndProof.TERMINAL, now)
     return end_at_terminal_phase(session, pod, now)
 
 

@@ -301,9 +301,15 @@ def test_an_end_that_was_seen_and_a_session_that_runs_are_not_among_the_unseen(l
     looking.round(10)
     looking.finish(finished)
     looking.remove("deleted")
+    refused = shared(looking, "refused")
+    stamp = format_instant(looking.now + 5 * SECOND)
+    refused["status"] |= {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+    refused["status"]["conditions"] += [{"type": "Ready", "status": "False", "lastTransitionTime": stamp}]
+    looking.write_pod(refused)
     looking.round(10)
     found = audited(looking)
 
+    assert {entry.pod for entry in reading.ledger_page(looking.client, "a", "", 10)} >= {"finished", "refused"}
     assert found.unseen == ()
     assert "unobserved" not in as_text(found)
 

@@ -71,7 +71,8 @@ def test_a_refused_pod_is_charged_up_to_the_refusal_or_nothing_where_running_sta
     refused = facts(terminal=True, changed=160)
     start = start_of(refused, 500, meter_from)
     assert start is not None
-    assert end_found_terminal(replace(SESSION, start=start), refused, 500).end == start + charged
+    done = end_found_terminal(replace(SESSION, start=start), refused, 500)
+    assert (done.end, done.proof) == (start + charged, EndProof.TERMINAL)
 
 
 ASKS = {"resources": {"limits": {"fairgpu.io/gpu-core": "100"}}}
