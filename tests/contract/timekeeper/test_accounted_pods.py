@@ -222,3 +222,25 @@ def test_the_label_of_a_namespace_says_whether_its_quota_counts_nothing(
 
     assert accounting.keeper is not None
     assert idle_quotas(accounting.keeper.books, accounting.source.mirrors) == named
+
+
+def test_a_quota_counts_where_a_pod_from_before_fairgpu_holds_gpus_by_another_stack(harness: LedgerHarness) -> None:
+    keeper = harness.lead(RULES)
+    write_quota(harness, "fairgpu.io/gpu")
+    run(harness, "old")
+    item = harness.source_pod("old")
+    harness.write_pod({**item, "metadata": {**item["metadata"], "labels": {}}})
+    harness.round(1)
+
+    assert keeper.books.pods.sessions.of_namespaces(["team-a"])
+    assert idle_quotas(keeper.books, harness.source.mirrors) == set()
+
+
+def test_a_quota_counts_where_fairgpus_scheduler_has_placed_a_pod(harness: LedgerHarness) -> None:
+    keeper = harness.lead(RULES)
+    write_quota(harness, "fairgpu.io/gpu")
+    run(harness, "left")
+    harness.pod("placed", "team-a")
+    harness.round(1)
+
+    assert idle_quotas(keeper.books, harness.source.mirrors) == set()

@@ -156,13 +156,14 @@ def held_idle(books: Books, now: int) -> int:
 def idle_quotas(books: Books, mirrors: Mirrors) -> frozenset[str]:
     """Returns the namespaces in which a ResourceQuota on FairGPU's own resources counts no pod.
 
-    Pods of the mode account ask for the resources of their stack. Where a namespace's label names no mode, it has that
-    mode if a pod of it holds GPUs by another stack.
+    Pods of the mode account ask for the resources of their stack. A namespace whose label names no mode has the mode
+    that only the webhook's settings state. It counts as one of account while another stack gave GPUs to a pod that the
+    webhook has labelled, and FairGPU's scheduler gave GPUs to none.
     """
     counted = {_full_name(quota)[0] for quota in mirrors.quotas.items() if counts_own_resources(quota)}
     if not counted:
         return frozenset()
-    modes = {name: "account" for name in counted if _holds(books, name)}
+    modes = {name: "account" for name in counted if _only_accounts(books, mirrors, name)}
     for item in mirrors.namespaces.items():
         metadata = mapping(item.get("metadata"))
         mode = mapping(metadata.get("labels")).get(names.NAMESPACE_MODE)
@@ -171,9 +172,12 @@ def idle_quotas(books: Books, mirrors: Mirrors) -> frozenset[str]:
     return frozenset(name for name in counted if modes.get(name) == "account")
 
 
-def _holds(books: Books, namespace: str) -> bool:
-    sessions = (metered.session for metered in books.pods.sessions.of_namespaces([namespace]))
-    return any(session.holdings and session.end is None for session in sessions)
+def _only_accounts(books: Books, mirrors: Mirrors, namespace: str) -> bool:
+    sessions = [metered.session for metered in books.pods.sessions.of_namespaces([namespace])]
+    running = [session for session in sessions if session.end is None]
+    pods = (mirrors.pods.get(session.uid) for session in running)
+    labelled = any(names.POD_LABEL in mapping(mapping((pod or {}).get("metadata")).get("labels")) for pod in pods)
+    return labelled and all(session.holdings for session in running)
 
 
 def _lacks_model(holdings: tuple[Holding, ...]) -> bool:
