@@ -155,13 +155,13 @@ def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[st
 
 
 def _queues(api: KubernetesAPI, own: Mapping[str, Listed], unreadable: list[str]) -> tuple[GPUQueue, ...]:
-    """Returns Kueue's ClusterQueues that cover GPUs, by name; none where the API server does not have Kueue."""
+    """Returns Kueue's ClusterQueues that cover GPUs, by name; none where the API server does not have or show Kueue."""
     try:
         served = {item.get("version") for item in mappings(api.get(_KUEUE).get("versions"))}
     except ApiError as error:
-        if error.not_found:
-            return ()
-        raise
+        if not error.not_found:
+            unreadable.append(_KUEUE.rpartition("/")[2])
+        return ()
     version = next((version for version in _KUEUE_VERSIONS if version in served), None)
     if version is None:
         return ()

@@ -26,7 +26,7 @@ OTHERS = {
 
 
 class Cluster:
-    """An API server that answers lists, refuses those of OTHERS, and has nothing else."""
+    """An API server that answers lists, refuses those of OTHERS, and has nothing else; an error given is raised."""
 
     def __init__(
         self, nodes: list[Any], pods: list[Any], more: Mapping[str, Any] | None = None, **others: list[Any]
@@ -43,7 +43,10 @@ class Cluster:
         if path not in self._answers:
             refused = path in OTHERS.values()
             raise ApiError(403, "Forbidden", path) if refused else ApiError(404, "NotFound", path)
-        return self._answers[path]
+        answer = self._answers[path]
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
 
     def create(self, _path: str, body: Mapping[str, Any], _query: Any = None) -> Any:
         """Answers access reviews: yes to who asks for themselves, and no about others."""
@@ -272,6 +275,17 @@ def test_it_names_the_queues_by_which_kueue_gives_gpus(version: str, capsys: pyt
     ]
     assert found[0]["resources"] == ["nvidia.com/gpu"]
     assert "Before share, let gpus cover fairgpu.io/gpu, " in text
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_where_the_api_server_does_not_show_kueue_it_says_so_and_goes_on(
+    status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = {"/apis/kueue.x-k8s.io": ApiError(status, "Refused", "kueue")}
+    found = examined(NODES, [], capsys, more)["modes"]
+
+    assert found["clusterQueues"] == []
+    assert "kueue.x-k8s.io" in found["notRead"]
 
 
 def test_without_kueue_it_says_nothing_of_queues(capsys: pytest.CaptureFixture[str]) -> None:
