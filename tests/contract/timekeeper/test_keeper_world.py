@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -113,6 +114,17 @@ def test_nothing_is_done_before_the_whole_world_was_seen(world: World) -> None:
     with pytest.raises(NotReadyError):
         world.keeper.reconcile(world.now)
     assert world.client.exists("fairgpu:{book}:namespaces") == 0
+
+
+def test_pods_are_metered_where_quotas_were_never_read(world: World) -> None:
+    unread = Mirror("quotas", lambda: world.now)
+    world.mirrors = replace(world.mirrors, quotas=unread)
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    world.replace("pods", [world.harness.pod("p1", "team-a")])
+    world.keeper.reconcile(world.now)
+
+    assert unread.confirmed_at is None
+    assert [metered.session.pod for metered in world.keeper.books.pods.sessions.of_namespaces(["team-a"])] == ["p1"]
 
 
 def test_a_new_process_fills_an_emptied_redis_from_the_checkpoint_and_the_pods_that_are_there(world: World) -> None:
