@@ -24,6 +24,8 @@ from timekeeper.sources.kubernetes import BUDGETS
 CRD = Path(__file__).parents[3] / "deploy" / "base" / "crds" / "gpubudgets.yaml"
 ACCOUNT = "system:serviceaccount:fairgpu-system:fairgpu-timekeeper"
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+STATUS_SECONDS = 300.0
+"""The limit for changed figures in a status: where it was just written, it is written again only after a minute."""
 QUESTIONS = {"tokenreviews", "subjectaccessreviews"}
 """The resources that the API server answers and does not store."""
 
@@ -72,7 +74,7 @@ def test_a_gpubudget_has_the_bill_of_its_namespaces_in_its_status(plane: Control
         found = status(plane)
         return found if int(found.get("spent", {}).get("microGPUSeconds", 0)) > 0 else None
 
-    found = wait_until(billed, "the first bill")
+    found = wait_until(billed, "the first bill", STATUS_SECONDS)
     assert (found["state"], found["burnRate"], found["available"]["gpuHours"]) == ("open", "2.00", "1.00")
 
 
@@ -94,7 +96,9 @@ def test_a_changed_allowance_is_in_force_without_a_restart(plane: ControlPlane, 
     assert look
     plane.admin.api.patch(f"{BUDGETS}/vision", {"spec": {"allowance": {"gpuHours": 7}}})
 
-    wait_until(lambda: status(plane).get("available", {}).get("gpuHours") == "7.00", "the new allowance")
+    wait_until(
+        lambda: status(plane).get("available", {}).get("gpuHours") == "7.00", "the new allowance", STATUS_SECONDS
+    )
 
 
 def test_a_grant_is_refused_with_what_to_do_instead(look: Installed) -> None:
@@ -124,6 +128,7 @@ def test_its_one_write_outside_of_its_namespace_is_the_status_of_gpubudgets(
 
 def test_taking_it_away_leaves_the_budgets_with_their_statuses(plane: ControlPlane, look: Installed) -> None:
     assert look
+    wait_until(lambda: status(plane).get("state"), "a status was written")
     with overlay(plane, [GPUBUDGETS]) as folder:
         plane.admin.kubectl("delete", "-k", str(folder), "--wait=false")
 
