@@ -252,9 +252,14 @@ WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Replic
 
 @cache
 def everywhere() -> list[Manifest]:
-    """All manifests of deploy/, those that only some installations have among them."""
+    """All manifests of deploy/, those that only some installations have among them.
+
+    The overlays are left out: those of the project change manifests and have none, and there may be a developer's own.
+    """
     files = [
-        file for file in sorted(DEPLOY.rglob("*.yaml")) if file.name not in ("kustomization.yaml", "rendered.yaml")
+        file
+        for file in sorted(DEPLOY.rglob("*.yaml"))
+        if file.name != "kustomization.yaml" and DEPLOY / "overlays" not in file.parents
     ]
     documents = [document for file in files for document in yaml.safe_load_all(file.read_text())]
     return [document for document in documents if isinstance(document, dict) and "kind" in document]

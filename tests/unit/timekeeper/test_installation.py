@@ -138,7 +138,7 @@ def test_parts_of_different_versions_are_an_upgrade_that_is_not_finished() -> No
 
 def test_versions_are_read_of_each_container_of_the_manifests_with_an_image_of_fairgpu() -> None:
     own = set()
-    # The overlays there may hold a developer's own.
+    # deploy/overlays may hold a developer's own.
     for file in (file for folder in ("base", "nodes") for file in (DEPLOY / folder).rglob("*.yaml")):
         for item in yaml.safe_load_all(file.read_text()):
             if isinstance(item, dict) and item.get("kind") in {"Deployment", "DaemonSet", "StatefulSet"}:
