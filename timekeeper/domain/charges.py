@@ -119,19 +119,19 @@ def hourly_points(
     first, last = settled[0].start, settled[-1].end
     begin = first if stored is None else min(max(stored.until, first), last)
     already = 0 if stored is None else stored.billed
-    by_rate = billed == _reserved(settled, tariff, last)
+    hours = range(_next_hour(begin), last, HOUR)
+    by_rate = bool(hours) and billed == _reserved(settled, tariff, last)
     points = []
-    for moment in (*range(_next_hour(begin), last, HOUR), last):
-        held = sum(max(min(segment.end, moment) - segment.start, 0) for segment in settled)
-        reserved = _reserved(settled, tariff, moment)
-        points.append(
-            HourlyPoint(
-                until=moment,
-                billed=reserved if by_rate else _between(already, billed, moment - begin, last - begin),
-                core=cost(attribution.core_rate, held),
-                memory=cost(attribution.memory_rate, held),
-            )
-        )
+    for moment in (*hours, last):
+        if moment == last:
+            amount = billed
+        elif by_rate:
+            amount = _reserved(settled, tariff, moment)
+        else:
+            amount = _between(already, billed, moment - begin, last - begin)
+        held = sum([max(min(segment.end, moment) - segment.start, 0) for segment in settled])
+        core, memory = cost(attribution.core_rate, held), cost(attribution.memory_rate, held)
+        points.append(HourlyPoint(moment, amount, core, memory))
     return points
 
 

@@ -170,8 +170,7 @@ class UsageSums:
     def count(self, after: Place | None) -> int:
         """Returns the number of items after a place; of all items for None."""
         first = 0 if after is None else after[0]
-        here = sum(is_after((first, key), after) for key in self.cells[first]) if first < len(self.cells) else 0
-        return here + sum(map(len, self.cells[first + 1 :]))
+        return len(self._keys_after(after)) + sum(map(len, self.cells[first + 1 :]))
 
     def page(self, after: Place | None, limit: int) -> tuple[list[Group], Place | None]:
         """Returns the items after a place, in order, and the place of the last one; None where no more follow."""
@@ -182,9 +181,16 @@ class UsageSums:
 
     def _places(self, after: Place | None) -> Iterator[Place]:
         first = 0 if after is None else after[0]
-        for index in range(first, len(self.cells)):
-            keys = (key for key in self.cells[index] if index > first or is_after((index, key), after))
-            yield from ((index, key) for key in sorted(keys, key=key_order))
+        yield from ((first, key) for key in sorted(self._keys_after(after), key=key_order))
+        for index in range(first + 1, len(self.cells)):
+            yield from ((index, key) for key in sorted(self.cells[index], key=key_order))
+
+    def _keys_after(self, after: Place | None) -> list[Key]:
+        """Returns the keys of a place's step that come after the place; those of the first step for None."""
+        if after is None:
+            return list(self.cells[0])
+        index, edge = after[0], key_order(after[1])
+        return [key for key in self.cells[index] if key_order(key) > edge] if index < len(self.cells) else []
 
 
 def order(value: str) -> tuple[bool, str]:
@@ -195,8 +201,3 @@ def order(value: str) -> tuple[bool, str]:
 def key_order(key: Key) -> tuple[tuple[bool, str], ...]:
     """Returns the sort key of a key within its step."""
     return tuple([order(value) for value in key])
-
-
-def is_after(place: Place, after: Place | None) -> bool:
-    """Whether a place comes after another; every place comes after None."""
-    return after is None or (place[0], key_order(place[1])) > (after[0], key_order(after[1]))

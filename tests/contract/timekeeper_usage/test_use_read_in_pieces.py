@@ -189,3 +189,9 @@ def test_a_question_about_days_that_are_put_down_reads_no_running_session(harnes
     for uid in harness.client.hkeys(keys.AccountKeys("a").sessions):
         harness.client.hset(keys.AccountKeys("a").sessions, uid, "not to be read")
     assert by_day(harness, within) == whole
+
+
+def test_a_question_about_days_to_come_reads_no_session(harness: LedgerHarness) -> None:
+    tomorrow = harness.now // DAY * DAY + DAY
+    harness.client.set(keys.AccountKeys("a").sessions, "not to be read")
+    assert by_day(harness, Window(tomorrow, tomorrow + DAY)) == []

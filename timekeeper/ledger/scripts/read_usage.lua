@@ -37,9 +37,18 @@ local function sections(value, from, to, first)
   return details and value or string.sub(value, 1, HEAD + plain)
 end
 
-local window_end = string.format('%.0f', finish * 3600000000000)
+-- The start of an hour as the store holds instants: nanoseconds since 1970, more digits than a double holds.
+local function start_of(hour)
+  return string.format('%.0f', hour * 3600000000000)
+end
+
+local function is_at_or_after(instant, other)
+  return #instant > #other or (#instant == #other and instant >= other)
+end
+
+local window_start, window_end = start_of(window_first), start_of(finish)
 local function after_the_window(instant)
-  return instant and (#instant > #window_end or (#instant == #window_end and instant >= window_end))
+  return instant and is_at_or_after(instant, window_end)
 end
 
 -- What stands of open sessions in a period, in their order; nothing of any where there is no such period.
@@ -94,8 +103,10 @@ local function use_of(head, hours, folded, sessions, amounts, past_known)
   previous = previous or ''
   local one_period = previous == '' or window_first * 3600000000000 >= tonumber(latest)
 
-  local open, too_many = {}, redis.call('HLEN', sessions) > most_sessions
-  if not too_many then
+  -- An account that was last settled before the window has added nothing to it.
+  local none = is_at_or_after(window_start, settled or '0')
+  local open, too_many = {}, not none and redis.call('HLEN', sessions) > most_sessions
+  if not none and not too_many then
     local records, uids = redis.call('HGETALL', sessions), {}
     for position = 1, #records, 2 do
       uids[#uids + 1] = records[position]
