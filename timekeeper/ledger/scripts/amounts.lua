@@ -24,8 +24,8 @@ end
 
 -- Limbs of any sign and size to limbs whose low one is from 0 to LIMB - 1.
 local function carry(high, low)
-  local over = math.floor(low / LIMB)
-  return high + over, low - over * LIMB
+  local rest = low % LIMB
+  return high + (low - rest) / LIMB, rest
 end
 
 -- Limbs of any sign, held to what 24 digits can say.

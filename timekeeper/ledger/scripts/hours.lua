@@ -6,10 +6,10 @@ local TAKEN = '^ (%d+) (%d+) (%d+) (%d*%-?)$'
 
 -- A figure of a cut, held to 24 digits; nothing where it is no figure.
 local function bounded(text)
-  if text == '-' or limbs(text) then
-    return text
+  if text ~= '-' and (text == '' or string.find(text, '%D')) then
+    return nil
   end
-  return string.find(text, '^%d+$') and string.rep('9', 24) or nil
+  return #text <= 24 and text or string.rep('9', 24)
 end
 
 -- The cuts of a text; nothing where one of them cannot be read.
@@ -17,10 +17,11 @@ local function read_cuts(text)
   local cuts = {}
   for part in string.gmatch(text or '', '([^;]*);') do
     local hour, instant, billed, core, memory, used = string.match(part, CUT)
-    if not hour or not bounded(used) then
+    used = hour and bounded(used)
+    if not used then
       return nil
     end
-    local figures = {bounded(billed), bounded(core), bounded(memory), bounded(used)}
+    local figures = {bounded(billed), bounded(core), bounded(memory), used}
     cuts[#cuts + 1] = {hour = hour, instant = instant, figures = figures}
   end
   return cuts
@@ -33,6 +34,10 @@ end
 
 -- Two limbs of a figure, held to 24 digits; what is no figure counts as nothing.
 local function figure(text)
+  local whole_high, whole_low = limbs(text)
+  if whole_high then
+    return whole_high, whole_low
+  end
   local sign, digits = string.match(text or '', '^(%-?)(%d+)$')
   if not digits then
     return 0, 0
