@@ -8,7 +8,7 @@ from enum import Enum
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
 
 
-class Standing(Enum):
+class BudgetEffect(Enum):
     """The effect of a budget's state on a pod that is to be placed."""
 
     IN_BUDGET = "in budget"
@@ -19,7 +19,7 @@ class Standing(Enum):
     """The pod is not placed."""
 
 
-_STANDINGS = {BudgetState.OVER: Standing.OVER, BudgetState.HELD: Standing.HELD}
+_EFFECTS = {BudgetState.OVER: BudgetEffect.OVER, BudgetState.HELD: BudgetEffect.HELD}
 
 
 class Budgets:
@@ -55,22 +55,22 @@ class Budgets:
             before = {name: _effect(state) for name, state in self._by_namespace.items()}
             if before != effects or document.default != self._default:
                 self.version += 1
-            standings = {_STANDINGS.get(document.default), *(standing for standing, _ in effects.values())}
-            self.any_over = Standing.OVER in standings
+            present = {_EFFECTS.get(document.default), *(effect for effect, _ in effects.values())}
+            self.any_over = BudgetEffect.OVER in present
             self._by_namespace, self._default = known, document.default
 
-    def standing(self, namespace: str) -> Standing:
+    def effect(self, namespace: str) -> BudgetEffect:
         """Returns the effect of a namespace's budget on its pods."""
-        return self.standing_and_name(namespace)[0]
+        return self.effect_and_name(namespace)[0]
 
-    def standing_and_name(self, namespace: str) -> tuple[Standing, str]:
+    def effect_and_name(self, namespace: str) -> tuple[BudgetEffect, str]:
         """Returns the effect of a namespace's budget on its pods, and its name as of the same state; empty for none."""
         with self._lock:
             known, state = self._by_namespace.get(namespace), self._default
-        return (_STANDINGS.get(state, Standing.IN_BUDGET), "") if known is None else _effect(known)
+        return (_EFFECTS.get(state, BudgetEffect.IN_BUDGET), "") if known is None else _effect(known)
 
 
-def _effect(known: NamespaceState) -> tuple[Standing, str]:
+def _effect(known: NamespaceState) -> tuple[BudgetEffect, str]:
     """Returns the effect of a known budget on its pods, and its name."""
-    standing = _STANDINGS.get(known.state, Standing.IN_BUDGET) if known.enforced else Standing.IN_BUDGET
-    return standing, known.budget
+    effect = _EFFECTS.get(known.state, BudgetEffect.IN_BUDGET) if known.enforced else BudgetEffect.IN_BUDGET
+    return effect, known.budget

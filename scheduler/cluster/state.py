@@ -17,7 +17,7 @@ from itertools import islice, repeat
 import msgspec
 import numpy as np
 
-from scheduler.cluster.budgets import Budgets, Standing
+from scheduler.cluster.budgets import BudgetEffect, Budgets
 from scheduler.cluster.earmarks import Earmark, EarmarkError
 from scheduler.cluster.earmarks import decode as decode_earmark
 from scheduler.cluster.eligible import Rules, Site, may_run
@@ -102,7 +102,7 @@ class State:
         gang_seconds: how long devices are held for all pods of a gang.
         offers: grows when a node offers other devices than before.
         frees: grows when the API server shows that a pod which held devices has ended.
-        keeps: grows when an earmark comes or falls, or a reservation lapses.
+        keeps: grows when an earmark comes or falls, or a reservation expires.
         yields: grows when pods of spent budgets wait for fewer pods within theirs: see `lowest_in_budget`.
         sites: grows when a node's labels or taints change.
         earmarks: the devices that are kept for waiting pods, by the pods' uid.
@@ -468,9 +468,9 @@ class State:
         """Frees overdue reservations of pods whose Binding was never sent."""
         for uid, kept in self._late(now):
             if not kept.sent:
-                self.lapse(uid)
+                self.end_reservation(uid)
 
-    def lapse(self, uid: str) -> None:
+    def end_reservation(self, uid: str) -> None:
         """Frees the reservation of a pod that is bound no more, so that the conditions of waiting pods follow."""
         self.keeps += uid in self._reservations
         self.forget(uid)
@@ -499,7 +499,7 @@ class State:
         return self._lowest[1]
 
     def _waits_for_devices(self, pod: WaitingPod) -> bool:
-        in_budget = self.budgets.standing(pod.namespace) is Standing.IN_BUDGET
+        in_budget = self.budgets.effect(pod.namespace) is BudgetEffect.IN_BUDGET
         return in_budget and self.gangs.is_complete(pod) and not self._hopeless(pod)
 
     def _hopeless(self, pod: WaitingPod) -> bool:

@@ -156,7 +156,7 @@ def settle(state: State, pods: Pods, now: float) -> None:
             elif (item.get("spec") or {}).get("nodeName"):
                 state.put_pod(read_note(item))
             else:
-                state.lapse(pod.uid)
+                state.end_reservation(pod.uid)
 
 
 def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> tuple[Reservation, bool]:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from fairgpu.json_values import mapping
-from scheduler.cluster.budgets import Standing
+from scheduler.cluster.budgets import BudgetEffect
 from scheduler.cluster.objects import PodError, WaitingPod, read_waiting
 from scheduler.cluster.refusals import Refusal
 from scheduler.cluster.state import Asked, State
@@ -120,7 +120,7 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
 class BudgetBlock:
     """The reason for which a budget keeps a pod from every node, with the budget's effect on the namespace's pods."""
 
-    standing: Standing
+    effect: BudgetEffect
     message: str
 
 
@@ -129,15 +129,15 @@ def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
 
     The states of budgets change at any time, so one answer follows from one call.
     """
-    standing, budget = state.budgets.standing_and_name(pod.namespace)
-    if standing is Standing.HELD:
+    effect, budget = state.budgets.effect_and_name(pod.namespace)
+    if effect is BudgetEffect.HELD:
         message = f"budget: the GPU budget {budget} is spent and holds its pods until it has money again"
-        return BudgetBlock(standing, message)
-    lowest = state.lowest_in_budget() if standing is Standing.OVER else None
+        return BudgetBlock(effect, message)
+    lowest = state.lowest_in_budget() if effect is BudgetEffect.OVER else None
     # kube-scheduler asks about pods of higher priority first. A pod that was admitted within its budget has the
     # priority of those that still are, so its place behind them is decided here.
     if lowest is not None and pod.priority >= lowest:
-        return BudgetBlock(standing, f"budget: the GPU budget {budget} is spent, and pods within theirs wait for GPUs")
+        return BudgetBlock(effect, f"budget: the GPU budget {budget} is spent, and pods within theirs wait for GPUs")
     return None
 
 
@@ -203,7 +203,7 @@ def _blocked(state: State, pod: WaitingPod, question: _Asked, block: BudgetBlock
     state.forget(pod.uid)
     state.waiting.refuse(pod, block.message)
     failed = question.with_text(block.message)
-    if block.standing is Standing.HELD:
+    if block.effect is BudgetEffect.HELD:
         return FilterResult([], failed_and_unresolvable_nodes=failed)
     return FilterResult([], failed_nodes=failed)
 

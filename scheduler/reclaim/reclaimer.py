@@ -18,7 +18,7 @@ import structlog
 from fairgpu import names
 from fairgpu.cluster.api import ApiError
 from fairgpu.cluster.warning_events import About, post, warning_event
-from scheduler.cluster.budgets import Standing
+from scheduler.cluster.budgets import BudgetEffect
 from scheduler.cluster.earmarks import Earmark, earmark_of, encode, fallen
 from scheduler.cluster.objects import PodNote, WaitingPod
 from scheduler.cluster.state import EARMARKED, State
@@ -174,7 +174,7 @@ class Reclaimer:
         """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; empty where they stay."""
         state, settings, pods = self._state, self._settings, [pod for pod, _ in some]
         with state.lock:
-            if state.budgets.standing(pods[0].namespace) is not Standing.IN_BUDGET:
+            if state.budgets.effect(pods[0].namespace) is not BudgetEffect.IN_BUDGET:
                 return "its budget is spent"
             victims = [
                 (pod, note)
@@ -220,7 +220,7 @@ class Reclaimer:
             return bool(len(state.fitting(pod, rows)))
 
     def _in_budget(self, note: PodNote) -> bool:
-        return self._state.budgets.standing(note.namespace) is Standing.IN_BUDGET
+        return self._state.budgets.effect(note.namespace) is BudgetEffect.IN_BUDGET
 
     def _fall(self, pod: WaitingPod, earmark: Earmark, why: str) -> None:
         """Withdraws an earmark. A node whose freed devices did not help is not planned again for this pod."""
@@ -364,7 +364,7 @@ class Reclaimer:
             waiting = [one.pod for one in state.waiting.in_order()]
         seen: set[tuple[str, Any]] = set()
         for pod in waiting:
-            if state.budgets.standing(pod.namespace) is not Standing.IN_BUDGET or (pod.namespace, pod.gang) in seen:
+            if state.budgets.effect(pod.namespace) is not BudgetEffect.IN_BUDGET or (pod.namespace, pod.gang) in seen:
                 continue
             if pod.gang is not None:
                 seen.add((pod.namespace, pod.gang))
@@ -380,8 +380,8 @@ class Reclaimer:
     def _victims(self) -> Victims:
         state = self._state
         holders = self._roster.read(state.fleet, self._running)
-        standings = [state.budgets.standing(name) for name in self._roster.namespaces]
-        rich = np.array([one is Standing.IN_BUDGET for one in standings] or [True], np.bool_)
+        effects = [state.budgets.effect(name) for name in self._roster.namespaces]
+        rich = np.array([effect is BudgetEffect.IN_BUDGET for effect in effects] or [True], np.bool_)
         not_eligible = state.leaving() | {uid for one in self._promised() for uid in one.victims}
         spent = np.maximum(self._clocks.wall() - holders.since, 0.0) * holders.core_percent.astype(np.float64)
         in_budget = rich[holders.namespace]

@@ -93,8 +93,8 @@ def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
     """Returns the earliest and the latest instant at which the session can have been settled last."""
     if record.end is not None:
         return record.end, record.end
-    speaks = moment.settled is not None and record.node not in moment.silent
-    return (min(moment.settled or 0, moment.now) if speaks else 0), moment.now
+    is_confirmed = moment.settled is not None and record.node not in moment.silent
+    return (min(moment.settled or 0, moment.now) if is_confirmed else 0), moment.now
 
 
 def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: AuditedReports | None) -> int:
@@ -195,8 +195,8 @@ def _check_session(snapshot: Snapshot, record: SessionRecord, payers: Changes, m
             yield difference(snapshot, Figure.AMOUNT, record.uid, str(amount.amount), str(expected), reason)
         return
     most = until(moment.now)
-    speaks = moment.settled is not None and record.node not in moment.silent
-    least = until(min(moment.settled or 0, moment.now)) if speaks else 0
+    is_confirmed = moment.settled is not None and record.node not in moment.silent
+    least = until(min(moment.settled or 0, moment.now)) if is_confirmed else 0
     if not least <= amount.amount <= most:
         reason = "rate x time from its start to the last settlement"
         yield difference(snapshot, Figure.AMOUNT, record.uid, str(amount.amount), f"{least} to {most}", reason)

@@ -363,7 +363,7 @@ def test_pods_are_woken_when_an_earmark_falls_or_comes() -> None:
     assert "other" in woken
 
 
-def test_pods_are_woken_when_the_reservation_of_another_pod_lapses() -> None:
+def test_pods_are_woken_when_the_reservation_of_another_pod_expires() -> None:
     state, seconds = state_of("n0"), [0.0]
     ask(state, pod("lost", core=100), now=0.0)
     assert ask(state, pod("other"), now=1.0).node_names == []
