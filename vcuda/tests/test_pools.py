@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Callable
 
+import pytest
 from node import BUILD, MIB, OUT_OF_MEMORY, Node, Share, until
 
 CONTEXT = 256 * MIB
@@ -136,11 +137,12 @@ def test_memory_of_a_pool_freed_as_plain_memory_is_discharged(node: Node) -> Non
         until(lambda: container.charged() == node.truth("a")[0] == CONTEXT)
 
 
+@pytest.mark.parametrize("order", ["before", "after"])
 def test_memory_freed_in_a_context_that_ends_while_the_driver_is_asked_about_another_is_discharged_at_once(
-    node: Node,
+    node: Node, order: str
 ) -> None:
     container = node.container("a")
     given = {name: value for name, value in container.environment().items() if name != "LD_PRELOAD"}
-    command = [str(BUILD / "tests" / "unit" / "frees_overtaken")]
+    command = [str(BUILD / "tests" / "unit" / "frees_overtaken"), order]
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", str(64 * MIB), "0", "0"]

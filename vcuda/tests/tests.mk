@@ -16,6 +16,9 @@ $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
 # Its own functions come before those by which the shim looks whether a process is gone.
 $(TESTS)/unit/scan_without_the_lock: PROGRAM_FLAGS += -Wl,--wrap=identity_gone,--wrap=ledger_life_ended
 
+# A thread stands within the discharge of what was freed.
+$(TESTS)/unit/frees_overtaken: PROGRAM_FLAGS += -Wl,--wrap=linear_freed
+
 # A program that has nothing of the shim in it: it is looked at from outside.
 $(TESTS)/unit/launch_instructions: tests/unit/launch_instructions.c $(HEADERS)/.fetched
 	@mkdir -p $(@D)

@@ -17,7 +17,8 @@ struct deferred_free {
     CUcontext context; /* of the stream; NULL: unknown */
     CUevent event;     /* NULL: none could be recorded, and the end of the context has to do */
     bool ending;       /* the context is about to end */
-    bool over;         /* it has ended, and the allocation is discharged */
+    bool over;         /* it has ended */
+    bool discharged;   /* by the thread that has seen it end; otherwise by the one that takes the entry out */
 };
 
 /* Around driver calls: makes the context current, and lets the thread call what captures of others forbid. */
@@ -111,7 +112,7 @@ static bool finish(struct deferred_free *done)
     bool any = false;
     while (done != NULL) {
         struct deferred_free *next = done->next;
-        if (!done->over) {
+        if (!done->discharged) {
             linear_freed(CUDA_SUCCESS, true, &done->allocation);
             any = true;
         }
@@ -177,13 +178,20 @@ void deferred_frees_context_ends(CUcontext context)
     pthread_mutex_unlock(&all->lock);
 }
 
-/* Those of the context that no thread goes through. The caller holds the lock. */
-static struct deferred_free *take_of(struct deferred_frees *all, CUcontext context)
+/* Under the lock. */
+static void mark_over(struct deferred_free *list, CUcontext context)
+{
+    for (struct deferred_free *entry = list; entry != NULL; entry = entry->next)
+        entry->over = entry->over || entry->context == context;
+}
+
+/* Those that are over and that no thread goes through. The caller holds the lock. */
+static struct deferred_free *take_over(struct deferred_frees *all)
 {
     struct deferred_free *found = NULL;
     for (struct deferred_free **at = &all->list; *at != NULL;) {
         struct deferred_free *entry = *at;
-        if (entry->context != context) {
+        if (!entry->over) {
             at = &entry->next;
             continue;
         }
@@ -194,32 +202,36 @@ static struct deferred_free *take_of(struct deferred_frees *all, CUcontext conte
     return found;
 }
 
-/* Discharges those of the context that a thread goes through, which then finds them over. The caller holds the lock, which the
- * function releases meanwhile. */
-static void finish_taken(struct deferred_frees *all, CUcontext context)
+/* Of those that a thread goes through, one that is over and still charged: from now on it is the caller's to discharge. The
+ * caller holds the lock. */
+static bool take_charged(struct deferred_frees *all, struct allocation *allocation)
 {
-    for (struct deferred_free *entry = all->taken; entry != NULL;) {
-        if (entry->context != context || entry->over) {
-            entry = entry->next;
-            continue;
+    for (struct deferred_free *entry = all->taken; entry != NULL; entry = entry->next)
+        if (entry->over && !entry->discharged) {
+            entry->discharged = true;
+            *allocation = entry->allocation;
+            return true;
         }
-        struct allocation allocation = entry->allocation;
-        entry->over = true;
-        pthread_mutex_unlock(&all->lock);
-        linear_freed(CUDA_SUCCESS, true, &allocation);
-        pthread_mutex_lock(&all->lock);
-        entry = all->taken;
-    }
+    return false;
 }
 
+/* All of the context are marked under one hold of the lock: while this thread discharges one, the other may put those to which
+ * it has come already back into the list, and a new context may have the same handle. */
 void deferred_frees_context_ended(CUcontext context, bool gone)
 {
     struct deferred_frees *all = &process()->deferred_frees;
     struct deferred_free *done = NULL;
+    struct allocation allocation;
     pthread_mutex_lock(&all->lock);
     if (gone) {
-        done = take_of(all, context);
-        finish_taken(all, context);
+        mark_over(all->list, context);
+        mark_over(all->taken, context);
+        while (take_charged(all, &allocation)) {
+            pthread_mutex_unlock(&all->lock);
+            linear_freed(CUDA_SUCCESS, true, &allocation);
+            pthread_mutex_lock(&all->lock);
+        }
+        done = take_over(all);
     } else {
         mark_ending(all->list, context, false);
         mark_ending(all->taken, context, false);

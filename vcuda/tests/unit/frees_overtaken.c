@@ -1,15 +1,19 @@
 /* frees_overtaken.c: a context ends while another thread asks the driver about memory that was freed in the order of streams.
  *
- *     frees_overtaken      prints the driver calls for the context after its end, and the bytes charged then; then the bytes
- *                          charged once the other context's stream has come to its free
+ *     frees_overtaken ORDER    prints the driver calls for the context after its end, and the bytes charged then; then the same
+ *                              once the other context's stream has come to its free
  *
- * The driver is played. Each context has freed one allocation.
+ * The driver is played. The context that ends has freed two allocations, the other one: "before" it or "after" it. The thread
+ * that ends the context discharges one, and goes on when the other thread has come back.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "memory/charge.h"
 #include "memory/deferred_frees.h"
+#include "memory/linear.h"
 #include "process.h"
 #include "state.h"
 
@@ -20,6 +24,35 @@
 static CUcontext current;
 static CUevent of_one, of_other; /* behind the free in each */
 static int ended, asked_after, comes;
+static int discharging, settled; /* atomic: the thread that ends the context has discharged one; the other has come back */
+static pthread_t ender;
+static __thread int ends;
+
+CUresult __real_linear_freed(CUresult result, bool ours, const struct allocation *allocation);
+CUresult __wrap_linear_freed(CUresult result, bool ours, const struct allocation *allocation);
+
+static void wait_until(const int *is)
+{
+    while (!__atomic_load_n(is, __ATOMIC_ACQUIRE))
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+}
+
+CUresult __wrap_linear_freed(CUresult result, bool ours, const struct allocation *allocation)
+{
+    CUresult answer = __real_linear_freed(result, ours, allocation);
+    if (ends) {
+        __atomic_store_n(&discharging, 1, __ATOMIC_RELEASE);
+        wait_until(&settled);
+    }
+    return answer;
+}
+
+static void *ends_the_other(void *unused)
+{
+    ends = 1;
+    deferred_frees_context_ended(OTHER, true);
+    return unused;
+}
 
 static CUresult gets(CUcontext *context)
 {
@@ -75,14 +108,15 @@ static CUresult destroys(CUevent event)
     return CUDA_SUCCESS;
 }
 
-/* While the driver is asked about the one, another thread ends the other. */
+/* While the driver is asked about the one, another thread ends the other, and is half way through. */
 static CUresult answers(CUevent event)
 {
     asked_after += ended && event == of_other;
     if (event == of_one && !ended) {
         deferred_frees_context_ends(OTHER);
         ended = 1;
-        deferred_frees_context_ended(OTHER, true);
+        pthread_create(&ender, NULL, ends_the_other, NULL);
+        wait_until(&discharging);
     }
     return comes ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -100,10 +134,11 @@ static void frees_in(CUcontext context, uint64_t key)
     deferred_frees_add(&allocation, NULL);
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
-    if (!active())
+    if (!active() || count != 2)
         return 2;
+    bool before = strcmp(arguments[1], "before") == 0;
     driver.cuCtxGetCurrent = gets;
     driver.cuCtxPushCurrent_v2 = pushes;
     driver.cuCtxPopCurrent_v2 = pops;
@@ -113,9 +148,15 @@ int main(void)
     driver.cuEventRecord = records;
     driver.cuEventDestroy_v2 = destroys;
     driver.cuEventQuery = answers;
-    frees_in(OTHER, 1);
-    frees_in(ONE, 2);
+    if (before)
+        frees_in(ONE, 1);
+    frees_in(OTHER, 2);
+    frees_in(OTHER, 3);
+    if (!before)
+        frees_in(ONE, 1);
     deferred_frees_settle();
+    __atomic_store_n(&settled, 1, __ATOMIC_RELEASE);
+    pthread_join(ender, NULL);
     printf("%d %llu\n", asked_after, (unsigned long long)ledger_held(ledger, 0));
     comes = 1;
     deferred_frees_settle();
