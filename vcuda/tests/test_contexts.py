@@ -242,6 +242,13 @@ def test_no_release_waits_for_a_retain_from_which_the_driver_does_not_come_back(
         assert program.stdout.readline() == "0 0 0 False\n"
 
 
+def test_a_reset_while_the_driver_is_long_about_to_make_the_context_leaves_nothing_charged(node: Node) -> None:
+    given = {name: value for name, value in node.container("a").environment().items() if name != "LD_PRELOAD"}
+    command = [str(BUILD / "tests" / "unit" / "reset_in_retain")]
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "0", "1", str(CONTEXT)]
+
+
 def test_no_primary_context_waits_for_one_that_the_driver_is_long_about_to_end(node: Node) -> None:
     """To end one, the driver may wait for its work, and that for what another thread does."""
     calls = node.folder / "calls"
