@@ -155,6 +155,7 @@ def test_so_is_one_beside_a_stream_that_waits_for_the_host(node: Node) -> None:
         pytest.param(("held", "1000", "spin_ms_500"), 700_000_000, id="before a long one"),
         pytest.param(("late", "1000"), 100_000_000, id="while another stream has a short one"),
         pytest.param(("within", "1000"), 100_000_000, id="between two kernels that are admitted at one time"),
+        pytest.param(("bursts", "500"), 100_000_000, id="twice among kernels that are launched at once"),
         pytest.param(("chain", "1000"), 100_000_000, id="while another stream waits for its kernel"),
         pytest.param(("among", "1000"), 100_000_000, id="while another stream has more than is admitted at one time"),
     ],
@@ -166,7 +167,7 @@ def test_what_a_stream_waits_for_the_host_is_no_gpu_time(node: Node, program: tu
     assert reported(container).busy_ns < most_ns
 
 
-@pytest.mark.parametrize("kind", ["within", "held", "late"])
+@pytest.mark.parametrize("kind", ["within", "bursts", "held", "late"])
 def test_nor_is_it_of_a_container_that_is_held_to_turns(node: Node, kind: str) -> None:
     container = part_of_a_gpu(node, 50)
     result, took_us = run(container, ("waiting", kind, "1000"))

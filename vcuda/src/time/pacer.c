@@ -23,7 +23,6 @@
 #define QUIET_NS 2000000u     /* a batch that is open for longer is ended by the helper */
 #define BATCH_NS 500000u      /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
-#define WAITS_APART_NS 100000u /* of waits closer together one is left out of the work: each costs two events */
 #define LEAST_PAUSE_NS 20000u /* between looks of a thread that waits in the turn */
 #define MOST_PAUSE_NS 250000u
 #define FEW 2u /* kernels of other streams, beside which one more may be launched as long as they fit into the turn */
@@ -545,17 +544,22 @@ void pacer_launched(CUstream stream)
     spans_leave(queue, &before);
 }
 
-/* On the legacy stream an event is a barrier, which a wait is not. While some stream captures, this one may be about to join. */
+/* On the legacy stream an event is a barrier, which a wait is not. While some stream captures, this one may be about to join.
+ * Where much is in flight the events would fill the stream's queue before the GPU may begin (GRANTED_WHEN_DEEP). */
 void pacer_waits(CUstream stream)
 {
     struct batch *batch = pacer_batch_of(stream);
+    struct queue *queue = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
     if (stream == NULL || stream == CU_STREAM_LEGACY || batch->stream != stream || captures_any())
         return;
-    uint64_t now = clock_ns();
-    if (now < batch->wait_ns + WAITS_APART_NS)
+    batch->waits = true;
+    if (queue == NULL)
         return;
-    batch->wait_ns = now;
-    pacer_launched(stream);
+    pthread_mutex_lock(&queue->lock);
+    bool deep = queue->count >= DEEP;
+    pthread_mutex_unlock(&queue->lock);
+    if (!deep)
+        pacer_launched(stream);
 }
 
 void pacer_context_made(int index)

@@ -24,7 +24,7 @@ struct batch {
     uint64_t granted_ns;     /* the work that it was granted for */
     uint64_t serial;         /* the queue's when it was opened: another means that the context has ended since */
     uint64_t opened_ns;
-    uint64_t wait_ns; /* CLOCK_MONOTONIC when a batch of the row last ended for a wait; the owner's alone */
+    bool waits; /* the stream waits for something else before the next launch; the owner's alone */
 };
 
 #define ROWS 8
@@ -67,8 +67,8 @@ static inline bool pacer_admit(CUstream stream)
 /* Ends the batch of the launch that was just made, so that it is measured by itself. */
 void pacer_launched(CUstream stream);
 
-/* The stream is about to wait for a function of the host, a value or another stream: what was launched before is measured by
- * itself, and what comes behind has a beginning of its own. */
+/* The calling thread is about to let the stream wait for a function of the host, a value or another stream: what it launched
+ * before is measured by itself, and what it launches behind has a beginning of its own, unless much is in flight. */
 void pacer_waits(CUstream stream);
 
 /* A context was made on this device: from now on there can be launches. */

@@ -20,6 +20,9 @@
  *     waiting chain MS         the same of a short kernel, and of another stream's that comes after it
  *     waiting among MS         the same of a short kernel, and of more of another stream's than are admitted at one time
  *     waiting within MS CALL   a short kernel, then a wait of so long by this call, then another, all admitted at one time
+ *     waiting bursts MS        two short kernels, each with a function of the host behind it that takes so long, and a third
+ *     waiting crowded COUNT    so many short kernels, each behind a wait for another stream's event, which comes once they are all
+ *                              launched, by this thread
  *     waiting beside KERNEL    this kernel while another stream waits for the host, which never comes
  *     waiting after KERNEL     this kernel, and in a stream that waits for its end as many of 1 ms as may be put there meanwhile;
  *                              prints how many instead of the microseconds
@@ -409,20 +412,60 @@ static void wait_in(CUstream waits, int ms, const char *call)
         must(((__typeof__(cuStreamBatchMemOp) *)function)(waits, 1, &operation, 0));
 }
 
+/* The length of its kernels is known, and the next launch is not measured by itself. */
+static void warm_up(CUstream works, CUfunction work)
+{
+    for (int i = 0; i < 100; i++)
+        launch(work, works, NULL);
+    must(CU(cuStreamSynchronize)(works));
+    pause_ms(20);
+    launch(work, works, NULL); /* it is measured by itself */
+    must(CU(cuStreamSynchronize)(works));
+}
+
 static uint64_t within(int ms, const char *call)
 {
     CUstream waits = stream(CU_STREAM_NON_BLOCKING);
     CUfunction work = kernel("spin_us_10");
-    for (int i = 0; i < 100; i++)
-        launch(work, waits, NULL);
-    must(CU(cuStreamSynchronize)(waits));
-    pause_ms(20);
-    launch(work, waits, NULL); /* it is measured by itself: the next one is not */
-    must(CU(cuStreamSynchronize)(waits));
+    warm_up(waits, work);
     uint64_t before = now_us();
     launch(work, waits, NULL);
     wait_in(waits, ms, call);
     launch(work, waits, NULL);
+    must(CU(cuStreamSynchronize)(waits));
+    return now_us() - before;
+}
+
+static uint64_t bursts(int ms)
+{
+    CUstream waits = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction work = kernel("spin_us_10");
+    warm_up(waits, work);
+    uint64_t before = now_us();
+    for (int i = 0; i < 2; i++) {
+        launch(work, waits, NULL);
+        must(CU(cuLaunchHostFunc)(waits, takes_its_time, (void *)(intptr_t)ms));
+    }
+    launch(work, waits, NULL);
+    must(CU(cuStreamSynchronize)(waits));
+    return now_us() - before;
+}
+
+static uint64_t crowded(int count)
+{
+    CUstream waits = stream(CU_STREAM_NON_BLOCKING), held = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction work = kernel("spin_us_10");
+    CUevent between = event();
+    warm_up(waits, work);
+    uint64_t before = now_us();
+    must(CU(cuLaunchHostFunc)(held, waits_for_go, NULL));
+    must(CU(cuEventRecord)(between, held));
+    for (int i = 0; i < count; i++) {
+        must(CU(cuStreamWaitEvent)(waits, between, 0));
+        launch(work, waits, NULL);
+        pause_us(200); /* as a program that computes something for each */
+    }
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
     must(CU(cuStreamSynchronize)(waits));
     return now_us() - before;
 }
@@ -632,6 +675,10 @@ int main(int count, char **arguments)
         took = among(number);
     else if (strcmp(what, "within") == 0)
         took = within(number, count > 3 ? arguments[3] : "cuLaunchHostFunc");
+    else if (strcmp(what, "bursts") == 0)
+        took = bursts(number);
+    else if (strcmp(what, "crowded") == 0)
+        took = crowded(number);
     else if (strcmp(what, "beside") == 0 && count > 2)
         took = beside_a_held_stream(arguments[2]);
     else if (strcmp(what, "after") == 0 && count > 2)
