@@ -434,6 +434,7 @@ static uint32_t open_batch(struct queue *queue, CUstream stream, struct batch *b
     batch->flow = flow;
     batch->serial = queue->serial;
     batch->opened_ns = now;
+    batch->waits = false;
     __atomic_store_n(&batch->granted, granted, __ATOMIC_RELAXED);
     batch->granted_ns = granted * most_of(queue->estimate.mean_ns, 1);
     flow->granted_ns += batch->granted_ns;
@@ -468,7 +469,7 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
     struct queue *queue = spans_queue(context, index);
     if (queue == NULL || !spans_enter(queue, &before))
         return false;
-    bool waits = batch->stream == stream && batch->wait_ns > batch->opened_ns;
+    bool waits = batch->stream == stream && batch->waits;
     end_before(queue, stream, batch);
     pthread_mutex_lock(&queue->lock);
     uint64_t serial = queue->serial;
