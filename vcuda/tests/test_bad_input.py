@@ -177,7 +177,7 @@ def test_a_config_that_names_a_gpu_which_is_not_there_gives_no_gpu(node: Node) -
     assert container.run("init", "devices", "ctx") == [[0, 0, 0], [0, 0, 0], [INVALID_DEVICE, 0, 0]]
 
 
-def test_usage_that_has_no_room_stops_nobody_and_is_told_once(node: Node) -> None:
+def test_usage_that_has_no_room_stops_no_program_and_is_logged_once(node: Node) -> None:
     container = node.container("a")
     path = bytes(container.usage).ljust(96, b"\0")
     body = container.packed()[:-4].replace(path, b"/dev/full".ljust(96, b"\0"))
@@ -188,7 +188,7 @@ def test_usage_that_has_no_room_stops_nobody_and_is_told_once(node: Node) -> Non
     assert "usage is not reported" in errors
 
 
-def test_a_usage_file_that_cannot_be_written_stops_nobody(node: Node) -> None:
+def test_a_usage_file_that_cannot_be_written_stops_no_program(node: Node) -> None:
     container = node.container("a")
     container.usage.mkdir()
     results, errors = answers_of(container)

@@ -157,7 +157,7 @@ def peak(container: Container) -> int:
     return int.from_bytes(record[48 + 48 + 24 :][:8], "little")
 
 
-def test_the_most_that_was_held_is_told_after_it_was_freed(node: Node) -> None:
+def test_the_most_that_was_held_is_reported_after_it_was_freed(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:
         for line in ("init", "ctx", f"alloc a {500 * MIB}", "free a", "launch spin_ms_20"):

@@ -32,7 +32,7 @@ static void allocate_three_times(void)
     }
 }
 
-static void a_call_fails_when_it_is_told_to(void)
+static void a_call_fails_when_a_rule_says_so(void)
 {
     setenv("SIMGPU_FAULTS", "cuMemAlloc_v2:2:error=2", 1);
     CHECK(outcome(allocate_three_times) == 22);
@@ -41,7 +41,7 @@ static void a_call_fails_when_it_is_told_to(void)
     unsetenv("SIMGPU_FAULTS");
 }
 
-static void a_call_kills_its_process_when_it_is_told_to(void)
+static void a_call_kills_its_process_when_a_rule_says_so(void)
 {
     setenv("SIMGPU_FAULTS", "cuMemAlloc_v2:3:kill", 1);
     CHECK(outcome(allocate_three_times) == -SIGKILL);
@@ -65,7 +65,7 @@ static void one_slow_call(void)
     _exit(seconds() - begin >= 0.03 ? 0 : 1);
 }
 
-static void a_call_takes_the_time_that_it_is_told_to(void)
+static void a_call_takes_the_time_that_a_rule_says(void)
 {
     setenv("SIMGPU_FAULTS", "cuCtxSynchronize:1:slow_us=30000", 1);
     CHECK(outcome(one_slow_call) == 0);
@@ -104,10 +104,10 @@ static void a_bad_fault_or_setting_stops_the_program(void)
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    HOLDS(a_call_fails_when_it_is_told_to);
-    HOLDS(a_call_kills_its_process_when_it_is_told_to);
+    HOLDS(a_call_fails_when_a_rule_says_so);
+    HOLDS(a_call_kills_its_process_when_a_rule_says_so);
     HOLDS(a_process_dies_at_the_step_that_is_named);
-    HOLDS(a_call_takes_the_time_that_it_is_told_to);
+    HOLDS(a_call_takes_the_time_that_a_rule_says);
     HOLDS(a_launch_takes_as_long_as_on_a_server);
     HOLDS(a_bad_fault_or_setting_stops_the_program);
     return 0;

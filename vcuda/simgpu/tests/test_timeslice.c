@@ -128,7 +128,7 @@ static void slices_are_drawn_from_half_a_millisecond_to_two(void)
     CHECK(drawn[0] > 30 && drawn[1] > 30 && drawn[2] > 30);
 }
 
-static void changing_contexts_costs_time_that_nobody_gets(void)
+static void changing_contexts_costs_time_that_no_context_gets(void)
 {
     fresh_device(1 * MS, MS / 4);
     queue_kernels(0, 0, 100, MS, 100);
@@ -244,7 +244,7 @@ int main(void)
     HOLDS(it_does_not_matter_how_often_the_device_is_looked_at);
     HOLDS(an_events_time_runs_through_the_slices_of_others);
     HOLDS(slices_are_drawn_from_half_a_millisecond_to_two);
-    HOLDS(changing_contexts_costs_time_that_nobody_gets);
+    HOLDS(changing_contexts_costs_time_that_no_context_gets);
     HOLDS(a_context_without_work_gives_way_at_once);
     HOLDS(narrow_kernels_of_one_context_overlap_and_wide_ones_share);
     HOLDS(copies_run_beside_the_context_that_computes);

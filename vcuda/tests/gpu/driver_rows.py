@@ -61,7 +61,7 @@ def sampled(uuid: str) -> Nvml:
         raise RuntimeError("nvidia-ml-py is not installed") from error
 
 
-def told_by_nvml(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
+def nvml_readings(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Yields rows of the node agent's readings: a process counts once for each allocation, whichever has it open."""
     uuid = os.environ["VCUDA_TEST_UUID"]
     nvml = sampled(uuid)

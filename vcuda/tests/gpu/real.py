@@ -24,7 +24,7 @@ from typing import Any
 VCUDA = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(VCUDA / "tests" / "gpu"), str(VCUDA / "tests"), str(VCUDA / "bench"), str(VCUDA.parent)]
 import shares
-from driver_rows import addresses, taken_unasked, told_by_nvml
+from driver_rows import addresses, nvml_readings, taken_unasked
 from machine import real_gpu
 from memory_rows import killing, racing
 from node import MIB, OUT_OF_MEMORY, Node, Share
@@ -62,7 +62,7 @@ def checks(folder: Path) -> Iterator[Row]:
 PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "checks": checks,
     "addresses": addresses,
-    "nvml": lambda folder: told_by_nvml(folder, STAND_IN),
+    "nvml": lambda folder: nvml_readings(folder, STAND_IN),
     "unasked": lambda folder: taken_unasked(folder, STAND_IN),
     "waiting": lambda folder: waiting(folder, STAND_IN),
     "frameworks": lambda folder: frameworks(folder, STAND_IN),
