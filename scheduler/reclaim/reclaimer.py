@@ -309,9 +309,10 @@ class Reclaimer:
     def _call_off(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> None:
         """Removes the notices that no earmark needs."""
         noticed = self._state.noticed()
-        self._event_at = {key: at for key, at in self._event_at.items() if key[0] in noticed}
         wanted = {uid for _, earmark in earmarks.values() for uid in earmark.victims}
         wanted |= {uid for one in self._written.values() for uid in one.earmark.victims}
+        # The watch may show a notice steps after it was written.
+        self._event_at = {key: at for key, at in self._event_at.items() if key[0] in noticed | wanted}
         for uid in noticed - wanted:
             note = self._state.note(uid)
             if note is not None and not note.leaving and self._annotate(note, names.RECLAIM_AT, None):

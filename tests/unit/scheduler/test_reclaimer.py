@@ -19,7 +19,7 @@ from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
 from scheduler.extender.filtering import filter_nodes
 from scheduler.measures import Measures
-from scheduler.reclaim.reclaimer import Clocks, Reclaimer
+from scheduler.reclaim.reclaimer import RETRY_SECONDS, Clocks, Reclaimer
 from scheduler.settings import ReclaimSettings
 from tests.unit.scheduler.extended import arguments, pod
 from tests.unit.scheduler.fleets import node
@@ -36,6 +36,7 @@ class Cluster:
         self.pods: dict[str, dict[str, Any]] = {}
         self.done: list[str] = []
         self.events: list[dict[str, Any]] = []
+        self.events_tried = 0
         self.refuses: dict[str, ApiError] = {}
         self.shows = True
         self.silent = False
@@ -142,6 +143,7 @@ class Cluster:
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if path.endswith("/events"):
+            self.events_tried += 1
             if "event" in self.refuses:
                 raise self.refuses["event"]
             if any(event["metadata"]["name"] == body["metadata"]["name"] for event in self.events):
@@ -228,6 +230,26 @@ def test_the_event_of_a_notice_is_written_once_though_the_api_server_refused_it_
         cluster.step(10)
     assert [event["involvedObject"]["name"] for event in cluster.events] == ["old"]
     assert cluster.notes(RECLAIM_AT) == {"old": stamp(60)}
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_the_event_of_a_notice_is_not_tried_again_at_once_though_the_watch_shows_the_notice_later(
+    *, is_refused: bool
+) -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    if is_refused:
+        cluster.refuses["event"] = ApiError(503, "ServiceUnavailable", "etcd")
+    cluster.shows = False
+    cluster.step()
+    cluster.shows = True
+    cluster.show("old")
+    cluster.step(RETRY_SECONDS / 2)
+    assert cluster.events_tried == 1
+    cluster.step(RETRY_SECONDS / 2)
+    assert cluster.events_tried == (2 if is_refused else 1)
 
 
 @pytest.mark.parametrize(
