@@ -23,7 +23,7 @@ from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
 from nodeagent.driver_figures import DriverSample, Figure, Placed, figures, place
 from nodeagent.ledger_slots import registered
-from nodeagent.owners import Owned, Standing, container_names, owner, unheld_since
+from nodeagent.owners import Owned, ProcessState, container_names, owner, unheld_since
 from nodeagent.pages import Ledgers
 from nodeagent.processes import PROC, Process, Processes, read_process
 from nodeagent.schedule_page import Activity
@@ -113,7 +113,7 @@ class GpuWatch:
             sample = samples.get(uuid)
             if sample is not None:
                 owned, unnamed = self._owned(uuid, sample, alive, records, names)
-                strays += [(uuid, each) for each in owned if each.standing is not Standing.HELD]
+                strays += [(uuid, each) for each in owned if each.state is not ProcessState.HELD]
                 for each in owned:
                     if each.record is not None:
                         key = (each.record.uid, each.record.container, uuid)
@@ -194,7 +194,7 @@ class GpuWatch:
             last = self.seen.figures.get((*key, uuid))
             if last is not None:
                 before[slot] = last
-        alive_by_ledger = frozenset(each.process.pid for each in owned if each.standing is Standing.HELD)
+        alive_by_ledger = frozenset(each.process.pid for each in owned if each.state is ProcessState.HELD)
         made = figures(sample, placed, charged, shares, before, alive_by_ledger)
         return {(*key, uuid): made[slot] for key, slot in slots.items()}
 

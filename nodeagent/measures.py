@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from fairgpu.inventory import Device
 from nodeagent.containers.records import Record
 from nodeagent.gpu_watch import Observation
-from nodeagent.owners import Standing
+from nodeagent.owners import ProcessState
 
 START_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
 OUTCOMES = ("prepared", "refused", "kubelet_silent")
@@ -172,9 +172,9 @@ def _strays(seen: Observation) -> Metric:
         "Processes on a GPU that no share limits, by how the agent accounts for them.",
         labels=("standing",),
     )
-    counts = Counts(each.standing for _, each in seen.strays)
-    for standing in Standing:
-        if standing is Standing.HELD:
+    counts = Counts(each.state for _, each in seen.strays)
+    for state in ProcessState:
+        if state is ProcessState.HELD:
             continue
-        metric.add_metric((standing,), counts[standing])
+        metric.add_metric((state,), counts[state])
     return metric

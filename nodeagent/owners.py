@@ -12,7 +12,7 @@ from nodeagent.ledger_slots import Registered
 from nodeagent.processes import Process
 
 
-class Standing(StrEnum):
+class ProcessState(StrEnum):
     """The ways in which a process on a GPU is accounted for, or is not."""
 
     HELD = "held"
@@ -38,7 +38,7 @@ class Owned:
     """A process on a GPU with its container; None where the container has no piece of the GPU."""
 
     process: Process
-    standing: Standing
+    state: ProcessState
     record: Record | None = None
 
 
@@ -70,20 +70,20 @@ def owner(
         registered: the processes that a container's shim has registered.
     """
     if not process.pod_uid:
-        return Owned(process, Standing.OUTSIDE_PODS)
+        return Owned(process, ProcessState.OUTSIDE_PODS)
     of_pod = [record for record in records if record.uid == process.pod_uid]
     name = names.get(process.container_id)
     if name is None and of_pod:
         return None
     found = next((record for record in of_pod if record.container == name), None)
     if found is None or all(device.uuid != uuid for device in found.devices):
-        return Owned(process, Standing.WITHOUT_SHARE)
+        return Owned(process, ProcessState.WITHOUT_SHARE)
     if found.whole:
-        return Owned(process, Standing.HELD, found)
+        return Owned(process, ProcessState.HELD, found)
     shims = registered(found)
     if (process.own_pid, process.start_time) in shims.processes:
-        return Owned(process, Standing.HELD, found)
-    return Owned(process, Standing.WITHOUT_SLOT if shims.is_full else Standing.NOT_SHIMMED, found)
+        return Owned(process, ProcessState.HELD, found)
+    return Owned(process, ProcessState.WITHOUT_SLOT if shims.is_full else ProcessState.NOT_SHIMMED, found)
 
 
 def unheld_since(
@@ -99,5 +99,5 @@ def unheld_since(
             (each.process.pid, each.process.start_time), now_seconds
         )
         for each in owned
-        if each.standing in (Standing.NOT_SHIMMED, Standing.WITHOUT_SLOT, Standing.WITHOUT_SHARE)
+        if each.state in (ProcessState.NOT_SHIMMED, ProcessState.WITHOUT_SLOT, ProcessState.WITHOUT_SHARE)
     }

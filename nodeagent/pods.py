@@ -52,30 +52,30 @@ class NodePods(Mirror):
 
     known: threading.Event = field(default_factory=threading.Event, init=False)
     """Set once the whole collection was read."""
-    _news: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _pods_changed: threading.Condition = field(default_factory=threading.Condition, init=False)
     _pods: dict[str, Json] = field(default_factory=dict, init=False)
 
     def replaced(self, items: list[Json]) -> None:
         """Takes the whole present collection."""
-        with self._news:
+        with self._pods_changed:
             self._pods = {item["metadata"]["uid"]: item for item in items}
-            self._news.notify_all()
+            self._pods_changed.notify_all()
         self.known.set()
         self.notify()
 
     def changed(self, kind: str, item: Json) -> None:
         """Takes one event: ADDED, MODIFIED or DELETED."""
-        with self._news:
+        with self._pods_changed:
             if kind == "DELETED":
                 self._pods.pop(item["metadata"]["uid"], None)
             else:
                 self._pods[item["metadata"]["uid"]] = item
-            self._news.notify_all()
+            self._pods_changed.notify_all()
         self.notify()
 
     def all(self) -> list[Json]:
         """Returns every pod of the node."""
-        with self._news:
+        with self._pods_changed:
             return list(self._pods.values())
 
     def wait_for(self, namespace: str, name: str, seconds: float) -> Mapping[str, Any] | None:
@@ -85,10 +85,10 @@ class NodePods(Mirror):
             PlacementRefusedError: several live pods have that name.
         """
         limit = time.monotonic() + seconds
-        with self._news:
+        with self._pods_changed:
             while True:
                 found = live_pod(self._pods.values(), namespace, name)
                 left = limit - time.monotonic()
                 if found is not None or left <= 0:
                     return found
-                self._news.wait(left)
+                self._pods_changed.wait(left)

@@ -37,7 +37,7 @@ from nodeagent.measures import Measures, NodeCollector, every_address
 from nodeagent.node_object import NodeMirror, read_node, write_node
 from nodeagent.node_patches import shows_slots, status_written
 from nodeagent.offer import NOT_APPLIED, Offer, Vendor, slot_ids, withholdings
-from nodeagent.owners import Owned, Standing
+from nodeagent.owners import Owned, ProcessState
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods, read
 from nodeagent.publishing import notices, schedule
@@ -67,11 +67,11 @@ WHY_LOST = {
     Loss.HIDDEN: "the Node does not show the slots that are offered",
 }
 WHY_UNSLOTTED = {
-    Standing.NOT_SHIMMED: "which the shim has not taken up: a program that is linked statically or with musl reads no "
-    "/etc/ld.so.preload; what it uses is not limited",
-    Standing.WITHOUT_SLOT: f"for which the shim's ledger has no slot left: {MOST_SLOTS} processes "
+    ProcessState.NOT_SHIMMED: "which the shim has not taken up: a program that is linked statically or with musl reads "
+    "no /etc/ld.so.preload; what it uses is not limited",
+    ProcessState.WITHOUT_SLOT: f"for which the shim's ledger has no slot left: {MOST_SLOTS} processes "
     "of the container have one; the shim refuses it memory, if it is under the shim",
-    Standing.WITHOUT_SHARE: "of which the container has no piece: it reached the device by itself",
+    ProcessState.WITHOUT_SHARE: "of which the container has no piece: it reached the device by itself",
 }
 
 
@@ -480,7 +480,7 @@ class Agent:
             return
         name, namespace = str(pod["metadata"]["name"]), str(pod["metadata"]["namespace"])
         container = stray.record.container if stray.record is not None else process.container_id[:12]
-        message = f"a process of container {container} works on GPU {uuid}, {WHY_UNSLOTTED[stray.standing]}"
+        message = f"a process of container {container} works on GPU {uuid}, {WHY_UNSLOTTED[stray.state]}"
         about = About("Pod", name, process.pod_uid, namespace)
         self._events.warn(about, UNSLOTTED_REASON, message, dt.datetime.now(dt.UTC))
 

@@ -8,7 +8,7 @@ import pytest
 
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.ledger_slots import Registered
-from nodeagent.owners import Owned, Standing, container_names, owner, unheld_since
+from nodeagent.owners import Owned, ProcessState, container_names, owner, unheld_since
 from nodeagent.processes import Process
 from nodeagent.turns import Policy
 
@@ -30,27 +30,31 @@ def owned(process: Process, *records: Record, is_full: bool = False) -> Owned | 
 
 
 @pytest.mark.parametrize(
-    ("found", "standing"),
+    ("found", "state"),
     [
-        (owned(process(), record("main")), Standing.HELD),
-        (owned(process(), record("main"), is_full=True), Standing.HELD),
-        (owned(process(own_pid=8), record("main")), Standing.NOT_SHIMMED),
-        (owned(process(began=51), record("main")), Standing.NOT_SHIMMED),
-        (owned(process(own_pid=8), record("main"), is_full=True), Standing.WITHOUT_SLOT),
-        (owned(process(own_pid=8), record("main", whole=True)), Standing.HELD),
-        (owned(process(container="id-side"), record("main")), Standing.WITHOUT_SHARE),
-        (owned(process(), record("main", gpu=OTHER)), Standing.WITHOUT_SHARE),
-        (owned(process(uid="uid-2"), record("main")), Standing.WITHOUT_SHARE),
-        (owned(process(uid="", container=""), record("main")), Standing.OUTSIDE_PODS),
+        (owned(process(), record("main")), ProcessState.HELD),
+        (owned(process(), record("main"), is_full=True), ProcessState.HELD),
+        (owned(process(own_pid=8), record("main")), ProcessState.NOT_SHIMMED),
+        (owned(process(began=51), record("main")), ProcessState.NOT_SHIMMED),
+        (owned(process(own_pid=8), record("main"), is_full=True), ProcessState.WITHOUT_SLOT),
+        (owned(process(own_pid=8), record("main", whole=True)), ProcessState.HELD),
+        (owned(process(container="id-side"), record("main")), ProcessState.WITHOUT_SHARE),
+        (owned(process(), record("main", gpu=OTHER)), ProcessState.WITHOUT_SHARE),
+        (owned(process(uid="uid-2"), record("main")), ProcessState.WITHOUT_SHARE),
+        (owned(process(uid="", container=""), record("main")), ProcessState.OUTSIDE_PODS),
     ],
     ids=["its shim knows it", "its shim knows it and no other", "another pid", "a pid of an earlier process",
          "a full ledger", "a whole GPU", "a container without GPU", "another GPU", "a pod without GPU",
          "the node's own"],
 )  # fmt: skip
-def test_a_process_stands_as_its_container_and_the_containers_shim_say(found: Owned | None, standing: Standing) -> None:
+def test_a_process_has_the_state_that_its_container_and_the_containers_shim_give_it(
+    found: Owned | None, state: ProcessState
+) -> None:
     assert found is not None
-    assert found.standing is standing
-    assert (found.record is not None) == (standing in (Standing.HELD, Standing.NOT_SHIMMED, Standing.WITHOUT_SLOT))
+    assert found.state is state
+    assert (found.record is not None) == (
+        state in (ProcessState.HELD, ProcessState.NOT_SHIMMED, ProcessState.WITHOUT_SLOT)
+    )
 
 
 def test_nobody_can_say_of_a_container_that_the_status_does_not_name_yet() -> None:

@@ -49,7 +49,7 @@ def test_a_new_kubelet_or_none_or_a_lost_socket_is_a_reason_to_register_at_once(
     assert is_due(just_now, Loss.UNREGISTERED, NOW)
 
 
-def test_slots_that_are_not_the_agents_tell_another_plugin() -> None:
+def test_slots_that_are_not_the_agents_show_another_plugin() -> None:
     assert foreign_slots(slot_ids(2)) == ()
     assert foreign_slots(["slot-1", "slot-x", "GPU-1"]) == ("GPU-1", "slot-x")
     assert lost(replace(WELL, foreign=("GPU-1",))) is Loss.TAKEN
