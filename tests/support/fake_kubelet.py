@@ -96,7 +96,7 @@ class FakeKubelet:
         }
         with self._changing:
             self._allocated.append(entry)
-            self._write()
+            self._write(self.healthy)
 
     @contextlib.contextmanager
     def slow(self) -> Iterator[None]:
@@ -138,12 +138,14 @@ class FakeKubelet:
     def _keep(self, resource: str, slots: frozenset[str], *, written: bool = True) -> None:
         """Notes the slots of a resource, and writes the file in which the kubelet keeps them."""
         with self._changing:
-            self.healthy = {**self.healthy, resource: slots}
+            healthy = {**self.healthy, resource: slots}
             if written:
-                self._write()
+                self._write(healthy)
+            # A test that sees the slots relies on the file.
+            self.healthy = healthy
 
-    def _write(self) -> None:
-        known = {name: sorted(each) for name, each in self.healthy.items()}
+    def _write(self, healthy: dict[str, frozenset[str]]) -> None:
+        known = {name: sorted(each) for name, each in healthy.items()}
         new = self.folder / "checkpoint.new"
         data = {"PodDeviceEntries": self._allocated or None, "RegisteredDevices": known}
         new.write_text(json.dumps({"Data": data}))
