@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +278,10 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
                 try:
                     server = Server(folder / endpoint, slots, prepare)
                     register(folder, endpoint, resource)
+                    # Until now the kubelet may have asked another plugin.
+                    look = replace(
+                        look, foreign=foreign_slots(checkpoint.slots()), answered=checkpoint.answered_by_others()
+                    )
                     registration = registered(registration, look, lost, now())
                     attempted(None)
                 except (KubeletError, OSError) as error:

@@ -17,6 +17,9 @@ from typing import Final
 UNFOLLOWED_SECONDS: Final = 10.0
 """The time in which the kubelet calls back after a registration: it connects and asks for options first. Until it has
 the plugin's list of slots, its file and its Node still show what it had before."""
+IN_FLIGHT_SECONDS: Final = 2.0
+"""The time after a registration for which an answer of another plugin counts as of before it: the kubelet may have
+asked that plugin just before, and writes its file afterwards."""
 HIDDEN_SECONDS: Final = 60.0
 """The time for which the Node shows other slots before that counts: the kubelet looks every 10 seconds whether there is
 something to write. It may be set to look less often, and an API server that is away takes nothing: what the kubelet has
@@ -112,6 +115,8 @@ def observed(registration: Registration, look: Look, now_seconds: float) -> Regi
     Another plugin's slots that were in the kubelet's file at the registration are of before it until the file has been
     without them, or the kubelet has had time to call back.
     """
+    if now_seconds - registration.at_seconds < IN_FLIGHT_SECONDS:
+        registration = replace(registration, answered=registration.answered | look.answered)
     is_new = now_seconds - registration.at_seconds < UNFOLLOWED_SECONDS
     is_since = registration.is_listed or not is_new or not {*look.foreign} <= {*registration.foreign}
     return replace(

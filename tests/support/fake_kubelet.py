@@ -11,7 +11,7 @@ import base64
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +31,8 @@ class FakeKubelet:
         self.folder = folder
         self.registered: list[plugins.RegisterRequest] = []
         self.refuse = ""
+        self.before_register: Callable[[], None] = lambda: None
+        """Called before a plugin that registers takes the place of the one before."""
         self.containers: Sequence[Listed] = ()
         self.healthy: dict[str, frozenset[str]] = {}
         self._changing = threading.Lock()
@@ -114,6 +116,7 @@ class FakeKubelet:
     def _register(self, request: plugins.RegisterRequest, context: grpc.ServicerContext) -> plugins.Empty:
         if self.refuse:
             context.abort(grpc.StatusCode.UNKNOWN, self.refuse)
+        self.before_register()
         before = self._followers.pop(request.endpoint, None)
         if before is not None:
             before.join()  # the plugin has ended that call; noted any later, its end would stop the new one

@@ -167,6 +167,20 @@ def test_another_plugin_that_names_its_slots_as_the_agent_does_is_noticed_by_its
         assert plugin.losses[-1] is None, "what was given before is no new answer"
 
 
+def test_a_container_that_another_plugin_answers_before_the_agent_registers_again_is_of_before(
+    kubelet: FakeKubelet, plugin: Plugin
+) -> None:
+    wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    with another_plugin(kubelet.folder, RESOURCE, FOREIGN):
+        wait_until(lambda: plugin.losses[-1] is Loss.TAKEN, "the agent has noticed")
+        kubelet.before_register = lambda: kubelet.admit("uid-1", "main", RESOURCE, "foreign-0")
+        plugin.seconds = A_WHILE
+        wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
+        plugin.seconds += UNFOLLOWED_SECONDS / 2
+        looks_again(plugin)
+        assert plugin.losses[-1] is None
+
+
 ENTRY = {"PodUID": "uid", "ContainerName": "main", "ResourceName": RESOURCE}
 
 

@@ -10,6 +10,7 @@ import pytest
 from nodeagent.kubelet.registration import (
     FIRST_DELAY_SECONDS,
     HIDDEN_SECONDS,
+    IN_FLIGHT_SECONDS,
     LAST_DELAY_SECONDS,
     UNFOLLOWED_SECONDS,
     Look,
@@ -69,6 +70,14 @@ def test_another_plugin_that_names_its_slots_as_the_agent_does_is_known_by_what_
     again = registered(observed(LONG_AGO, answered, NOW), answered, Loss.TAKEN, NOW)
     assert lost(answered, again, NOW + 60) is None, "that container was there before"
     assert lost(replace(WELL, answered=frozenset({first, second})), again, NOW + 60) is Loss.TAKEN
+
+
+def test_an_answer_that_the_kubelet_writes_down_right_after_the_registration_is_of_before() -> None:
+    in_flight = replace(WELL, answered=frozenset({("uid-1", "main")}))
+    seen = observed(JUST_NOW, in_flight, NOW + IN_FLIGHT_SECONDS / 2)
+    assert loss(seen, in_flight, NOW + IN_FLIGHT_SECONDS / 2) is None
+    assert lost(in_flight, seen, NOW + 60) is None
+    assert lost(in_flight, JUST_NOW, NOW + IN_FLIGHT_SECONDS) is Loss.TAKEN
 
 
 def test_a_kubelet_that_is_slow_to_call_back_shows_the_other_plugins_slots_of_before() -> None:
