@@ -48,6 +48,12 @@ class Measures:
             "Times that the writer of the schedule pages ended by itself and was started again.",
             registry=None,
         )
+        self.part_failures = Counter(
+            "fairgpu_nodeagent_part_failures",
+            "Failures of a part of the agent by an error that it does not know; the part runs again after a pause.",
+            ("part",),
+            registry=None,
+        )
         self.offering = Gauge(
             "fairgpu_nodeagent_offering",
             "Whether the node takes new GPU pods: no other plugin offers its GPUs, and the runtime applies CDI.",
@@ -84,6 +90,7 @@ class Measures:
             self._seconds,
             self.processes_ended,
             self.writer_ends,
+            self.part_failures,
             self.offering,
             self.registered,
             self._answered,

@@ -52,6 +52,8 @@ ENDPOINT = "fairgpu.sock"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """The kernel's name of this boot (proc(5))."""
 ROUND_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+"""The longest pause before a part that failed runs again."""
 ASKED_SECONDS = 0.05
 """The time between two looks at whether a program asks for the driver's figures."""
 HANDOVER_SECONDS = 0.05
@@ -164,6 +166,8 @@ class Agent:
             self._watch_faults,
             self._watch_processes,
         )
+        for part in (*watched, self._serve):
+            self._measures.part_failures.labels(_name(part))
         watches = [threading.Thread(target=self._keep, args=(watch,), daemon=True) for watch in watched]
         plugin = threading.Thread(target=self._keep, args=(self._serve,), name="device-plugin")
         self._answered_at = time.monotonic()
@@ -188,12 +192,16 @@ class Agent:
 
         Such an error ends neither the other parts nor the writer of the pages, without which containers wait.
         """
+        name, pause = _name(part), 0.0
         while not self._stop.is_set():
+            began = time.monotonic()
             try:
                 part()
             except Exception:  # noqa: BLE001 - its thread would end, and the rest go on without it
-                _log.exception("part of the agent failed", part=part.__name__.lstrip("_"))
-                self._stop.wait(ROUND_SECONDS)
+                self._measures.part_failures.labels(name).inc()
+                _log.exception("part of the agent failed", part=name)
+                pause = pause_after(pause, time.monotonic() - began)
+                self._stop.wait(pause)
             else:
                 return
 
@@ -313,17 +321,20 @@ class Agent:
 
     def _serve(self) -> None:
         settings = self._settings.kubelet
-        keep_registered(
-            settings.device_plugins,
-            ENDPOINT,
-            names.GPU,
-            self._slots,
-            self._prepare,
-            wait=self._stop.wait,
-            attempted=self._log_registration,
-            looked=self._note_loss,
-            shown=self._shown,
-        )
+        try:
+            keep_registered(
+                settings.device_plugins,
+                ENDPOINT,
+                names.GPU,
+                self._slots,
+                self._prepare,
+                wait=self._stop.wait,
+                attempted=self._log_registration,
+                looked=self._note_loss,
+                shown=self._shown,
+            )
+        finally:
+            self._measures.registered.set(0)
 
     def _shown(self) -> tuple[bool, str]:
         """Returns whether the Node shows the slots that are offered, and the version of its status."""
@@ -536,6 +547,20 @@ class Agent:
                 f"whether another driver offers this node's GPUs by ResourceSlices cannot be read: {error}; "
                 "FairGPU offers nothing new here until it can",
             )
+
+
+def pause_after(last_seconds: float, ran_seconds: float) -> float:
+    """Returns the pause after a part's failure, in seconds.
+
+    It doubles from ROUND_SECONDS to LONGEST_PAUSE_SECONDS, and is the first again after a run longer than the longest.
+    """
+    if ran_seconds > LONGEST_PAUSE_SECONDS:
+        return ROUND_SECONDS
+    return min(max(2 * last_seconds, ROUND_SECONDS), LONGEST_PAUSE_SECONDS)
+
+
+def _name(part: Callable[[], None]) -> str:
+    return part.__name__.lstrip("_")
 
 
 def vendor_of(settings: Nodeagent) -> Vendor:

@@ -275,6 +275,8 @@ def test_a_part_that_fails_unexpectedly_is_run_again_and_ends_no_other(
     monkeypatch.setattr(service, "ROUND_SECONDS", 0.01)
     with machine.agent() as port:
         wait_until(lambda: shown(port, "fairgpu_nodeagent_offering") == 1, "the node offers its GPUs")
+        assert shown(port, 'fairgpu_nodeagent_part_failures_total{part="watch_gpus"}') == 2
+        assert shown(port, 'fairgpu_nodeagent_part_failures_total{part="serve"}') == 0
     assert next(failures, None) is None
 
 
