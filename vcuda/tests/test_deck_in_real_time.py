@@ -99,7 +99,7 @@ def test_a_stream_takes_as_many_launches_ahead_as_programs_put_into_it_without_t
 
 
 @pytest.mark.parametrize("part", [False, True], ids=["the whole GPU", "a part of it"])
-def test_so_it_does_of_launches_with_a_wait_before_each(node: Node, part: bool) -> None:
+def test_so_it_does_of_launches_with_a_wait_before_each(node: Node, *, part: bool) -> None:
     container = part_of_a_gpu(node, 50) if part else node.container("a")
     assert run(container, ("waiting", "crowded", "450"), virtual=False)[0] == 0
 

@@ -1,4 +1,4 @@
-"""What a trial takes from the checkout of another project, in place: its version, and the manifests that it installs.
+"""The files that a trial reads in the checkout of another project: its version, and the manifests that it installs.
 
 Nothing of other projects is kept here.
 """

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 from timekeeper.domain.holdings import nvidia
-from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, Step, join, most_of
+from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, InitStep, join, most_of
 from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
 
 WAY: Final = "gpu-manager"
@@ -47,7 +47,7 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
         if item.keeps_running:
             running = join(*running, part(item))
         else:
-            steps.append(Step(join(part(item)), running))
+            steps.append(InitStep(join(part(item)), running))
     lasting = join(*running, *map(part, pod.containers))
     return Decision(join(*most_of(lasting, steps)), frozenset(doubts), asked)
 

@@ -25,7 +25,7 @@ from timekeeper.domain.holdings.holding import (
     Decision,
     Doubt,
     Holding,
-    Step,
+    InitStep,
     join,
     most_of,
 )
@@ -192,7 +192,7 @@ def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Ho
     if not allocated:
         doubts.add(Doubt.ALLOCATION_UNREADABLE)
     running: list[_Part] = []
-    steps: dict[str, list[Step]] = {}
+    steps: dict[str, list[InitStep]] = {}
     lasting: list[_Part] = []
     for index, container in enumerate(asking):
         devices = allocated[index] if index < len(allocated) else ()
@@ -206,7 +206,7 @@ def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Ho
         else:
             for uuid, on_device in _by_device(held).items():
                 beside = tuple(part.holding for part in running if part.uuid == uuid)
-                steps.setdefault(uuid, []).append(Step(tuple(on_device), beside))
+                steps.setdefault(uuid, []).append(InitStep(tuple(on_device), beside))
     for devices in allocated[len(asking) :]:
         lasting += _container_parts(way, Container({}), names, devices, lists.node or {}, doubts)
     at_the_end = _by_device([*running, *lasting])

@@ -40,7 +40,7 @@ class Holding:
     memory: Fraction
 
 
-class Step(NamedTuple):
+class InitStep(NamedTuple):
     """An init container that ends before others begin.
 
     Attributes:
@@ -52,7 +52,7 @@ class Step(NamedTuple):
     beside: tuple[Holding, ...] = ()
 
 
-def most_of(lasting: Sequence[Holding], steps: Sequence[Step]) -> tuple[Holding, ...]:
+def most_of(lasting: Sequence[Holding], steps: Sequence[InitStep]) -> tuple[Holding, ...]:
     """Returns what a pod holds of devices of one model for its whole life, where init containers hold them first.
 
     Those are the parts of the step, or of the containers that last, that cost the most. Where the floor of parts

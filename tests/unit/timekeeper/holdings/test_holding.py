@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.domain.holdings.holding import FEW, Holding, Step, holding_rate, most_of
+from timekeeper.domain.holdings.holding import FEW, Holding, InitStep, holding_rate, most_of
 
 FLOORS = (1, 10, 50, 100)
 PERCENTS = st.integers(0, 100).map(lambda percent: Fraction(percent, 100))
@@ -22,7 +22,7 @@ def part(memory: int, time: int = 0) -> Holding:
 
 
 def cost(parts: Sequence[Holding], floor: int) -> int:
-    """What the parts cost, in microGPU-seconds a second."""
+    """The cost of the parts, in microGPU-seconds a second."""
     return sum(holding_rate(each, Fraction(1), floor) for each in parts)
 
 
@@ -44,7 +44,7 @@ def cost(parts: Sequence[Holding], floor: int) -> int:
 def test_an_init_container_holds_its_devices_in_place_of_the_others(
     lasting: list[Holding], held: list[Holding], floor: int, expected: int
 ) -> None:
-    assert cost(most_of(lasting, [Step(tuple(held))]), floor) == expected
+    assert cost(most_of(lasting, [InitStep(tuple(held))]), floor) == expected
 
 
 @given(st.lists(PARTS, max_size=FEW), st.lists(st.lists(PARTS, max_size=3), max_size=4), st.integers(0, FEW))
@@ -52,7 +52,7 @@ def test_the_most_costs_no_less_than_what_lasts_and_than_each_step_at_any_floor(
     lasting: list[Holding], init: list[list[Holding]], sidecars: int
 ) -> None:
     beside = tuple(lasting[:sidecars])
-    steps = [Step(tuple(held), beside) for held in init]
+    steps = [InitStep(tuple(held), beside) for held in init]
     found = most_of(lasting, steps)
     for floor in FLOORS:
         # Each part's cost is rounded up, so that fewer parts may cost less by a millionth each.
@@ -62,4 +62,4 @@ def test_the_most_costs_no_less_than_what_lasts_and_than_each_step_at_any_floor(
 
 @given(st.lists(PARTS, max_size=3), st.integers(0, 3))
 def test_a_step_of_nothing_but_sidecars_adds_nothing(lasting: list[Holding], sidecars: int) -> None:
-    assert most_of(lasting, [Step((), tuple(lasting[:sidecars]))]) == tuple(lasting)
+    assert most_of(lasting, [InitStep((), tuple(lasting[:sidecars]))]) == tuple(lasting)
