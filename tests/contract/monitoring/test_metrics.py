@@ -57,7 +57,9 @@ def of_the_extender() -> Families:
 def of_the_node_agent() -> Families:
     """From its registry: the service itself answers only on a node."""
     registry = CollectorRegistry()
-    NodeMeasures().show(registry, 0.0)
+    measures = NodeMeasures()
+    measures.part_failures.labels("serve")
+    measures.show(registry, 0.0)
     device = GivenDevice("GPU-0", 30, 4096, 0, 7)
     record = Record("team", "train", "uid", "main", frozenset({"slot-0"}), 1, False, Policy.HARD, 1, (device,))
     seen = Observation({("uid", "main", "GPU-0"): Figure(1)})
