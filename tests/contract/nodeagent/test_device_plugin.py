@@ -131,7 +131,11 @@ FOREIGN = ("foreign-0", "foreign-1")
 
 
 def looks_again(plugin: Plugin) -> None:
-    """Returns once the agent has looked at what is there now."""
+    """Returns once the agent has looked at what is there now.
+
+    A look that began before the kubelet followed the slots, and ends after the clock was moved, is one of a kubelet
+    that has not followed them for long.
+    """
     before = len(plugin.losses)
     wait_until(lambda: len(plugin.losses) >= before + 2, "a look has begun and ended")
 
@@ -143,6 +147,7 @@ def ours(kubelet: FakeKubelet) -> bool:
 
 def test_a_resource_that_another_plugin_registers_is_registered_again(kubelet: FakeKubelet, plugin: Plugin) -> None:
     wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    looks_again(plugin)
     plugin.seconds = A_WHILE
     with another_plugin(kubelet.folder, RESOURCE, FOREIGN):
         wait_until(lambda: Loss.TAKEN in plugin.losses, "the agent has noticed")
@@ -204,6 +209,7 @@ def test_a_checkpoint_of_another_form_says_nothing(tmp_path: Path, data: object)
 
 def test_two_plugins_take_no_turns_while_the_agent_waits(kubelet: FakeKubelet, plugin: Plugin) -> None:
     wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    looks_again(plugin)
     plugin.seconds = A_WHILE
     with another_plugin(kubelet.folder, RESOURCE, FOREIGN):
         wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
@@ -238,6 +244,7 @@ def test_a_kubelet_that_is_slow_to_ask_for_the_slots_is_not_taken_for_one_that_a
 
 def test_the_kubelet_asks_the_agent_also_when_the_other_plugin_ends(kubelet: FakeKubelet, plugin: Plugin) -> None:
     wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    looks_again(plugin)
     plugin.seconds = A_WHILE
     with another_plugin(kubelet.folder, RESOURCE, FOREIGN):
         wait_until(lambda: ours(kubelet) and len(kubelet.registered) == 3, "the kubelet asks the agent again")
