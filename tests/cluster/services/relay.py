@@ -41,11 +41,11 @@ class Relay:
     @contextmanager
     def losing(self, share: float = LOST) -> Iterator[None]:
         """Loses answers for the length of a with statement; a list of all pods would hardly ever arrive."""
-        self.loses = share
+        before, self.loses = self.loses, share
         try:
             yield
         finally:
-            self.loses = 0.0
+            self.loses = before
 
     def close(self) -> None:
         """Ends all connections, and takes no more."""
