@@ -71,7 +71,9 @@ class Free(NamedTuple):
     def mib(self, need: Need) -> Ints:
         """Returns the MiB that a need takes of each device."""
         if need.memory_mib:
-            return np.broadcast_to(np.min_scalar_type(-need.memory_mib).type(need.memory_mib), self.total.shape)
+            # One less, since a signed type holds one more below 0 than above.
+            mib = np.min_scalar_type(-need.memory_mib - 1).type(need.memory_mib)
+            return np.broadcast_to(mib, self.total.shape)
         return np.asarray(self.total * need.memory_percent // 100)
 
     def memory_after(self, need: Need) -> Ints:

@@ -321,7 +321,7 @@ def test_where_the_fullest_gpus_leave_no_way_containers_change_to_gpus_that_are_
     assert columns(Chooser(fleet).place(request, 0)) == taken
 
 
-@pytest.mark.parametrize("mib", [1, 1000, 2**31 // 100, 2**31 // 100 + 1, 2**40, 2**53 - 1])
+@pytest.mark.parametrize("mib", [1, 2**7, 1000, 2**15, 2**31 // 100, 2**31 // 100 + 1, 2**31, 2**40, 2**53 - 1])
 @pytest.mark.filterwarnings("error")
 def test_containers_fit_by_the_mib_on_devices_of_any_size(mib: int) -> None:
     chooser = Chooser(fleet_of(node("n0", 2, memory_mib=mib)))

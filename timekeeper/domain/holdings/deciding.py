@@ -115,7 +115,8 @@ def models_of(node: HostNode, own: Mapping[str, Listed]) -> frozenset[str]:
 
 def decide_all(node: HostNode, own: Mapping[str, Listed]) -> Decision:
     """Returns what a pod would hold that asks for all GPUs that a node offers, by a scheduler that wrote nothing."""
-    offered = {name: units for name, units in node.capacity.items() if is_accelerator(name, own)}
+    sized = listed.INTEL_SIZES
+    offered = {name: units for name, units in node.capacity.items() if is_accelerator(name, own) or name in sized}
     return decide(BoundPod(containers=(Container(offered),)), node, own)
 
 

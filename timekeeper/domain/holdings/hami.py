@@ -31,9 +31,9 @@ from timekeeper.domain.holdings.holding import (
 )
 from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
 
-MOST_CHARACTERS: Final = 256 * 1024
 MOST_DEVICES: Final = 256
 """The most devices in the list of a pod: those of 16 containers on 16 GPUs."""
+MOST_CHARACTERS: Final = 256 * 1024
 """The largest total size of an object's annotations that the API server accepts."""
 
 
@@ -205,14 +205,15 @@ def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Ho
             running += held
         else:
             for uuid, on_device in _by_device(held).items():
-                beside = tuple(part.holding for part in running if part.uuid == uuid)
-                steps.setdefault(uuid, []).append(InitStep(tuple(on_device), beside))
+                beside = join(*(part.holding for part in running if part.uuid == uuid))
+                steps.setdefault(uuid, []).append(InitStep(join(*on_device), beside))
     for devices in allocated[len(asking) :]:
         lasting += _container_parts(way, Container({}), names, devices, lists.node or {}, doubts)
     at_the_end = _by_device([*running, *lasting])
     # A part whose device is not known may be on one that no other part is on.
     unknown = [*at_the_end.pop("", ()), *(part for step in steps.pop("", ()) for part in step.held)]
-    found = (most_of(at_the_end.get(uuid, ()), steps.get(uuid, ())) for uuid in at_the_end.keys() | steps.keys())
+    uuids = at_the_end.keys() | steps.keys()
+    found = (most_of(join(*at_the_end.get(uuid, ())), steps.get(uuid, ())) for uuid in uuids)
     return join(*unknown, *(part for device in found for part in device)), frozenset(doubts)
 
 

@@ -16,14 +16,14 @@ Sources, by vendor:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
 from timekeeper.domain.holdings.hami import decode_lists
 from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, join, spread
-from timekeeper.domain.holdings.observed import BoundPod, HostNode
+from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
 
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 
@@ -142,12 +142,12 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
 def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Doubt]) -> Fraction:
     """Returns the GPUs that a pod asks Intel's resource manager for: by its millicores, tiles or memory, the most.
 
-    Where the node does not state its tiles or memory, or the pod asks for none of the three, each unit of the resource
-    with this name counts as a whole GPU: nothing bounds what the pod uses of it.
+    Where the node does not state its tiles or memory, each unit of the resource with this name counts as a whole GPU.
+    So does each unit of a container that asks for none of the three: nothing bounds what it uses.
     """
-    if INTEL_SIZES.isdisjoint(pod.resources):
+    unsized = replace(pod, containers=_unsized(pod.containers), init=_unsized(pod.init)).amount(name)
+    if unsized:
         doubts.add(Doubt.SIZE_UNKNOWN)
-        return Fraction(pod.amount(name))
     parts = [Fraction(pod.amount(MILLICORES), 1000)]
     for size in INTEL_SHARES:
         if size in pod.resources:
@@ -155,7 +155,15 @@ def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Dou
             if not gpus or not offered:
                 doubts.add(Doubt.SIZE_UNKNOWN)
             parts.append(Fraction(pod.amount(size) * gpus, offered) if gpus and offered else Fraction(pod.amount(name)))
-    return max(parts)
+    return max(parts) + unsized
+
+
+def _unsized(containers: Iterable[Container]) -> tuple[Container, ...]:
+    """Returns the containers, those that ask Intel's resource manager for a size as if they asked for nothing."""
+    return tuple(
+        Container({}, item.keeps_running) if any(item.resources.get(size) for size in INTEL_SIZES) else item
+        for item in containers
+    )
 
 
 def _devices(entry: Listed, node: HostNode) -> int:

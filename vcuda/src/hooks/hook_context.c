@@ -128,6 +128,7 @@ static bool primary_is_alive(CUdevice device)
 }
 
 #define OTHERS_WAIT_NS 1000000000u
+#define FIRST_WAIT_NS 30000000000u /* the same for the first context of a device, which the driver may never finish making */
 #define MOMENT_NS 20000u
 
 /* Of the calling thread: its calls of this kind that are under way, one inside the other where the driver calls back a tool that
@@ -138,16 +139,16 @@ static __thread bool reserved[VCUDA_MAX_DEVICES] __attribute__((tls_model("initi
 /* Calls by which a primary context may begin or end go one by one for each device, so that none is charged twice and what goes
  * with one is known. No lock is held meanwhile. No call waits longer than this for one that may end a context: the driver may
  * wait for the context's work, and that for what this thread does. One that may make a context waits for no work, but the driver
- * may take seconds over it: others that may make one wait for it, and so do those that may end one where there is none yet, since
- * they would end what is not known. Where there is one, those wait no longer than for each other. A call inside another of the
- * same thread waits for none. */
+ * may take seconds over it: others that may make one wait for it, and those that may end one wait half a minute where there is
+ * none yet, since they would end what is not known. Where there is one, those wait no longer than for each other. A call inside
+ * another of the same thread waits for none. */
 static void begin_change(int index, bool makes)
 {
     struct process *us = process();
     bool inside = under_way[index]++ != 0;
-    uint64_t until = clock_ns() + OTHERS_WAIT_NS;
+    uint64_t until = clock_ns() + OTHERS_WAIT_NS, at_last = clock_ns() + FIRST_WAIT_NS;
     pthread_mutex_lock(&us->contexts);
-    while (!inside && ((us->making[index] != 0 && (makes || us->primary[index] == NULL)) ||
+    while (!inside && ((us->making[index] != 0 && (makes || (us->primary[index] == NULL && clock_ns() < at_last))) ||
                        ((us->making[index] != 0 || us->ending[index] != 0) && clock_ns() < until))) {
         pthread_mutex_unlock(&us->contexts);
         nanosleep(&(struct timespec){0, MOMENT_NS}, NULL);

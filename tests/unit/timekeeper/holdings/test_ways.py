@@ -284,6 +284,7 @@ HALF = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "12288", "nvidia.com/gpucore
             "GPU-1,NVIDIA,12288,50:;GPU-1,NVIDIA,6144,25:;GPU-1,NVIDIA,6144,25:;",
             [(1, "1/4"), (1, "1/2")],
         ),
+        ([HALF], "GPU-1,NVIDIA,12288,50:;" + "GPU-1,NVIDIA,6144,25:;", [(1, "1/2")]),
         (
             [{**QUARTER, "restartPolicy": "Always"}, HALF],
             "GPU-1,NVIDIA,6144,25:;GPU-1,NVIDIA,12288,50:;GPU-1,NVIDIA,6144,25:;",
@@ -516,6 +517,15 @@ def test_each_chip_of_hamis_default_settings_is_a_device(chip: str) -> None:
     assert held(pod({f"huawei.com/{chip}": "1"}), node()) == [("ascend", chip, 1, "1", "1")]
 
 
+MANAGED = {
+    "gpu.intel.com/i915": "600",
+    "gpu.intel.com/millicores": "2000",
+    "gpu.intel.com/tiles": "4",
+    "gpu.intel.com/memory.max": "32Gi",
+}
+"""The capacity of a node with two GPUs of two tiles and 16 GiB, as Intel's resource manager has it."""
+
+
 @pytest.mark.parametrize(
     ("host", "gpus"),
     [
@@ -525,6 +535,7 @@ def test_each_chip_of_hamis_default_settings_is_a_device(chip: str) -> None:
         (hami_node(), "2"),
         (ascend_node(), "2"),
         (node({"aws.amazon.com/neuroncore": "32", "aws.amazon.com/neuron": "16"}), "16"),
+        (node(MANAGED), "2"),
         (node({"tencent.com/vcuda-core": "400", "tencent.com/vcuda-memory": "240"}), "4"),
         (node(), "0"),
     ],
@@ -545,15 +556,6 @@ def test_intels_millicores_are_thousandths_of_a_gpu_whatever_the_node_offers(
     count, part = parts
 
     assert held(asking, node({"gpu.intel.com/i915": "300"}, labels)) == [("intel", "Flex_170", count, part, part)]
-
-
-MANAGED = {
-    "gpu.intel.com/i915": "600",
-    "gpu.intel.com/millicores": "2000",
-    "gpu.intel.com/tiles": "4",
-    "gpu.intel.com/memory.max": "32Gi",
-}
-"""The capacity of a node with two GPUs of two tiles and 16 GiB, as Intel's resource manager has it."""
 
 
 @pytest.mark.parametrize(
@@ -593,6 +595,17 @@ def test_a_unit_of_intels_managed_gpus_is_a_whole_one_where_the_pod_states_no_si
 
     assert [(one.count, one.time) for one in decision.holdings] == [(1, 1)]
     assert Doubt.SIZE_UNKNOWN in decision.doubts
+
+
+def test_a_size_of_one_container_bounds_no_other_of_intels_managed_gpus() -> None:
+    sized = {"gpu.intel.com/i915": "1", "gpu.intel.com/millicores": "1"}
+    for asking in (
+        pod({"gpu.intel.com/i915": "1"}, init=[sized]),
+        pod({"gpu.intel.com/i915": "1"}, sized),
+        pod(sized, init=[{"gpu.intel.com/i915": "1"}]),
+    ):
+        found = decided(asking, node(MANAGED)).holdings
+        assert sum(one.count * one.time for one in found) >= 1
 
 
 def test_intels_monitoring_resource_holds_no_device() -> None:
