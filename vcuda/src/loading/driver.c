@@ -7,12 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "loading/object_at.h"
 #include "loading/real_dlsym.h"
 
 struct driver driver;
 _Bool driver_bound; /* published with release once `driver` and `by_address` are whole */
 
-static const void *bound_base; /* where the driver lies, and a handle of it; constant once driver_bound */
+static const void *bound_object; /* the driver as object_at knows it, and a handle of it; constant once driver_bound */
 static void *bound_library;
 
 /* One row per hook: its name, where its real function is kept, and the hook itself. */
@@ -81,7 +82,7 @@ struct found {
     struct driver driver;
     struct address by_address[ADDRESS_BUCKETS];
     void *library;
-    const void *base;
+    const void *object;
 };
 
 static void fill(struct found *found, void *handle)
@@ -116,7 +117,7 @@ static void publish(const struct found *found)
         driver = found->driver;
         memcpy(by_address, found->by_address, sizeof by_address);
         bound_library = found->library;
-        bound_base = found->base;
+        bound_object = found->object;
         __atomic_store_n(&driver_bound, true, __ATOMIC_RELEASE);
     }
     while (!__atomic_load_n(&driver_bound, __ATOMIC_ACQUIRE))
@@ -132,10 +133,9 @@ bool driver_bind(void *handle)
     void *library = driver_handle(handle), *init = library != NULL ? real_dlsym(library, "cuInit") : NULL;
     struct found *found = init != NULL ? calloc(1, sizeof *found) : NULL;
     if (found != NULL) {
-        Dl_info info;
         fill(found, library);
         found->library = library;
-        found->base = dladdr(init, &info) != 0 ? info.dli_fbase : NULL;
+        found->object = object_at(init);
         publish(found);
         free(found);
     }
@@ -144,8 +144,7 @@ bool driver_bind(void *handle)
 
 bool driver_owns(const void *address)
 {
-    Dl_info info;
-    return dladdr(address, &info) != 0 && info.dli_fbase == bound_base;
+    return object_at(address) == bound_object;
 }
 
 void *driver_symbol(const char *name)

@@ -11,6 +11,7 @@
 
 #include "loading/driver.h"
 #include "loading/nvml_library.h"
+#include "loading/object_at.h"
 #include "loading/real_dlsym.h"
 #include "state.h"
 
@@ -18,21 +19,12 @@ __attribute__((visibility("hidden"))) void *vcuda_dlsym(void *handle, const char
 __attribute__((visibility("hidden"))) void *vcuda_dlvsym(void *handle, const char *name, const char *version);
 __attribute__((visibility("hidden"))) void *vcuda_next(const char *name, const void *caller);
 
-/* Whether the address lies in a library whose file is called `stem`.so..., and not in the shim. */
-static bool lies_in(const void *address, const char *stem)
-{
-    Dl_info info;
-    if (dladdr(address, &info) == 0 || info.dli_fname == NULL)
-        return false;
-    return begins(file_of(info.dli_fname), stem);
-}
-
 /* Of several drivers in one process the first that was used serves all callers: two at once would each know but half
  * of the program's contexts, and one of them would go past the limit. */
 static void *of_driver(void *handle, const char *name, void *real)
 {
     void *hook = hook_named(name);
-    if (hook == real || !lies_in(real, "libcuda.so") || state_mode() == MODE_INERT || !driver_bind(handle))
+    if (hook == real || !object_at_is_called(real, "libcuda.so") || state_mode() == MODE_INERT || !driver_bind(handle))
         return real;
     if (hook != NULL)
         return hook;
@@ -49,7 +41,8 @@ static void *replace(void *handle, const char *name, void *real)
     if (!begins(name, "nvml"))
         return real;
     void *hook = nvml_hook_named(name);
-    if (hook == NULL || hook == real || !lies_in(real, "libnvidia-ml.so") || state_mode() == MODE_INERT || !nvml_bind(handle))
+    if (hook == NULL || hook == real || !object_at_is_called(real, "libnvidia-ml.so") || state_mode() == MODE_INERT ||
+        !nvml_bind(handle))
         return real;
     return hook;
 }
@@ -58,8 +51,9 @@ static void *replace(void *handle, const char *name, void *real)
 static void *answer(const void *caller, void *handle, const char *name, void *real)
 {
     void *instead = replace(handle, name, real);
-    bool of_driver = instead != real &&
-                     (lies_in(caller, "libcuda.so") || lies_in(caller, "libcudadebugger.so") || lies_in(caller, "libnvidia-"));
+    bool of_driver = instead != real && (object_at_is_called(caller, "libcuda.so") ||
+                                         object_at_is_called(caller, "libcudadebugger.so") ||
+                                         object_at_is_called(caller, "libnvidia-"));
     return of_driver ? real : instead;
 }
 
