@@ -7,13 +7,38 @@
 #include "memory/granule.h"
 #include "time/pacer.h"
 
-/* What a bare context takes when the node has not measured it (it varies from 200 to 500 MiB by model). */
-#define CONTEXT_BYTES (256ull << 20)
+/* What a bare context takes when the node has not measured it: a stack for each thread that can be on the device at one time,
+ * and room for each multiprocessor's state. Measured on an H100 (132 multiprocessors of 2,048 threads, driver 580.159.04): 524
+ * MiB, of which 264 are stacks; reported of an RTX 3090 (82 of 1,536, github.com/invoke-ai/InvokeAI/issues/9413): 256 MiB, of
+ * which 123 are stacks. The estimate is 528 and 287. */
+#define STACK_BYTES 1024ull /* that each thread has from the beginning */
+#define STATE_BYTES (2ull << 20)
+#define CONTEXT_BYTES (256ull << 20) /* of a device that does not say what it has */
+
+/* By the index of the device; atomic: every thread that asks the driver sets the same. 0: not asked yet. */
+static uint64_t estimates[VCUDA_MAX_DEVICES];
+
+/* How many threads can be on the device at one time, and on how many multiprocessors; 0 where the driver does not say. */
+static uint64_t threads_at_once(CUdevice device, uint64_t *multiprocessors)
+{
+    int count = 0, threads = 0;
+    REAL(cuDeviceGetAttribute)(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
+    *multiprocessors = count > 0 ? (uint64_t)count : 0;
+    return threads > 0 ? *multiprocessors * (uint64_t)threads : 0;
+}
+
+static void estimate(CUdevice device, int index)
+{
+    uint64_t multiprocessors, threads = threads_at_once(device, &multiprocessors);
+    uint64_t bytes = granule_up(threads * STACK_BYTES + multiprocessors * STATE_BYTES, GRANULE);
+    __atomic_store_n(&estimates[index], threads != 0 ? bytes : CONTEXT_BYTES, __ATOMIC_RELAXED);
+}
 
 static uint64_t context_bytes(int index)
 {
     uint64_t known = config.devices[index].context_bytes;
-    return known != 0 ? known : CONTEXT_BYTES;
+    return known != 0 ? known : __atomic_load_n(&estimates[index], __ATOMIC_RELAXED);
 }
 
 EXPORT CUresult cuInit(unsigned int flags)
@@ -31,6 +56,8 @@ static CUresult reserve(CUdevice ordinal, int *index)
     *index = device_index(ordinal);
     if (*index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
+    if (context_bytes(*index) == 0)
+        estimate(ordinal, *index);
     return charge(*index, context_bytes(*index)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -338,22 +365,18 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
     return result;
 }
 
-#define STACK_BYTES 1024u /* that each thread has from the beginning: it is part of what a context costs */
 
 /* Device memory that a limit takes at most; 0 for those that take none. A stack is there for each thread that can be on the
  * device at one time. */
 static uint64_t taken_for(CUlimit limit, size_t value)
 {
     CUdevice device;
-    int processors = 0, threads = 0;
-    uint64_t bytes = 0;
+    uint64_t bytes, multiprocessors;
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE)
         return granule_up(value, GRANULE) >= value ? granule_up(value, GRANULE) : UINT64_MAX;
     if (limit != CU_LIMIT_STACK_SIZE || value <= STACK_BYTES || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
         return 0;
-    REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-    REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
-    if (__builtin_mul_overflow(value - STACK_BYTES, (uint64_t)processors * (uint64_t)threads, &bytes))
+    if (__builtin_mul_overflow(value - STACK_BYTES, threads_at_once(device, &multiprocessors), &bytes))
         return UINT64_MAX;
     return granule_up(bytes, GRANULE);
 }
