@@ -79,7 +79,7 @@ def test_nor_is_one_that_pays_back_once_what_its_program_has_in_flight_is_done(
 
 @pytest.mark.parametrize("where", ["ahead", "elsewhere"])
 @pytest.mark.parametrize(("kernel", "kernel_us"), [("spin_us_10", 10), ("spin_us_100", 100), ("spin_ms_5", 5_000)])
-def test_no_more_is_in_flight_than_one_kernel_or_two_milliseconds(
+def test_no_more_is_in_flight_than_two_kernels_or_two_milliseconds(
     node: Node, kernel: str, kernel_us: int, where: str
 ) -> None:
     """Nor in a stream of a context that is not the current one, which is where its launches go."""
@@ -87,7 +87,7 @@ def test_no_more_is_in_flight_than_one_kernel_or_two_milliseconds(
     Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS * 9 // 10),)))
     container = node.container("a", Share(schedule=str(page)))
     (most,) = on_a_virtual_clock(node, container, "launches", where, kernel, str(max(60, 20_000 // kernel_us)))
-    assert most <= max(1, IN_FLIGHT_US // kernel_us)
+    assert most <= max(2, IN_FLIGHT_US // kernel_us)
 
 
 @pytest.mark.parametrize(("threads", "streams"), [(1, 8), (4, 1), (8, 2)])

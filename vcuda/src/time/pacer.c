@@ -288,6 +288,14 @@ static uint64_t allowed_behind(const struct queue *queue, uint64_t now_ns, struc
     return fits || wait->waited_ns[ROOM] + wait->waited_ns[SUM] + wait->waited_ns[TURN] >= WAITER_NS ? STANDING : 0;
 }
 
+/* Whether a launch would be the second in flight behind one kernel, and both end in the turn. Then the GPU need not idle until the
+ * thread that waits for the first has woken up, which takes 50 us and more on a virtual machine. */
+static bool is_second(const struct queue *queue, uint64_t queued, uint64_t until_end)
+{
+    uint64_t mean = queue->estimate.mean_ns;
+    return mean != 0 && queued <= mean + mean / 4 && queued + mean <= until_end;
+}
+
 /* What a process may launch now: work for so long, but at least one kernel; UNBOUNDED where no other process is at work, and the
  * driver's own queue is the bound. 0: wait for `pause_ns` and ask again. */
 static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
@@ -306,13 +314,14 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
     uint64_t two = queue->estimate.mean_ns < IN_FLIGHT_NS ? 2 * queue->estimate.mean_ns + queue->estimate.mean_ns / 4 : 0;
     uint64_t own_bound = most_of(queue->estimate.mean_ns, least_of(part, most_of(IN_FLIGHT_NS, two)));
     uint64_t bound = most_of(queue->estimate.mean_ns, part);
+    bool second = is_second(queue, queued, left / others);
     wait->reason = ROOM;
-    if (wait->waited_ns[ROOM] < longest[ROOM] && !has_room(queue, wait, now_ns, own_bound, queued_in(wait->flow)))
+    if (!second && wait->waited_ns[ROOM] < longest[ROOM] && !has_room(queue, wait, now_ns, own_bound, queued_in(wait->flow)))
         return 0;
     wait->reason = SUM;
     bool beside = queued_in(wait->flow) == 0 && queued <= FEW * queue->estimate.mean_ns &&
                   queued + queue->estimate.mean_ns / 4 <= left / others;
-    if (!beside && wait->waited_ns[ROOM] < longest[ROOM] && wait->waited_ns[SUM] < longest[SUM] &&
+    if (!second && !beside && wait->waited_ns[ROOM] < longest[ROOM] && wait->waited_ns[SUM] < longest[SUM] &&
         !has_room(queue, wait, now_ns, bound, queued))
         return 0;
     /* Half of it: other threads and streams are granted theirs from what is left. */
