@@ -29,13 +29,35 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* So many blocks, each with so much shared memory, that no other kernel finds room beside them; each has one warp, and so the
+ * same speed as a block alone. */
+#define SHARED_BYTES 49152u /* what a block may have without asking for more */
+#define WARP 32u
+
+static unsigned int blocks = 1;
+
+static void take_the_whole_gpu(void)
+{
+    int multiprocessors = 1, bytes = 0, reserved = 0;
+    CU(cuDeviceGetAttribute)(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0);
+    CU(cuDeviceGetAttribute)(&bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 0);
+    CU(cuDeviceGetAttribute)(&reserved, CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 0);
+    unsigned int each = (unsigned int)bytes / (SHARED_BYTES + (unsigned int)reserved);
+    blocks = (unsigned int)multiprocessors * (each != 0 ? each : 1);
+}
+
+static CUresult launch_one(__typeof__(cuLaunchKernel) *call, CUfunction function, CUstream stream)
+{
+    return call(function, blocks, 1, 1, WARP, 1, 1, SHARED_BYTES, stream, NULL, NULL);
+}
+
 static CUgraphExec captured(CUfunction function, CUstream stream)
 {
     CUgraph graph;
     CUgraphExec executable = NULL;
     CU(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     for (int i = 0; i < 8; i++)
-        CU(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+        launch_one(CU(cuLaunchKernel), function, stream);
     if (CU(cuStreamEndCapture)(stream, &graph) != CUDA_SUCCESS ||
         CU(cuGraphInstantiateWithFlags)(&executable, graph, 0) != CUDA_SUCCESS)
         exit(5);
@@ -52,18 +74,18 @@ struct work {
     unsigned long group; /* launches before it is looked how far the GPU has come */
 };
 
-static void launch(const struct work *work, unsigned long number)
+/* The next launch after so many, into a stream. */
+static void launch(const struct work *work, unsigned long number, CUstream stream)
 {
     static __typeof__(cuLaunchKernel) *one;
     static __typeof__(cuGraphLaunch) *together;
-    CUstream stream = work->streams[number % work->stream_count];
     if (one == NULL) {
         one = CU(cuLaunchKernel);
         together = CU(cuGraphLaunch);
     }
     CUfunction function = work->longer != NULL && number % 300 < 3 ? work->longer : work->function;
     CUresult result =
-        work->graph != NULL ? together(work->graph, stream) : one(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+        work->graph != NULL ? together(work->graph, stream) : launch_one(one, function, stream);
     if (result != CUDA_SUCCESS)
         exit(6);
 }
@@ -92,7 +114,7 @@ static void look(struct marks *marks, unsigned long done)
 static void completed(const struct work *work, double seconds)
 {
     CUevent events[AHEAD];
-    unsigned long begun = 0, done = 0;
+    unsigned long begun = 0, done = 0, launches = 0;
     __typeof__(cuEventRecord) *record = CU(cuEventRecord);
     __typeof__(cuEventSynchronize) *wait = CU(cuEventSynchronize);
     __typeof__(cuEventQuery) *query = CU(cuEventQuery);
@@ -104,9 +126,10 @@ static void completed(const struct work *work, double seconds)
     while (marks.next <= marks.end) {
         if (begun - done == AHEAD && wait(events[done++ % AHEAD]) != CUDA_SUCCESS)
             exit(8);
+        CUstream stream = work->streams[begun % work->stream_count];
         for (unsigned long i = 0; i < work->group; i++)
-            launch(work, begun);
-        if (record(events[begun % AHEAD], work->streams[begun % work->stream_count]) != CUDA_SUCCESS)
+            launch(work, launches++, stream);
+        if (record(events[begun % AHEAD], stream) != CUDA_SUCCESS)
             exit(8);
         begun++;
         while (done < begun && query(events[done % AHEAD]) == CUDA_SUCCESS)
@@ -148,6 +171,7 @@ int main(int count, char **arguments)
     if (library == NULL || CU(cuInit)(0) != CUDA_SUCCESS || CU(cuDevicePrimaryCtxRetain)(&context, 0) != CUDA_SUCCESS)
         return 3;
     CU(cuCtxPushCurrent_v2)(context);
+    take_the_whole_gpu();
     work.function = kernel(microseconds);
     if (asked(count, arguments, "uneven"))
         work.longer = kernel(100 * microseconds);
@@ -163,7 +187,7 @@ int main(int count, char **arguments)
         completed(&work, seconds);
     else {
         for (double end = now() + seconds; now() < end; launches++)
-            launch(&work, launches);
+            launch(&work, launches, work.streams[launches % work.stream_count]);
         printf("%lu\n", launches);
     }
     fflush(stdout);

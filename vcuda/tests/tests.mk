@@ -194,7 +194,8 @@ sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
 
 # The same programs on a real GPU, where there is one. Says so, and fails, where there is none. Without a network the folder
 # build/headers has to be brought along, or with GPU_BUILT=1 all of build.
-ON_GPU := $(B)/testing/libvcuda.so.1 $(foreach program,actor resolve churn spin programs/waiting,$(TESTS)/$(program)) $(BENCH)/calls
+ON_GPU := $(B)/testing/libvcuda.so.1 $(foreach program,actor resolve churn spin,$(TESTS)/$(program)) \
+  $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/programs/*.c)) $(BENCH)/calls
 .PHONY: gpu
 gpu: $(if $(GPU_BUILT),,$(ON_GPU))
 	$(PYTHON) tests/gpu/real.py $(PARTS)

@@ -13,6 +13,10 @@ void *symbol(const char *name);
 /* Where what is called so is kept: pointer or handle; 0 when it is new. */
 CUdeviceptr *place(const char *name);
 
+/* A descriptor of what is open at /proc/PID/fd/NUMBER, -1 where it cannot be had. A device is not opened anew: the real
+ * driver knows memory by the very file that it exported. */
+int descriptor_at(const char *path);
+
 /* One line of input, and what is answered besides the result. */
 struct line {
     char verb[16], name[48], text[256];

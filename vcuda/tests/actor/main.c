@@ -51,10 +51,14 @@
  * Answers "RESULT [VALUES]" with the CUresult as a number. It finds the driver by dlopen and dlsym, as runtimes do.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -112,6 +116,19 @@ CUdeviceptr *place(const char *name)
     }
     snprintf(held[empty].name, sizeof held[empty].name, "%s", name);
     return &held[empty].pointer;
+}
+
+int descriptor_at(const char *path)
+{
+    int pid, number;
+    struct stat kind;
+    int opened = open(path, O_RDWR | O_CLOEXEC);
+    if (opened < 0 || fstat(opened, &kind) != 0 || !S_ISCHR(kind.st_mode) || sscanf(path, "/proc/%d/fd/%d", &pid, &number) != 2)
+        return opened;
+    close(opened);
+    int process = (int)syscall(SYS_pidfd_open, pid, 0), own_copy = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+    close(process);
+    return own_copy;
 }
 
 static CUresult fork_here(struct line *line)
@@ -201,6 +218,7 @@ int main(int count, char **arguments)
         fprintf(stderr, "%s\n", dlerror());
         return 3;
     }
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* for descriptor_at in another actor; fails where nothing forbids it */
     setvbuf(stdin, NULL, _IONBF, 0); /* a fork must not inherit lines read ahead */
     while (fgets(text, sizeof text, stdin) != NULL) {
         struct line line = {.one = 0};

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -60,7 +59,7 @@ static CUresult poolshare(struct line *line)
 
 static CUresult poolopen(struct line *line)
 {
-    int file = open(line->text, O_RDWR | O_CLOEXEC);
+    int file = descriptor_at(line->text);
     CUresult result = CU(cuMemPoolImportFromShareableHandle)((CUmemoryPool *)place(line->name), (void *)(size_t)file,
                                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     close(file);

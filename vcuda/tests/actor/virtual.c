@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -59,7 +58,7 @@ static CUresult exported(struct line *line)
 
 static CUresult import(struct line *line)
 {
-    int file = open(line->text, O_RDWR | O_CLOEXEC);
+    int file = descriptor_at(line->text);
     CUresult result = CU(cuMemImportFromShareableHandle)((CUmemGenericAllocationHandle *)place(line->name),
                                                          (void *)(size_t)file, SHAREABLE);
     close(file);

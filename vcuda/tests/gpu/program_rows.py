@@ -6,6 +6,7 @@ not installed has no row.
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 
 import costs
 import shares
+from deck_programs import DECK, longer
 from machine import total_bytes
 from node import BUILD, MIB, Container, Node, Share, begin_at_once
 
@@ -28,6 +30,8 @@ GREEN = ("green", "200")
 SLACK_US = 2000
 """The most by which a start or a wake-up may differ."""
 MATMUL_SECONDS = 8
+RUNS, TIMES = 3, 4
+"""Runs of each program of the deck, and how many times as long as in the tests each is at work."""
 
 
 def run(container: Container, *command: str, shim: bool, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -43,8 +47,8 @@ def run(container: Container, *command: str, shim: bool, **settings: str) -> sub
 
 
 def waited(container: Container, program: tuple[str, ...], *, shim: bool, connections: str) -> tuple[int, int]:
-    """The CUresult and the microseconds that a program of waiting.c prints; -1 and 0 where it hangs or crashes."""
-    command = (str(BUILD / "tests" / "programs" / "waiting"), *program)
+    """The CUresult and the microseconds that a program of the deck prints; -1 and 0 where it hangs or crashes."""
+    command = (str(BUILD / "tests" / "programs" / program[0]), *program[1:])
     try:
         done = run(container, *command, shim=shim, CUDA_DEVICE_MAX_CONNECTIONS=connections)
     except subprocess.TimeoutExpired:
@@ -60,12 +64,32 @@ def waiting(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
     cases = [(program, "8") for program in [*WAITING, GREEN]] + [(("overlap", "20"), "1"), (("legacy",), "32")]
     with shares.paged(node, [container]):
         for program, connections in cases:
-            plain, plain_us = waited(container, program, shim=False, connections=connections)
-            result, took_us = waited(container, program, shim=True, connections=connections)
+            waits = ("waiting", *program)
+            plain, plain_us = waited(container, waits, shim=False, connections=connections)
+            result, took_us = waited(container, waits, shim=True, connections=connections)
             met = result == plain and took_us <= plain_us * 1.05 + SLACK_US
             name = f"{' '.join(program)}, {connections} hardware queues"
             context = f"{plain_us} us without; answers {plain} and {result}"
             yield shares.row(name, took_us, "us", f"<= {plain_us * 1.05 + SLACK_US:.0f}", met=met, context=context)
+
+
+def deck(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Programs of the kinds that people run, alone on the GPU: the median of runs with the shim and without in turn."""
+    node = Node(folder / "node", settings, driver=None)
+    container = node.container("a", Share(1 << 40, schedule=str(node.folder / "page")))
+    with shares.paged(node, [container]):
+        for kind, program in DECK.items():
+            results: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
+            for number in range(2 * RUNS):
+                shim = number % 2 == 1
+                answer = waited(container, longer(program, TIMES), shim=shim, connections="8")
+                results[shim].append(answer)
+            plain_us, took_us = (int(statistics.median(us for _, us in results[shim])) for shim in (False, True))
+            answers = sorted({result for both in results.values() for result, _ in both})
+            most = plain_us * 1.05 + SLACK_US
+            met = answers == [0] and took_us <= most
+            context = f"{plain_us} us without; answers {answers}"
+            yield shares.row(f"{kind}, alone", took_us, "us", f"<= {most:.0f}", met=met, context=context)
 
 
 def framework(container: Container, name: str) -> dict[str, Any]:

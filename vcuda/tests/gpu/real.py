@@ -28,7 +28,7 @@ from driver_rows import addresses, nvml_readings, taken_unasked
 from machine import real_gpu
 from memory_rows import killing, racing
 from node import MIB, OUT_OF_MEMORY, Node, Share
-from program_rows import frameworks, waiting
+from program_rows import deck, frameworks, waiting
 from time_rows import calls, shares_of_time
 
 RACE_SECONDS = 30
@@ -65,6 +65,7 @@ PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "nvml": lambda folder: nvml_readings(folder, STAND_IN),
     "unasked": lambda folder: taken_unasked(folder, STAND_IN),
     "waiting": lambda folder: waiting(folder, STAND_IN),
+    "deck": lambda folder: deck(folder, STAND_IN),
     "frameworks": lambda folder: frameworks(folder, STAND_IN),
     "calls": lambda folder: calls(folder, STAND_IN),
     "shares": lambda folder: shares_of_time(folder, STAND_IN),
