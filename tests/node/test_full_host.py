@@ -64,7 +64,7 @@ def fill(file: Path) -> None:
 def test_a_host_without_room_refuses_starts_and_neither_ends_a_container_nor_leaves_a_page_stale(
     machine: Machine, namespace: str, filler: Path
 ) -> None:
-    running = place(machine, namespace, [container("main", 30, 4096, HOLD)], name="running")
+    running = place(machine, namespace, [container("main", 30, 8192, HOLD)], name="running")
     running.found("main")
     fill(filler)
     refused = place(machine, namespace, [container("main", 30, 4096)], name="refused")
