@@ -45,6 +45,8 @@ BEGIN_SECONDS = 0.02
 WARM_UP_SECONDS = 1.0
 THREADS_AT, THREAD = 24, struct.Struct("<IiQQ")
 RUNNING, SLEEPING = 1, 2
+PASSED_ON = ("VIRTUAL_", "SIMGPU_SLICE_US", "SIMGPU_SWITCH_US")
+"""Variables of the caller that the programs get, too."""
 LIBRARY = VCUDA / "build" / "bench" / "virtual_time.so"
 
 
@@ -112,7 +114,7 @@ def shares(
     writer.look()
     programs = []
     for container, tenant in zip(containers, tenants, strict=True):
-        container.settings |= {name: value for name, value in os.environ.items() if name.startswith("VIRTUAL_")}
+        container.settings |= {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
         container.settings["LD_PRELOAD"] = f"{LIBRARY}:{container.library}"
         programs += [(container, program) for program in tenant.programs]
     chance = random.Random(order)  # noqa: S311 (the same order for the same number)
