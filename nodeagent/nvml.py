@@ -184,11 +184,6 @@ class Figures:
         if wanted_ns > self._looked_ns:
             self._wanted.set()
 
-    @property
-    def is_asked(self) -> bool:
-        """Whether a sample is asked for that `watch` has not begun."""
-        return self._wanted.is_set()
-
     def _find_unregistered(
         self, containers: tuple[Container, ...], sample: DriverSample, placed: Placed, own: Mapping[int, int]
     ) -> None:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 KIND: Final = "fairgpu.io/container"
 DIGITS: Final = 32
-FOLDER: Final = Path("/var/run/cdi")
-"""The folder in which runtimes look for specs that are made while a node runs (CDI specification)."""
 
 
 def device_name(slots: Iterable[str]) -> str:

@@ -37,7 +37,6 @@ from nodeagent.kubelet.registration import (
 )
 
 VERSION = "v1beta1"
-FOLDER = Path("/var/lib/kubelet/device-plugins")
 KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
 """The kubelet's file of what its plugins offer (k8s.io/kubernetes, pkg/kubelet/cm/devicemanager/checkpoint)."""

@@ -14,8 +14,6 @@ from typing import Any, TypedDict
 
 import msgspec
 
-Json = dict[str, Any]
-
 
 class Metadata(TypedDict, total=False):
     """An object's names and annotations."""

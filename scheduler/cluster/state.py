@@ -352,11 +352,6 @@ class State:
         """Returns the facts about a pod as the API server last showed them."""
         return self._pods.get(uid)
 
-    def notes(self) -> list[PodNote]:
-        """Returns the facts about all pods as the API server last showed them."""
-        with self.lock:
-            return list(self._pods.values())
-
     def notes_on(self, name: str) -> list[PodNote]:
         """Returns the facts about the pods that are bound to a node."""
         with self.lock:

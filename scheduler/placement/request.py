@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,8 +93,3 @@ def need_of(request: GPURequest) -> Need:
         (request.memory_mib or 0) // gpus,
         (request.memory_percentage or 0) // gpus,
     )
-
-
-def most_gpus(needs: Iterable[Need]) -> int:
-    """Returns the number of GPUs that the largest container needs."""
-    return max((need.gpus for need in needs), default=0)

@@ -193,7 +193,6 @@ def test_no_account_may_do_anything_dangerous(control_plane: ControlPlane, part:
     assert [access for access in DANGEROUS if _may(who, access)] == []
 
 
-SECRETS = ("fairgpu-webhook-ca", "fairgpu-webhook-tls")
 CERTIFICATES = [
     *(Access(verb, f"{kind}{HOOKS}", name="zz-fairgpu") for kind in ("mutating", "validating") for verb in WRITES),
     *(

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from fairgpu import names
-from nodeagent.kubelet.device_plugin import FOLDER
 from nodeagent.offer import slot_ids
+from nodeagent.settings import Kubelet
 from tests.node.machine import CONTAINERD_SOCKET, MEMORY_MIB, NAME, OWN_PRELOAD, Machine, configure_containerd, uuid
 from tests.node.pods import STAYS, container, place
 from tests.support.other_plugin import another_plugin
@@ -65,7 +65,7 @@ def test_a_node_whose_gpus_another_plugin_offers_takes_no_new_pods(machine: Mach
 @pytest.fixture
 def plugin_of_the_same_slots(machine: Machine) -> Iterator[None]:
     """Another plugin has registered the agent's resource with slots of the agent's names, until the end of the test."""
-    with another_plugin(FOLDER, names.GPU, slot_ids(machine.gpus)):
+    with another_plugin(Kubelet().device_plugins, names.GPU, slot_ids(machine.gpus)):
         yield
     # The kubelet, when the call of a plugin ends, stops whichever it asks: it asks an agent that starts.
     with machine.servers["agent"].away():

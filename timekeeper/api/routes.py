@@ -85,7 +85,7 @@ def add_access_route(app: Flask, parts: Dependencies) -> None:
         token = bearer_token(request.headers.get("Authorization"))
         caller = parts.access.authenticate(token, request.remote_addr or "")
         access_answer = access_of(caller, parts.access, parts.book.namespaces, time.monotonic)
-        return Response(access_answer.model_dump_json(), mimetype="application/json")
+        return json_answer(access_answer)
 
 
 def access_of(
@@ -173,9 +173,9 @@ def build_flask(parts: Dependencies) -> Flask:
     return app
 
 
-def json_answer(answer: models.Answer, status: int = 200) -> Response:
+def json_answer(answer: models.Answer) -> Response:
     """Returns an answer model as a response."""
-    return Response(answer.model_dump_json(), status, mimetype="application/json")
+    return Response(answer.model_dump_json(), mimetype="application/json")
 
 
 def _add_budgets(app: Flask, parts: Dependencies) -> None:

@@ -38,11 +38,10 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Burned:
-    """The money that is left: the period's own and each credit's by name. `debt` is spending that no money paid for."""
+    """The money that is left: the period's own and each credit's by name."""
 
     own: int
     credits: Mapping[str, int]
-    debt: int
 
 
 def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Burned:
@@ -77,8 +76,8 @@ def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Bu
         burned = until
         paid = min(debt, credit.amount)
         left[credit.name], debt = credit.amount - paid, debt - paid
-    debt += _take(left, order, spent - burned)
-    return Burned(left.pop(OWN), left, debt)
+    _take(left, order, spent - burned)
+    return Burned(left.pop(OWN), left)
 
 
 def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: int, spent: int) -> Credit:

@@ -314,12 +314,5 @@ class Source(Protocol):
     def write_correction_status(self, name: str, status: Json) -> None:
         """Replaces a GPUCorrection's status."""
 
-    def create_grant(self, grant: Json) -> Json:
-        """Creates a GPUGrant.
-
-        Raises:
-            ExistsError: a GPUGrant of that name exists.
-        """
-
     def record_event(self, event: ObjectEvent) -> None:
         """Writes an event; a failure is logged and not raised."""

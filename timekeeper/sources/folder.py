@@ -30,7 +30,7 @@ from fairgpu import names
 from fairgpu.cluster.api import Json
 from fairgpu.cluster.reflector import Wait
 from fairgpu.leadership import Term
-from timekeeper.sources.base import ChangedMeanwhileError, ExistsError, Mirror, Mirrors, ObjectEvent, uid_of
+from timekeeper.sources.base import ChangedMeanwhileError, Mirror, Mirrors, ObjectEvent, uid_of
 from timekeeper.sources.kubernetes import OwnResources, keeps
 
 POLL_SECONDS = 0.1
@@ -170,15 +170,6 @@ class FolderSource:
     def write_correction_status(self, name: str, status: Json) -> None:
         """Writes status/correction-NAME.json."""
         write_json(self._status_file("correction", name), status)
-
-    def create_grant(self, grant: Json) -> Json:
-        """Writes grants/NAME.json, once."""
-        name = grant["metadata"]["name"]
-        if any(item["metadata"]["name"] == name for item in self._mirrors.grants.items()):
-            raise ExistsError(f"a grant {name!r} is there already")
-        created = {**grant, "metadata": {**grant["metadata"], "uid": f"grant-{name}"}}
-        write_json(self._folder / "grants" / f"{name}.json", created)
-        return created
 
     def record_event(self, event: ObjectEvent) -> None:
         """Appends to events.jsonl."""

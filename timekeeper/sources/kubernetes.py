@@ -623,10 +623,6 @@ class KubernetesSource:
         """Replaces the status; fields that are not given are removed."""
         self.request(lambda: self._replace_status(f"{CORRECTIONS}/{name}", status))
 
-    def create_grant(self, grant: Json) -> Json:
-        """Creates a GPUGrant; its name makes the creation idempotent."""
-        return self.request(lambda: self.api.create(GRANTS, grant))
-
     def record_event(self, event: ObjectEvent) -> None:
         """Writes an event into the object's namespace, or `default` for those without one, as Kubernetes does."""
         metadata = event.regarding.get("metadata") or {}

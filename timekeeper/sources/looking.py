@@ -175,10 +175,6 @@ class LookingSource(KubernetesSource):
         """Refuses: there are no corrections."""
         raise _refused()
 
-    def create_grant(self, _grant: Json) -> Json:
-        """Refuses: there are no grants."""
-        raise _refused()
-
     def record_event(self, _event: ObjectEvent) -> None:
         """Writes no event."""
 

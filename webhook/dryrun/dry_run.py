@@ -228,8 +228,8 @@ def _untouched(pod: dict[str, Any]) -> str:
     return f"asks for no GPU that FairGPU shares, and stays as it is; left to others: {', '.join(left)}"
 
 
-def review_body(subject: Subject, *, dry_run: bool = True) -> bytes:
-    """Returns an AdmissionReview as the API server would send it."""
+def review_body(subject: Subject) -> bytes:
+    """Returns the AdmissionReview of a dry run as the API server would send it."""
     return orjson.dumps(
         {
             "apiVersion": "admission.k8s.io/v1",
@@ -244,7 +244,7 @@ def review_body(subject: Subject, *, dry_run: bool = True) -> bytes:
                 "userInfo": {"username": subject.user},
                 "object": subject.item or None,
                 "oldObject": subject.old_item or None,
-                "dryRun": dry_run,
+                "dryRun": True,
             },
         }
     )

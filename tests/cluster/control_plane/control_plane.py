@@ -54,10 +54,10 @@ class ControlPlane:
         """The kubelet of a node, to the node authorizer and NodeRestriction."""
         return self.user(f"system:node:{name}", ["system:nodes"])
 
-    def service_account(self, namespace: str, name: str, seconds: int = 7200) -> Identity:
+    def service_account(self, namespace: str, name: str) -> Identity:
         """A service account that exists, by a token from the TokenRequest API."""
         path = self._file(f"{namespace}-{name}")
-        token = self.token(namespace, name, seconds=seconds)
+        token = self.token(namespace, name)
         write_kubeconfig(path, self.server, self.certificate_authority, token)
         return Identity(f"system:serviceaccount:{namespace}:{name}", path, self.kubectl_binary)
 

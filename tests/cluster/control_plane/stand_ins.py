@@ -148,9 +148,7 @@ def bind(scheduler: Identity, pod: Mapping[str, Any], node: str, allocation: Map
     scheduler.api.create(f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding", sent)
 
 
-def forged_allocation(
-    pod: Mapping[str, Any], node: str, model: str = "A100", total_mib: int = 81920, first_gpu: int = 0
-) -> dict[str, Any]:
+def forged_allocation(pod: Mapping[str, Any], node: str, total_mib: int = 81920) -> dict[str, Any]:
     """An allocation that no scheduler made: a node's first GPUs for each GPU container, whatever other pods hold."""
     containers = []
     for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
@@ -160,8 +158,8 @@ def forged_allocation(
             core = parse_count(limits.get("fairgpu.io/gpu-core", 0)) // count
             share = parse_count(limits.get("fairgpu.io/gpu-memory-percentage", 0)) // count
             memory = parse_count(limits.get("fairgpu.io/gpu-memory", 0)) // count or total_mib * share // 100
-            device = {"model": model, "totalMiB": total_mib, "core": core, "memoryMiB": memory}
-            devices = [{"uuid": f"GPU-{node}-{first_gpu + index}", **device} for index in range(count)]
+            device = {"model": "A100", "totalMiB": total_mib, "core": core, "memoryMiB": memory}
+            devices = [{"uuid": f"GPU-{node}-{index}", **device} for index in range(count)]
             containers.append({"name": container["name"], "devices": devices})
     return {"v": 1, "node": node, "containers": containers}
 

@@ -42,9 +42,9 @@ def namespace(control_plane: ControlPlane, make_namespace: Callable[..., str]) -
     return name
 
 
-def stack_pod(name: str = "gpu", limits: dict[str, str] | None = None, *, gated: bool = False) -> Pod:
+def stack_pod(limits: dict[str, str] | None = None, *, gated: bool = False) -> Pod:
     """A pod of another stack, as the webhook leaves it where the mode is account."""
-    pod = plain_pod(name)
+    pod = plain_pod("gpu")
     pod["metadata"] |= {
         "labels": {LABEL: "gpu"},
         "annotations": {"fairgpu.io/budget-state": "open", "fairgpu.io/created-by": "alice"},

@@ -33,7 +33,7 @@ class Plugin:
         self.attempts: list[KubeletError | OSError | None] = []
         self.losses: list[Loss | None] = []
         self.shown = (True, "first")
-        """Whether the Node shows the slots, and the version of the status that the kubelet wrote last."""
+        """True where the Node shows the slots, and the version of the status that the kubelet wrote last."""
         self.seconds = 0.0
         """The time of the plugin's clock, which passes where a test lets it."""
 

@@ -137,9 +137,9 @@ def test_who_asked_before_the_last_sample_has_been_answered(tmp_path: Path) -> N
     asked_ns = time.monotonic_ns()
     driver.look((container(tmp_path, 0),), {0: 0})
     driver.ask(asked_ns)
-    assert not driver.is_asked
+    assert not driver._wanted.is_set()
     driver.ask(time.monotonic_ns())
-    assert driver.is_asked
+    assert driver._wanted.is_set()
 
 
 @pytest.mark.parametrize(("device", "before_look", "is_wanted"), [(0, False, True), (1, False, True), (1, True, False)])

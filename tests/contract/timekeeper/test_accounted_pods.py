@@ -19,7 +19,6 @@ from timekeeper.sources.folder import write_json
 
 RULES = ControllerRules(own_resources={})
 HOLD = {"onExhausted": "hold", "minRuntime": "1h"}
-SPENT = "0"
 
 
 def waiting(

@@ -37,7 +37,6 @@ def money(amount: int) -> dict[str, str]:
     return {"gpuHours": "1.00", "microGPUSeconds": str(amount)}
 
 
-RATES = {(Figure.RATE, "summary"), (Figure.RATE, "state of team-a")}
 TOLD: dict[str, tuple[Corruption, Found]] = {
     "when the money ran out": (
         lambda harness: harness.client.hset(KEYS.period(MONTH), "exhausted", str(MONTH)),

@@ -82,9 +82,6 @@ class MirroredWorld:
     def write_correction_status(self, name: str, status: Json) -> None:
         self.correction_statuses[name] = status
 
-    def create_grant(self, grant: Json) -> Json:
-        return grant
-
     def record_event(self, event: ObjectEvent) -> None:
         self.notices.append(event)
 

@@ -24,15 +24,9 @@ def work_off(writer: PodWriter) -> int:
 class PodJobs:
     """A leader's decisions about pods, and its pod writer; each call returns the number of writes that succeeded."""
 
-    def __init__(
-        self,
-        source: Source,
-        books: Books,
-        clock: Callable[[], float] = time.monotonic,
-        without_notice_seconds: float = 600.0,
-    ) -> None:
+    def __init__(self, source: Source, books: Books, clock: Callable[[], float] = time.monotonic) -> None:
         self.books = books
-        self.without_notice_seconds = without_notice_seconds
+        self.without_notice_seconds = 600.0
         self.registry = CollectorRegistry()
         self.writer = PodWriter(source, PodMeasures(self.registry), clock)
         self.releaser = Releaser(source, books)

@@ -398,7 +398,7 @@ def test_only_the_keeper_of_certificates_may_touch_them() -> None:
         rules = [rule for rule in role["rules"] if rule["verbs"] != ["get"] or "secrets" in rule["resources"]]
         named = {name for rule in rules for name in rule.get("resourceNames", [])}
         touched = named & {settings.authority_secret, settings.secret, names.WEBHOOK_CONFIGURATION}
-        assert not touched or role["metadata"]["name"] == names.CERTIFICATES_ACCOUNT
+        assert not touched or role["metadata"]["name"] == "fairgpu-certificates"
 
 
 def test_no_rule_uses_a_wildcard_and_none_reads_all_secrets() -> None:
@@ -437,12 +437,7 @@ def test_no_manifest_holds_a_secret() -> None:
 
 
 def test_accounts_and_services_carry_the_fixed_names() -> None:
-    accounts = {
-        names.CERTIFICATES_ACCOUNT,
-        names.WEBHOOK_ACCOUNT,
-        names.TIMEKEEPER_ACCOUNT,
-        names.SCHEDULER_ACCOUNT,
-    }
+    accounts = {"fairgpu-certificates", "fairgpu-webhook", names.TIMEKEEPER_ACCOUNT, "fairgpu-scheduler"}
     assert set(of_kind("ServiceAccount")) == accounts
     assert {names.WEBHOOK_SERVICE, names.TIMEKEEPER_SERVICE} <= set(of_kind("Service"))
     assert set(of_kind("MutatingWebhookConfiguration")) == {names.WEBHOOK_CONFIGURATION}

@@ -263,8 +263,8 @@ def test_busy_containers_end_at_their_shares_whatever_ran_over(cores: list[int],
         assert abs(had[slot] - promised) <= abs(tenants[slot].balance_ns) + periods * len(cores)
 
 
-def several(slot: int, core: int, start_ms: int, *, active: bool = True) -> Tenant:
-    return Tenant(slot, core, Policy.HARD, active, 0, start_ms * MS)
+def several(slot: int, core: int, start_ms: int) -> Tenant:
+    return Tenant(slot, core, Policy.HARD, True, 0, start_ms * MS)
 
 
 @pytest.mark.parametrize(

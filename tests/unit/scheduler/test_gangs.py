@@ -34,9 +34,9 @@ from tests.unit.scheduler.fleets import all_rows, fill, fleet_of, node
 GANG_SECONDS = 30.0
 
 
-def gang_of(count: int, core: int = 100, name: str = "train") -> list[dict[str, Any]]:
+def gang_of(count: int, name: str = "train") -> list[dict[str, Any]]:
     """The pods of a gang."""
-    return [pod(f"{name}-{at}", core=core, gang=f"{name}/{count}") for at in range(count)]
+    return [pod(f"{name}-{at}", core=100, gang=f"{name}/{count}") for at in range(count)]
 
 
 def created(state: State, *items: dict[str, Any]) -> None:

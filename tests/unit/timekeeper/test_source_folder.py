@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from timekeeper.sources.base import ChangedMeanwhileError, DepartureProof, ExistsError, ObjectEvent
+from timekeeper.sources.base import ChangedMeanwhileError, DepartureProof, ObjectEvent
 from timekeeper.sources.folder import FolderSource, write_json
 
 LIMITS = {"resources": {"limits": {"fairgpu.io/gpu": "1"}}}
@@ -66,14 +66,11 @@ def test_a_gate_is_lifted_once(source: FolderSource, tmp_path: Path) -> None:
         source.lift_gate(gated)
 
 
-def test_a_grants_name_is_taken_once(source: FolderSource) -> None:
-    grant = {"kind": "GPUGrant", "metadata": {"name": "more"}, "spec": {}}
+def test_a_grant_in_a_file_of_its_own_is_shown(source: FolderSource, tmp_path: Path) -> None:
     source.refresh()
-    source.create_grant(grant)
+    write_json(tmp_path / "grants" / "more.json", {"kind": "GPUGrant", "metadata": {"name": "more"}, "spec": {}})
     source.refresh()
     assert names(source.mirrors.grants.items()) == ["extra", "more"]
-    with pytest.raises(ExistsError):
-        source.create_grant(grant)
 
 
 def test_what_is_shown_and_written_stands_in_files(source: FolderSource, tmp_path: Path) -> None:

@@ -45,8 +45,9 @@ def pod(name: str, where: str = "", *shares: tuple[str, int], **status: Any) -> 
     }
 
 
-def feed_of(nodes: Iterable[dict[str, Any]], pods: Iterable[dict[str, Any]], version: int = 10) -> GPUFeed:
+def feed_of(nodes: Iterable[dict[str, Any]], pods: Iterable[dict[str, Any]]) -> GPUFeed:
     """A feed that has read these objects."""
+    version = 10
     feed = GPUFeed()
     feed.replace_nodes([found for item in nodes if (found := read_node(item))], version)
     feed.reach("nodes", version)

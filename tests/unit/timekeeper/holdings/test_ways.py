@@ -191,10 +191,10 @@ def test_a_pod_holds_the_most_that_its_containers_hold_at_once() -> None:
     assert held(asking, node({"nvidia.com/gpu": "8"}, gfd())) == [("nvidia", A100, 5, "1", "1")]
 
 
-def hami_node(devmem: int = 24576, count: int = 2) -> dict[str, Any]:
+def hami_node() -> dict[str, Any]:
     devices = [
-        {"id": f"GPU-{index}", "count": 10, "devmem": devmem, "devcore": 100, "type": "NVIDIA A10", "health": True}
-        for index in range(count)
+        {"id": f"GPU-{index}", "count": 10, "devmem": 24576, "devcore": 100, "type": "NVIDIA A10", "health": True}
+        for index in range(2)
     ]
     return node({"nvidia.com/gpu": "20"}, annotations={"hami.io/node-nvidia-register": json.dumps(devices)})
 
