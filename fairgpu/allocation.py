@@ -12,6 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairgpu.json_values import (
+    JsonValueError,
+    required_list,
+    required_mapping,
+    required_text,
+    required_whole,
+    versioned,
+)
+
 VERSION = 1
 MAX_ENCODED_BYTES = 256 * 1024
 """The largest total size of an object's annotations that the API server accepts."""
@@ -78,63 +87,37 @@ def decode(text: str) -> Allocation:
     if len(text) > MAX_ENCODED_BYTES:
         raise AllocationError(f"the allocation is longer than {MAX_ENCODED_BYTES} bytes")
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise AllocationError(f"the allocation is no JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("v") != VERSION:
-        raise AllocationError(f"the allocation is no JSON object with v: {VERSION}")
+        return _allocation(versioned(text, VERSION, "the allocation"))
+    except JsonValueError as error:
+        raise AllocationError(str(error)) from error
+
+
+def _allocation(document: Mapping[str, Any]) -> Allocation:
     containers = tuple(
-        _container(item, f"containers[{index}]") for index, item in enumerate(_list(document, "containers", ""))
+        _container(item, f"containers[{index}]") for index, item in enumerate(required_list(document, "containers"))
     )
     if len({container.name for container in containers}) != len(containers):
         raise AllocationError("containers: a name stands twice")
-    return Allocation(node=_text(document, "node", ""), containers=containers)
+    return Allocation(node=required_text(document, "node"), containers=containers)
 
 
-def _container(item: Any, path: str) -> ContainerAllocation:
-    if not isinstance(item, dict):
-        raise AllocationError(f"{path} is no object")
+def _container(value: Any, path: str) -> ContainerAllocation:
+    item = required_mapping(value, path)
     devices = tuple(
-        _device(device, f"{path}.devices[{index}]") for index, device in enumerate(_list(item, "devices", path))
+        _device(device, f"{path}.devices[{index}]") for index, device in enumerate(required_list(item, "devices", path))
     )
-    return ContainerAllocation(name=_text(item, "name", path), devices=devices)
+    return ContainerAllocation(name=required_text(item, "name", path), devices=devices)
 
 
-def _device(item: Any, path: str) -> DeviceShare:
-    if not isinstance(item, dict):
-        raise AllocationError(f"{path} is no object")
+def _device(value: Any, path: str) -> DeviceShare:
+    item = required_mapping(value, path)
     share = DeviceShare(
-        uuid=_text(item, "uuid", path),
-        model=_text(item, "model", path),
-        total_mib=_whole(item, "totalMiB", path),
-        core_percent=_whole(item, "core", path),
-        memory_mib=_whole(item, "memoryMiB", path),
+        uuid=required_text(item, "uuid", path),
+        model=required_text(item, "model", path),
+        total_mib=required_whole(item, "totalMiB", 1, 2**53 - 1, path),
+        core_percent=required_whole(item, "core", 0, 100, path),
+        memory_mib=required_whole(item, "memoryMiB", 0, 2**53 - 1, path),
     )
-    if share.total_mib == 0:
-        raise AllocationError(f"{path}.totalMiB is 0")
-    if share.core_percent > 100:
-        raise AllocationError(f"{path}.core is {share.core_percent}, over 100 percent of one device")
     if share.memory_mib > share.total_mib:
         raise AllocationError(f"{path}.memoryMiB is {share.memory_mib}, over the device's {share.total_mib}")
     return share
-
-
-def _list(item: Mapping[str, Any], key: str, path: str) -> list[Any]:
-    value = item.get(key)
-    if not isinstance(value, list):
-        raise AllocationError(f"{path}.{key} is no list".lstrip("."))
-    return value
-
-
-def _text(item: Mapping[str, Any], key: str, path: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str) or not value:
-        raise AllocationError(f"{path}.{key} is no text".lstrip("."))
-    return value
-
-
-def _whole(item: Mapping[str, Any], key: str, path: str) -> int:
-    value = item.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-        raise AllocationError(f"{path}.{key} is no whole number from 0".lstrip("."))
-    return value

@@ -15,6 +15,15 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from fairgpu.json_values import (
+    JsonValueError,
+    required_list,
+    required_mapping,
+    required_text,
+    required_whole,
+    versioned,
+)
+
 VERSION = 1
 MAX_ENCODED_BYTES = 64 * 1024
 """The largest inventory: a quarter of what the API server accepts as annotations; 64 devices need a third of it."""
@@ -123,23 +132,24 @@ def decode(text: str) -> Inventory:
     if len(text) > MAX_ENCODED_BYTES:
         raise InventoryError(f"the inventory has {len(text)} characters; at most {MAX_ENCODED_BYTES} are allowed")
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InventoryError(f"the inventory is no JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("v") != VERSION:
-        raise InventoryError(f"the inventory is no JSON object with v: {VERSION}")
-    devices = tuple(_device(item, f"devices[{index}]") for index, item in enumerate(_list(document, "devices")))
+        return _inventory(versioned(text, VERSION, "the inventory"))
+    except JsonValueError as error:
+        raise InventoryError(str(error)) from error
+
+
+def _inventory(document: Mapping[str, Any]) -> Inventory:
+    devices = tuple(_device(item, f"devices[{index}]") for index, item in enumerate(required_list(document, "devices")))
     uuids: set[str] = set()
     for index, device in enumerate(devices):
         if device.uuid in uuids:
             raise InventoryError(f"devices[{index}].uuid is {device.uuid}, as that of another device is")
         uuids.add(device.uuid)
     return Inventory(
-        vendor=_text(document, "vendor"),
-        driver=_text(document, "driver"),
-        slots=_whole(document, "slots", 1, MAX_SLOTS),
+        vendor=required_text(document, "vendor"),
+        driver=required_text(document, "driver"),
+        slots=required_whole(document, "slots", 1, MAX_SLOTS),
         devices=devices,
-        links=_links(_list(document, "links"), len(devices)),
+        links=_links(required_list(document, "links"), len(devices)),
     )
 
 
@@ -151,9 +161,8 @@ def _fields(device: Device) -> dict[str, Any]:
     return fields | {"why": device.why} if device.why else fields
 
 
-def _device(item: Any, path: str) -> Device:
-    if not isinstance(item, dict):
-        raise InventoryError(f"{path} is no object")
+def _device(value: Any, path: str) -> Device:
+    item = required_mapping(value, path)
     health = item.get("health")
     if not isinstance(health, str) or health not in set(Health):
         raise InventoryError(f'{path}.health is {health!r}; "ok" and "fenced" are allowed')
@@ -161,11 +170,11 @@ def _device(item: Any, path: str) -> Device:
     if not isinstance(why, str):
         raise InventoryError(f"{path}.why is no text")
     return Device(
-        uuid=_text(item, "uuid", path),
-        model=_text(item, "model", path),
-        memory_mib=_whole(item, "memoryMiB", 1, 2**53 - 1, path),
-        numa=None if item.get("numa") is None else _whole(item, "numa", 0, 2**31 - 1, path),
-        pci=_text(item, "pci", path),
+        uuid=required_text(item, "uuid", path),
+        model=required_text(item, "model", path),
+        memory_mib=required_whole(item, "memoryMiB", 1, 2**53 - 1, path),
+        numa=None if item.get("numa") is None else required_whole(item, "numa", 0, 2**31 - 1, path),
+        pci=required_text(item, "pci", path),
         health=Health(health),
         why=why,
     )
@@ -184,24 +193,3 @@ def _links(rows: Sequence[Any], count: int) -> tuple[tuple[Link, ...], ...]:
             if value != rows[column][row]:
                 raise InventoryError(f"{path} is {value}, and the way back is {rows[column][row]!r}")
     return tuple(tuple(Link(value) for value in row) for row in rows)
-
-
-def _list(item: Mapping[str, Any], key: str) -> list[Any]:
-    value = item.get(key)
-    if not isinstance(value, list):
-        raise InventoryError(f"{key} is no list")
-    return value
-
-
-def _text(item: Mapping[str, Any], key: str, path: str = "") -> str:
-    value = item.get(key)
-    if not isinstance(value, str) or not value:
-        raise InventoryError(f"{path}.{key} is no text".lstrip("."))
-    return value
-
-
-def _whole(item: Mapping[str, Any], key: str, least: int, most: int, path: str = "") -> int:
-    value = item.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InventoryError(f"{path}.{key} is {value!r}; whole numbers from {least} to {most} are allowed".lstrip("."))
-    return value

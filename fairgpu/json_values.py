@@ -1,8 +1,18 @@
-"""Reads values of raw JSON whose type is not certain: a value of another type counts as empty."""
+"""Reads values of raw JSON whose type is not certain.
+
+For `mapping`, `list_of` and `mappings`, a value of another type counts as empty. `versioned` and the functions that
+begin with `required_` refuse it.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
+
+
+class JsonValueError(ValueError):
+    """A document lacks a value, or has one of another type or out of range; the message names the path."""
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -18,3 +28,65 @@ def list_of(value: Any) -> list[Any]:
 def mappings(value: Any) -> list[dict[str, Any]]:
     """Returns the objects in a JSON array; none for a value of another type."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def versioned(text: str, version: int, noun: str) -> dict[str, Any]:
+    """Parses a JSON object whose field `v` is the version; the noun names the document in the error.
+
+    Raises:
+        JsonValueError: the text is not JSON, not an object, or of another version.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise JsonValueError(f"{noun} is no JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("v") != version:
+        raise JsonValueError(f"{noun} is no JSON object with v: {version}")
+    return document
+
+
+def required_mapping(value: Any, path: str) -> dict[str, Any]:
+    """Returns the value at a path, which must be a JSON object.
+
+    Raises:
+        JsonValueError: it is of another type.
+    """
+    if not isinstance(value, dict):
+        raise JsonValueError(f"{path} is no object")
+    return value
+
+
+def required_list(item: Mapping[str, Any], key: str, path: str = "") -> list[Any]:
+    """Returns the array that the object at a path has under a key.
+
+    Raises:
+        JsonValueError: it is missing or of another type.
+    """
+    value = item.get(key)
+    if not isinstance(value, list):
+        raise JsonValueError(f"{path}.{key} is no list".lstrip("."))
+    return value
+
+
+def required_text(item: Mapping[str, Any], key: str, path: str = "") -> str:
+    """Returns the text that the object at a path has under a key.
+
+    Raises:
+        JsonValueError: it is missing, empty or of another type.
+    """
+    value = item.get(key)
+    if not isinstance(value, str) or not value:
+        raise JsonValueError(f"{path}.{key} is no text".lstrip("."))
+    return value
+
+
+def required_whole(item: Mapping[str, Any], key: str, least: int, most: int, path: str = "") -> int:
+    """Returns the whole number that the object at a path has under a key.
+
+    Raises:
+        JsonValueError: it is missing, of another type, below `least` or above `most`.
+    """
+    value = item.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise JsonValueError(f"{path}.{key} is {value!r}; whole numbers from {least} to {most} are allowed".lstrip("."))
+    return value

@@ -22,6 +22,10 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fairgpu.commands import CommandError
+
+USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
+"""The file of a service that is not given another one."""
 ENVIRONMENT_PREFIX = "FAIRGPU"
 MAX_FILE_BYTES = 1 << 20
 
@@ -41,7 +45,7 @@ _ALLOWED = {
 """The advice for faults that pydantic states in Python's terms, by type (https://docs.pydantic.dev/latest/errors/)."""
 
 
-class SettingsError(ValueError):
+class SettingsError(CommandError):
     """An invalid setting; the message names its key, the given value and the allowed ones."""
 
 
@@ -54,18 +58,22 @@ class Section(BaseModel):
 SectionType = TypeVar("SectionType", bound=Section)
 
 
-def load_settings(model: type[SectionType], environ: Mapping[str, str], file: Path | None = None) -> SectionType:
+def load_settings(
+    model: type[SectionType], environ: Mapping[str, str], file: Path | None = None, usual: Path | None = None
+) -> SectionType:
     """Reads a service's settings; each top-level field of the model is a section of the file.
 
     Args:
         model: the sections that the service reads.
         environ: the environment; its values win over the file's.
-        file: the YAML file, where there is one.
+        file: the YAML file that was named; None where none was.
+        usual: the file to read in its place where it exists; None for none.
 
     Raises:
         SettingsError: a value is of the wrong type or out of range, a key is unknown, or a section is misspelt.
     """
-    document = _read_file(file) if file else {}
+    read = file or (usual if usual is not None and usual.exists() else None)
+    document = _read_file(read) if read else {}
     values: dict[str, Any] = {key: value for key, value in document.items() if key in model.model_fields}
     _refuse_misspelt(document, model.model_fields)
     for path, text in _environment(model, environ):

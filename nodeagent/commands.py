@@ -23,17 +23,14 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until a signal ends it."""
     import signal
 
-    from fairgpu.cluster.connect import NoClusterError, connect
+    from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs
     from nodeagent.service import Agent, vendor_of
     from nodeagent.settings import read_settings
 
     settings = read_settings(os.environ, arguments.settings)
     configure_logs(settings.log_level)
-    try:
-        api = connect(os.environ)
-    except NoClusterError as error:
-        raise CommandError(str(error)) from error
+    api = connect(os.environ)
     try:
         agent = Agent(settings, api, vendor_of(settings))
     except OSError as error:

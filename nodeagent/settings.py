@@ -10,9 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fairgpu.commands import CommandError
-from fairgpu.settings import Section, SettingsError, load_settings
-
-USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
+from fairgpu.settings import USUAL_FILE, Section, load_settings
 
 
 class Kubelet(Section):
@@ -75,11 +73,7 @@ def read_settings(environ: Mapping[str, str], named: Path | None) -> Nodeagent:
     Raises:
         CommandError: a setting is invalid, the node has no name, or the kubelet cannot reach the metrics.
     """
-    file = named or (USUAL_FILE if USUAL_FILE.exists() else None)
-    try:
-        settings = load_settings(Settings, environ, file).nodeagent
-    except SettingsError as error:
-        raise CommandError(str(error)) from error
+    settings = load_settings(Settings, environ, named, USUAL_FILE).nodeagent
     if not settings.node:
         raise CommandError("nodeagent.node: no name of a node; set FAIRGPU_NODEAGENT_NODE from spec.nodeName")
     if _is_loopback(settings.metrics_host):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairgpu.commands import CommandError, a_name
+from fairgpu.commands import a_name
 
 # A command at a terminal does not wait for the imports of another: each is imported when it runs.
 
@@ -44,15 +44,12 @@ def _view(name: str, arguments: argparse.Namespace) -> int:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until a signal ends it."""
-    from fairgpu.cluster.connect import NoClusterError, connect
+    from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs
     from scheduler.application import run
     from scheduler.settings import read_settings
 
     settings = read_settings(os.environ, arguments.settings)
     configure_logs(settings.log_level)
-    try:
-        api = connect(os.environ)
-    except NoClusterError as error:
-        raise CommandError(str(error)) from error
+    api = connect(os.environ)
     return run(settings, api)

@@ -9,10 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fairgpu import names
-from fairgpu.commands import CommandError
-from fairgpu.settings import Section, SettingsError, load_settings
-
-USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
+from fairgpu.settings import USUAL_FILE, Section, load_settings
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -96,16 +93,10 @@ class Settings(Section):
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
 
 
-def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> SchedulerSettings:
-    """Reads the scheduler's settings from the environment and from `file`, or `usual` where no file is named.
-
-    The environment wins. A `usual` that does not exist counts as empty.
+def read_settings(environ: Mapping[str, str], file: Path | None) -> SchedulerSettings:
+    """Reads the settings from the environment, which wins, and a file: the named one, else the usual one if it exists.
 
     Raises:
-        CommandError: a setting is invalid.
+        SettingsError: a setting is invalid.
     """
-    named = file or (usual if usual.exists() else None)
-    try:
-        return load_settings(Settings, environ, named).scheduler
-    except SettingsError as error:
-        raise CommandError(str(error)) from error
+    return load_settings(Settings, environ, file, USUAL_FILE).scheduler

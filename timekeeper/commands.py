@@ -77,15 +77,11 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """Looks at a cluster before FairGPU is installed in it, and prints what is there."""
     from time import time_ns
 
-    from fairgpu.cluster.connect import NoClusterError, connect
+    from fairgpu.cluster.connect import connect
     from timekeeper.doctor import run
 
     settings = _settings(arguments)
-    try:
-        api = connect(os.environ, arguments.kubeconfig)
-    except NoClusterError as error:
-        raise CommandError(str(error)) from error
-    return run(api, settings, arguments.output, time_ns())
+    return run(connect(os.environ, arguments.kubeconfig), settings, arguments.output, time_ns())
 
 
 def run_months(arguments: argparse.Namespace) -> int:
@@ -111,7 +107,8 @@ def _run_until_signalled(arguments: argparse.Namespace, run: Run, what: str) -> 
 
 
 def _settings(arguments: argparse.Namespace) -> TimekeeperSettings:
-    from timekeeper.settings import USUAL_FILE, read_settings
+    from fairgpu.settings import USUAL_FILE
+    from timekeeper.settings import read_settings
 
     standalone: Path | None = arguments.standalone
     usual = standalone / STANDALONE_SETTINGS if standalone else USUAL_FILE

@@ -22,11 +22,10 @@ from pydantic import (
 )
 
 from fairgpu.choices import MODEL
-from fairgpu.commands import CommandError
 from fairgpu.existing import Existing
 from fairgpu.models import tie
 from fairgpu.names import SYSTEM_NAMESPACES
-from fairgpu.settings import Section, SettingsError, load_settings
+from fairgpu.settings import USUAL_FILE, Section, load_settings
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.sessions import MeterFrom
@@ -228,8 +227,6 @@ class ExportSettings(Section):
         """Whether a destination for months is configured."""
         return self.folder is not None or self.bucket.name is not None
 
-
-USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -534,13 +531,10 @@ class Settings(Section):
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> TimekeeperSettings:
-    """Reads the settings from the environment and a file: the named one, else the usual one if it exists.
+    """Reads the settings from the environment, which wins, and a file: the named one, else the usual one if it exists.
 
     Raises:
-        CommandError: a setting is invalid.
+        SettingsError: a setting is invalid.
     """
-    try:
-        read = load_settings(Settings, environ, file or (usual if usual.exists() else None))
-    except SettingsError as error:
-        raise CommandError(str(error)) from error
+    read = load_settings(Settings, environ, file, usual)
     return read.timekeeper.beside(read.existing)

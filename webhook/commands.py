@@ -42,12 +42,13 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Serves reviews until SIGTERM."""
     from fairgpu.cluster.connect import NoClusterError
     from fairgpu.logs import configure_logs
+    from fairgpu.settings import USUAL_FILE
     from webhook.service import run
-    from webhook.settings import DEFAULT_FILE, read_settings
+    from webhook.settings import read_settings
 
     standalone: Path | None = arguments.standalone
-    default_file = standalone / STANDALONE_SETTINGS if standalone else DEFAULT_FILE
-    settings = read_settings(os.environ, arguments.settings, default_file)
+    usual = standalone / STANDALONE_SETTINGS if standalone else USUAL_FILE
+    settings = read_settings(os.environ, arguments.settings, usual)
     configure_logs(settings.log_level)
     try:
         return run(settings, os.environ, standalone)
@@ -61,17 +62,14 @@ def run_certificates(arguments: argparse.Namespace) -> int:
     import threading
 
     from fairgpu.certificates import utc_now
-    from fairgpu.cluster.connect import NoClusterError, connect
+    from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs
     from webhook.certificates.rotation import cluster_places, run_rotation
-    from webhook.settings import DEFAULT_FILE, read_settings
+    from webhook.settings import read_settings
 
-    settings = read_settings(os.environ, arguments.settings, DEFAULT_FILE)
+    settings = read_settings(os.environ, arguments.settings)
     configure_logs(settings.log_level)
-    try:
-        api = connect(os.environ)
-    except NoClusterError as error:
-        raise CommandError(str(error)) from error
+    api = connect(os.environ)
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
@@ -86,12 +84,12 @@ def run_api_servers(arguments: argparse.Namespace) -> int:
     import json
 
     from fairgpu.cluster.api import ApiError
-    from fairgpu.cluster.connect import NoClusterError, connect
+    from fairgpu.cluster.connect import connect
     from webhook.ingress import as_document, as_patch, as_text, find_sources
 
     try:
         sources = find_sources(connect(os.environ))
-    except (NoClusterError, ApiError) as error:
+    except ApiError as error:
         raise CommandError(str(error)) from error
     if not sources:
         raise CommandError(

@@ -11,13 +11,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from fairgpu import names
-from fairgpu.commands import CommandError
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.existing import Existing
 from fairgpu.quantity import QuantityError, parse_quantity
-from fairgpu.settings import Section, SettingsError, load_settings
-
-DEFAULT_FILE = Path("/etc/fairgpu/settings.yaml")
+from fairgpu.settings import USUAL_FILE, Section, load_settings
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -271,16 +268,11 @@ class Settings(Section):
     existing: Existing = Existing()
 
 
-def read_settings(environ: Mapping[str, str], file: Path | None, default_file: Path = DEFAULT_FILE) -> Webhook:
-    """Reads the webhook's settings from the environment and from `file`, or `default_file` where no file is named.
-
-    The environment wins. A `default_file` that does not exist counts as empty.
+def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> Webhook:
+    """Reads the settings from the environment, which wins, and a file: the named one, else the usual one if it exists.
 
     Raises:
-        CommandError: a setting is invalid.
+        SettingsError: a setting is invalid.
     """
-    try:
-        read = load_settings(Settings, environ, file or (default_file if default_file.exists() else None))
-    except SettingsError as error:
-        raise CommandError(str(error)) from error
+    read = load_settings(Settings, environ, file, usual)
     return read.webhook.beside(read.existing)

@@ -145,12 +145,7 @@ def _grant(arguments: argparse.Namespace) -> int:
     body = {"budget": arguments.budget, "gpuHours": arguments.gpu_hours, "reason": arguments.reason}
     if arguments.expires:
         body["expires"] = arguments.expires
-    headers = {}
-    if arguments.name:
-        body["name"] = arguments.name
-    else:
-        headers["Idempotency-Key"] = str(uuid.uuid4())
-    answer, made = transport.post(from_environment(os.environ), "/v1/grants", body, headers)
+    answer, made = _order("/v1/grants", body, arguments.name)
     if arguments.output == "json":
         return _print_json(answer)
     until = f" until {moment(answer['expires'])}" if answer.get("expires") else ""
@@ -166,19 +161,25 @@ def _correct(arguments: argparse.Namespace) -> int:
         "effectivePeriod": period,
         "reason": arguments.reason,
     }
-    headers = {}
     if arguments.namespace:
         body["namespace"] = arguments.namespace
-    if arguments.name:
-        body["name"] = arguments.name
-    else:
-        headers["Idempotency-Key"] = str(uuid.uuid4())
-    answer, made = transport.post(from_environment(os.environ), "/v1/corrections", body, headers)
+    answer, made = _order("/v1/corrections", body, arguments.name)
     if arguments.output == "json":
         return _print_json(answer)
     spent = f"{answer['gpuHours']} GPU-hours of budget {answer['budget']} in the period of {answer['effectivePeriod']}"
     what = f"{spent} (correction {answer['name']})"
     return _print(f"corrected by {what}" if made else f"nothing to do: {what} was made before")
+
+
+def _order(path: str, body: Json, name: str | None) -> tuple[Json, bool]:
+    """Sends a grant or a correction; returns the answer, and whether it was made now.
+
+    Without a name it gets a random Idempotency-Key, so that each call makes another order.
+    """
+    server = from_environment(os.environ)
+    if name:
+        return transport.post(server, path, {**body, "name": name}, {})
+    return transport.post(server, path, body, {"Idempotency-Key": str(uuid.uuid4())})
 
 
 def _sessions(arguments: argparse.Namespace) -> int:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.commands import CommandError
 
 
-class NoClusterError(RuntimeError):
+class NoClusterError(CommandError):
     """No API server is configured; the message names the places that were searched, and what to set."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairgpu.client.tables import table
 from fairgpu.cluster.api import ApiError, KubernetesAPI
-from fairgpu.cluster.connect import NoClusterError, connect
+from fairgpu.cluster.connect import connect
 from fairgpu.commands import CommandError
 from scheduler.view.cluster import Cluster, forbidden, read_cluster
 from scheduler.view.gpus import Row, gpu_rows, node_rows
@@ -24,7 +24,7 @@ SHOWN = 8
 
 def run_top(arguments: argparse.Namespace) -> int:
     """Prints each node's GPUs, and the parts that pods hold."""
-    cluster = _whole(_api())
+    cluster = _whole(connect(os.environ))
     rows = node_rows(cluster)
     if arguments.output == "json":
         return _print(json.dumps({"nodes": rows, "faults": cluster.faults}, indent=2))
@@ -53,7 +53,7 @@ def run_top(arguments: argparse.Namespace) -> int:
 
 def run_inspect(arguments: argparse.Namespace) -> int:
     """Prints each GPU, and with `-d` each pod on it."""
-    cluster = _whole(_api())
+    cluster = _whole(connect(os.environ))
     rows = gpu_rows(cluster, arguments.node or "")
     if not rows and arguments.node:
         fault = cluster.faults.get(arguments.node)
@@ -65,7 +65,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
 
 def run_why(arguments: argparse.Namespace) -> int:
     """Prints why a pod waits."""
-    api = _api()
+    api = connect(os.environ)
     try:
         pod = api.get(f"/api/v1/namespaces/{arguments.namespace}/pods/{arguments.pod}")
     except ApiError as error:
@@ -139,13 +139,6 @@ def _names(nodes: Sequence[str], *, verbose: bool) -> str:
     shown = nodes if verbose else nodes[:SHOWN]
     more = len(nodes) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
-
-
-def _api() -> KubernetesAPI:
-    try:
-        return connect(os.environ)
-    except NoClusterError as error:
-        raise CommandError(str(error)) from error
 
 
 def _whole(api: KubernetesAPI) -> Cluster:

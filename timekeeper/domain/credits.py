@@ -38,10 +38,11 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Burned:
-    """The money that is left: the period's own and each credit's by name."""
+    """The money that is left: the period's own and each credit's by name. `debt` is spending that no money paid for."""
 
     own: int
     credits: Mapping[str, int]
+    debt: int
 
 
 def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Burned:
@@ -76,8 +77,8 @@ def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Bu
         burned = until
         paid = min(debt, credit.amount)
         left[credit.name], debt = credit.amount - paid, debt - paid
-    _take(left, order, spent - burned)
-    return Burned(left.pop(OWN), left)
+    debt += _take(left, order, spent - burned)
+    return Burned(left.pop(OWN), left, debt)
 
 
 def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: int, spent: int) -> Credit:
