@@ -11,7 +11,8 @@ PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -I
 
 $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
 	@mkdir -p $(@D)
-	$(CC) $(PROGRAM_FLAGS) $^ -o $@ -ldl
+	$(CC) $(PROGRAM_FLAGS) $(filter-out %.h,$^) -o $@ -ldl
+$(TESTS)/unit/frees_overtaken $(TESTS)/unit/reset_in_retain: tests/unit/played_driver.h
 
 # Its own functions come before those by which the shim looks whether a process is gone.
 $(TESTS)/unit/scan_without_the_lock: PROGRAM_FLAGS += -Wl,--wrap=identity_gone,--wrap=ledger_life_ended

@@ -9,12 +9,11 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "memory/charge.h"
 #include "memory/deferred_frees.h"
 #include "memory/linear.h"
-#include "process.h"
+#include "played_driver.h"
 #include "state.h"
 
 #define ONE ((CUcontext)(uintptr_t)0x1000)
@@ -30,12 +29,6 @@ static __thread int ends;
 
 CUresult __real_linear_freed(CUresult result, bool ours, const struct allocation *allocation);
 CUresult __wrap_linear_freed(CUresult result, bool ours, const struct allocation *allocation);
-
-static void wait_until(const int *is)
-{
-    while (!__atomic_load_n(is, __ATOMIC_ACQUIRE))
-        nanosleep(&(struct timespec){0, 1000000}, NULL);
-}
 
 CUresult __wrap_linear_freed(CUresult result, bool ours, const struct allocation *allocation)
 {
@@ -70,20 +63,6 @@ static CUresult pops(CUcontext *context)
 {
     *context = current;
     current = ONE;
-    return CUDA_SUCCESS;
-}
-
-static CUresult gets_device(CUdevice *device)
-{
-    *device = 0;
-    return CUDA_SUCCESS;
-}
-
-static CUresult gets_uuid(CUuuid *uuid, CUdevice device)
-{
-    (void)device;
-    memset(uuid, 0, sizeof *uuid);
-    memcpy(uuid, "SIMGPU", 6);
     return CUDA_SUCCESS;
 }
 
@@ -142,8 +121,7 @@ int main(int count, char **arguments)
     driver.cuCtxGetCurrent = gets;
     driver.cuCtxPushCurrent_v2 = pushes;
     driver.cuCtxPopCurrent_v2 = pops;
-    driver.cuCtxGetDevice = gets_device;
-    driver.cuDeviceGetUuid_v2 = gets_uuid;
+    play_device();
     driver.cuEventCreate = makes;
     driver.cuEventRecord = records;
     driver.cuEventDestroy_v2 = destroys;

@@ -7,13 +7,11 @@
  */
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "hooks/hook.h"
 #include "memory/charge.h"
-#include "process.h"
+#include "played_driver.h"
 #include "state.h"
 
 #define LONGER_MS 3000 /* than a call waits that may end a context which there is */
@@ -23,11 +21,6 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 
 static int alive, retaining, resetting; /* atomic: of the driver's two calls, which are under way */
 static uintptr_t made;                  /* atomic */
-
-static void moment(void)
-{
-    nanosleep(&(struct timespec){0, 1000000}, NULL);
-}
 
 static CUresult retains(CUcontext *context, CUdevice device)
 {
@@ -72,20 +65,6 @@ static CUresult pushes(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-static CUresult gets_device(CUdevice *device)
-{
-    *device = 0;
-    return CUDA_SUCCESS;
-}
-
-static CUresult gets_uuid(CUuuid *uuid, CUdevice device)
-{
-    (void)device;
-    memset(uuid, 0, sizeof *uuid);
-    memcpy(uuid, "SIMGPU", 6);
-    return CUDA_SUCCESS;
-}
-
 static void *retains_first(void *unused)
 {
     CUcontext context;
@@ -108,14 +87,12 @@ int main(void)
     driver.cuDevicePrimaryCtxRetain = retains;
     driver.cuDevicePrimaryCtxReset_v2 = resets;
     driver.cuDevicePrimaryCtxGetState = says_whether_alive;
-    driver.cuDeviceGetUuid_v2 = gets_uuid;
+    play_device();
     driver.cuCtxGetCurrent = gets;
     driver.cuCtxPushCurrent_v2 = pushes;
     driver.cuCtxPopCurrent_v2 = gets;
-    driver.cuCtxGetDevice = gets_device;
     pthread_create(&thread, NULL, retains_first, NULL);
-    while (!__atomic_load_n(&retaining, __ATOMIC_ACQUIRE))
-        moment();
+    wait_until(&retaining);
     cuDevicePrimaryCtxReset_v2(0);
     pthread_join(thread, NULL);
     print();
