@@ -14,7 +14,8 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from nodeagent.pods import NodePods
 from nodeagent.publishing import notices, schedule
 from nodeagent.starting import Starter, World
 from nodeagent.turns import Policy
+from tests.support.background import in_background
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.waiting import wait_until
 
@@ -103,19 +105,19 @@ def _agent(folder: Path) -> Iterator[FakeKubelet]:
             publish,
         )
         starter = Starter(world, folders, Path("/shim"))
-        thread = threading.Thread(
-            target=keep_registered,
-            args=(sockets, "fairgpu.sock", names.GPU, Slots(Offered(slot_ids(GPUS))), starter.prepare),
-            kwargs={"wait": stop.wait, "attempted": lambda _: None},
+        run = partial(
+            keep_registered,
+            sockets,
+            "fairgpu.sock",
+            names.GPU,
+            Slots(Offered(slot_ids(GPUS))),
+            starter.prepare,
+            wait=stop.wait,
+            attempted=lambda _: None,
         )
-        thread.start()
-        try:
+        with closing(resources), in_background(run, stop.set):
             wait_until(lambda: kubelet.registered, "the plugin is registered")
             yield kubelet
-        finally:
-            stop.set()
-            thread.join()
-            resources.close()
 
 
 def _pod(number: int) -> dict[str, Any]:

@@ -87,27 +87,17 @@ def install(plane: ControlPlane) -> list[Manifest]:
     """Apply all but the webhook configurations, since no webhook answers yet; returns once all of it is in force."""
     manifests = without(render(plane), WEBHOOK_CONFIGURATIONS)
     apply(plane, manifests)
-    _wait_for_resources(plane)
+    _wait_for_resources(plane, manifests)
     wait_for_policies(plane)
     return manifests
 
 
-def _wait_for_resources(plane: ControlPlane) -> None:
+def _wait_for_resources(plane: ControlPlane, manifests: list[Manifest]) -> None:
     for resource in ("gpubudgets", "gpugrants", "gpucorrections"):
         wait_until(partial(served, plane, f"/apis/fairgpu.io/v1alpha1/{resource}"), f"{resource} are served")
-    for policy in (
-        "binding",
-        "deletion",
-        "forced-eviction",
-        "eviction",
-        "metadata",
-        "spec",
-        "namespace",
-        "timekeeper",
-        "orders",
-    ):
-        path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/fairgpu-{policy}"
-        wait_until(partial(_type_checked, plane, path), f"fairgpu-{policy} is type-checked")
+    for name in [item["metadata"]["name"] for item in manifests if item["kind"] == "ValidatingAdmissionPolicy"]:
+        path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}"
+        wait_until(partial(_type_checked, plane, path), f"{name} is type-checked")
 
 
 def served(plane: ControlPlane, path: str) -> bool:

@@ -5,13 +5,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.leadership import LeaseOptions, Term, campaign
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.background import in_background
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -32,14 +34,9 @@ def campaigning(
             end.wait(0.05)
         return end.wait(seconds)
 
-    arguments = (api, replace(options, identity=identity), term, floor, time.monotonic, wait)
-    thread = threading.Thread(target=campaign, args=arguments)
-    thread.start()
-    try:
+    run = partial(campaign, api, replace(options, identity=identity), term, floor, time.monotonic, wait)
+    with in_background(run, end.set):
         yield term, paused
-    finally:
-        end.set()
-        thread.join(LIMIT_S)
 
 
 def test_one_of_two_leads_and_the_other_follows_at_once_when_it_leaves(

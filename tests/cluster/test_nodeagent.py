@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -29,6 +28,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.stand_ins import StandInNode, bind, create_node, forged_allocation
 from tests.cluster.installation import Manifest
 from tests.cluster.pods import canonical_pod
+from tests.support.background import in_background
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.fake_vendor import MEMORY_MIB, FakeVendor, gpus
 from tests.support.other_plugin import another_plugin
@@ -79,13 +79,8 @@ class Machine:
         """An agent that acts or stands by, until the end of the block; gives the port of its metrics."""
         settings = self.settings
         agent = Agent(settings, self.plane.admin.api, self.vendor)
-        thread = threading.Thread(target=agent.run)
-        thread.start()
-        try:
+        with in_background(agent.run, agent.stop):
             yield settings.metrics_port
-        finally:
-            agent.stop()
-            thread.join()
 
     def place(self, namespace: str, name: str, slot: str = SLOT) -> dict[str, Any]:
         """A pod with a part of the first GPU, for which the kubelet lists the slot."""

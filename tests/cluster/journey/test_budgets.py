@@ -15,7 +15,7 @@ from tests.cluster.control_plane.stand_ins import StandInNode, place
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.pods import spent_in
 from tests.cluster.services.everything import Services
-from tests.cluster.services.timekeeper_client import TimekeeperClient
+from tests.cluster.services.timekeeper_client import TimekeeperClient, finance_token
 from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
 from timekeeper.domain.timestamps import parse_instant
@@ -65,21 +65,7 @@ def run_pod(
 
 @pytest.fixture
 def finance(control_plane: ControlPlane, namespace: str) -> str:
-    """The token of an account that may see and grant money in the whole cluster."""
-    admin = control_plane.admin.api
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "finance"}}
-    admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": f"finance-{namespace}"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "fairgpu-budget-admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": "finance", "namespace": namespace}],
-    }
-    admin.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
-    account = control_plane.service_account(namespace, "finance")
-    wait_until(lambda: account.may("list", "gpubudgets.fairgpu.io"), "the binding is in force")
-    return control_plane.token(namespace, "finance")
+    return finance_token(control_plane, namespace)
 
 
 def status_of(control_plane: ControlPlane, namespace: str) -> Manifest:

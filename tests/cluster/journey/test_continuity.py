@@ -10,7 +10,8 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.journey.manifests import pod
 from tests.cluster.services.everything import Services
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.background import in_background
+from tests.support.waiting import wait_until
 
 MAX_PODS = 600
 PAUSE_SECONDS = 0.25
@@ -47,13 +48,8 @@ def creating(user: Identity, namespace: str) -> Iterator[Creations]:
             else:
                 creations.unmutated.append(created["metadata"]["name"])
 
-    thread = threading.Thread(target=create)
-    thread.start()
-    try:
+    with in_background(create, end.set):
         yield creations
-    finally:
-        end.set()
-        thread.join(LIMIT_S)
 
 
 def roll(services: Services) -> None:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, create_node
 from tests.cluster.installation import Manifest, apply, named, render
 from tests.cluster.journey.manifests import pod
 from tests.cluster.services.everything import Services
-from tests.cluster.services.knowledge import wait_until_known
 from tests.cluster.services.scheduler import configuration_of, running_scheduler
-from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
 
 COMPONENT = Path(__file__).parents[3] / "deploy" / "preemption"
-BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -51,28 +47,6 @@ def scheduler(control_plane: ControlPlane, services: Services, overlay: list[Man
     maps = [item for item in overlay if item["kind"] == "ConfigMap"]
     with running_scheduler(control_plane, services.timekeeper, settings, configuration_of(maps)):
         yield
-
-
-@pytest.fixture
-def spent_namespace(make_namespace: Callable[..., str]) -> str:
-    return make_namespace()
-
-
-@pytest.fixture
-def spent(control_plane: ControlPlane, services: Services, spent_namespace: str) -> Iterator[Identity]:
-    """Somebody in a namespace whose budget is spent."""
-    name = spent_namespace
-    spec = {
-        "namespaces": [name],
-        "period": month_midway(),
-        "onExhausted": "deprioritize",
-        "allowance": {"gpuHours": "0"},
-    }
-    budget = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
-    control_plane.admin.api.create(BUDGETS, budget)
-    wait_until_known(services, name, BudgetState.OVER)
-    yield control_plane.namespace_admin(name)
-    control_plane.admin.api.delete(f"{BUDGETS}/{name}")
 
 
 def test_a_pod_of_a_spent_budget_is_preempted_and_the_pod_without_a_gpu_beside_it_is_not(

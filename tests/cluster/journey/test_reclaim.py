@@ -3,52 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, create_node
 from tests.cluster.journey.manifests import pod
 from tests.cluster.services.everything import Services
-from tests.cluster.services.knowledge import wait_until_known
 from tests.cluster.services.scheduler import running_scheduler
-from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
 
 RECLAIM_AT, EARMARK = "fairgpu.io/reclaim-at", "fairgpu.io/earmark"
-BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def scheduler(control_plane: ControlPlane, services: Services) -> Iterator[None]:
     with running_scheduler(control_plane, services.timekeeper, {"FAIRGPU_SCHEDULER_RECLAIM_NOTICE_SECONDS": "3"}):
         yield
-
-
-@pytest.fixture
-def spent_namespace(make_namespace: Callable[..., str]) -> str:
-    return make_namespace()
-
-
-@pytest.fixture
-def spent(control_plane: ControlPlane, services: Services, spent_namespace: str) -> Iterator[Identity]:
-    """Somebody in a namespace whose budget is spent, and whose pods yield."""
-    name = spent_namespace
-    spec = {
-        "namespaces": [name],
-        "period": month_midway(),
-        "onExhausted": "deprioritize",
-        "allowance": {"gpuHours": "0"},
-    }
-    budget = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
-    control_plane.admin.api.create(BUDGETS, budget)
-    wait_until_known(services, name, BudgetState.OVER)
-    yield control_plane.namespace_admin(name)
-    control_plane.admin.api.delete(f"{BUDGETS}/{name}")
 
 
 def on(node: StandInNode, name: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from urllib.error import HTTPError
 import pytest
 import yaml
 
-from tests.cluster.control_plane.build import control_plane_binaries
-from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane, running_control_plane
+from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane
 from tests.cluster.installation import apply, served
 from tests.cluster.look.devices import create_node
 from tests.cluster.look.installed import GPUBUDGETS, Installed, installed, overlay
@@ -28,12 +26,6 @@ STATUS_SECONDS = 300.0
 """The limit for changed figures in a status: where it was just written, it is written again only after a minute."""
 QUESTIONS = {"tokenreviews", "subjectaccessreviews"}
 """The resources that the API server answers and does not store."""
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with running_control_plane(control_plane_binaries(os.environ), audited=True) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

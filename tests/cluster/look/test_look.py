@@ -16,8 +16,7 @@ import pytest
 import redis
 
 from fairgpu.cluster.api import ApiError
-from tests.cluster.control_plane.build import control_plane_binaries
-from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane, running_control_plane
+from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane
 from tests.cluster.installation import Manifest, apply, served
 from tests.cluster.look.devices import (
     claiming,
@@ -75,12 +74,6 @@ def rate_of(gpus: Fraction) -> int:
 EXPECTED = {name: rate_of(asking.gpus) for name, (_, asking) in ASKING.items()}
 """The rate of each pod that asks by a resource or an annotation."""
 WHOLE_RATE = sum(EXPECTED.values()) + rate_of(Fraction(sum(CLAIMED.values())))
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with running_control_plane(control_plane_binaries(os.environ), audited=True) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +16,7 @@ from tests.cluster.control_plane.stand_ins import StandInNode
 from tests.cluster.installation import Manifest, apply
 from tests.cluster.look.devices import create_node
 from tests.cluster.other_schedulers.sources import manifests, program, version
-from tests.cluster.other_schedulers.trial import Stack, create_account, listens
+from tests.cluster.other_schedulers.stack import Stack, create_account, create_webhook, listens, run_pod
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
@@ -34,6 +33,12 @@ RESOURCES = {
     "resourcePriorityName": "nvidia.com/priority",
 }
 CONFIGURATION = {"nvidia": {**RESOURCES, "defaultMemory": 0, "defaultCores": 0, "defaultGPUNum": 1, "memoryFactor": 1}}
+WEBHOOK = {
+    "name": "vgpu.hami.io",
+    "admissionReviewVersions": ["v1beta1", "v1"],
+    "failurePolicy": "Ignore",
+    "timeoutSeconds": 10,
+}
 LOCK = "hami.io/mutex.lock"
 CHART = "charts/hami/templates"
 VALUES = {
@@ -93,16 +98,13 @@ def running_hami(plane: ControlPlane, checkout: Path, programs: Path) -> Iterato
         done = {"hami.io/bind-phase": "success", "hami.io/vgpu-devices-to-allocate": ";"}
         plugin.api.patch(path, {"metadata": {"annotations": done}})
         plugin.api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {LOCK: None}}})
-        kubelet.set_pod_phase(metadata["namespace"], metadata["name"], "Running")
+        run_pod(kubelet, pod)
 
     with ExitStack() as stack:
         asked = stack.enter_context(running("hami", extender, plane.folder / "hami.log", environment))
         wait_until(lambda: listens(asked, port), "HAMi's extender answers")
         asks = stack.enter_context(running("hami-kube", scheduler, plane.folder / "hami-kube.log", environment))
-        plane.admin.api.create(
-            "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
-            _webhook(port, plane.certificate_authority),
-        )
+        create_webhook(plane, "hami-webhook", f"https://127.0.0.1:{port}/webhook", "*", WEBHOOK)
         wait_until(lambda: _rewrites(plane), "HAMi's webhook names its scheduler")
         more = (
             (_asking("whole", WHOLE), Fraction(1)),
@@ -150,26 +152,6 @@ def _scheduler(kubeconfig: str, port: int) -> Manifest:
         "clientConnection": {"kubeconfig": kubeconfig},
         "profiles": [{"schedulerName": SCHEDULER}],
         "extenders": [extender],
-    }
-
-
-def _webhook(port: int, authority: Path) -> Manifest:
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "*"}
-    bundle = base64.b64encode(authority.read_bytes()).decode()
-    webhook = {
-        "name": "vgpu.hami.io",
-        "admissionReviewVersions": ["v1beta1", "v1"],
-        "clientConfig": {"url": f"https://127.0.0.1:{port}/webhook", "caBundle": bundle},
-        "failurePolicy": "Ignore",
-        "rules": [rule],
-        "sideEffects": "None",
-        "timeoutSeconds": 10,
-    }
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": "hami-webhook"},
-        "webhooks": [webhook],
     }
 
 

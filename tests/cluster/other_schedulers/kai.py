@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from shutil import copyfile
 
@@ -17,10 +17,11 @@ from tests.cluster.control_plane.stand_ins import StandInNode
 from tests.cluster.installation import Manifest, apply, served
 from tests.cluster.look.devices import create_node
 from tests.cluster.other_schedulers.sources import manifests, program, version
-from tests.cluster.other_schedulers.trial import Stack, create_account, listens
+from tests.cluster.other_schedulers.stack import Stack, create_account, create_webhook, listens, pod_groups, run_pod
+from tests.support.background import in_background
 from tests.support.other_stacks import A100
 from tests.support.ports import free_ports
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.waiting import wait_until
 
 SCHEDULER = "kai-scheduler"
 NAMESPACE = "kai-scheduler"
@@ -45,6 +46,13 @@ FILES = (
 )
 KINDS = ("CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "PriorityClass")
 INDEX = "run.ai/reserve_for_gpu_index"
+WEBHOOK = {
+    "name": "admission.kai-scheduler.svc",
+    "admissionReviewVersions": ["v1"],
+    "failurePolicy": "Fail",
+    "matchConditions": [{"name": "scheduler", "expression": f"object.spec.schedulerName == '{SCHEDULER}'"}],
+    "reinvocationPolicy": "IfNeeded",
+}
 LABELS = {"nvidia.com/gpu.product": A100, "nvidia.com/gpu.memory": "81920", "nvidia.com/gpu.count": "8"}
 
 
@@ -66,33 +74,16 @@ def running_kai(plane: ControlPlane, checkout: Path, programs: Path) -> Iterator
     kubelet = StandInNode(NODE, plane.node(NODE))
     with ExitStack() as stack:
         processes, webhook = _run(plane, stack, found, kubeconfigs)
-        admission = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-        plane.admin.api.create(admission, _webhook(webhook, plane.certificate_authority))
+        create_webhook(plane, "kai-admission", f"https://127.0.0.1:{webhook}/mutate--v1-pod", "Namespaced", WEBHOOK)
         wait_until(lambda: _rewrites(plane), "KAI's webhook is asked")
         stack.enter_context(_reservations_kept(plane))
-
-        def bound(pod: Manifest) -> None:
-            kubelet.set_pod_phase(pod["metadata"]["namespace"], pod["metadata"]["name"], "Running")
-
-        def group(namespace: str, name: str, members: int) -> Callable[[Manifest], Manifest]:
-            item = {
-                "apiVersion": "scheduling.run.ai/v2alpha2",
-                "kind": "PodGroup",
-                "metadata": {"name": name},
-                "spec": {"minMember": members, "queue": QUEUE},
-            }
-            plane.admin.api.create(f"/apis/scheduling.run.ai/v2alpha2/namespaces/{namespace}/podgroups", item)
-
-            def join(pod: Manifest) -> Manifest:
-                pod["metadata"]["annotations"]["pod-group-name"] = name
-                return pod
-
-            return join
 
         whole = _pod("whole")
         del whole["metadata"]["annotations"]
         whole["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
         more = ((whole, Fraction(1)),)
+        bound = partial(run_pod, kubelet)
+        group = pod_groups(plane, "scheduling.run.ai/v2alpha2", QUEUE, "pod-group-name")
         yield Stack("kai", version(checkout), SCHEDULER, NODE, processes, Fraction(1, 2), _pod, bound, more, group)
 
 
@@ -144,34 +135,8 @@ def _reservations_kept(plane: ControlPlane) -> Iterator[None]:
             except ApiError:
                 continue  # it is deleted meanwhile
 
-    thread = threading.Thread(target=keep, name="reservations")
-    thread.start()
-    try:
+    with in_background(keep, ending.set):
         yield
-    finally:
-        ending.set()
-        thread.join(LIMIT_S)
-
-
-def _webhook(port: int, authority: Path) -> Manifest:
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    bundle = base64.b64encode(authority.read_bytes()).decode()
-    webhook = {
-        "name": "admission.kai-scheduler.svc",
-        "admissionReviewVersions": ["v1"],
-        "clientConfig": {"url": f"https://127.0.0.1:{port}/mutate--v1-pod", "caBundle": bundle},
-        "failurePolicy": "Fail",
-        "matchConditions": [{"name": "scheduler", "expression": f"object.spec.schedulerName == '{SCHEDULER}'"}],
-        "reinvocationPolicy": "IfNeeded",
-        "rules": [{**rule, "scope": "Namespaced"}],
-        "sideEffects": "None",
-    }
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": "kai-admission"},
-        "webhooks": [webhook],
-    }
 
 
 def _rewrites(plane: ControlPlane) -> bool:

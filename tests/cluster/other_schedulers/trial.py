@@ -6,19 +6,18 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from demo.screen import Screen
 from tests.cluster.account.installed import API, grant
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.processes import Process
 from tests.cluster.installation import Manifest
-from tests.cluster.services.replicas import COMMAND, is_listening
+from tests.cluster.other_schedulers.stack import Stack
+from tests.cluster.services.replicas import COMMAND
 from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
 from timekeeper.domain.holdings.deciding import decide
@@ -31,36 +30,6 @@ DRY_RUN = {"dryRun": "All"}
 
 class TrialError(AssertionError):
     """A step ended otherwise than it must; the message says what was found."""
-
-
-@dataclass(frozen=True)
-class Stack:
-    """A stack whose own scheduler runs.
-
-    Attributes:
-        name: its name in FairGPU.
-        version: the version that was built.
-        scheduler: the name of its scheduler in pods.
-        node: the node with its devices.
-        processes: its processes.
-        gpus: what `pod` is charged as, in GPUs at price 1.
-        pod: makes a pod that asks for a part of a GPU, as a user of the stack writes it.
-        more: pods that ask in other ways, each with what it is charged as.
-        bound: does what the stack's plugin and the kubelet do once a pod is bound.
-        group: creates a group of pods that start together, and returns how a pod becomes one of them; None where the
-            stack has no groups.
-    """
-
-    name: str
-    version: str
-    scheduler: str
-    node: str
-    processes: tuple[Process, ...]
-    gpus: Fraction
-    pod: Callable[[str], Manifest]
-    bound: Callable[[Manifest], None]
-    more: tuple[tuple[Manifest, Fraction], ...] = ()
-    group: Callable[[str, str, int], Callable[[Manifest], Manifest]] | None = None
 
 
 @dataclass(frozen=True)
@@ -266,28 +235,6 @@ class Trial:
         environ = {"PATH": os.defpath, "HOME": str(self.plane.folder)}
         doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
         return json.loads(doctor.stdout)
-
-
-def create_account(plane: ControlPlane, namespace: str, name: str) -> Path:
-    """Creates a service account, and returns a kubeconfig of it; the namespace is created where it is missing."""
-    if not plane.exists(f"/api/v1/namespaces/{namespace}"):
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-        plane.admin.api.create("/api/v1/namespaces", body)
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    if not plane.exists(f"{path}/{name}"):
-        body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
-        plane.admin.api.create(path, body)
-    return plane.service_account(namespace, name).kubeconfig
-
-
-def listens(process: Process, port: int) -> bool:
-    """Whether a process takes connections at a port of 127.0.0.1.
-
-    Raises:
-        RuntimeError: it ended by itself.
-    """
-    process.check_alive()
-    return is_listening(port)
 
 
 def _added(before: Manifest, now: Manifest) -> dict[str, Any]:

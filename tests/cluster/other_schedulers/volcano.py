@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -15,7 +16,7 @@ from tests.cluster.control_plane.stand_ins import StandInNode, now
 from tests.cluster.installation import Manifest, apply, named, served
 from tests.cluster.look.devices import create_node
 from tests.cluster.other_schedulers.sources import manifests, program, version
-from tests.cluster.other_schedulers.trial import Stack
+from tests.cluster.other_schedulers.stack import Stack, pod_groups, run_pod
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
@@ -75,24 +76,6 @@ def running_volcano(plane: ControlPlane, checkout: Path, programs: Path) -> Iter
     controllers = command(controllers_program, "volcano-controllers", other_metrics, "-v=3")
     environment = {"DEBUG_SOCKET_DIR": str(plane.folder), "HOME": str(plane.folder)}
 
-    def bound(pod: Manifest) -> None:
-        kubelet.set_pod_phase(pod["metadata"]["namespace"], pod["metadata"]["name"], "Running")
-
-    def group(namespace: str, name: str, members: int) -> Callable[[Manifest], Manifest]:
-        item = {
-            "apiVersion": "scheduling.volcano.sh/v1beta1",
-            "kind": "PodGroup",
-            "metadata": {"name": name},
-            "spec": {"minMember": members, "queue": "default"},
-        }
-        plane.admin.api.create(f"{GROUPS}/namespaces/{namespace}/podgroups", item)
-
-        def join(pod: Manifest) -> Manifest:
-            pod["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": name}
-            return pod
-
-        return join
-
     with ExitStack() as stack:
         logs = plane.folder / "volcano.log", plane.folder / "volcano-controllers.log"
         places = stack.enter_context(running("vc-scheduler", scheduler, logs[0], environment))
@@ -102,7 +85,8 @@ def running_volcano(plane: ControlPlane, checkout: Path, programs: Path) -> Iter
         wait_until(
             lambda: _beats(kubelet) and _knows_devices(places), "Volcano's scheduler has read the node's devices"
         )
-        processes = (places, makes)
+        processes, bound = (places, makes), partial(run_pod, kubelet)
+        group = pod_groups(plane, "scheduling.volcano.sh/v1beta1", "default", "scheduling.k8s.io/group-name")
         more = ((_asking("whole", WHOLE), Fraction(1)),)
         yield Stack("volcano", version(checkout), SCHEDULER, NODE, processes, Fraction(1, 4), _pod, bound, more, group)
 

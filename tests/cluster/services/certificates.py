@@ -12,7 +12,7 @@ from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.services.replicas import ROTATING, environment, service
-from tests.support.waiting import LIMIT_S
+from tests.support.background import in_background
 
 SECRET = "/api/v1/namespaces/fairgpu-system/secrets/fairgpu-webhook-tls"
 MOUNT_SECONDS = 0.5
@@ -48,13 +48,8 @@ def mounted_certificate(plane: ControlPlane, folder: Path) -> Iterator[None]:
                 version = secret["metadata"]["resourceVersion"]
                 _mount(folder, version, {key: base64.b64decode(value) for key, value in secret["data"].items()})
 
-    thread = threading.Thread(target=follow, name="mounted-certificate")
-    thread.start()
-    try:
+    with in_background(follow, ending.set):
         yield
-    finally:
-        ending.set()
-        thread.join(LIMIT_S)
 
 
 def _mount(folder: Path, version: str, files: dict[str, bytes]) -> None:

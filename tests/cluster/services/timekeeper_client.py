@@ -40,3 +40,21 @@ class TimekeeperClient:
         request.add_header("Authorization", f"Bearer {self._token}")
         with urllib.request.urlopen(request, timeout=LIMIT_S, context=self._context) as answer:  # noqa: S310 - https
             return json.load(answer)
+
+
+def finance_token(plane: ControlPlane, namespace: str) -> str:
+    """A token of a new account `finance` of the namespace, which may see and grant money in the whole cluster."""
+    admin = plane.admin.api
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "finance"}}
+    admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": f"finance-{namespace}"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "fairgpu-budget-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": "finance", "namespace": namespace}],
+    }
+    admin.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    identity = plane.service_account(namespace, "finance")
+    wait_until(lambda: identity.may("list", "gpubudgets.fairgpu.io"), "the binding is in force")
+    return plane.token(namespace, "finance")

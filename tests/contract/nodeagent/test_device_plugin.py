@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -15,6 +16,7 @@ from nodeagent.containers.resolving import Listed
 from nodeagent.kubelet.device_plugin import Checkpoint, Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.kubelet.registration import FIRST_DELAY_SECONDS, HIDDEN_SECONDS, UNFOLLOWED_SECONDS, Loss
+from tests.support.background import in_background
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.other_plugin import another_plugin
 from tests.support.waiting import wait_until
@@ -45,23 +47,21 @@ class Plugin:
     @contextmanager
     def kept(self, folder: Path) -> Iterator[None]:
         stop = threading.Event()
-        thread = threading.Thread(
-            target=keep_registered,
-            args=(folder, "fairgpu.sock", RESOURCE, self.slots, self.prepare),
-            kwargs={
-                "wait": lambda seconds: stop.wait(seconds / 20),
-                "attempted": self.attempts.append,
-                "looked": self.losses.append,
-                "shown": lambda: self.shown,
-                "now": lambda: self.seconds,
-            },
+        run = partial(
+            keep_registered,
+            folder,
+            "fairgpu.sock",
+            RESOURCE,
+            self.slots,
+            self.prepare,
+            wait=lambda seconds: stop.wait(seconds / 20),
+            attempted=self.attempts.append,
+            looked=self.losses.append,
+            shown=lambda: self.shown,
+            now=lambda: self.seconds,
         )
-        thread.start()
-        try:
+        with in_background(run, stop.set):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
 
 @pytest.fixture

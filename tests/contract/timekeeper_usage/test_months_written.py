@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
+from tests.support.background import in_background
 from tests.support.ledger.exported_months import JANUARY, MonthsHarness
 from tests.support.waiting import LIMIT_S
 from timekeeper.domain.timestamps import parse_instant
@@ -76,19 +78,18 @@ def test_a_place_that_hangs_holds_up_nothing_else(months: MonthsHarness) -> None
     months.archive()
     months.place.answers.clear()
     ending = threading.Event()
-    arguments = (lambda _seconds: ending.wait(0.01), lambda: months.harness.now)
-    thread = threading.Thread(target=months.exporter.run, args=arguments)
-    thread.start()
-    try:
+
+    def end() -> None:
+        months.place.answers.set()
+        ending.set()
+
+    run = partial(months.exporter.run, lambda _seconds: ending.wait(0.01), lambda: months.harness.now)
+    with in_background(run, end) as thread:
         assert months.place.asked.wait(LIMIT_S)
         before = months.held("2026-02")["research"]
         months.pass_days(1)
         assert months.held("2026-02")["research"] == before + 24
         assert thread.is_alive()
-    finally:
-        months.place.answers.set()
-        ending.set()
-        thread.join(LIMIT_S)
     assert months.billed(JANUARY) == months.held(JANUARY)
 
 

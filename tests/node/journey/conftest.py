@@ -14,7 +14,7 @@ from tests.cluster.installation import install
 from tests.cluster.pods import SIDECAR_IMAGE
 from tests.cluster.services.everything import Services, running_services
 from tests.cluster.services.scheduler import running_scheduler
-from tests.cluster.services.timekeeper_client import TimekeeperClient
+from tests.cluster.services.timekeeper_client import TimekeeperClient, finance_token
 from tests.node import shipped_images
 from tests.node.journey.name_server import TIMEKEEPER, name_server
 from tests.node.journey.programs import BUDGETS, status_of
@@ -88,15 +88,4 @@ def make_budget(plane: ControlPlane, services: Services) -> Iterator[Callable[..
 @pytest.fixture
 def books(plane: ControlPlane, services: Services, namespace: str) -> TimekeeperClient:
     """The timekeeper's REST API, asked with the token of an account that may see all money."""
-    admin = plane.admin.api
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "finance"}}
-    admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": f"finance-{namespace}"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "fairgpu-budget-admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": "finance", "namespace": namespace}],
-    }
-    admin.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
-    return TimekeeperClient(plane, services.timekeeper, plane.token(namespace, "finance"))
+    return TimekeeperClient(plane, services.timekeeper, finance_token(plane, namespace))

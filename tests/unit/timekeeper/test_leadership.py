@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 from fairgpu import leadership
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.leadership import LeaseOptions, LeaseRecord, Observation, Term, may_take, next_term, observe
+from tests.support.background import in_background
 from tests.support.waiting import LIMIT_S
 from timekeeper.sources.folder import campaign_by_lock
 
@@ -79,16 +81,11 @@ def test_on_one_machine_the_lock_goes_to_the_next_process_when_its_holder_is_kil
     with holder.stdout:
         holder.stdout.readline()
         term = Term(lambda: 0.0)
-        thread = threading.Thread(target=campaign_by_lock, args=(file, term, lambda: 0, end.wait, 0.01))
-        thread.start()
-        try:
+        with in_background(partial(campaign_by_lock, file, term, lambda: 0, end.wait, 0.01), end.set):
             assert term.wait(0.1) is None
             holder.kill()
             holder.wait(LIMIT_S)
             assert term.wait(LIMIT_S) == 7
-        finally:
-            end.set()
-            thread.join(LIMIT_S)
     assert term.number() is None
 
 
