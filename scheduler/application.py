@@ -44,7 +44,7 @@ from scheduler.measures import Measures
 from scheduler.placement.worth import learn
 from scheduler.reclaim.reclaimer import Clocks, Reclaimer, keep_reclaiming
 from scheduler.reclaim.roster import Roster
-from scheduler.settings import SchedulerSettings
+from scheduler.settings import LeaseSettings, SchedulerSettings, StatesSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -80,27 +80,11 @@ def build_application(
     def informed(seconds: float = 0.0) -> bool:
         return acts(seconds) and not state.missing()
 
-    states = settings.states
-    authority = (
-        authority_file(states.ca_file)
-        if states.ca_file is not None
-        else authority_config_map(api, states.ca_namespace, states.ca_config_map)
-    )
-    lifecycle.run_thread("authority", lambda: follow_authority(authority, state.budgets, wait))
-    lifecycle.run_thread("states", lambda: follow_states(states, state.budgets, wait, time.monotonic, random.random))
+    _follow_budgets(lifecycle, api, settings.states, state)
+    _follow_cluster(lifecycle, api, lease, acting, state)
     lifecycle.run_thread("settling", lambda: keep_settling(state, api, Clock(time.monotonic, wait)))
     conditions = Conditions(api, informed, _stamp, measures)
     lifecycle.run_thread("waking", lambda: keep_waking(state, conditions, Clock(time.monotonic, wait)))
-    warnings = NodeWarnings(api, _stamp)
-    faults = AllocationFaults(state, warnings.warn_of_pod)
-    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults)
-    nodes = NodesView(state, warnings.warn, faults)
-    if lease.pod_name:
-        lifecycle.run_thread(
-            "lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, time.monotonic, wait)
-        )
-    lifecycle.run_thread("pods", lambda: reflect(api, PODS, pods, wait, random.random))
-    lifecycle.run_thread("nodes", lambda: reflect(api, NODES, nodes, wait, random.random))
     lifecycle.run_thread("learning", lambda: keep_learning(state, wait))
     lifecycle.run_thread("measures", lambda: keep_showing(state, measures, informed, wait))
     reclaimer = Reclaimer(state, api, settings.reclaim, Clocks(time.monotonic, time.time), measures, informed)
@@ -116,6 +100,35 @@ def build_application(
     return Application(
         lifecycle, {("POST", "/bind"): routes.bind}, build_about("fairgpu-scheduler"), 2, immediate=immediate
     )
+
+
+def _follow_budgets(lifecycle: Lifecycle, api: KubernetesAPI, states: StatesSettings, state: State) -> None:
+    """Keeps the budgets' states current, as the timekeeper publishes them."""
+    wait = lifecycle.ending.wait
+    authority = (
+        authority_file(states.ca_file)
+        if states.ca_file is not None
+        else authority_config_map(api, states.ca_namespace, states.ca_config_map)
+    )
+    lifecycle.run_thread("authority", lambda: follow_authority(authority, state.budgets, wait))
+    lifecycle.run_thread("states", lambda: follow_states(states, state.budgets, wait, time.monotonic, random.random))
+
+
+def _follow_cluster(
+    lifecycle: Lifecycle, api: KubernetesAPI, lease: LeaseSettings, acting: Acting, state: State
+) -> None:
+    """Keeps pods and nodes current, and which replica's kube-scheduler leads."""
+    wait = lifecycle.ending.wait
+    warnings = NodeWarnings(api, _stamp)
+    faults = AllocationFaults(state, warnings.warn_of_pod)
+    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults)
+    nodes = NodesView(state, warnings.warn, faults)
+    if lease.pod_name:
+        lifecycle.run_thread(
+            "lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, time.monotonic, wait)
+        )
+    lifecycle.run_thread("pods", lambda: reflect(api, PODS, pods, wait, random.random))
+    lifecycle.run_thread("nodes", lambda: reflect(api, NODES, nodes, wait, random.random))
 
 
 class Acts(Protocol):

@@ -16,7 +16,7 @@ from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, list_collection
 from fairgpu.commands import CommandError
 from fairgpu.json_values import mapping, mappings
-from timekeeper.controller.state.books import controller_rules
+from timekeeper.controller.state.books import ControllerRules, controller_rules
 from timekeeper.domain.holdings import hami, nvidia, volcano
 from timekeeper.domain.holdings.claims import DeviceKey, SliceDevice, read_slices, results_of, without_claimed
 from timekeeper.domain.holdings.claims import decide as decide_claim
@@ -37,9 +37,9 @@ from timekeeper.mode_changes import as_lines as changes_lines
 from timekeeper.node_pools import AskedThere, HeldThere, NodePool, PoolNode, gpu_hours, node_pools, pool_of
 from timekeeper.node_pools import as_document as pools_document
 from timekeeper.node_pools import as_lines as pools_lines
+from timekeeper.rights import Missing, read_missing
 from timekeeper.rights import as_document as missing_document
 from timekeeper.rights import as_lines as missing_lines
-from timekeeper.rights import read_missing
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.kubernetes import (
     CLAIMS_GROUP,
@@ -118,6 +118,55 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
         CommandError: the API server refuses a list, or does not answer.
     """
     rules = controller_rules(settings.model_copy(update={"mode": "look"}))
+    report = _examined(api, settings, rules, now)
+    text = json.dumps(report.document(), indent=2) if output == "json" else report.text(rules.prices)
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """All that is printed: what pods hold, and what each mode would change, needs and has."""
+
+    findings: Findings
+    changes: ModeChanges
+    missing: Missing
+    installation: Installation | None
+    pools: tuple[NodePool, ...]
+
+    def document(self) -> Json:
+        """Returns the report as a JSON object."""
+        installation = None if self.installation is None else installation_document(self.installation)
+        return {
+            **as_document(self.findings),
+            "modes": changes_document(self.changes),
+            **pools_document(self.pools),
+            "missing": missing_document(self.missing),
+            "installation": installation,
+        }
+
+    def text(self, prices: Prices) -> str:
+        """Returns the report as a person reads it."""
+        lines = [as_text(self.findings, prices), "", *changes_lines(self.changes), *missing_lines(self.missing)]
+        lines += ["", *pools_lines(self.pools)] if self.pools else []
+        lines += ["", *installation_lines(self.installation)] if self.installation is not None else []
+        return "\n".join(lines)
+
+
+def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: ControllerRules, now: int) -> _Report:
+    own = rules.own_resources or {}
+    findings, nodes = _holders(api, rules, now)
+    try:
+        changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks}, own)
+        missing = read_missing(api, findings.version)
+        installation = _installation(api, settings, now)
+    except ApiError as error:
+        raise CommandError(f"the cluster cannot be read: {error}") from error
+    return _Report(findings, changes, missing, installation, _pools(nodes, findings.pods, changes, rules.overhead))
+
+
+def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Findings, dict[str, PoolNode]]:
+    """Returns what pods and claims hold at which rate, and the nodes that offer GPUs."""
     own = rules.own_resources or {}
     try:
         version = str(api.get("/version").get("gitVersion", ""))
@@ -150,25 +199,7 @@ def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int)
         tuple(sorted(drivers - rules.drivers)),
         policies,
     )
-    try:
-        changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks}, own)
-        missing = read_missing(api, version)
-        installation = _installation(api, settings, now)
-    except ApiError as error:
-        raise CommandError(f"the cluster cannot be read: {error}") from error
-    pools = _pools(_pool_nodes(hosts, own, published), findings.pods, changes, rules.overhead)
-    if output == "json":
-        document = as_document(findings) | {"modes": changes_document(changes)} | pools_document(pools)
-        document |= {"missing": missing_document(missing)}
-        document |= {"installation": None if installation is None else installation_document(installation)}
-        text = json.dumps(document, indent=2)
-    else:
-        lines = [as_text(findings, rules.prices), "", *changes_lines(changes), *missing_lines(missing)]
-        lines += ["", *pools_lines(pools)] if pools else []
-        lines += ["", *installation_lines(installation)] if installation is not None else []
-        text = "\n".join(lines)
-    sys.stdout.write(text + "\n")
-    return 0
+    return findings, _pool_nodes(hosts, own, published)
 
 
 def _installation(api: KubernetesAPI, settings: TimekeeperSettings, now: int) -> Installation | None:

@@ -224,7 +224,7 @@ def _search(request: Request, free: Free, rest: Ints, tries: Tries, given: Given
 
 
 def give(request: Request, free: Free, pick: Pick) -> Way:
-    """Gives devices to the containers in turn."""
+    """Gives devices to the main containers in turn, then to the init containers."""
     fits, steps = np.ones(len(free.usable), np.bool_), request.steps
     taken = np.zeros((len(steps), *free.usable.shape), np.bool_)
     left, order = free, turns(request)
@@ -241,6 +241,20 @@ def give(request: Request, free: Free, pick: Pick) -> Way:
             left = left.less(need, taken[at], memory_after, then)
     if all(keeps for _, keeps in request.init):
         return Way(fits, taken, left.idle)
+    fits &= _give_init(request, free, pick, taken)
+    return Way(fits, taken, left_of(request, free, taken).idle)
+
+
+def _give_init(request: Request, free: Free, pick: Pick, taken: Flags) -> Flags:
+    """Gives devices to the init containers that do not keep theirs; returns the nodes on which all of them fit.
+
+    Args:
+        request: what the pod asks for.
+        free: what is free on the nodes.
+        pick: scores devices.
+        taken: the devices of each container; those of the init containers are filled in.
+    """
+    fits = np.ones(len(free.usable), np.bool_)
     held, lent = np.asarray(taken.any(axis=0)), np.zeros_like(free.usable)
     for at, (need, keeps) in enumerate(request.init):
         if keeps is not False:
@@ -260,7 +274,7 @@ def give(request: Request, free: Free, pick: Pick) -> Way:
         missing = np.maximum(need.gpus - running, 0)
         fits &= (inside.sum(axis=1) >= need.gpus - missing) & ((able & ~held).sum(axis=1) >= missing)
         lent |= taken[at]
-    return Way(fits, taken, left_of(request, free, taken).idle)
+    return fits
 
 
 def fullest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:

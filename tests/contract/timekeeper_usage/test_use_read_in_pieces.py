@@ -9,7 +9,7 @@ import pytest
 from tests.support.ledger.stored_hours import parts_of, rows_of
 from timekeeper.api.usage_finding import find
 from timekeeper.api.usage_query import Query
-from timekeeper.audit import snapshots
+from timekeeper.audit import reading as audit_reading
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.controller.archive import Archivist
 from timekeeper.domain.timestamps import DAY, HOUR
@@ -49,7 +49,7 @@ def harness(harness: LedgerHarness) -> LedgerHarness:
 
 
 def bounded(monkeypatch: pytest.MonkeyPatch, *attempts: Bounds) -> None:
-    for module in (usage, snapshots):
+    for module in (usage, audit_reading):
         monkeypatch.setattr(module, "ATTEMPTS", attempts)
 
 
@@ -105,7 +105,7 @@ def test_what_changes_between_the_pieces_is_asked_for_again(
             harness.round(changes.pop())
         return read_rest(client, account, unread, periods, details=details)
 
-    for module in (usage, snapshots):
+    for module in (usage, audit_reading):
         monkeypatch.setattr(module, "read_rest", settled_meanwhile)
     billed = sum(row.figures.billed for row in shown(harness))
     assert billed == harness.spent("a")

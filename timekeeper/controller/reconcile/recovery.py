@@ -141,9 +141,7 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     load(context.client, books, now, context.surely_past(now))
     books.budgets.refresh(mirrors, books.rules.overhead)
     if budgets_lost:
-        wanted = {known[-1][1] for known in books.assignments.values()} | books.budgets.objects.keys()
-        named = [name for name in books.accounts.keys() & wanted if books.has_object(name)]
-        books.budgets.unreadable |= mark_lost(context.client, named, books.budgets.last_valid)
+        _mark_lost_budgets(context)
     _restore_moves(context)
     _restore_default_payers(context, kept)
     assign(context, now)
@@ -165,11 +163,7 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     reprice(books, now)
     metered = [each for each in books.pods.sessions.all() if each.session.namespace in books.assignments]
     write_limits_of(context, [each for each in metered if each.acknowledged.open_under], now)
-    lost = (lost | behind - there) - books.failed.keys()
-    for name in sorted(lost):
-        _log.error("account was not in the store: it starts again from its checkpoint", account=name)
-    for name in sorted(lost & books.budgets.objects.keys())[:MAX_NOTICES]:
-        _record_loss(context, books.budgets.objects[name])
+    _report_losses(context, (lost | behind - there) - books.failed.keys())
     books.snapshot = None
     return books.prices != stored_prices
 
@@ -254,6 +248,23 @@ def _claim(context: ReconcileContext) -> None:
 def _is_there(account: Account) -> bool:
     """Whether the store has the period that the account's checkpoint describes."""
     return account.checkpoint is not None and account.checkpoint.period.start in account.period_totals
+
+
+def _mark_lost_budgets(context: ReconcileContext) -> None:
+    """Marks the budgets whose stored form is lost as unreadable until their objects are valid again."""
+    books = context.books
+    wanted = {known[-1][1] for known in books.assignments.values()} | books.budgets.objects.keys()
+    named = [name for name in books.accounts.keys() & wanted if books.has_object(name)]
+    books.budgets.unreadable |= mark_lost(context.client, named, books.budgets.last_valid)
+
+
+def _report_losses(context: ReconcileContext, lost: AbstractSet[str]) -> None:
+    """Logs each account that starts again from its checkpoint, and records an event for the first budgets of them."""
+    objects = context.books.budgets.objects
+    for name in sorted(lost):
+        _log.error("account was not in the store: it starts again from its checkpoint", account=name)
+    for name in sorted(lost & objects.keys())[:MAX_NOTICES]:
+        _record_loss(context, objects[name])
 
 
 def _record_loss(context: ReconcileContext, budget: Json) -> None:

@@ -1,4 +1,4 @@
-"""Takes snapshots of accounts from the store, each as of one moment, while the leader goes on settling."""
+"""Reads snapshots of accounts from the store, each as of one moment, while the leader goes on settling."""
 
 from __future__ import annotations
 
