@@ -91,6 +91,17 @@ class GpuWatch:
         self.seen = Observation()
         """The last look; replaced whole, so that it can be read from any thread."""
 
+    def _samples(self) -> tuple[dict[str, DriverSample], dict[str, str]]:
+        """Returns the driver's sample of each GPU that it answers about, and the errors of the others, by uuid."""
+        samples: dict[str, DriverSample] = {}
+        silent: dict[str, str] = {}
+        for uuid in self._node.uuids():
+            try:
+                samples[uuid] = self._node.sample(uuid)
+            except OSError as error:
+                silent[uuid] = str(error)
+        return samples, silent
+
     def look(self, now_seconds: float) -> Observation:
         """Asks the driver about each GPU once; `now_seconds` is of a monotonic clock."""
         self._looked_ns = time.monotonic_ns()
@@ -100,13 +111,7 @@ class GpuWatch:
         strays: list[tuple[str, Owned]] = []
         busy: dict[ContainerDevice, float] = {}
         processes: Counter[ContainerDevice] = Counter()
-        silent: dict[str, str] = {}
-        samples: dict[str, DriverSample] = {}
-        for uuid in self._node.uuids():
-            try:
-                samples[uuid] = self._node.sample(uuid)
-            except OSError as error:
-                silent[uuid] = str(error)
+        samples, silent = self._samples()
         alive = self._processes.look(frozenset().union(*(_pids(sample) for sample in samples.values())))
         for uuid in self._node.uuids():
             here = [record for record in records if any(device.uuid == uuid for device in record.devices)]

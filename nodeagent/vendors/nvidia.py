@@ -85,19 +85,7 @@ class Nvidia:
         except nvml.NVMLError as error:
             self._opened = None
             raise OSError(f"NVML: {error}") from error
-        handles: dict[int, Any] = {}
-        unknown: dict[str, str] = {}
-        for index in range(count):
-            try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                self._known[index] = found = self._device(nvml, index, handle)
-                self._look_for_faults(nvml, handle, found)
-                handles[index] = handle
-            except nvml.NVMLError as error:
-                if index in self._known:
-                    self._fault(self._known[index].uuid, f"it does not answer: {error}")
-                else:
-                    unknown[f"number {index}"] = f"it does not answer: {error}"
+        handles, unknown = self._read_devices(nvml, count)
         tiers = {
             (self._known[one].uuid, self._known[two].uuid): _link(
                 nvml, handles[one], handles[two], self._known[two].pci
@@ -112,6 +100,26 @@ class Nvidia:
         devices = tuple(fenced(device, faults, now, self._recover_seconds) for device in offer.inventory.devices)
         inventory = replace(offer.inventory, devices=devices)
         return replace(offer, inventory=inventory, withheld={**offer.withheld, **unknown})
+
+    def _read_devices(self, nvml: Any, count: int) -> tuple[dict[int, Any], dict[str, str]]:
+        """Reads each GPU by its number; returns the handles of those that answer, and why each unknown one is withheld.
+
+        A known GPU that does not answer gets a fault.
+        """
+        handles: dict[int, Any] = {}
+        unknown: dict[str, str] = {}
+        for index in range(count):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                self._known[index] = found = self._device(nvml, index, handle)
+                self._look_for_faults(nvml, handle, found)
+                handles[index] = handle
+            except nvml.NVMLError as error:
+                if index in self._known:
+                    self._fault(self._known[index].uuid, f"it does not answer: {error}")
+                else:
+                    unknown[f"number {index}"] = f"it does not answer: {error}"
+        return handles, unknown
 
     def sample(self, uuid: str) -> DriverSample:
         """Returns NVML's present figures of one GPU and of the processes on it.

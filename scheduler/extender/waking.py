@@ -67,8 +67,9 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
 
     It frees overdue reservations, as filter does: kube-scheduler may not call filter for a long time.
 
-    An end of another pod brings waiting pods back to kube-scheduler's queue without a condition. Where kube-scheduler
-    saw it first, it asked too early, and asks no more: pods that were refused just before get a condition.
+    The end of a pod brings waiting pods back to kube-scheduler's queue without a condition. If kube-scheduler sees that
+    end before the extender does, it asks too early, is refused, and does not ask again. Pods that were refused just
+    before therefore get a condition.
 
     Args:
         state: the cluster.

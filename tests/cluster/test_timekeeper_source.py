@@ -98,7 +98,7 @@ def test_a_grant_that_was_made_is_shown(control_plane: ControlPlane, namespace: 
         "apiVersion": "fairgpu.io/v1alpha1",
         "kind": "GPUGrant",
         "metadata": {"name": name},
-        "spec": {"budget": "any", "gpuHours": "0.5", "reason": "a test", "requestedBy": "ann"},
+        "spec": {"budget": "any", "gpuHours": "0.5", "reason": "a test", "requestedBy": "admin"},
     }
     control_plane.admin.api.create(GRANTS, grant)
     wait_until(lambda: name in {item["metadata"]["name"] for item in source.mirrors.grants.items()}, "the grant")

@@ -125,25 +125,9 @@ def metered_pod(
     if not is_metered(pod) and not elsewhere and not known:
         return None
     metadata, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
-    read_metadata = _interned(metadata, METADATA)
-    annotations, labels = _read_keys(mapping(metadata.get("labels")), elsewhere=elsewhere)
-    for key, wanted in (("annotations", annotations), ("labels", (*labels, *kept_labels))):
-        if key in metadata:
-            chosen = _chosen(mapping(metadata[key]), wanted)
-            read_metadata[key] = (
-                _shared(json.dumps(chosen))[0] if len(chosen) <= FEW and key == "labels" else chosen or NONE
-            )
-    if "finalizers" in metadata:
-        # Our gate is removed by its index.
-        read_metadata["finalizers"] = [
-            name if name == names.METER_FINALIZER else "" for name in list_of(metadata["finalizers"])
-        ]
-    if "ownerReferences" in metadata:
-        references = mappings(metadata["ownerReferences"])
-        controllers = [reference for reference in references if reference.get("controller") is True]
-        read_metadata["ownerReferences"] = _shared(*(json.dumps(_chosen(owner, OWNER)) for owner in controllers[:1]))
     read_spec = _interned(spec, SPEC)
     if "schedulingGates" in spec:
+        # Our gate is removed by its index.
         gates = mappings(spec["schedulingGates"])
         read_spec["schedulingGates"] = [OUR_GATE if gate == OUR_GATE else OTHER_GATE for gate in gates]
     if elsewhere:
@@ -151,7 +135,25 @@ def metered_pod(
     for key in ("containers", "initContainers"):
         if key in spec:
             read_spec[key] = _containers(mappings(spec[key]), own)
+    read_metadata = _metadata(metadata, kept_labels, elsewhere=elsewhere)
     return {**_chosen(pod, KIND), "metadata": read_metadata, "spec": read_spec, "status": _status(status)}
+
+
+def _metadata(metadata: Json, kept_labels: Iterable[str], *, elsewhere: bool) -> Json:
+    read = _interned(metadata, METADATA)
+    annotations, labels = _read_keys(mapping(metadata.get("labels")), elsewhere=elsewhere)
+    for key, wanted in (("annotations", annotations), ("labels", (*labels, *kept_labels))):
+        if key in metadata:
+            chosen = _chosen(mapping(metadata[key]), wanted)
+            read[key] = _shared(json.dumps(chosen))[0] if len(chosen) <= FEW and key == "labels" else chosen or NONE
+    if "finalizers" in metadata:
+        # The meter's finalizer is removed by its index.
+        read["finalizers"] = [name if name == names.METER_FINALIZER else "" for name in list_of(metadata["finalizers"])]
+    if "ownerReferences" in metadata:
+        references = mappings(metadata["ownerReferences"])
+        controllers = [reference for reference in references if reference.get("controller") is True]
+        read["ownerReferences"] = _shared(*(json.dumps(_chosen(owner, OWNER)) for owner in controllers[:1]))
+    return read
 
 
 def _status(status: Json) -> Json:
