@@ -93,8 +93,8 @@ def _agent(folder: Path) -> Iterator[FakeKubelet]:
         folders = Folders(folder / "run", folder / "lib", folder / "cdi")
 
         def publish(records: Iterable[Record]) -> None:
-            told = notices(pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
-            put(folders.root / SCHEDULE, schedule(records, told, folders), 0o600)
+            noticed = notices(pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
+            put(folders.root / SCHEDULE, schedule(records, noticed, folders), 0o600)
 
         world = World(
             "n1",

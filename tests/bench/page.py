@@ -26,9 +26,9 @@ BUDGETS = 500
 TIMES = 7
 GOAL_SECONDS = 1.5
 PAINTED = """() => new Promise((resolve) => {
-    const told = () => performance.getEntriesByName("first-budgets-painted")[0];
-    const wait = () => told() ? resolve([performance.getEntriesByName("first-contentful-paint")[0].startTime,
-        told().startTime]) : setTimeout(wait, 20);
+    const painted = () => performance.getEntriesByName("first-budgets-painted")[0];
+    const wait = () => painted() ? resolve([performance.getEntriesByName("first-contentful-paint")[0].startTime,
+        painted().startTime]) : setTimeout(wait, 20);
     wait();
 })"""
 

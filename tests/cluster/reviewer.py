@@ -63,7 +63,7 @@ def running_reviewer(
             self.wfile.write(body)
 
         def log_message(self, *_arguments: object) -> None:
-            """Nobody reads it."""
+            """Does nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True  # the API server keeps its connections open

@@ -153,7 +153,7 @@ def test_a_pod_that_fills_etcds_limit_keeps_no_other_from_its_notice_and_its_evi
         behind.spend_all()
         wait_until(lambda: bad.ending("beside"), "the pod beside it is evicted")
         wait_until(lambda: behind.ending("behind"), "the pod of the other team is evicted")
-        wait_until(lambda: "PodNotWritten" in bad.events("filled"), "what is wrong with the filled one is told")
+        wait_until(lambda: "PodNotWritten" in bad.events("filled"), "an event says what is wrong with the filled one")
         assert not bad.shown("filled")
         assert not bad.ending("filled")
         wait_until(lambda: counted(metrics_port, "pods_not_written", step="notice") == 1, "it is counted")
@@ -207,8 +207,8 @@ def test_a_pod_on_which_a_policy_refuses_the_notice_is_evicted_without(
         team.spend_all()
         wait_until(lambda: team.ending("refused"), "it is evicted")
         assert not team.shown("refused")
-        wait_until(lambda: "BudgetEviction" in team.events("refused"), "that is told at the pod")
-        wait_until(lambda: "BudgetEvictionWithoutNotice" in at_budget(), "that is told at the budget")
+        wait_until(lambda: "BudgetEviction" in team.events("refused"), "an event says so at the pod")
+        wait_until(lambda: "BudgetEvictionWithoutNotice" in at_budget(), "an event says so at the budget")
     finally:
         for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
             control_plane.admin.api.delete(f"/apis/admissionregistration.k8s.io/v1/{kind}/refuse-notices")
@@ -260,7 +260,7 @@ def test_a_pod_that_two_disruption_budgets_name_is_shown_that_they_keep_it(make_
         "each of them alone allows the eviction",
     )
     team.spend_all()
-    wait_until(lambda: "BudgetEvictionBlocked" in team.events("kept"), "that is told")
+    wait_until(lambda: "BudgetEvictionBlocked" in team.events("kept"), "an event says so")
     assert not team.ending("kept")
     team.api.delete(f"{budgets}/two")
     wait_until(lambda: team.ending("kept"), "it is evicted once one of them is gone")

@@ -279,12 +279,12 @@ def test_a_change_of_state_is_an_event_at_the_budget_and_is_written_once(jobs: J
         items = api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
         return [item for item in items if item["regarding"].get("uid") == uid]
 
-    (event,) = wait_until(hold_events, "the budget is told to be held")
+    (event,) = wait_until(hold_events, "an event says that the budget is held")
     assert (event["reason"], event["type"], event["regarding"]["kind"]) == ("BudgetHeld", "Warning", "GPUBudget")
     wait_until(lambda: api.get(budget).get("status", {}).get("state") == "held", "the status says so")
     killed = wait_until(jobs.leader, "one of them leads")
     jobs.send(killed, signal.SIGKILL)
     wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != killed), "the other leads")
     api.patch(budget, {"spec": {"allowance": {"gpuHours": 10}}})
-    events = wait_until(lambda: len(hold_events()) > 1 and hold_events(), "the budget is told to be open again")
+    events = wait_until(lambda: len(hold_events()) > 1 and hold_events(), "an event says that the budget is open again")
     assert sorted(item["reason"] for item in events) == ["BudgetHeld", "BudgetReopened"]

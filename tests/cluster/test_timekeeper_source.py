@@ -107,11 +107,11 @@ def test_a_grant_that_was_made_is_shown(control_plane: ControlPlane, namespace: 
 def test_an_event_stands_beside_the_pod_that_it_is_about(
     control_plane: ControlPlane, namespace: str, source: KubernetesSource
 ) -> None:
-    pod = control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", canonical_pod("told"))
+    pod = control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", canonical_pod("named"))
     source.record_event(
         ObjectEvent({**pod, "apiVersion": "v1", "kind": "Pod"}, "BudgetHeld", "waits for the budget", warning=True)
     )
-    shown = control_plane.admin.kubectl("describe", "pod", "told", "-n", namespace).stdout
+    shown = control_plane.admin.kubectl("describe", "pod", "named", "-n", namespace).stdout
     assert "BudgetHeld" in shown
     assert "waits for the budget" in shown
 
@@ -119,7 +119,7 @@ def test_an_event_stands_beside_the_pod_that_it_is_about(
 def test_what_two_leaders_tell_of_one_occasion_is_one_event(
     control_plane: ControlPlane, namespace: str, source: KubernetesSource
 ) -> None:
-    pod = control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", canonical_pod("told"))
+    pod = control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", canonical_pod("named"))
     regarding = {**pod, "apiVersion": "v1", "kind": "Pod"}
     source.record_event(ObjectEvent(regarding, "BudgetGateLifted", "2.50 GPU-hours are left", occasion="once"))
     source.record_event(ObjectEvent(regarding, "BudgetGateLifted", "2.49 GPU-hours are left", occasion="once"))

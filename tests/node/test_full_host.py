@@ -24,7 +24,7 @@ HOLD = (
     + "{ echo init; echo ctx $SIMULATED_GPU; until [ -e /out/end ]; do sleep 0.1; done; } | "
     + "actor > /out/process-$i || echo $? > /out/lost-$i & done; wait; exec sleep 3600"
 )
-"""Begins processes that use the GPU together, once it is told to."""
+"""Begins processes that use the GPU together, once it is asked to."""
 
 
 @pytest.fixture

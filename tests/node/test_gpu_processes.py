@@ -18,7 +18,7 @@ HOLDS = (
     "until [ -e /out/end ]; do echo info; sleep 0.2; done; } | %s > /dev/null; "
     "echo > /out/over; exec sleep 3600"
 )
-"""Holds device memory through a program until it is told to end, or is ended."""
+"""Holds device memory through a program until it is asked to end, or is ended."""
 METRICS = "http://127.0.0.1:9090/metrics"
 
 

@@ -153,7 +153,7 @@ WORKS = LOOK + (
     "{ echo init; echo ctx $SIMULATED_GPU; "
     "until [ -e /out/end ]; do echo launch spin_ms_5; sleep 0.01; done; } | actor > /dev/null"
 )
-"""Works on the GPU until it is told to end."""
+"""Works on the GPU until it is asked to end."""
 
 
 def ended(pod: Placed) -> tuple[str, str | None] | None:

@@ -17,7 +17,7 @@ from tests.support.servers.rest_server import ACCESS, RestServer
 LIMIT_MS = 60_000
 MONEY = {"metering": {"currency": {"code": "EUR", "per_gpu_hour": 2.5}}}
 ORDINARY = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
-"""A desk, and nothing that moves while figures are awaited: each frame of it has to be drawn."""
+"""A desktop, and nothing that moves while figures are awaited: each frame of it has to be drawn."""
 SPEAKER = {"subject": "speaker", "namespace": "speech", "verbs": ["get"]}
 
 

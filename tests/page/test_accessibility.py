@@ -10,12 +10,12 @@ from playwright.sync_api import Page, expect
 
 from tests.page.conftest import Visiting
 
-DESK = {"width": 1280, "height": 900}
+DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 360, "height": 740}
 WITH_A_BURN_DOWN = "/?budget=language-models"
 RULES = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
-    "resultTypes": ["violations"],  # what passes need not be told in full: that takes as long as all the rules
+    "resultTypes": ["violations"],  # what passes is not listed in full: that takes as long as all the rules
 }
 FOCUS = """() => {
     const element = document.activeElement;
@@ -43,7 +43,7 @@ def drawn(page: Page) -> Page:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "viewport"), [("light", DESK), ("dark", DESK), ("dark", PHONE)], ids=["light", "dark", "phone"]
+    ("scheme", "viewport"), [("light", DESKTOP), ("dark", DESKTOP), ("dark", PHONE)], ids=["light", "dark", "phone"]
 )
 def test_the_board_passes_the_rules_of_wcag_contrast_included(
     visit: Visiting, scheme: str, viewport: dict[str, int]

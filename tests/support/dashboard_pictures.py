@@ -15,13 +15,13 @@ from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.rest_server import RestServer
 
 MONEY = {"metering": {"currency": {"code": "EUR", "per_gpu_hour": 2.5}}}
-DESK = {"width": 1280, "height": 1000}
+DESKTOP = {"width": 1280, "height": 1000}
 PHONE = {"width": 360, "height": 740}
 QUALITY = 82
 SHOTS = (
     ("dashboard", "/", {"viewport": {"width": 1280, "height": 1020}, "color_scheme": "light"}, "body"),
-    ("dashboard-burn-down", "/?budget=language-models", {"viewport": DESK, "color_scheme": "dark"}, "#burn-down"),
-    ("dashboard-usage", "/?idle=1&window=30d", {"viewport": DESK, "color_scheme": "light"}, "#usage"),
+    ("dashboard-burn-down", "/?budget=language-models", {"viewport": DESKTOP, "color_scheme": "dark"}, "#burn-down"),
+    ("dashboard-usage", "/?idle=1&window=30d", {"viewport": DESKTOP, "color_scheme": "light"}, "#usage"),
     ("dashboard-phone", "/", {"viewport": PHONE, "color_scheme": "dark"}, "#budgets"),
 )
 """Name, address, the browser's options, and what is scrolled to."""

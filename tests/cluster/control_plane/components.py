@@ -70,7 +70,7 @@ def api_server(
         f"--etcd-servers=http://127.0.0.1:{addresses.etcd}",
         "--bind-address=127.0.0.1",
         f"--secure-port={addresses.api_server}",
-        "--advertise-address=192.0.2.1",  # RFC 5737: nobody's. A loopback address is refused here.
+        "--advertise-address=192.0.2.1",  # RFC 5737: an address of no host. A loopback address is refused here.
         "--endpoint-reconciler-type=none",
         f"--tls-cert-file={serving.certificate}",
         f"--tls-private-key-file={serving.key}",

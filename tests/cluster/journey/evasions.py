@@ -8,7 +8,7 @@ from tests.cluster.journey.manifests import Manifest, pod
 
 GPU = {"nvidia.com/gpu": "1"}
 PLAIN = {"name": "plain", "image": "example.org/app:1"}
-NOBODY: Manifest = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "0", "controller": True}
+ABSENT_NODE: Manifest = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "0", "controller": True}
 
 
 def asking(name: str = "main", **fields: Any) -> Manifest:
@@ -54,7 +54,7 @@ METERED: dict[str, Manifest] = {
     "with tolerations of everything": pod("evading", GPU, tolerations=[{"operator": "Exists"}]),
     "with an allocation": with_metadata(annotations={"fairgpu.io/allocation": "{}"}),
     "created by somebody else": with_metadata(annotations={"fairgpu.io/created-by": "alice"}),
-    "owned by somebody else": with_metadata(ownerReferences=[NOBODY]),
+    "owned by somebody else": with_metadata(ownerReferences=[ABSENT_NODE]),
     "with a finalizer": with_metadata(finalizers=["example.org/never"]),
     "with a status that has ended": {
         **pod("evading", GPU),
@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "under a name that only looks like it": (with_resources(limits={"fairgpu.io/gpu\u200b": "1"}), "fairgpu.io"),
     "under a name in capitals": (with_resources(limits={"NVIDIA.com/gpu": "1"}), "NVIDIA.com/gpu"),
     "in an ephemeral container": (with_containers(PLAIN, ephemeralContainers=[asking("debug")]), "ephemeral"),
-    "by an annotation for nobody": (
+    "by an annotation for no container": (
         pod("evading", {}, {"gpu-fraction": "0.5", "gpu-fraction-container-name": "nobody"}),
         "gpu-fraction-container-name",
     ),
@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         ),
         "allowed: at most 262144 bytes",
     ),
-    "behind annotations of FairGPU's own that nobody counts": (
+    "behind annotations of FairGPU's own that count for nothing": (
         with_metadata(annotations={f"fairgpu.io/a{number}": "" for number in range(5_000)}),
         "metadata.annotations",
     ),

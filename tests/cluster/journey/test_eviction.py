@@ -98,17 +98,19 @@ def test_running_pods_of_a_spent_budget_are_shown_and_evicted_as_far_as_disrupti
     control_plane.admin.api.patch(f"{BUDGETS}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "0.001"}}})
     wait_until(
         lambda: all(EVICTION_AT in pod_now(name)["metadata"]["annotations"] for name in ("kept", "goes")),
-        "both are told",
+        "both have an event",
     )
     forever = {"metadata": {"annotations": {EVICTION_AT: "2099-01-01T00:00:00Z"}}}
     with pytest.raises(ApiError, match="fairgpu-metadata"):
         user.api.patch(f"/api/v1/namespaces/{namespace}/pods/kept", forever)
     wait_until(lambda: ending(pod_now("goes")), "the one that nothing keeps is evicted")
-    wait_until(lambda: "BudgetEvictionBlocked" in events_at(control_plane, kept), "the other is kept, and that is told")
+    wait_until(
+        lambda: "BudgetEvictionBlocked" in events_at(control_plane, kept), "the other is kept, and an event says so"
+    )
     assert not ending(pod_now("kept"))
     wait_until(
         lambda: sorted(events_at(control_plane, goes)) == ["BudgetEviction", "BudgetEvictionNotice"],
-        "each step of the one that went is told once",
+        "each step of the one that went has one event",
     )
     user.api.delete(f"{disruptions}/keep")
     wait_until(lambda: ending(pod_now("kept")), "it goes once nothing keeps it any more")
@@ -122,7 +124,7 @@ def test_nothing_is_evicted_once_the_money_is_back(
 ) -> None:
     create_budget(control_plane, namespace, "1h")
     running = run_pod("runs-on")
-    wait_until(lambda: EVICTION_AT in pod_now("runs-on")["metadata"]["annotations"], "it is told")
+    wait_until(lambda: EVICTION_AT in pod_now("runs-on")["metadata"]["annotations"], "it has a notice")
     grant = {
         "apiVersion": "fairgpu.io/v1alpha1",
         "kind": "GPUGrant",

@@ -38,7 +38,7 @@ def test_no_pod_of_a_gang_is_bound_before_all_of_them_can_be(
     wait_until(lambda: _bound(user, pods) == ["alone"], "the GPU is taken")
     for number in range(3):
         user.api.create(pods, member(node, f"train-{number}", "train/4"))
-    # Each was told how many there were when it was asked about.
+    # The answer about each said how many there were then.
     refused = [f"{pods}/train-{number}" for number in range(3)]
     wait_until(
         lambda: all("of 4 pods are there" in waiting_message(user, path) for path in refused), "they wait for one more"

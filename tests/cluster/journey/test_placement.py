@@ -87,7 +87,7 @@ def test_pods_that_come_at_once_never_hold_more_of_a_gpu_than_there_is(
         done = [item for item in items if item["spec"].get("nodeName") or "gpu-" in _unschedulable(item)]
         return items if len(done) == 6 else None
 
-    items = wait_until(settled, "each pod is bound or told why not")
+    items = wait_until(settled, "each pod is bound or says why not")
     held: dict[str, int] = {}
     for item in items:
         if item["spec"].get("nodeName"):
@@ -106,7 +106,7 @@ def test_a_pod_that_no_node_can_take_is_shown_what_is_asked_and_what_there_is(
     pods = f"/api/v1/namespaces/{namespace}/pods"
     user.api.create(pods, on(node, "picky", {"fairgpu.io/gpu-core": 10}, **{"use-gpu-model": "H100"}))
     text = "gpu-model: 1 GPU of H100 asked, at most 0 there"
-    wait_until(lambda: text in waiting_message(user, f"{pods}/picky"), "the pod is told why it waits")
+    wait_until(lambda: text in waiting_message(user, f"{pods}/picky"), "the pod says why it waits")
 
 
 def test_devices_of_a_pod_that_is_deleted_go_to_the_next(
@@ -128,7 +128,7 @@ def test_a_pod_that_waits_is_placed_when_a_node_offers_what_it_asks_for(
 ) -> None:
     pods = f"/api/v1/namespaces/{namespace}/pods"
     user.api.create(pods, on(node, "picky", {"fairgpu.io/gpu-core": 10}, **{"use-gpu-model": "H100"}))
-    wait_until(lambda: "gpu-model:" in waiting_message(user, f"{pods}/picky"), "the pod is told why it waits")
+    wait_until(lambda: "gpu-model:" in waiting_message(user, f"{pods}/picky"), "the pod says why it waits")
     text = inventory.encode(inventory_of(node.name, 1, 81920, "NVIDIA H100 80GB HBM3"))
     node.kubelet.api.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"annotations": {INVENTORY: text}}})
     wait_until(lambda: _bound(user, f"{pods}/picky"), "the pod is bound")
@@ -149,7 +149,7 @@ def test_a_pod_of_a_held_budget_is_not_placed_until_the_budget_opens(
     wait_until(lambda: "gpu-" in waiting_message(user, f"{pods}/second"), "the second waits")
 
     admin.patch(f"{budgets}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "0"}}})
-    wait_until(lambda: "budget-" in _placeable(user.api.get(f"{pods}/second")), "the second is told of the budget")
+    wait_until(lambda: "budget-" in _placeable(user.api.get(f"{pods}/second")), "the second names the budget")
     user.api.delete(f"{pods}/first")
     node.remove_pod(namespace, "first")
     text = f"budget: the GPU budget budget-{namespace} is spent and holds its pods until it has money again"

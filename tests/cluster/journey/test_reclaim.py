@@ -37,7 +37,7 @@ def test_a_pod_of_a_spent_budget_goes_with_notice_and_is_placed_again_when_there
     node = create_node(control_plane, f"one-{namespace}", gpus=1)
     theirs, ours = f"/api/v1/namespaces/{spent_namespace}/pods", f"/api/v1/namespaces/{namespace}/pods"
     over = spent.api.create(theirs, on(node, "over"))
-    wait_until(lambda: _node(spent, f"{theirs}/over"), "it is placed as long as nobody else waits")
+    wait_until(lambda: _node(spent, f"{theirs}/over"), "it is placed as long as no other pod waits")
 
     user.api.create(ours, on(node, "within"))
     notice = wait_until(lambda: _annotation(spent, f"{theirs}/over", RECLAIM_AT), "it gets notice")

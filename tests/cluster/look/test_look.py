@@ -104,8 +104,8 @@ def test_the_doctor_says_beforehand_what_each_team_would_pay(plane: ControlPlane
     settings.write_text(json.dumps({"timekeeper": {"other_stacks": {"resources": {"example.com/npu": OWN_LINE}}}}))
     command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "--settings", str(settings)]
     environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
-    told = subprocess.run([*command, "-o", "json"], env=environ, capture_output=True, text=True, check=True)
-    found = json.loads(told.stdout)
+    printed = subprocess.run([*command, "-o", "json"], env=environ, capture_output=True, text=True, check=True)
+    found = json.loads(printed.stdout)
     text = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
 
     assert found["stacks"] == FOUND

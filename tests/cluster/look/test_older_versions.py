@@ -74,7 +74,7 @@ def version(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def older(plane: ControlPlane, version: str) -> Iterator[ControlPlane]:
     served = ",".join(f"resource.k8s.io/{each}={str(each == version).lower()}" for each in CLAIMS_VERSIONS)
-    # The node authorizer of 1.34 waits for slices of v1; nobody is a node here.
+    # The node authorizer of 1.34 waits for slices of v1; no client is a node here.
     with another_api_server(plane, version, f"--runtime-config={served}", "--authorization-mode=RBAC") as server:
         yield server
 
@@ -127,8 +127,8 @@ def test_each_claim_is_metered_by_what_it_was_allocated(look: Installed, team: s
 def test_the_doctor_says_what_each_claim_costs(older: ControlPlane, team: str) -> None:
     command = [COMMAND, "doctor", "--kubeconfig", str(older.admin.kubeconfig), "-o", "json"]
     environ = {"PATH": os.defpath, "HOME": str(older.folder)}
-    told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    pods = [pod for pod in json.loads(told.stdout)["pods"] if pod["namespace"] == team]
+    printed = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    pods = [pod for pod in json.loads(printed.stdout)["pods"] if pod["namespace"] == team]
 
     assert {_claim(pod["name"]): int(pod["rateMicroGPUSecondsPerSecond"]) for pod in pods} == EXPECTED
 

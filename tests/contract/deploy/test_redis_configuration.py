@@ -51,7 +51,7 @@ class Pod:
     processes: list[subprocess.Popen[bytes]]
 
     def mounted(self, text: str) -> str:
-        """A script or configuration as it is where the mounts are elsewhere and nobody waits for minutes."""
+        """A script or configuration as it is where the mounts are elsewhere and no wait takes minutes."""
         for mount in ("/run/redis", "/data", "/etc/redis-tls", "/etc/redis"):
             text = text.replace(f"{mount}/", f"{self.folder}{mount}/").replace(
                 f"dir {mount}\n", f"dir {self.folder}{mount}\n"

@@ -99,7 +99,7 @@ def send_urgent_until_closed(sock: socket.socket) -> None:
 
 
 def send_until_closed(sock: socket.socket) -> None:
-    """Sends single bytes: the client of a connection that is gone is told so when it speaks."""
+    """Sends single bytes: the client of a connection that is gone learns so when it sends."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         sock.sendall(b"G")

@@ -148,7 +148,7 @@ BROKEN = {
     "hours of another type": ("hour_index", "SET", ("text",)),
     "an hour that was written to many times": ("hour_index", "HSET", (str(NOON // (HOUR * 10**9)), "many")),
     "a ledger of another type": ("ledger", "SET", ("text",)),
-    "pots of another shape": ("credits", "HSET", ("", "much")),
+    "credits of another shape": ("credits", "HSET", ("", "much")),
 }
 
 

@@ -126,7 +126,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
         },
     ),
     "a correction": (in_hash(KEYS.corrections, "refund", f"{MONTH} 5"), {(Figure.SPENT, "correction refund")}),
-    "a correction that nobody ordered": (
+    "a correction that was not ordered": (
         in_hash(KEYS.corrections, "gift", f"{MONTH} -5"),
         {(Figure.SPENT, "correction gift")},
     ),
@@ -165,14 +165,14 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
             (Figure.HOURS, ""),
         },
     ),
-    "an entry of nobody": (
+    "an entry of no session": (
         entry_of_a_stranger,
         {(Figure.LEDGER, "stranger"), (Figure.SPENT, ""), (Figure.HOURS, "")},
     ),
     "an hour's use": (in_an_hour("5 0 0 -"), {(Figure.HOURS, "")}),
     "an hour's sum by namespace and model": (a_sum_of_an_hour, {(Figure.HOURS, "")}),
     "an hour's use, gone": (lambda harness: delete_rows(harness.client, "a"), {(Figure.HOURS, "")}),
-    "use put down to an hour of another period": (to_another_month, {(Figure.HOURS, "")}),
+    "use attributed to an hour of another period": (to_another_month, {(Figure.HOURS, "")}),
     "use that was folded": (folded_and_changed, {(Figure.HOURS, "")}),
     "use that was packed, where it is kept without details": (packed_and_changed_in_part, {(Figure.HOURS, "")}),
     "the end of the period": (in_hash(KEYS.periods, str(MONTH), "5"), {(Figure.PERIOD, "end")}),

@@ -174,7 +174,7 @@ def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisSer
                     play.do(("round", 3.3, number % 3 == 0))
                     play.write()
                     turns += 1
-            except Exception as error:  # noqa: BLE001 - told by the test
+            except Exception as error:  # noqa: BLE001 - the test raises it
                 failed.append(error)
 
         keeper = threading.Thread(target=keep)

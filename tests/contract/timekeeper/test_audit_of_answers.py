@@ -37,7 +37,7 @@ def money(amount: int) -> dict[str, str]:
     return {"gpuHours": "1.00", "microGPUSeconds": str(amount)}
 
 
-TOLD: dict[str, tuple[Corruption, Found]] = {
+SHOWN: dict[str, tuple[Corruption, Found]] = {
     "when the money ran out": (
         lambda harness: harness.client.hset(KEYS.period(MONTH), "exhausted", str(MONTH)),
         {(Figure.EXHAUSTED, ""), (Figure.EXHAUSTED, "summary")},
@@ -102,9 +102,9 @@ TOLD: dict[str, tuple[Corruption, Found]] = {
 }
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", SHOWN)
 def test_whatever_is_shown_falsely_is_named(books: LedgerHarness, name: str) -> None:
-    corrupt, expected = TOLD[name]
+    corrupt, expected = SHOWN[name]
     corrupt(books)
     assert found(books) == expected
 

@@ -59,7 +59,7 @@ class World:
         self.pending = Gauge("pending", "", registry=None)
         self.term = Term(lambda: 0.0)
         self.term.hold(1, 1.0)
-        self.courier = self.delivering_within(LIMIT_S)
+        self.sender = self.delivering_within(LIMIT_S)
         harness.budget("vision", ["team-a"], 10)
         harness.pod("p1", "team-a")
         self.lead()
@@ -79,7 +79,7 @@ class World:
         return self.notifier.notify(self.harness.now)
 
     def deliver(self, random: float = 0.5) -> float:
-        return self.courier.step(time.time(), random)
+        return self.sender.step(time.time(), random)
 
     def outcome(self, name: str) -> float:
         value: float = self.counter.labels(name)._value.get()  # type: ignore[attr-defined]
@@ -166,7 +166,7 @@ def test_a_message_that_the_receiver_will_never_take_holds_up_nobody(world: Worl
 
 def test_news_of_yesterday_are_given_up(world: World) -> None:
     queue(world, 1)
-    assert world.courier.step(time.time() + EXPIRES_SECONDS + 1, 0.5) == 0
+    assert world.sender.step(time.time() + EXPIRES_SECONDS + 1, 0.5) == 0
     assert world.server.taken == []
     assert world.outcome("expired") == 1
 
@@ -183,8 +183,8 @@ def test_a_receiver_that_is_away_or_never_answers_is_tried_again_and_no_job_wait
     world.server.silent.set()
     assert world.after(9) == 1
     ending = threading.Event()
-    courier = world.delivering_within(3.0)
-    thread = threading.Thread(target=courier.run, args=(ending.wait, time.time, lambda: 0.5), daemon=True)
+    sender = world.delivering_within(3.0)
+    thread = threading.Thread(target=sender.run, args=(ending.wait, time.time, lambda: 0.5), daemon=True)
     thread.start()
     assert world.after(2) == 1
     assert outbox.length(world.harness.client) == 2

@@ -111,14 +111,14 @@ def test_what_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_c
     harness.round(1)
     assert safe_admission(harness).committed == 0
     assert harness.keeper is not None
-    assert harness.keeper.books.figures["a"].lapsed == 1
+    assert harness.keeper.books.figures["a"].overdue == 1
     harness.lead()
     harness.round(1)
     assert safe_admission(harness).committed == 0
     run(harness, "stuck", 5)
     harness.round(1)
     assert safe_admission(harness).committed == 5 * GPU_HOUR - GPU_SECOND
-    assert harness.keeper.books.figures["a"].lapsed == 0
+    assert harness.keeper.books.figures["a"].overdue == 0
 
 
 def test_what_was_held_keeps_money_from_when_it_was_released(harness: LedgerHarness) -> None:

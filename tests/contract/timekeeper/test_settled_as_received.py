@@ -463,7 +463,7 @@ class Story(RuleBasedStateMachine):
         )
         for start in [None, *sorted({start for known in periods.values() for start, _ in known})]:
             request = AuditRequest(period=start, patience_seconds=0, bill=self.model.bill.value)
-            shown = {Figure.STATUS}  # nobody writes the statuses of budgets here
+            shown = {Figure.STATUS}  # no statuses of budgets are written here
             unexpected = [each for each in audit(around, request).differences if each.figure not in shown]
             assert not unexpected, unexpected
 

@@ -79,13 +79,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no period": ({"effectivePeriod": None}, "effectivePeriod"),
     "a period that is none": ({"effectivePeriod": "January"}, "effectivePeriod"),
     "more than was spent": ({"gpuHours": "-2.000001"}, "gpuHours"),
-    "a period that nobody knows": ({"effectivePeriod": "2025-12-31T23:59:59Z"}, "effectivePeriod"),
+    "a period that is not known": ({"effectivePeriod": "2025-12-31T23:59:59Z"}, "effectivePeriod"),
     "a period to come": ({"effectivePeriod": "2100-01-01T00:00:00Z"}, "effectivePeriod"),
     "no reason": ({"reason": " "}, "reason"),
     "an unknown budget": ({"budget": "nobody-has-it"}, "budget"),
     "no namespace": ({"namespace": "Team_A"}, "namespace"),
     "another budget's namespace": ({"namespace": "team-b"}, "namespace"),
-    "a namespace that nobody has": ({"namespace": "taem-a"}, "namespace"),
+    "a namespace that does not exist": ({"namespace": "taem-a"}, "namespace"),
     "a field that is none": ({"period": "2026-01-01T00:00:00Z"}, "period"),
 }
 

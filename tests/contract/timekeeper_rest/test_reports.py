@@ -305,7 +305,7 @@ def test_the_ancestors_sidecar_proves_life_and_is_shown_when_to_end(rest: RestSe
     def told_to_end() -> bool:
         return bool(rest.ask("POST", "/budget/team-a/report", token, body).document["terminate"])
 
-    wait_until(told_to_end, "the sidecar is told to end")
+    wait_until(told_to_end, "the sidecar is asked to end")
 
 
 def test_a_proof_of_life_leaves_what_was_reported(rest: RestServer, store: RedisServer) -> None:

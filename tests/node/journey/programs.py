@@ -27,7 +27,7 @@ read ended rest < /proc/uptime
 echo $began $ended
 until [ -e /out/end ]; do sleep 0.2; done
 """
-"""Asks for more memory than the pod has, works for WORK_NS of GPU time, and ends when it is told to."""
+"""Asks for more memory than the pod has, works for WORK_NS of GPU time, and ends when it is asked to."""
 
 WORK_ON_A_WHOLE_GPU = f"""
 {{
@@ -35,7 +35,7 @@ WORK_ON_A_WHOLE_GPU = f"""
   until [ -e /out/end ]; do echo launch spin_ms_{KERNEL_MS}; sleep 0.1; done
 }} | actor
 """
-"""Works for a fifth of the time or less, until it is told to end."""
+"""Works for a fifth of the time or less, until it is asked to end."""
 
 
 def program(name: str, limits: Mapping[str, Any], script: str = WORK) -> dict[str, Any]:

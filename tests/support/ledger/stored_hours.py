@@ -14,7 +14,7 @@ from timekeeper.ledger import keys
 from timekeeper.ledger.usage import read_rows
 
 Place = tuple[int, str]
-"""An hour, counted from 1970, and what its use is put down to."""
+"""An hour, counted from 1970, and what its use is attributed to."""
 
 
 def rows_of(client: redis.Redis, account: str) -> dict[Place, str]:

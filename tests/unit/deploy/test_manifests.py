@@ -108,7 +108,7 @@ def test_changes_of_pods_are_looked_at_where_they_bear_the_label_of_gpu_pods() -
         and any(resource.split("/")[0] == "pods" for resource in rule["resources"])
         and selector != GPU_PODS
     }
-    # It holds the account that may patch any pod, whatever pod it patches; nobody else's writes pass its condition.
+    # It holds the account that may patch any pod, whatever pod it patches: its condition holds for no other account.
     assert unselected == {"fairgpu-timekeeper"}
 
 

@@ -175,8 +175,8 @@ def test_from_when_on_conditions_hold_is_as_documented(row: list[str]) -> None:
 def test_what_the_next_period_begins_with_is_as_documented(row: list[str]) -> None:
     end = parse_instant("2026-02-01T00:00:00Z")
     given = [part.split() for part in row[1].split(", ")]
-    pots = {name: Credit(name, int(amount), end + place + 1) for place, (name, amount) in enumerate(given)}
-    left = [f"{pot.name} {pot.amount}" for pot in carried(int(row[0]), pots, end, int(row[2]))]
+    period_credits = {name: Credit(name, int(amount), end + place + 1) for place, (name, amount) in enumerate(given)}
+    left = [f"{credit.name} {credit.amount}" for credit in carried(int(row[0]), period_credits, end, int(row[2]))]
     assert (", ".join(left) or NOTHING) == row[3]
 
 
@@ -213,12 +213,12 @@ def test_what_is_charged_is_as_documented(row: list[str]) -> None:
 def test_what_spending_burns_is_as_documented(row: list[str]) -> None:
     end = parse_instant("2026-02-01T00:00:00Z")
     expires = {"soon": end - 1, "late": end + 1}
-    pots = []
+    period_credits = []
     for part in row[1].split(", "):
         name, amount, *since = part.split()
-        pots.append(Credit(name, int(amount), expires[name], int(since[0][1:]) if since else 0))
-    found = burn(int(row[0]), pots, end, int(row[2]))
-    left = ", ".join(f"{pot.name} {found.credits[pot.name]}" for pot in pots)
+        period_credits.append(Credit(name, int(amount), expires[name], int(since[0][1:]) if since else 0))
+    found = burn(int(row[0]), period_credits, end, int(row[2]))
+    left = ", ".join(f"{credit.name} {found.credits[credit.name]}" for credit in period_credits)
     assert [str(found.own), left, str(found.debt)] == row[3:]
 
 

@@ -50,7 +50,7 @@ class View:
         self.changes.append((kind, item))
 
     def confirmed(self) -> None:
-        """Nobody asks."""
+        """Does nothing."""
 
     def failed(self, error: ApiError) -> None:
         self.errors.append(error.reason)

@@ -1,4 +1,4 @@
-"""A cluster for the tests of the extender: nodes, pods and an API server that answers as it is told."""
+"""A cluster for the tests of the extender: nodes, pods and an API server that answers as a test sets it up."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ def test_no_stamp_counts_that_is_further_ahead_of_two_clocks_than_clocks_differ(
 
 @given(st.lists(st.integers(NOON - 48 * HOUR, NOON + SKEW), min_size=1))
 def test_the_store_is_not_asked_what_time_it_is_as_long_as_nothing_is_strange(stamps: list[int]) -> None:
-    def nobody() -> int:
+    def no_stamp() -> int:
         raise AssertionError
 
-    assert latest_believed(stamps, NOON, nobody) == max(stamps)
+    assert latest_believed(stamps, NOON, no_stamp) == max(stamps)
 
 
 def node(**condition: Any) -> dict[str, Any]:

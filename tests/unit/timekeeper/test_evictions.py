@@ -47,14 +47,14 @@ def test_a_running_pod_is_shown_first_and_evicted_once_the_notice_is_over() -> N
 
 @pytest.mark.parametrize("state", [BudgetState.OPEN, BudgetState.GRACE, BudgetState.UNLIMITED])
 def test_nothing_goes_while_there_is_money_or_grace_and_what_was_shown_is_called_off(state: BudgetState) -> None:
-    pods = [pod("quiet"), pod("told", evict_at=NOW - 1)]
-    assert steps(pods, found=figures(state)) == ["call-off told"]
+    pods = [pod("quiet"), pod("warned", evict_at=NOW - 1)]
+    assert steps(pods, found=figures(state)) == ["call-off warned"]
 
 
 @pytest.mark.parametrize("enforcement", [Enforcement.OBSERVE, Enforcement.ENFORCE])
 def test_nothing_goes_of_a_budget_that_does_not_say_evict(enforcement: Enforcement) -> None:
     budget = replace(HOLDING, enforcement=enforcement)
-    assert steps([pod("quiet"), pod("told", evict_at=NOW - 1)], budget) == ["call-off told"]
+    assert steps([pod("quiet"), pod("warned", evict_at=NOW - 1)], budget) == ["call-off warned"]
 
 
 def test_who_loses_least_goes_first() -> None:
@@ -70,8 +70,8 @@ def test_who_loses_least_goes_first() -> None:
 
 
 def test_pods_that_came_in_as_over_budget_stay_where_the_budget_deprioritizes() -> None:
-    pods = [pod("over", admitted_over_budget=True), pod("in"), pod("told", admitted_over_budget=True, evict_at=NOW)]
-    assert sorted(steps(pods, DEPRIORITIZING, figures(BudgetState.OVER))) == ["call-off told", "notice in"]
+    pods = [pod("over", admitted_over_budget=True), pod("in"), pod("warned", admitted_over_budget=True, evict_at=NOW)]
+    assert sorted(steps(pods, DEPRIORITIZING, figures(BudgetState.OVER))) == ["call-off warned", "notice in"]
 
 
 @pytest.mark.parametrize("fields", [{"bound": False}, {"terminal": True}, {"deletion_grace": 600}])

@@ -169,7 +169,7 @@ def held_bytes(value: Any, seen: set[int]) -> int:
 
 
 def test_of_a_pod_nothing_is_kept_that_is_as_large_as_its_author_likes() -> None:
-    """Pods that wait behind a gate cost nobody anything, and the leader holds all of them in memory."""
+    """Pods that wait behind a gate cost nothing, and the leader holds all of them in memory."""
     many = [f"example.org/x{number}" for number in range(10_000)]
     texts = dict.fromkeys(many, "")
     asking = {

@@ -1,4 +1,4 @@
-"""A slow issuer holds up nobody whose token can be verified without it."""
+"""A slow issuer holds up no caller whose token can be verified without it."""
 
 from __future__ import annotations
 

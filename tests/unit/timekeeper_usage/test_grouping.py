@@ -1,4 +1,4 @@
-"""Use added up by time and by what it is put down to."""
+"""Use added up by time and by what it is attributed to."""
 
 from __future__ import annotations
 

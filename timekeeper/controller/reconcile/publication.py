@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from fairgpu.states import BudgetState, NamespaceState, encode_charge
 from timekeeper.controller.reconcile.context import ReconcileContext
-from timekeeper.controller.state.commitments import committed, lapsed, queued
+from timekeeper.controller.state.commitments import committed, overdue, queued
 from timekeeper.controller.state.figures import Figures, figures, must_publish, namespace_state, state_text, summary
 from timekeeper.domain.forecast import FINE, BurnRecord, sampled
 from timekeeper.domain.pricing import prices_in_force
@@ -29,10 +29,10 @@ def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
     namespaces = books.namespaces_of()
     rates = books.running_rates(names, now)
     promised, waiting = committed(books, rates, now), queued(books, rates, now)
-    overdue = lapsed(books, rates, now)
+    overdue_pods = overdue(books, rates, now)
     all_figures = {
         name: figures(
-            books.accounts[name], rate, now, promised.get(name, 0), waiting.get(name, 0), overdue.get(name, 0)
+            books.accounts[name], rate, now, promised.get(name, 0), waiting.get(name, 0), overdue_pods.get(name, 0)
         )
         for name, rate in rates.items()
     }

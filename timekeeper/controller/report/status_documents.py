@@ -57,7 +57,7 @@ def budget_status(account: Account, figures: Figures, now: int) -> Json:
         if exhaustion is not None:
             status["projectedExhaustion"] = format_instant(exhaustion)
     if account.budget.admission is Admission.SAFE:
-        status["committed"] = {**_money(figures.committed), "lapsedPods": figures.lapsed}
+        status["committed"] = {**_money(figures.committed), "lapsedPods": figures.overdue}
     forecast = _forecast(figures, now)
     if forecast:
         status["forecast"] = forecast

@@ -285,7 +285,7 @@ def due_grants(
     is no longer in memory, its remainder is among the credits carried over, if any is left.
     """
     due: list[tuple[Grant, Period]] = []
-    lapsed: list[tuple[Account, str]] = []
+    without_period: list[tuple[Account, str]] = []
     for grant in books.budgets.grants.values():
         account = books.accounts.get(grant.budget) if grant.budget in names else None
         if account is None or not account.is_budget or grant.budget not in books.budgets.budgets:
@@ -301,7 +301,7 @@ def due_grants(
             later = next(iter(account.periods_after(instant)), None)
             period = later if later is not None and later.start < grant.expires else None
         if period is None:
-            lapsed.append((account, grant.name))
+            without_period.append((account, grant.name))
             continue
         due.append((grant, period))
-    return due, lapsed
+    return due, without_period

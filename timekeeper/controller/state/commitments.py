@@ -50,17 +50,17 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
             sums[name] += commitment(rate_now(session.tariff, now), deadline, now - session.start, default)
     for facts in books.pods.facts.values():
         name = books.account_of(facts.namespace)
-        if name in sums and _promised(facts) and not _lapsed(books, facts, now):
+        if name in sums and _promised(facts) and not _is_overdue(books, facts, now):
             sums[name] += commitment_of(books, facts, now)
     return sums
 
 
-def lapsed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+def overdue(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
     """Counts, by account with safe admission, the pods that have waited for a node longer than money is promised."""
     counts = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     for facts in books.pods.facts.values() if counts else ():
         name = books.account_of(facts.namespace)
-        if name in counts and _promised(facts) and _lapsed(books, facts, now):
+        if name in counts and _promised(facts) and _is_overdue(books, facts, now):
             counts[name] += 1
     return counts
 
@@ -96,7 +96,7 @@ def _promised(facts: PodFacts) -> bool:
     return facts.reservation is not None and _waits(facts) and not facts.gated and not facts.admitted_over_budget
 
 
-def _lapsed(books: Books, facts: PodFacts, now: int) -> bool:
+def _is_overdue(books: Books, facts: PodFacts, now: int) -> bool:
     since = books.pods.ungated_at.get(facts.uid, facts.created)
     return now - since >= books.accounts[books.account_of(facts.namespace)].budget.pending_commit
 

@@ -59,7 +59,7 @@ class Figures(NamedTuple):
             end of the period.
         committed: with safe admission, the amount that admitted pods may still spend.
         queued: with safe admission, the amount that the pods behind the gate need.
-        lapsed: the number of pods that have waited for a node for longer than money is promised to them.
+        overdue: the number of pods that have waited for a node for longer than money is promised to them.
     """
 
     period: Period
@@ -74,7 +74,7 @@ class Figures(NamedTuple):
     burns: Burns = Burns()
     committed: int = 0
     queued: int = 0
-    lapsed: int = 0
+    overdue: int = 0
 
     @property
     def remaining(self) -> int:
@@ -82,7 +82,7 @@ class Figures(NamedTuple):
         return 0 if self.limits.available is None else self.limits.available - self.spent
 
 
-def figures(account: Account, rate: int, now: int, committed: int = 0, queued: int = 0, lapsed: int = 0) -> Figures:
+def figures(account: Account, rate: int, now: int, committed: int = 0, queued: int = 0, overdue: int = 0) -> Figures:
     """Computes an account's figures from the totals of its present period.
 
     Args:
@@ -91,7 +91,7 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
         now: nanoseconds since 1970.
         committed: the amount that admitted pods may still spend.
         queued: the amount that the pods behind the gate need.
-        lapsed: the number of pods that have waited for a node for longer than money is promised to them.
+        overdue: the number of pods that have waited for a node for longer than money is promised to them.
     """
     period = account.present(now)
     totals, period_credits = account.period_totals[period.start], account.expiring(period)
@@ -116,7 +116,7 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
         burns=burns(account.burn, now, period.start, account.totals()),
         committed=committed,
         queued=queued,
-        lapsed=lapsed,
+        overdue=overdue,
     )
 
 
