@@ -37,6 +37,7 @@
 #define VCUDA_SCHEDULE_SLOTS 64
 #define VCUDA_SCHEDULE_TURNS 128
 #define VCUDA_PERIOD_NS 50000000u      /* usual period_ns */
+#define VCUDA_STALE_NS 1000000000u     /* usual stale_after_ns */
 #define VCUDA_HOLD_LIMIT_NS 100000000u /* a launch is not held longer, once its own process's work is done */
 
 enum vcuda_slot_flags {
@@ -77,7 +78,7 @@ struct vcuda_schedule {
     uint64_t generation;     /* seqlock: odd while the writer is at it; not under the checksum */
     uint64_t reserved_head;  /* zero */
     uint64_t heartbeat_ns;   /* when the writer was last here */
-    uint64_t stale_after_ns; /* > 0; the node agent writes a second */
+    uint64_t stale_after_ns; /* > 0 */
     uint64_t epoch_ns;       /* a moment at which a period begins; <= heartbeat_ns */
     uint32_t period_ns;      /* 1,000,000 .. 1,000,000,000 */
     uint32_t turn_count;     /* 0..VCUDA_SCHEDULE_TURNS; the rest of turns are zero */
