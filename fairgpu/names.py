@@ -100,6 +100,9 @@ USAGE_MOUNT_PATH: Final = "/run/fairgpu"
 TOKEN_MOUNT_PATH: Final = "/var/run/secrets/fairgpu"  # noqa: S105 - the path of a mount, no secret
 TOKEN_AUDIENCE: Final = "fairgpu-timekeeper"  # noqa: S105 - the name of an audience, no secret
 
+TERMINAL_PHASES: Final = ("Succeeded", "Failed")
+"""The phases of pods whose containers have ended for good."""
+
 WEBHOOK_CONFIGURATION: Final = "zz-fairgpu"
 WEBHOOK_SERVICE: Final = "fairgpu-webhook"
 TIMEKEEPER_SERVICE: Final = "fairgpu-timekeeper"

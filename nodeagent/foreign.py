@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection
+from fairgpu.cluster.resource_claims import GROUP
 from nodeagent.mirror import Mirror
 
 RESOURCES: Final = (
@@ -27,7 +28,6 @@ RESOURCES: Final = (
 )
 RESOURCE_PREFIXES: Final = ("nvidia.com/mig-",)
 DRIVER: Final = "gpu.nvidia.com"
-GROUP: Final = "/apis/resource.k8s.io"
 
 
 def foreign_resources(node: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,6 @@ from fairgpu.inventory import Device, Health, Inventory
 from fairgpu.quantity import QuantityError, parse_count
 
 RESOURCES = (names.GPU_CORE, names.GPU_MEMORY, names.GPU_MEMORY_PERCENTAGE)
-ENDED = ("Succeeded", "Failed")
 
 
 def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> dict[str, Any] | None:
@@ -63,7 +62,7 @@ def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> di
     }
     held = dict.fromkeys(RESOURCES, 0)
     for pod in pods:
-        if pod.get("status", {}).get("phase") not in ENDED:
+        if pod.get("status", {}).get("phase") not in names.TERMINAL_PHASES:
             for resource, amount in held_by(pod).items():
                 held[resource] += amount
     return {resource: max(offered[resource], held[resource]) for resource in RESOURCES}

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from fairgpu import names
 from fairgpu.client.tables import table
+from fairgpu.cluster import resource_claims
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, list_collection
 from fairgpu.commands import CommandError
@@ -24,7 +25,6 @@ from timekeeper.domain.holdings.deciding import decide, is_accelerator, models_o
 from timekeeper.domain.holdings.holding import Decision, Doubt
 from timekeeper.domain.holdings.listed import TABLE, Listed
 from timekeeper.domain.holdings.observed import HostNode, read_host_node
-from timekeeper.domain.pods import TERMINAL_PHASES
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.reservations import Reservation, rate_at
 from timekeeper.domain.sessions import CLAIM
@@ -41,10 +41,9 @@ from timekeeper.rights import Missing, read_missing
 from timekeeper.rights import as_document as missing_document
 from timekeeper.rights import as_lines as missing_lines
 from timekeeper.settings import TimekeeperSettings
+from timekeeper.sources.base import name_of, namespace_of
 from timekeeper.sources.kubernetes import (
-    CLAIMS_GROUP,
     COLLECTIONS,
-    claims_version,
     metered_pod,
     read_claim_object,
     read_slice_object,
@@ -182,8 +181,8 @@ def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Find
     def rate_of(reservation: Reservation) -> int:
         return rate_at(reservation, rules.prices, now, rules.charge)
 
-    hosts = {_name(node): read_host_node(node) for node in nodes}
-    named = {(_namespace(claim), _name(claim)): claim for claim in claims}
+    hosts = {name_of(node): read_host_node(node) for node in nodes}
+    named = {(namespace_of(claim), name_of(claim)): claim for claim in claims}
     by_resource = _holding(
         pods, hosts, lambda pod, node: decide(without_claimed(pod, lambda: named, rules.drivers), node, own)
     )
@@ -239,21 +238,25 @@ def _pool_nodes(
 
 def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
     """Returns the fields that are examined of a pod that runs or waits; None for one without a GPU."""
-    return None if mapping(pod.get("status")).get("phase") in TERMINAL_PHASES else metered_pod(pod, own=own)
+    return None if mapping(pod.get("status")).get("phase") in names.TERMINAL_PHASES else metered_pod(pod, own=own)
 
 
 def _dynamic(api: KubernetesAPI) -> tuple[list[Json], list[Json]]:
     """Returns the claims and the slices of Dynamic Resource Allocation; none where the API server does not have it."""
     try:
-        version = claims_version(api)
+        version = resource_claims.served_version(api)
     except ApiError as error:
         if error.not_found:
             return [], []
         raise
     if not version:
         return [], []
-    claims, _ = list_collection(api, Collection(f"{CLAIMS_GROUP}/{version}/resourceclaims", {}, read_claim_object))
-    slices, _ = list_collection(api, Collection(f"{CLAIMS_GROUP}/{version}/resourceslices", {}, read_slice_object))
+    claims, _ = list_collection(
+        api, Collection(f"{resource_claims.GROUP}/{version}/resourceclaims", {}, read_claim_object)
+    )
+    slices, _ = list_collection(
+        api, Collection(f"{resource_claims.GROUP}/{version}/resourceslices", {}, read_slice_object)
+    )
     return claims, slices
 
 
@@ -297,13 +300,13 @@ def _holding(
     for pod in pods:
         node = mapping(pod.get("spec")).get("nodeName")
         if isinstance(node, str) and node:
-            yield _Holder(_namespace(pod), _name(pod), decide_on(pod, hosts.get(node, HostNode())), node)
+            yield _Holder(namespace_of(pod), name_of(pod), decide_on(pod, hosts.get(node, HostNode())), node)
 
 
 def _claiming(claim: Json, published: Mapping[DeviceKey, SliceDevice], drivers: frozenset[str]) -> _Holder:
     keys = ((str(item.get("driver")), str(item.get("pool")), str(item.get("device"))) for item in results_of(claim))
     node = next((found.node for key in keys if (found := published.get(key)) is not None and found.node), "")
-    return _Holder(_namespace(claim), CLAIM + _name(claim), decide_claim(claim, published, drivers), node)
+    return _Holder(namespace_of(claim), CLAIM + name_of(claim), decide_claim(claim, published, drivers), node)
 
 
 def _priced(holder: _Holder, rate_of: Callable[[Reservation], int]) -> HoldingPod:
@@ -412,11 +415,3 @@ def as_document(findings: Findings) -> dict[str, Any]:
         "unlistedDrivers": findings.unlisted,
         "policies": dict(findings.policies),
     }
-
-
-def _name(item: Json) -> str:
-    return str(mapping(item.get("metadata")).get("name", ""))
-
-
-def _namespace(item: Json) -> str:
-    return str(mapping(item.get("metadata")).get("namespace", ""))

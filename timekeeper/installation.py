@@ -22,6 +22,7 @@ from fairgpu.cluster.reflector import Collection, list_collection
 from fairgpu.json_values import mapping, mappings
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import instant_or_none
+from timekeeper.sources.base import name_of
 from timekeeper.sources.kubernetes import BUDGETS
 
 NODES_NAMESPACE: Final = "fairgpu-nodes"
@@ -106,7 +107,7 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
     """
     unreadable: list[str] = []
     workloads = [item for path in _PARTS for item in _list(api, path, unreadable)]
-    parts = tuple(_part(item) for item in workloads if _name(item).startswith("fairgpu-"))
+    parts = tuple(_part(item) for item in workloads if name_of(item).startswith("fairgpu-"))
     if not parts:
         return Observed(unreadable=tuple(unreadable)) if unreadable else None
     leader = _get(api, f"{_LEASES}/{lease}", unreadable)
@@ -122,7 +123,7 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
         parts,
         instant_or_none(mapping((leader or {}).get("spec")).get("renewTime")),
         bundles,
-        tuple(sorted(_name(item) for item in budgets if _is_behind(item))),
+        tuple(sorted(name_of(item) for item in budgets if _is_behind(item))),
         tuple(unreadable),
     )
 
@@ -236,7 +237,7 @@ def _part(item: Json) -> InstalledPart:
     own = (each for each in mappings(pod.get("containers")) if each.get("name") in OWN_CONTAINERS)
     images = [str(container.get("image", "")) for container in own]
     versions = sorted({version for image in images if (version := _version(image))})
-    return InstalledPart(_name(item), _whole(ready), _whole(wanted), tuple(versions))
+    return InstalledPart(name_of(item), _whole(ready), _whole(wanted), tuple(versions))
 
 
 def _version(image: str) -> str:
@@ -284,7 +285,3 @@ def _decoded(bundle: object) -> bytes:
 
 def _whole(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def _name(item: Json) -> str:
-    return str(mapping(item.get("metadata")).get("name", ""))

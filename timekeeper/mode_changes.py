@@ -20,8 +20,8 @@ from fairgpu.json_values import list_of, mapping, mappings
 from fairgpu.pod import read_pod
 from timekeeper.domain.holdings.deciding import is_accelerator
 from timekeeper.domain.holdings.listed import Listed
-from timekeeper.domain.pods import TERMINAL_PHASES
 from timekeeper.rights import may_write_gpu_pods
+from timekeeper.sources.base import name_of, namespace_of
 from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS, QUOTAS, counts_own_resources
 
 WRITERS: Final = {
@@ -119,7 +119,7 @@ def read_changes(
     """
     found, _ = list_collection(api, Collection(COLLECTIONS["pods"], {}, partial(_asking, existing.names)))
     unreadable: list[str] = []
-    usual = {_name(item) for item in _optional(api, _CLASSES, unreadable) if item.get("globalDefault")}
+    usual = {name_of(item) for item in _optional(api, _CLASSES, unreadable) if item.get("globalDefault")}
     known = {"", names.IN_BUDGET_CLASS, names.OVER_BUDGET_CLASS, *usual}
     pods = tuple(
         AskingPod(item["namespace"], item["scheduler"], item["readable"], item["class"] not in known, item["node"])
@@ -137,8 +137,8 @@ def read_changes(
         pods,
         refused,
         _lacking(api, present),
-        tuple(sorted(_name(item) for item in budgets if existing.classes == "never" and _only_deprioritizes(item))),
-        tuple(sorted({_namespace(item) for item in quotas if counts_own_resources(item)})),
+        tuple(sorted(name_of(item) for item in budgets if existing.classes == "never" and _only_deprioritizes(item))),
+        tuple(sorted({namespace_of(item) for item in quotas if counts_own_resources(item)})),
         queues,
         tuple(unreadable),
     )
@@ -167,14 +167,14 @@ def _queues(api: KubernetesAPI, own: Mapping[str, Listed], unreadable: list[str]
         return ()
     users: dict[str, set[str]] = {}
     for item in _optional(api, f"{_KUEUE}/{version}/localqueues", unreadable):
-        users.setdefault(str(mapping(item.get("spec")).get("clusterQueue")), set()).add(_namespace(item))
+        users.setdefault(str(mapping(item.get("spec")).get("clusterQueue")), set()).add(namespace_of(item))
     found = []
     for item in _optional(api, f"{_KUEUE}/{version}/clusterqueues", unreadable):
         groups = mappings(mapping(item.get("spec")).get("resourceGroups"))
         covered = {str(resource) for group in groups for resource in list_of(group.get("coveredResources"))}
         gpus = {name for name in covered if is_accelerator(name, own) or name in names.CANONICAL_RESOURCES}
         if gpus:
-            found.append(GPUQueue(_name(item), tuple(sorted(gpus)), tuple(sorted(users.get(_name(item), ())))))
+            found.append(GPUQueue(name_of(item), tuple(sorted(gpus)), tuple(sorted(users.get(name_of(item), ())))))
     return tuple(sorted(found, key=lambda queue: queue.name))
 
 
@@ -263,7 +263,7 @@ def _asking(stack: StackNames, pod: Json) -> Json | None:
     """Returns the fields of an AskingPod; None for a pod that asks for no GPU, or has ended."""
     metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     claims = len(mappings(spec.get("resourceClaims")))
-    if mapping(pod.get("status")).get("phase") in TERMINAL_PHASES:
+    if mapping(pod.get("status")).get("phase") in names.TERMINAL_PHASES:
         return None
     if read_asked(pod, stack, DialectSettings(), claims) is None:
         return None
@@ -296,11 +296,3 @@ def _only_deprioritizes(budget: Json) -> bool:
         and spec.get("onExhausted", "deprioritize") == "deprioritize"
         and spec.get("enforcement", "enforce") == "enforce"
     )
-
-
-def _name(item: Json) -> str:
-    return str(mapping(item.get("metadata")).get("name", ""))
-
-
-def _namespace(item: Json) -> str:
-    return str(mapping(item.get("metadata")).get("namespace", ""))

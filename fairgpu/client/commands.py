@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import uuid
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +13,7 @@ from urllib.parse import quote, urlencode
 from fairgpu.client import figures, transport, usage
 from fairgpu.client.figures import gpu_hours, gpus, moment, percent, span, worth
 from fairgpu.client.server import Server, from_environment
-from fairgpu.client.tables import table
+from fairgpu.client.tables import print_text, table
 from fairgpu.commands import CommandError, a_name
 
 EPILOG = """environment:
@@ -78,9 +77,9 @@ def _list_budgets(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         return _print_json({"budgets": budgets})
     if not budgets:
-        return _print("There are no budgets: every namespace is metered and unlimited.")
+        return print_text("There are no budgets: every namespace is metered and unlimited.")
     headings = ("name", "state", "spent", "available", "spent %", "remaining", "GPUs now", "period ends")
-    return _print(table(headings, [_budget_row(budget) for budget in budgets]))
+    return print_text(table(headings, [_budget_row(budget) for budget in budgets]))
 
 
 def _budget_row(budget: Json) -> tuple[str, ...]:
@@ -107,8 +106,8 @@ def _get_budget(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         return _print_json(answer)
     if budget is None:
-        return _print(f"No budget names the namespace {arguments.namespace}: it is metered and unlimited.")
-    return _print(describe(budget))
+        return print_text(f"No budget names the namespace {arguments.namespace}: it is metered and unlimited.")
+    return print_text(describe(budget))
 
 
 def describe(budget: Json) -> str:
@@ -150,7 +149,7 @@ def _grant(arguments: argparse.Namespace) -> int:
         return _print_json(answer)
     until = f" until {moment(answer['expires'])}" if answer.get("expires") else ""
     what = f"{answer['gpuHours']} GPU-hours to budget {answer['budget']}{until} (grant {answer['name']})"
-    return _print(f"granted {what}" if made else f"nothing to do: {what} was made before")
+    return print_text(f"granted {what}" if made else f"nothing to do: {what} was made before")
 
 
 def _correct(arguments: argparse.Namespace) -> int:
@@ -168,7 +167,7 @@ def _correct(arguments: argparse.Namespace) -> int:
         return _print_json(answer)
     spent = f"{answer['gpuHours']} GPU-hours of budget {answer['budget']} in the period of {answer['effectivePeriod']}"
     what = f"{spent} (correction {answer['name']})"
-    return _print(f"corrected by {what}" if made else f"nothing to do: {what} was made before")
+    return print_text(f"corrected by {what}" if made else f"nothing to do: {what} was made before")
 
 
 def _order(path: str, body: Json, name: str | None) -> tuple[Json, bool]:
@@ -191,17 +190,17 @@ def _sessions(arguments: argparse.Namespace) -> int:
         return _print_json(answer)
     sessions = answer["sessions"]
     if not sessions:
-        return _print("No pod holds a GPU now.")
+        return print_text("No pod holds a GPU now.")
     headings = ["namespace", "pod", "node", "budget", "GPUs", "held for", "GPU-hours", "used", "last report"]
     now = datetime.now(UTC).isoformat()
     sessions.sort(key=_place)
     rows = [_session_row(session, now) for session in sessions]
     source = answer.get("presentUseFrom")
     if source is None:
-        return _print(table(headings, rows))
+        return print_text(table(headings, rows))
     shown = [[*row, *_present_use(session, now)] for row, session in zip(rows, sessions, strict=True)]
     note = f"BUSY NOW is by {source.capitalize()}, advisory, and no part of any bill."
-    return _print(f"{table([*headings, 'busy now', 'as of'], shown)}\n\n{note}")
+    return print_text(f"{table([*headings, 'busy now', 'as of'], shown)}\n\n{note}")
 
 
 def _place(session: Json) -> tuple[str, str]:
@@ -240,9 +239,4 @@ def _all_pages(server: Server, path: str, what: str, query: dict[str, str]) -> J
 
 
 def _print_json(answer: Json) -> int:
-    return _print(json.dumps(answer, indent=2))
-
-
-def _print(text: str) -> int:
-    sys.stdout.write(text + "\n")
-    return 0
+    return print_text(json.dumps(answer, indent=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 GAP = "   "
@@ -20,6 +21,12 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for row in cells
     )
+
+
+def print_text(text: str) -> int:
+    """Prints a command's whole answer; returns the exit status 0."""
+    sys.stdout.write(text + "\n")
+    return 0
 
 
 def _numeric(cell: str) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from fairgpu.client import transport
 from fairgpu.client.figures import gpu_hours, percent, utc_moment
 from fairgpu.client.server import Server, from_environment
-from fairgpu.client.tables import table
+from fairgpu.client.tables import print_text, table
 from fairgpu.commands import CommandError, a_name
 
 MAX_PAGES = 1000
@@ -59,11 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
             return _print_csv(server, path, query)
         answer = _all_pages(server, path, query)
     if arguments.output == "json":
-        return _print(json.dumps(answer, indent=2))
+        return print_text(json.dumps(answer, indent=2))
     if not answer["items"]:
         window = answer["window"]
-        return _print(f"Nothing was held from {utc_moment(window['start'])} to {utc_moment(window['end'])} UTC.")
-    return _print(usage_table(answer))
+        return print_text(f"Nothing was held from {utc_moment(window['start'])} to {utc_moment(window['end'])} UTC.")
+    return print_text(usage_table(answer))
 
 
 def usage_table(answer: Json) -> str:
@@ -117,9 +117,4 @@ def _print_csv(server: Server, path: str, query: dict[str, str]) -> int:
         text, following = transport.get_text(server, following)
         sys.stdout.write(text if first else text.partition("\n")[2])
         first = False
-    return 0
-
-
-def _print(text: str) -> int:
-    sys.stdout.write(text + "\n")
     return 0

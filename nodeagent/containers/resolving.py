@@ -249,7 +249,7 @@ def _allocation(metadata: Mapping[str, Any], identity: tuple[str, str, str]) -> 
 
 def is_live(pod: Mapping[str, Any]) -> bool:
     """Whether a pod has not ended."""
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    return pod.get("status", {}).get("phase") not in names.TERMINAL_PHASES
 
 
 def _is_unlisted(pod: Mapping[str, Any], gpus: int) -> bool:

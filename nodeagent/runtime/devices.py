@@ -131,7 +131,7 @@ def is_applied(bundles: Path, container_id: str) -> bool | None:
 
 
 class Bundles:
-    """Looks at each container once."""
+    """Checks once for each container whether the runtime made it with its CDI spec."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

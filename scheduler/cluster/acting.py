@@ -14,13 +14,12 @@ from typing import Any
 
 import structlog
 
-from fairgpu.cluster.api import ApiError, KubernetesAPI
+from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError, KubernetesAPI
 
 _log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
 CONDITION = "fairgpu.io/Leads"
-STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Acting:
@@ -93,7 +92,7 @@ def follow_lease(
             mark = acting.wanted_mark(clock())
             if mark:
                 condition = {"type": CONDITION, "status": "True", "reason": "Leads", "message": mark}
-                api.patch(pod, {"status": {"conditions": [condition]}}, STRATEGIC)
+                api.patch(pod, {"status": {"conditions": [condition]}}, STRATEGIC_MERGE_PATCH)
         except ApiError as error:
             _log.warning("lease cannot be followed", lease=f"{namespace}/{name}", error=str(error))
 

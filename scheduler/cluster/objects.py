@@ -32,7 +32,6 @@ Json = Mapping[str, Any]
 
 PLACEABLE = "fairgpu.io/Placeable"
 """The condition that says whether a waiting pod fits now, and if not, why."""
-ENDED = frozenset({"Succeeded", "Failed"})
 CANONICAL = DialectSettings(max_gpus_per_node=MAX_GPUS_OF_A_CONTAINER)
 
 
@@ -190,7 +189,7 @@ def read_note(pod: Json) -> PodNote:
         high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
         priority=_priority(spec),
     )
-    if status.get("phase") in ENDED:
+    if status.get("phase") in names.TERMINAL_PHASES:
         return note(holding=None, ended=True)
     if isinstance(node, str) and node:
         holding, fault = _holding(node, annotations, spec)

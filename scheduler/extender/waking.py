@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from fairgpu.cluster.api import ApiError
+from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError
 from scheduler.cluster.objects import PLACEABLE, WaitingPod
 from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS, Waiting
@@ -27,7 +27,6 @@ MISSED_LOOKS = 20
 RETRY_SECONDS = 2.0
 BETWEEN_SECONDS = 0.02
 """The pause between patches: at most 50 a second, so that thousands of waiting pods do not load the API server."""
-STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Patching(Protocol):
@@ -162,7 +161,7 @@ def _patch(api: Patching, pod: WaitingPod, text: str, at: str) -> str:
     }
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
     try:
-        api.patch(path, {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}, STRATEGIC)
+        api.patch(path, {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}, STRATEGIC_MERGE_PATCH)
     except ApiError as error:
         _log.warning("condition not written", pod=f"{pod.namespace}/{pod.name}", uid=pod.uid, error=str(error))
         # A pod that is gone keeps no other one from its condition.

@@ -16,7 +16,7 @@ import numpy as np
 import structlog
 
 from fairgpu import names
-from fairgpu.cluster.api import ApiError
+from fairgpu.cluster.api import MERGE_PATCH, ApiError
 from fairgpu.cluster.warning_events import About, post, warning_event
 from scheduler.cluster.budgets import BudgetEffect
 from scheduler.cluster.earmarks import Earmark, earmark_of, encode, fallen
@@ -47,7 +47,6 @@ SHOWN_SECONDS = 10.0
 """The longest time until the watch shows an earmark or a notice that was written."""
 NOTICE_REASON = "PodReclaimNotice"
 NOTICE = "a pod within its GPU budget waits for the GPUs of this one, which goes first: it is evicted at {at}"
-MERGE = "application/merge-patch+json"
 
 
 class Writing(Protocol):
@@ -450,7 +449,7 @@ class Reclaimer:
             return False
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
         try:
-            self._api.patch(path, {"metadata": {"uid": pod.uid, "annotations": {key: value}}}, MERGE)
+            self._api.patch(path, {"metadata": {"uid": pod.uid, "annotations": {key: value}}}, MERGE_PATCH)
         except ApiError as error:
             if not (error.not_found or error.conflict):
                 _log.warning("annotation not written", pod=_name(pod), uid=pod.uid, key=key, error=str(error))

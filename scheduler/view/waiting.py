@@ -47,7 +47,7 @@ class Reason:
 def stage_of(pod: Json) -> str:
     """Returns the present stage of a pod, in a word or two."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    if status.get("phase") in ("Succeeded", "Failed"):
+    if status.get("phase") in names.TERMINAL_PHASES:
         return f"ended: {status['phase']}"
     if spec.get("nodeName"):
         return f"placed on {spec['nodeName']}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairgpu.cluster.api import ApiError, KubernetesAPI
+from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError, KubernetesAPI
 from fairgpu.dialects.registry import DIALECTS
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render
@@ -20,7 +20,6 @@ from tests.support.waiting import wait_until
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATIONS = tuple(f"{ADMISSION}/{kind}webhookconfigurations/zz-fairgpu" for kind in ("mutating", "validating"))
 DRY_RUN = {"dryRun": "All"}
-STRATEGIC = "application/strategic-merge-patch+json"
 DEBUGGER = {"spec": {"ephemeralContainers": [{"name": "debugger", "image": "example.org/tools:1"}]}}
 HOST = "fairgpu-webhook.fairgpu-system.svc"
 
@@ -209,7 +208,7 @@ def test_a_manifest_that_brings_back_what_was_rewritten_is_sent(
     api.create(pods, canonical_pod())
     webhook.requests.clear()
     with suppress(ApiError):
-        api.patch(f"{pods}/gpu", patch, STRATEGIC)
+        api.patch(f"{pods}/gpu", patch, STRATEGIC_MERGE_PATCH)
     api.delete(f"{pods}/gpu", {"gracePeriodSeconds": 0})
     # The API server asks again where the object in its cache turned out not to be the newest.
     assert list(dict.fromkeys(request["path"] for request in webhook.requests)) == seen
@@ -219,7 +218,7 @@ def test_debugging_containers_of_gpu_pods_are_sent(control_plane: ControlPlane, 
     api = control_plane.admin.api
     api.create(pods, canonical_pod())
     webhook.requests.clear()
-    api.patch(f"{pods}/gpu/ephemeralcontainers", DEBUGGER, STRATEGIC)
+    api.patch(f"{pods}/gpu/ephemeralcontainers", DEBUGGER, STRATEGIC_MERGE_PATCH)
     api.delete(f"{pods}/gpu", {"gracePeriodSeconds": 0})
     assert {(request.get("subResource", ""), request["path"]) for request in webhook.requests} == {
         ("ephemeralcontainers", "/validate")
@@ -241,9 +240,9 @@ def others_write(api: KubernetesAPI, namespace: str, gpu: str) -> None:
         {"spec": {"schedulingGates": [{"name": "fairgpu.io/budget"}], "nodeSelector": {"pool": "gpu"}}},
     ):
         api.patch(gpu, patch)
-    api.patch(gpu, {"spec": {"containers": [{"name": "main", "image": "example.org/train:2"}]}}, STRATEGIC)
+    api.patch(gpu, {"spec": {"containers": [{"name": "main", "image": "example.org/train:2"}]}}, STRATEGIC_MERGE_PATCH)
     bigger = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]}}
-    api.patch(f"{gpu}/resize", bigger, STRATEGIC)
+    api.patch(f"{gpu}/resize", bigger, STRATEGIC_MERGE_PATCH)
     api.patch(f"{gpu}/status", {"status": {"message": "waiting"}})
     api.delete(gpu, {"gracePeriodSeconds": 0})
 

@@ -24,7 +24,6 @@ GPU_PODS = "gpupods"
 KINDS = {GPU_NODES: "GPUNode", GPU_PODS: "GPUPod"}
 API_VERSION = "fairgpu.io/v1"
 PLACEABLE = "fairgpu.io/Placeable"
-ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class Held(NamedTuple):
@@ -80,7 +79,7 @@ def read_pod(item: Json) -> GPUPod:
     metadata, spec, status = mapping(item.get("metadata")), mapping(item.get("spec")), mapping(item.get("status"))
     annotations = mapping(metadata.get("annotations"))
     node = str(spec.get("nodeName") or "")
-    ended = status.get("phase") in ENDED
+    ended = status.get("phase") in names.TERMINAL_PHASES
     allocated, fault = _allocation(annotations, node) if node and not ended else (None, "")
     document = {
         "metadata": {
@@ -223,7 +222,7 @@ def _held(pod_allocation: allocation.Allocation, spec: Json) -> dict[str, Held]:
 
 def _stage(spec: Json, status: Json, node: str) -> str:
     """Returns the stage of a pod's life: `ended`, `placed`, `gated`, or `waits` for a node."""
-    if status.get("phase") in ENDED:
+    if status.get("phase") in names.TERMINAL_PHASES:
         return "ended"
     if node:
         return "placed"

@@ -122,7 +122,7 @@ def others_have_ended(pod: Json | None) -> bool:
     if pod is None:
         return True
     status = pod.get("status") or {}
-    if status.get("phase") in ("Succeeded", "Failed"):
+    if status.get("phase") in names.TERMINAL_PHASES:
         return True
     containers = [item for item in (pod.get("spec") or {}).get("containers") or [] if _counts(item)]
     ended = [

@@ -22,7 +22,7 @@ from timekeeper.api.paging import only_parameters
 from timekeeper.api.problems import invalid
 from timekeeper.api.usage_finding import Usage, find
 from timekeeper.api.usage_query import PARAMETERS, read_query
-from timekeeper.domain.money import GPU_HOUR, Currency
+from timekeeper.domain.money import GPU_HOUR, Currency, cells
 from timekeeper.domain.timestamps import format_instant
 from timekeeper.domain.usage_grouping import MOST_SUMS, FoldedHoursError, TooManySumsError
 from timekeeper.domain.windows import Window
@@ -100,7 +100,7 @@ def as_csv(usage: Usage, currency: Currency | None) -> bytes:
     amounts = [f"{name}_{unit}" for name in FIGURES for unit in ("gpu_hours", "micro_gpu_seconds")]
     writer.writerow(["start", "end", *usage.query.aggregate, *amounts, "cost", "currency"])
     for item in usage.items:
-        cells = [part for amount in item.figures for part in _cells(amount)]
+        cells = [part for amount in item.figures for part in cells(amount)]
         cost = ("", "") if currency is None else (currency.worth(item.figures.billed), currency.code)
         row = [*_window(item.step).values(), *map(harmless, item.key), *cells, *cost]
         writer.writerow(row)
@@ -118,10 +118,6 @@ def _window(window: Window) -> dict[str, str]:
 
 def _money(amount: int | None) -> dict[str, Any] | None:
     return None if amount is None else {"microGPUSeconds": str(amount), "gpuHours": amount / GPU_HOUR}
-
-
-def _cells(amount: int | None) -> tuple[str, str]:
-    return ("", "") if amount is None else (f"{amount / GPU_HOUR:.6f}", str(amount))
 
 
 JSON, CSV = "application/json", "text/csv"

@@ -74,6 +74,11 @@ SUMMARY = "summary"
 """The subject of figures that are published for an account's readers; all of these follow."""
 
 
+def shown(value: object) -> str:
+    """Returns a stored or expected value as a difference states it."""
+    return "nothing" if value is None else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A figure as it is stored and as it is expected.

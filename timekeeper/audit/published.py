@@ -8,7 +8,7 @@ from typing import Any
 
 from timekeeper.audit.charges import Changes, payer_at, rate_at
 from timekeeper.audit.cluster import AuditContext, BudgetLimits, acted_on, state
-from timekeeper.audit.difference import SUMMARY, Difference, Figure
+from timekeeper.audit.difference import SUMMARY, Difference, Figure, shown
 from timekeeper.audit.snapshot import SessionRecord, Snapshot, read_session, whole
 from timekeeper.audit.sums import Sums, difference
 
@@ -60,7 +60,7 @@ def check_published(
         expected["committed"] = (Figure.AVAILABLE, 0, "admission is simple")
     for field, (figure, value, reason) in expected.items():
         if published.get(field) != value:
-            yield difference(snapshot, figure, SUMMARY, _shown(published.get(field)), _shown(value), reason)
+            yield difference(snapshot, figure, SUMMARY, shown(published.get(field)), shown(value), reason)
     since = now if settled is None else max(now - settled, 0)
     tolerance = max(available or 0, 0) // REFRESH_SHARE + rate * since // NANOSECONDS + 1
     remaining = (available - total) if available is not None else 0
@@ -120,10 +120,10 @@ def _check_state(
     }
     for field, (figure, value) in exact.items():
         if published.get(field) != value:
-            yield difference(snapshot, figure, subject, _shown(published.get(field)), value, reason)
+            yield difference(snapshot, figure, subject, shown(published.get(field)), value, reason)
     left = _whole_of_any_sign(published.get("remaining"))
     if left is None or abs(left - remaining) > tolerance:
-        stored, expected = _shown(published.get("remaining")), f"{remaining} or nearly so"
+        stored, expected = shown(published.get("remaining")), f"{remaining} or nearly so"
         yield difference(snapshot, Figure.REMAINING, subject, stored, expected, reason)
 
 
@@ -148,7 +148,3 @@ def _whole_of_any_sign(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError):
         return None
-
-
-def _shown(value: Any) -> str:
-    return "nothing" if value is None else str(value)

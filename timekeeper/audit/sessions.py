@@ -309,4 +309,4 @@ def _check_start(
 
 
 def _ended(pod: Json) -> bool:
-    return mapping(pod.get("status")).get("phase") in {"Succeeded", "Failed"}
+    return mapping(pod.get("status")).get("phase") in names.TERMINAL_PHASES

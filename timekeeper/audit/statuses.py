@@ -14,7 +14,7 @@ from typing import Any
 from fairgpu.json_values import mapping, mappings
 from timekeeper.audit.charges import Changes, charge
 from timekeeper.audit.cluster import AuditContext, BudgetLimits, state
-from timekeeper.audit.difference import Difference, Figure
+from timekeeper.audit.difference import Difference, Figure, shown
 from timekeeper.audit.snapshot import Snapshot, read_amount, read_session, whole
 from timekeeper.audit.sums import CORRECTION, MONEY, Sums, difference
 from timekeeper.domain.timestamps import format_instant, instant_or_none
@@ -134,11 +134,11 @@ def check_status(
     start = instant_or_none(mapping(status.get("period")).get("start"))
     if not status or (start is not None and start != _second(snapshot.start) and written is not None):
         if snapshot.is_present(now) and (written is None or now - written > REWRITTEN):
-            published = _shown(mapping(status.get("period")).get("start"))
+            published = shown(mapping(status.get("period")).get("start"))
             yield _difference(snapshot, "period.start", published, format_instant(snapshot.start), "the present period")
         return
     if written is None or not snapshot.start <= written <= now or now - written > REWRITTEN:
-        published = _shown(mapping(status.get("checkpoint")).get("time"))
+        published = shown(mapping(status.get("checkpoint")).get("time"))
         yield _difference(
             snapshot, "checkpoint.time", published, "an instant of the last 20 minutes", "when it was written"
         )
@@ -169,12 +169,12 @@ def _check_amounts(
         granted = published
     if published != granted:
         reason = "the ledger's grants up to when it was written"
-        yield _difference(snapshot, "granted", _shown(published), str(granted), reason)
+        yield _difference(snapshot, "granted", shown(published), str(granted), reason)
     yield from _check_spent(snapshot, sums, spent, context, written)
     yield from _check_checkpoint(snapshot, sums, mapping(status.get("checkpoint")))
     end = mapping(status.get("period")).get("end")
     if snapshot.end is not None and end != format_instant(snapshot.end):
-        yield _difference(snapshot, "period.end", _shown(end), format_instant(snapshot.end), "the period")
+        yield _difference(snapshot, "period.end", shown(end), format_instant(snapshot.end), "the period")
     if limits is not None and limits.allowance is not None:
         yield from _check_balance(snapshot, status, spent, limits.allowance + granted)
 
@@ -182,11 +182,11 @@ def _check_amounts(
 def _check_checkpoint(snapshot: Snapshot, sums: Sums, published: Json) -> Iterator[Difference]:
     closed = whole(published.get("closedMicroGPUSeconds"))
     if closed != sums.finalized:
-        yield _difference(snapshot, "checkpoint", _shown(closed), str(sums.finalized), "sessions whose pods are gone")
+        yield _difference(snapshot, "checkpoint", shown(closed), str(sums.finalized), "sessions whose pods are gone")
     previous, balance = published.get("previousMicroGPUSeconds"), snapshot.sums.get("struck")
     if previous != balance:
         reason = "the closing balance of the period before"
-        yield _difference(snapshot, "checkpoint.previous", _shown(previous), _shown(balance), reason)
+        yield _difference(snapshot, "checkpoint.previous", shown(previous), shown(balance), reason)
     shown_credits = {
         (credit.get("grant", ""), bool(credit.get("lapsed"))): credit
         for credit in published.get("pots") or ()
@@ -196,7 +196,7 @@ def _check_checkpoint(snapshot: Snapshot, sums: Sums, published: Json) -> Iterat
         amount, *_, flag = text.split(" ")
         credit = shown_credits.get((name, flag == "l"))
         if credit is not None and credit.get("microGPUSeconds") != amount:
-            stored = _shown(credit.get("microGPUSeconds"))
+            stored = shown(credit.get("microGPUSeconds"))
             yield _difference(snapshot, f"checkpoint.pots {name}".rstrip(), stored, amount, "what the grant brought")
 
 
@@ -210,16 +210,16 @@ def _check_spent(
     least = sums.total - _growth(snapshot, context.payers, since) - more
     if spent is None or not least <= spent <= sums.total + less:
         reason = "what was spent when it was written"
-        yield _difference(snapshot, "spent", _shown(spent), f"{least} to {sums.total + less}", reason)
+        yield _difference(snapshot, "spent", shown(spent), f"{least} to {sums.total + less}", reason)
 
 
 def _check_balance(snapshot: Snapshot, status: Json, spent: int | None, expected: int) -> Iterator[Difference]:
     available, remaining = _amount_of(status, "available"), _amount_of(status, "remaining")
     if available != expected:
-        yield _difference(snapshot, "available", _shown(available), str(expected), "allowance + grants")
+        yield _difference(snapshot, "available", shown(available), str(expected), "allowance + grants")
     if spent is not None and available is not None and remaining != available - spent:
         yield _difference(
-            snapshot, "remaining", _shown(remaining), str(available - spent), "its own available and spent"
+            snapshot, "remaining", shown(remaining), str(available - spent), "its own available and spent"
         )
 
 
@@ -235,13 +235,13 @@ def _check_state(snapshot: Snapshot, status: Json, limits: BudgetLimits, written
     expected = state(limits, available, spent, exhausted_at, written)
     if status.get("state") != expected:
         reason = "its own figures and the budget's limits"
-        yield _difference(snapshot, "state", _shown(status.get("state")), expected, reason)
+        yield _difference(snapshot, "state", shown(status.get("state")), expected, reason)
     stored = whole(snapshot.sums.get("exhausted"))
     if exhausted_at is not None and stored is not None and exhausted_at != stored:
         yield _difference(snapshot, "exhaustedAt", str(exhausted_at), str(stored), "the period's sums")
     ran_out = available is not None and spent >= available
     if ran_out != (exhausted_at is not None):
-        published = _shown(status.get("exhaustedAt"))
+        published = shown(status.get("exhaustedAt"))
         yield _difference(snapshot, "exhaustedAt", published, "an instant" if ran_out else "nothing", "its own figures")
 
 
@@ -280,7 +280,3 @@ def _amount_of(status: Json, field: str) -> int | None:
 
 def _second(instant: int) -> int:
     return instant // 10**9 * 10**9
-
-
-def _shown(value: Any) -> str:
-    return "nothing" if value is None else str(value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from enum import StrEnum
 
 import redis
 
+from fairgpu.client.tables import print_text
 from fairgpu.commands import CommandError
 from timekeeper.domain.timestamps import DAY, TimeError, format_instant
 from timekeeper.export import document
@@ -149,10 +149,10 @@ def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.N
         month = _month(arguments.month, arguments.action, settings.usage.hourly_days)
         if arguments.action == "keep":
             kept = keep(client, place, month)
-            return _print(f"{month}: the file stays as it is ({kept.rows} rows)")
+            return print_text(f"{month}: the file stays as it is ({kept.rows} rows)")
         written, aside = rewrite(client, place, month)
         was = "" if aside is None else f"; what was there is {aside} now"
-        return _print(f"{month}: written from what the store holds ({written.rows} rows){was}")
+        return print_text(f"{month}: written from what the store holds ({written.rows} rows){was}")
     except (redis.RedisError, StoreError) as error:
         raise CommandError(unreachable_message(error)) from error
     except ExportError as error:
@@ -162,9 +162,9 @@ def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.N
 def _list(client: redis.Redis, place: Destination, hourly_days: int) -> int:
     months = look(client, place, time.time_ns(), hourly_days)
     if not months:
-        return _print("No month is closed yet of which anything was used.")
+        return print_text("No month is closed yet of which anything was used.")
     lines = [f"{each.month}   {each.state:<8}{'' if each.rows is None else f'   {each.rows} rows'}" for each in months]
-    return _print("\n".join(lines))
+    return print_text("\n".join(lines))
 
 
 def _month(text: str | None, action: str, hourly_days: int) -> str:
@@ -178,8 +178,3 @@ def _month(text: str | None, action: str, hourly_days: int) -> str:
         closes = format_instant(window.end + (hourly_days + 1) * DAY)
         raise CommandError(f"MONTH: {text} is not closed before {closes}, and nothing of it is written until then")
     return text
-
-
-def _print(text: str) -> int:
-    sys.stdout.write(text + "\n")
-    return 0

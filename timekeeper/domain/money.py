@@ -65,6 +65,11 @@ def gpu_hours(amount: int) -> float:
     return amount / GPU_HOUR
 
 
+def cells(amount: int | None) -> tuple[str, str]:
+    """Returns an amount as cells of CSV: GPU-hours with six decimal places, and microGPU-seconds; empty for None."""
+    return ("", "") if amount is None else (f"{amount / GPU_HOUR:.6f}", str(amount))
+
+
 def display(amount: int) -> str:
     """Formats an amount as GPU-hours with two decimal places, or up to six where it is below one GPU-hour."""
     hours = Decimal(amount) / GPU_HOUR

@@ -15,7 +15,6 @@ from timekeeper.domain.money import SECOND
 from timekeeper.domain.reservations import Reservation, read_asked_reservation, read_reservation
 from timekeeper.domain.timestamps import instant_or_none
 
-TERMINAL_PHASES = ("Succeeded", "Failed")
 OUR_GATE = {"name": names.BUDGET_GATE}
 _STARTED = ("running", "terminated")
 
@@ -162,7 +161,7 @@ def read_pod(
         scheduled=_scheduled(status.get("conditions")),
         bound=bound,
         running=phase not in {None, "Pending"} or started,
-        terminal=phase in TERMINAL_PHASES,
+        terminal=phase in names.TERMINAL_PHASES,
         finished=_finished(status),
         gated=OUR_GATE in gates,
         gated_elsewhere=any(gate != OUR_GATE for gate in gates),

@@ -12,6 +12,7 @@ from typing import Protocol
 import structlog
 
 from fairgpu.cluster.api import ApiError, Json
+from fairgpu.json_values import mapping
 
 _log = structlog.get_logger()
 
@@ -135,6 +136,16 @@ class Mirror:
     def failed(self, error: ApiError) -> None:
         """Logs that the API server could not be asked; the mirror stays as it is."""
         _log.warning("collection not refreshed", collection=self.name, status=error.status, reason=error.reason)
+
+
+def name_of(item: Json) -> str:
+    """Returns the name of an object; empty where it has none."""
+    return str(mapping(item.get("metadata")).get("name", ""))
+
+
+def namespace_of(item: Json) -> str:
+    """Returns the namespace of an object; empty for one without."""
+    return str(mapping(item.get("metadata")).get("namespace", ""))
 
 
 def uid_of(item: Json) -> str:

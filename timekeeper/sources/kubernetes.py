@@ -13,6 +13,7 @@ from typing import Any, Final
 import structlog
 
 from fairgpu import names
+from fairgpu.cluster import resource_claims
 from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import FIRST_RETRY_SECONDS, Collection, View, reflect
 from fairgpu.json_values import list_of, mapping, mappings
@@ -20,7 +21,7 @@ from timekeeper.domain.attribution import TEMPLATE_HASH
 from timekeeper.domain.holdings import deciding
 from timekeeper.domain.holdings.claims import ATTRIBUTES, DRIVERS, results_of
 from timekeeper.domain.holdings.listed import Listed
-from timekeeper.domain.pods import GROUP_ANNOTATIONS, GROUP_LABELS
+from timekeeper.domain.pods import GROUP_ANNOTATIONS, GROUP_LABELS, OUR_GATE
 from timekeeper.domain.timestamps import instant_or_none
 from timekeeper.sources.base import (
     CHECKPOINT_SHARDS,
@@ -62,7 +63,6 @@ FEW: Final = 8
 MOST_INTERNED: Final = 64
 SOME_CLAIMS: Final[list[Json]] = [{}]
 """Stands for the claims that a pod names; the claims themselves name the pods that reserve them."""
-OUR_GATE: Final[Json] = {"name": names.BUDGET_GATE}
 RESULT: Final = ("driver", "pool", "device", "adminAccess", "consumedCapacity")
 SLICE: Final = ("driver", "pool", "nodeName", "sharedCounters")
 MOST_GROUPS: Final = 16
@@ -337,8 +337,6 @@ POD_WRITE_SECONDS = 5
 It gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go reads `timeout`."""
 _POD_WRITE = {"timeout": f"{POD_WRITE_SECONDS}s"}
 
-CLAIMS_GROUP: Final = "/apis/resource.k8s.io"
-CLAIMS_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 """The versions of Dynamic Resource Allocation that are read, newest first."""
 ASK_AGAIN_SECONDS: Final = 30.0
 """The time after which an API server without Dynamic Resource Allocation is asked for it again."""
@@ -402,7 +400,7 @@ def follow_optional(
     """
     while not wait(0):
         try:
-            version = claims_version(api)
+            version = resource_claims.served_version(api)
         except ApiError as error:
             view.failed(error)
             if wait(ASK_AGAIN_SECONDS if error.not_found else FIRST_RETRY_SECONDS * (1 + random())):
@@ -412,20 +410,10 @@ def follow_optional(
             view.absent()
         else:
             view.not_served = False
-            collection = Collection(f"{CLAIMS_GROUP}/{version}/{kind}", {}, read)
+            collection = Collection(f"{resource_claims.GROUP}/{version}/{kind}", {}, read)
             reflect(api, collection, view, lambda seconds: view.not_served or wait(seconds), random)
         if wait(ASK_AGAIN_SECONDS if view.not_served or not version else 0):
             return
-
-
-def claims_version(api: KubernetesAPI) -> str:
-    """Returns the newest version of Dynamic Resource Allocation that the API server has; empty where it has none.
-
-    Raises:
-        ApiError: the API server does not have the group, or does not answer.
-    """
-    versions = {str(item.get("version")) for item in mappings(api.get(CLAIMS_GROUP).get("versions"))}
-    return next((version for version in CLAIMS_VERSIONS if version in versions), "")
 
 
 class KubernetesSource:

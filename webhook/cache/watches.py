@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from fairgpu import names
+from fairgpu.cluster import resource_claims
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, Wait, reflect
 from fairgpu.json_values import mapping, mappings
@@ -19,8 +20,6 @@ from webhook.settings import Priorities
 _log = structlog.get_logger(__name__)
 
 NAMESPACES = Collection("/api/v1/namespaces", {})
-CLAIMS_GROUP = "/apis/resource.k8s.io"
-CLAIMS_VERSIONS = ("v1", "v1beta2", "v1beta1")
 CLAIMS = "resourceclaims"
 CLAIM_TEMPLATES = "resourceclaimtemplates"
 ASK_AGAIN_SECONDS = 30.0
@@ -181,7 +180,7 @@ def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, r
         version = _version_of_claims(api)
         if version:
             view.gone = False
-            collection = Collection(f"{CLAIMS_GROUP}/{version}/{kind}", {}, view.read)
+            collection = Collection(f"{resource_claims.GROUP}/{version}/{kind}", {}, view.read)
             reflect(api, collection, view, lambda seconds: view.gone or wait(seconds), random)
         if wait(ASK_AGAIN_SECONDS * (0.5 + random())):
             return
@@ -190,12 +189,11 @@ def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, r
 def _version_of_claims(api: KubernetesAPI) -> str:
     """Returns the newest version of claims that the API server has and admission reads; empty where there is none."""
     try:
-        served = {version.get("version") for version in mappings(api.get(CLAIMS_GROUP).get("versions"))}
+        return resource_claims.served_version(api)
     except ApiError as error:
         if not error.not_found:
             _log.warning("watch failed", view=ClaimsView.__name__, error=str(error))
         return ""
-    return next((version for version in CLAIMS_VERSIONS if version in served), "")
 
 
 def _name(item: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairgpu.cluster.api import ApiError
+from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, place
@@ -19,7 +19,6 @@ from tests.support.waiting import wait_until
 
 RBAC = "rbac.authorization.k8s.io"
 APPLY = "application/apply-patch+yaml"
-STRATEGIC = "application/strategic-merge-patch+json"
 PREEMPTED = {
     "type": "TerminationTarget",
     "status": "True",
@@ -129,7 +128,7 @@ ENDS: dict[str, dict[str, Any]] = {
 def test_a_pod_is_not_said_to_be(kueue: Identity, running: str, claim: str) -> None:
     """The end time decides how long a pod is paid for; Kueue's patch of the status claims as much as it can."""
     with pytest.raises(ApiError, match="the status of a GPU pod decides how long it is paid for") as refusal:
-        kueue.api.patch(f"{running}/status", {"status": ENDS[claim]}, STRATEGIC)
+        kueue.api.patch(f"{running}/status", {"status": ENDS[claim]}, STRATEGIC_MERGE_PATCH)
     assert refusal.value.status == 403
 
 

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from fairgpu.cluster.api import ApiError
+from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.pods import canonical_pod
-
-STRATEGIC = "application/strategic-merge-patch+json"
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -65,17 +63,17 @@ NOT_ITS_OWN = [
 
 @pytest.mark.parametrize("patch", ITS_OWN, ids=str)
 def test_it_writes_what_a_scheduler_writes(scheduler: Identity, pod: str, patch: dict[str, Any]) -> None:
-    assert scheduler.api.patch(f"{pod}/status", patch, STRATEGIC)
+    assert scheduler.api.patch(f"{pod}/status", patch, STRATEGIC_MERGE_PATCH)
 
 
 @pytest.mark.parametrize("patch", NOT_ITS_OWN, ids=str)
 def test_it_writes_nothing_else_of_a_gpu_pod(scheduler: Identity, pod: str, patch: dict[str, Any]) -> None:
     with pytest.raises(ApiError, match="fairgpu-metadata") as refused:
-        scheduler.api.patch(f"{pod}/status", patch, STRATEGIC)
+        scheduler.api.patch(f"{pod}/status", patch, STRATEGIC_MERGE_PATCH)
     assert "PodScheduled, DisruptionTarget, fairgpu.io/Placeable" in refused.value.message
 
 
 def test_the_spec_is_out_of_its_reach(scheduler: Identity, pod: str) -> None:
     with pytest.raises(ApiError) as refused:
-        scheduler.api.patch(pod, {"spec": {"activeDeadlineSeconds": 1}}, STRATEGIC)
+        scheduler.api.patch(pod, {"spec": {"activeDeadlineSeconds": 1}}, STRATEGIC_MERGE_PATCH)
     assert refused.value.status == 403

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairgpu.cluster.api import JSON_PATCH, ApiError
+from fairgpu.cluster.api import JSON_PATCH, STRATEGIC_MERGE_PATCH, ApiError
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.support.waiting import wait_until
@@ -16,7 +16,6 @@ pytestmark = pytest.mark.usefixtures("services")
 
 GPU = {"nvidia.com/gpu": "1"}
 MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
 
 
 @pytest.fixture
@@ -29,16 +28,16 @@ def main_with(**fields: Any) -> Manifest:
 
 
 INTO_A_GPU_POD: dict[str, tuple[str, str, Any]] = {
-    "resources": ("", STRATEGIC, main_with(resources={"limits": GPU, "requests": GPU})),
-    "a resize": ("/resize", STRATEGIC, main_with(resources={"limits": GPU, "requests": GPU})),
+    "resources": ("", STRATEGIC_MERGE_PATCH, main_with(resources={"limits": GPU, "requests": GPU})),
+    "a resize": ("/resize", STRATEGIC_MERGE_PATCH, main_with(resources={"limits": GPU, "requests": GPU})),
     "a resize in FairGPU's terms": (
         "/resize",
-        STRATEGIC,
+        STRATEGIC_MERGE_PATCH,
         main_with(resources={"limits": {"fairgpu.io/gpu-core": "1"}, "requests": {"fairgpu.io/gpu-core": "1"}}),
     ),
     "a debugging container": (
         "/ephemeralcontainers",
-        STRATEGIC,
+        STRATEGIC_MERGE_PATCH,
         {"spec": {"ephemeralContainers": [{"name": "debug", "image": "x", "resources": {"limits": GPU}}]}},
     ),
 }
@@ -54,13 +53,13 @@ def test_no_pod_without_a_gpu_becomes_one_with_a_gpu(user: Identity, pods: str, 
 
 
 OUT_OF_ITS_BOUNDS: dict[str, tuple[str, str, Any]] = {
-    "to more of the GPU": ("", STRATEGIC, main_with(resources={"limits": {"fairgpu.io/gpu-core": "100"}})),
+    "to more of the GPU": ("", STRATEGIC_MERGE_PATCH, main_with(resources={"limits": {"fairgpu.io/gpu-core": "100"}})),
     "to more of the GPU by a resize": (
         "/resize",
-        STRATEGIC,
+        STRATEGIC_MERGE_PATCH,
         main_with(resources={"limits": {"fairgpu.io/gpu-core": "100"}, "requests": {"fairgpu.io/gpu-core": "100"}}),
     ),
-    "to less of the GPU": ("", STRATEGIC, main_with(resources={"limits": {"fairgpu.io/gpu-core": None}})),
+    "to less of the GPU": ("", STRATEGIC_MERGE_PATCH, main_with(resources={"limits": {"fairgpu.io/gpu-core": None}})),
     "to another scheduler's": ("", JSON_PATCH, [{"op": "replace", "path": "/spec/schedulerName", "value": "mine"}]),
     "to a node": ("", MERGE, {"spec": {"nodeName": "n1"}}),
     "to a higher priority": ("", MERGE, {"spec": {"priority": 999_999}}),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fairgpu.cluster.api import ApiError
+from fairgpu.cluster.resource_claims import GROUP, VERSIONS
 from fairgpu.existing import Existing
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, another_api_server, running_control_plane
@@ -31,7 +32,6 @@ from tests.cluster.look.devices import (
 from tests.cluster.look.installed import Installed, installed
 from tests.cluster.services.replicas import COMMAND
 from tests.support.waiting import wait_until
-from timekeeper.sources.kubernetes import CLAIMS_GROUP, CLAIMS_VERSIONS
 from webhook.cache.admission_cache import AdmissionCache
 from webhook.cache.watches import CLAIM_TEMPLATES, CLAIMS, ClaimsView, follow_claims
 
@@ -73,7 +73,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def older(plane: ControlPlane, version: str) -> Iterator[ControlPlane]:
-    served = ",".join(f"resource.k8s.io/{each}={str(each == version).lower()}" for each in CLAIMS_VERSIONS)
+    served = ",".join(f"resource.k8s.io/{each}={str(each == version).lower()}" for each in VERSIONS)
     # The node authorizer of 1.34 waits for slices of v1; no client is a node here.
     with another_api_server(plane, version, f"--runtime-config={served}", "--authorization-mode=RBAC") as server:
         yield server
@@ -107,11 +107,11 @@ def look(older: ControlPlane, team: str) -> Iterator[Installed]:
 
 
 def test_the_second_api_server_has_the_older_version_alone(older: ControlPlane, version: str) -> None:
-    found = older.admin.api.get(CLAIMS_GROUP)["versions"]
+    found = older.admin.api.get(GROUP)["versions"]
 
     assert [one["version"] for one in found] == [version]
     with pytest.raises(ApiError) as refused:
-        older.admin.api.get(f"{CLAIMS_GROUP}/v1/resourceclaims")
+        older.admin.api.get(f"{GROUP}/v1/resourceclaims")
     assert refused.value.not_found
 
 

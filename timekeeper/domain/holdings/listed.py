@@ -23,9 +23,7 @@ from typing import Final
 
 from timekeeper.domain.holdings.hami import decode_lists
 from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, join, spread
-from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
-
-INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+from timekeeper.domain.holdings.observed import INSTANCE_TYPE, BoundPod, Container, HostNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Final
 
 from fairgpu.models import best_key
 from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
-from timekeeper.domain.holdings.observed import BoundPod, HostNode
+from timekeeper.domain.holdings.observed import INSTANCE_TYPE, BoundPod, HostNode
 
 WAY: Final = "nvidia"
 GPU: Final = "nvidia.com/gpu"
@@ -39,7 +39,6 @@ MODEL_LABELS: Final = (
 """Labels that name the model where feature discovery does not run."""
 AZURE_MODEL: Final = "karpenter.azure.com/sku-gpu-name"
 """Karpenter's label on Azure. It says less than the instance type (A100 for both of A100's memories), which wins."""
-INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 INSTANCE_MODELS: Final = {
     "p3.": "Tesla V100-SXM2-16GB",
     "p3dn.": "Tesla V100-SXM2-32GB",

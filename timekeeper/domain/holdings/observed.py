@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from fairgpu.demand import is_native_sidecar, peak
 from fairgpu.json_values import mapping, mappings
 from fairgpu.quantity import QuantityError, parse_quantity
+
+INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+"""The label by which a cloud names the kind of a node's machine."""
 
 
 @dataclass(frozen=True, slots=True)
