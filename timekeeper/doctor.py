@@ -100,6 +100,7 @@ class Findings:
         waiting: the number of pods that ask for GPUs and have no node.
         unlisted: the drivers of Dynamic Resource Allocation whose devices are not metered.
         policies: the faults of an installation's policies and webhook rules, by policy.
+        unreadable: the collections of Dynamic Resource Allocation that could not be read, or its group.
     """
 
     version: str
@@ -108,13 +109,14 @@ class Findings:
     waiting: int = 0
     unlisted: tuple[str, ...] = ()
     policies: Mapping[str, str] = field(default_factory=dict)
+    unreadable: tuple[str, ...] = ()
 
 
 def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int) -> int:
     """Examines a cluster, which is only read, and prints the findings as text or JSON; returns 0.
 
     Raises:
-        CommandError: the API server refuses a list, or does not answer.
+        CommandError: the API server refuses the list of pods or of nodes, or does not answer.
     """
     rules = controller_rules(settings.model_copy(update={"mode": "look"}))
     report = _examined(api, settings, rules, now)
@@ -167,15 +169,16 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
 def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Findings, dict[str, PoolNode]]:
     """Returns what pods and claims hold at which rate, and the nodes that offer GPUs."""
     own = rules.own_resources or {}
+    unreadable: list[str] = []
     try:
         version = str(api.get("/version").get("gitVersion", ""))
         nodes, _ = list_collection(api, Collection(COLLECTIONS["nodes"], {}, slim))
         pods, _ = list_collection(api, Collection(COLLECTIONS["pods"], {}, partial(_fields, own)))
-        claims, slices = _dynamic(api)
+        claims, slices = _dynamic(api, unreadable)
         policies = _policies(api)
     except ApiError as error:
         raise CommandError(
-            f"the cluster cannot be read: {error}; doctor lists pods, nodes, resource claims and resource slices of all"
+            f"the cluster cannot be read: {error}; doctor lists the pods of all namespaces, and nodes"
         ) from error
 
     def rate_of(reservation: Reservation) -> int:
@@ -197,6 +200,7 @@ def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Find
         sum(1 for pod in pods if not mapping(pod.get("spec")).get("nodeName")),
         tuple(sorted(drivers - rules.drivers)),
         policies,
+        tuple(unreadable),
     )
     return findings, _pool_nodes(hosts, own, published)
 
@@ -241,23 +245,31 @@ def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
     return None if mapping(pod.get("status")).get("phase") in names.TERMINAL_PHASES else metered_pod(pod, own=own)
 
 
-def _dynamic(api: KubernetesAPI) -> tuple[list[Json], list[Json]]:
-    """Returns the claims and the slices of Dynamic Resource Allocation; none where the API server does not have it."""
+def _dynamic(api: KubernetesAPI, unreadable: list[str]) -> tuple[list[Json], list[Json]]:
+    """Returns the claims and the slices of Dynamic Resource Allocation; none where the API server does not have it.
+
+    What the API server refuses to show, or cannot show now, is named in `unreadable`.
+    """
     try:
         version = resource_claims.served_version(api)
     except ApiError as error:
-        if error.not_found:
-            return [], []
-        raise
+        if not error.not_found:
+            unreadable.append(resource_claims.GROUP.rpartition("/")[2])
+        return [], []
     if not version:
         return [], []
-    claims, _ = list_collection(
-        api, Collection(f"{resource_claims.GROUP}/{version}/resourceclaims", {}, read_claim_object)
-    )
-    slices, _ = list_collection(
-        api, Collection(f"{resource_claims.GROUP}/{version}/resourceslices", {}, read_slice_object)
-    )
-    return claims, slices
+    kinds: dict[str, Callable[[Json], Json | None]] = {
+        "resourceclaims": read_claim_object,
+        "resourceslices": read_slice_object,
+    }
+    found: dict[str, list[Json]] = {kind: [] for kind in kinds}
+    for kind, read in kinds.items():
+        try:
+            found[kind], _ = list_collection(api, Collection(f"{resource_claims.GROUP}/{version}/{kind}", {}, read))
+        except ApiError as error:
+            if not error.not_found:
+                unreadable.append(kind)
+    return found["resourceclaims"], found["resourceslices"]
 
 
 def _policies(api: KubernetesAPI) -> dict[str, str]:
@@ -377,6 +389,9 @@ def as_text(findings: Findings, prices: Prices) -> str:
         lines.append(f"  {DOUBTS[doubt]}: {', '.join(concerned[:3])}{more}")
     if findings.waiting:
         lines += ["", f"{findings.waiting} pods wait for a node, which costs nothing."]
+    if findings.unreadable:
+        unread = ", ".join(findings.unreadable)
+        lines += ["", f"Not read: {unread}. What pods hold by resource claims is not known without it."]
     for name, matter in findings.policies.items():
         lines += ["", f"The policy {name}: {matter}."]
     if findings.unlisted:
@@ -414,4 +429,5 @@ def as_document(findings: Findings) -> dict[str, Any]:
         "waiting": findings.waiting,
         "unlistedDrivers": findings.unlisted,
         "policies": dict(findings.policies),
+        "notRead": findings.unreadable,
     }

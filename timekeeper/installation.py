@@ -269,8 +269,8 @@ def _get(api: KubernetesAPI, path: str, unreadable: list[str]) -> Json | None:
 
 
 def _note(error: ApiError, path: str, unreadable: list[str]) -> None:
-    """Takes note of what the API server refuses; what does not exist is no refusal."""
-    if error.status not in {403, 404}:
+    """Takes note of what the API server refuses or has no group for now; what does not exist is no refusal."""
+    if error.status not in {403, 404, 503}:
         raise error
     if not error.not_found:
         unreadable.append(path)

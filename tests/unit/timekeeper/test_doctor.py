@@ -143,6 +143,23 @@ def test_drivers_whose_claims_cost_nothing_are_named(capsys: pytest.CaptureFixtu
     assert (found["pods"], found["unlistedDrivers"]) == ([], ["dra.example.com"])
 
 
+@pytest.mark.parametrize("status", [403, 503])
+@pytest.mark.parametrize("part", ["", "/v1beta2/resourceclaims", "/v1beta2/resourceslices"])
+def test_where_the_api_server_does_not_show_claims_it_says_so_and_names_the_other_pods(
+    part: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"/apis/resource.k8s.io{part}"
+    more = {**claims_api("gpu.nvidia.com", "NVIDIA L4"), path: ApiError(status, "Refused", path)}
+    pods = [pod("sliced", {"nvidia.com/gpu": "1"}, "n1")]
+    found = examined(NODES, pods, capsys, more)
+    unread = path.rpartition("/")[2]
+
+    assert "sliced" in [one["name"] for one in found["pods"]]
+    assert found["notRead"] == [unread]
+    doctor.run(cast("KubernetesAPI", Cluster(NODES, pods, more)), TimekeeperSettings(), "text", 0)
+    assert f"Not read: {unread}. What pods hold by resource claims is not known without it." in capsys.readouterr().out
+
+
 def test_a_list_that_is_refused_is_a_clear_error() -> None:
     class Refusing(Cluster):
         def get(self, path: str, _query: Mapping[str, Any] | None = None, **_options: Any) -> Any:

@@ -208,8 +208,9 @@ def test_budgets_whose_status_is_of_an_older_spec_are_named() -> None:
     )
 
 
-def test_what_may_not_be_read_is_named_and_not_judged() -> None:
-    found = judged({**installed(), LEASE: 403, BUDGETS: 403})
+@pytest.mark.parametrize("status", [403, 503])
+def test_what_cannot_be_read_is_named_and_not_judged(status: int) -> None:
+    found = judged({**installed(), LEASE: status, BUDGETS: status})
 
     assert found.matters == ()
     assert found.unreadable == (LEASE, BUDGETS)
