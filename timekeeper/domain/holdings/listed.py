@@ -16,7 +16,7 @@ Sources, by vendor:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
@@ -50,6 +50,8 @@ class Listed:
 
 
 _AMD_LABELS: Final = ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
+INTEL_GPUS: Final = ("gpu.intel.com/i915", "gpu.intel.com/xe")
+"""Intel's GPUs by the kernel driver that serves them."""
 _INTEL_LABELS: Final = ("gpu.intel.com/product", "gpu.intel.com/family")
 _ASCEND_LABELS: Final = ("node.kubernetes.io/npu.chip.name", "accelerator")
 ASCEND_CHIPS: Final = (
@@ -68,8 +70,7 @@ TABLE: Final[Mapping[str, Listed]] = {
         for compute, parts in AMD_PARTS.items()
         for memory in (1, 2, 4, 8)
     },
-    "gpu.intel.com/i915": Listed("intel", devices="gpu.intel.com/device.count", model_labels=_INTEL_LABELS),
-    "gpu.intel.com/xe": Listed("intel", devices="gpu.intel.com/device.count", model_labels=_INTEL_LABELS),
+    **{name: Listed("intel", devices="gpu.intel.com/device.count", model_labels=_INTEL_LABELS) for name in INTEL_GPUS},
     "habana.ai/gaudi": Listed("gaudi", model_labels=(INSTANCE_TYPE,), model="Gaudi"),
     **{f"huawei.com/{chip}": Listed("ascend", model_labels=_ASCEND_LABELS, model=chip) for chip in ASCEND_CHIPS},
     **{
@@ -140,10 +141,15 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
 def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Doubt]) -> Fraction:
     """Returns the GPUs that a pod asks Intel's resource manager for: by its millicores, tiles or memory, the most.
 
-    Where the node does not state its tiles or memory, each unit of the resource with this name counts as a whole GPU.
-    So does each unit of a container that asks for none of the three: nothing bounds what it uses.
+    The sizes of a container count for each resource of GPUs that it asks for. Where it asks for both, nothing states
+    how its sizes are divided between them. Where the node does not state its tiles or memory, each unit of the resource
+    with this name counts as a whole GPU. So does each unit of a container that asks for none of the three: nothing
+    bounds what it uses.
     """
-    unsized = replace(pod, containers=_unsized(pod.containers), init=_unsized(pod.init)).amount(name)
+    if any(all(item.resources.get(driver) for driver in INTEL_GPUS) for item in (*pod.containers, *pod.init)):
+        doubts.add(Doubt.SIZE_UNKNOWN)
+    pod = _kept(pod, lambda item: bool(item.resources.get(name)))
+    unsized = _kept(pod, lambda item: not any(item.resources.get(size) for size in INTEL_SIZES)).amount(name)
     if unsized:
         doubts.add(Doubt.SIZE_UNKNOWN)
     parts = [Fraction(pod.amount(MILLICORES), 1000)]
@@ -156,12 +162,13 @@ def _of_intels_manager(pod: BoundPod, node: HostNode, name: str, doubts: set[Dou
     return max(parts) + unsized
 
 
-def _unsized(containers: Iterable[Container]) -> tuple[Container, ...]:
-    """Returns the containers, those that ask Intel's resource manager for a size as if they asked for nothing."""
-    return tuple(
-        Container({}, item.keeps_running) if any(item.resources.get(size) for size in INTEL_SIZES) else item
-        for item in containers
-    )
+def _kept(pod: BoundPod, keeps: Callable[[Container], bool]) -> BoundPod:
+    """Returns a pod whose containers that a condition does not keep ask for nothing."""
+
+    def chosen(containers: Iterable[Container]) -> tuple[Container, ...]:
+        return tuple(item if keeps(item) else Container({}, item.keeps_running) for item in containers)
+
+    return replace(pod, containers=chosen(pod.containers), init=chosen(pod.init))
 
 
 def _devices(entry: Listed, node: HostNode) -> int:

@@ -608,6 +608,24 @@ def test_a_size_of_one_container_bounds_no_other_of_intels_managed_gpus() -> Non
         assert sum(one.count * one.time for one in found) >= 1
 
 
+def test_sizes_of_a_container_with_intels_one_driver_are_none_of_a_container_with_the_other() -> None:
+    half = {"gpu.intel.com/millicores": "500"}
+    asking = pod({"gpu.intel.com/i915": "1", **half}, {"gpu.intel.com/xe": "1", **half})
+    host = node(MANAGED | {"gpu.intel.com/xe": "600"}, {"gpu.intel.com/product": "Flex_170"})
+
+    assert held(asking, host) == [("intel", "Flex_170", 2, "1/2", "1/2")]
+
+
+def test_sizes_of_a_container_with_both_of_intels_drivers_count_for_each() -> None:
+    """Nothing states how they are divided between the two: the dearer rule counts."""
+    asking = pod({"gpu.intel.com/i915": "1", "gpu.intel.com/xe": "1", "gpu.intel.com/millicores": "500"})
+    host = node(MANAGED | {"gpu.intel.com/xe": "600"}, {"gpu.intel.com/product": "Flex_170"})
+    decision = decided(asking, host)
+
+    assert sum(one.count * one.time for one in decision.holdings) == 1
+    assert Doubt.SIZE_UNKNOWN in decision.doubts
+
+
 def test_intels_monitoring_resource_holds_no_device() -> None:
     assert held(pod({"gpu.intel.com/i915_monitoring": "1"}), node({"gpu.intel.com/i915_monitoring": "1"})) == []
 
