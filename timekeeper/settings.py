@@ -329,6 +329,8 @@ class UsageSettings(Section):
         "project",
         "team",
         "kueue.x-k8s.io/queue-name",
+        "kueue.x-k8s.io/local-queue-name",
+        "kueue.x-k8s.io/cluster-queue-name",
     )
     """The labels of pods that are kept with their use. Each value is kept as long as the use, so name no label that
     has a new value for every pod."""
