@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -24,6 +24,7 @@ GPU_HOUR = 3_600_000_000
 AMOUNTS = ("billed", "core", "memory", "used")
 TOTAL = "TOTAL"
 BLANK = " "
+FORECAST_WINDOWS = ("today", "week", "month")
 WINDOWS = "today, yesterday, week, month, lastweek, lastmonth, 7d, 36h, or START,END in RFC 3339"
 
 Json = dict[str, Any]
@@ -32,7 +33,7 @@ Json = dict[str, Any]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument("-n", "--namespace", type=a_name, help="of this namespace alone")
-    parser.add_argument("--window", default="7d", help=f"of which time, in UTC: {WINDOWS} (default: %(default)s)")
+    parser.add_argument("--window", help=f"of which time, in UTC: {WINDOWS} (default: 7d, or as --forecast)")
     parser.add_argument("--step", help="cut it into hours, days, weeks or months: hour, day, week, month, 6h, 2d")
     parser.add_argument(
         "--by",
@@ -41,6 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a comma list of namespace, budget, model, node, owner, user, label:KEY (default: %(default)s)",
     )
     parser.add_argument("--idle", action="store_true", help="show the capacity that no pod held, too")
+    parser.add_argument(
+        "--forecast",
+        metavar="END",
+        nargs="?",
+        const="month",
+        help="show what is expected to be billed by the end of today, week or month, or by a time in RFC 3339 "
+        "(default: month)",
+    )
     parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table", help="how to print it")
     parser.set_defaults(run=run)
 
@@ -50,9 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
     server = from_environment(os.environ)
     if arguments.namespace and arguments.idle:
         raise CommandError("--idle shows what no pod held in the whole cluster: leave out --namespace")
-    query = {"window": arguments.window, "aggregate": arguments.by, "limit": str(PAGE)}
+    query = {"window": _window(arguments), "aggregate": arguments.by, "limit": str(PAGE)}
     query |= {"step": arguments.step} if arguments.step else {}
     query |= {"idle": "true"} if arguments.idle else {}
+    query |= {"forecast": arguments.forecast} if arguments.forecast else {}
     path = f"/v1/namespaces/{quote(arguments.namespace, safe='')}/usage" if arguments.namespace else "/v1/usage"
     with transport.asking(arguments.namespace):
         if arguments.output == "csv":
@@ -63,15 +73,29 @@ def run(arguments: argparse.Namespace) -> int:
     if not answer["items"]:
         window = answer["window"]
         return print_text(f"Nothing was held from {utc_moment(window['start'])} to {utc_moment(window['end'])} UTC.")
-    return print_text(usage_table(answer))
+    return print_text("\n\n".join([usage_table(answer), *forecast_note(answer)]))
+
+
+def _window(arguments: argparse.Namespace) -> str:
+    """Returns the window that is asked for; with a forecast to the end of a day, week or month alone, that one."""
+    if arguments.window is not None:
+        return str(arguments.window)
+    if arguments.forecast in {None, *FORECAST_WINDOWS}:
+        return arguments.forecast or "7d"
+    raise CommandError("--forecast until a time of its own needs a --window: from when on the use counts")
 
 
 def usage_table(answer: Json) -> str:
-    """Formats the items, one a line, and their sum in the last line; amounts in GPU-hours."""
+    """Formats the items, one a line, and their sum in the last line; amounts in GPU-hours.
+
+    With a forecast, it has what is expected by the pace of the last day, too.
+    """
     stepped = answer["step"] is not None
     money = answer["currency"]
     headings = [*(["from (UTC)"] if stepped else []), *answer["aggregate"]]
     headings += ["billed", "core", "memory", "used", "used %", *([money["code"]] if money else [])]
+    if "forecast" in answer:
+        headings += ["expected", *([f"expected {money['code']}"] if money else [])]
     items = answer["items"]
     named = [([utc_moment(item["start"])] if stepped else []) + list(item["key"].values()) for item in items]
     rows = [(*names, *_figures(item, money)) for names, item in zip(named, items, strict=True)]
@@ -80,22 +104,56 @@ def usage_table(answer: Json) -> str:
     return table(headings, rows)
 
 
+def forecast_note(answer: Json) -> list[str]:
+    """Returns the sentence that says what EXPECTED is; nothing without a forecast."""
+    if "forecast" not in answer:
+        return []
+    forecast = answer["forecast"]
+    if forecast["lastDay"] is None:
+        return ["EXPECTED is not known yet: it takes ten minutes of metering."]
+    start, end = utc_moment(answer["window"]["start"]), utc_moment(forecast["end"])
+    pace = f"at the pace of pods since {utc_moment(forecast['lastDay']['start'])}"
+    return [f"EXPECTED is what is billed from {start} to {end} UTC, {pace}."]
+
+
 def total(items: Sequence[Json], money: Json | None) -> Json:
     """Returns the exact sum of items; its cost is computed from the sum, and is not the sum of rounded costs."""
-    figures: Json = {}
-    for name in AMOUNTS:
-        known = [int(item[name]["microGPUSeconds"]) for item in items if item[name] is not None]
-        figures[name] = {"microGPUSeconds": str(sum(known))} if known else None
+    figures: Json = {name: _sum([item[name] for item in items]) for name in AMOUNTS}
     if money is not None:
-        worth = Decimal(figures["billed"]["microGPUSeconds"]) * Decimal(str(money["perGpuHour"])) / GPU_HOUR
-        figures["cost"] = worth.quantize(Decimal("0.01"), ROUND_HALF_EVEN)
+        figures["cost"] = _worth(figures["billed"], money)
+    if "forecast" in items[0]:
+        expected = _sum([_by_last_day(item, "billed") for item in items])
+        cost = _worth(expected, money) if money is not None and expected is not None else None
+        figures["forecast"] = {"lastDay": None if expected is None else {"billed": expected, "cost": cost}}
     return figures
+
+
+def _sum(amounts: Iterable[Json | None]) -> Json | None:
+    """Returns the sum of those amounts that are known; None where none is."""
+    known = [int(amount["microGPUSeconds"]) for amount in amounts if amount is not None]
+    return {"microGPUSeconds": str(sum(known))} if known else None
+
+
+def _worth(amount: Json, money: Json) -> Decimal:
+    worth = Decimal(amount["microGPUSeconds"]) * Decimal(str(money["perGpuHour"])) / GPU_HOUR
+    return worth.quantize(Decimal("0.01"), ROUND_HALF_EVEN)
+
+
+def _by_last_day(item: Json, figure: str) -> Any:
+    """Returns a figure of an item's forecast by the pace of the last day; None where it is not known."""
+    expected = item["forecast"]["lastDay"]
+    return None if expected is None else expected[figure]
 
 
 def _figures(item: Json, money: Json | None) -> tuple[str, ...]:
     share = percent(item["used"], item["core"]) if item["used"] is not None else ""
     cost = [f"{item['cost']:,.2f}"] if money else []
-    return (*(gpu_hours(item[name]) for name in AMOUNTS), share, *cost)
+    expected: list[str] = []
+    if "forecast" in item:
+        worth = _by_last_day(item, "cost")
+        expected = [gpu_hours(_by_last_day(item, "billed"))]
+        expected += ["" if worth is None else f"{worth:,.2f}"] if money else []
+    return (*(gpu_hours(item[name]) for name in AMOUNTS), share, *cost, *expected)
 
 
 def _all_pages(server: Server, path: str, query: dict[str, str]) -> Json:

@@ -15,7 +15,7 @@ from timekeeper.api.gpu_objects import GPU_NODES, GPU_PODS
 from timekeeper.api.paging import DEFAULT_LIMIT, MAX_CURSOR_LENGTH, MAX_LIMIT
 from timekeeper.api.usage_routes import UsageAnswer
 from timekeeper.domain.usage import PLAIN
-from timekeeper.domain.windows import STEPS, WINDOWS
+from timekeeper.domain.windows import FORECAST_ENDS, STEPS, WINDOWS
 
 Document = dict[str, Any]
 
@@ -165,6 +165,7 @@ def _usage_paths() -> Document:
         _query("limit", "Items on a page.", bounds),
         _query("cursor", "The `next` of the page before.", {"type": "string", "maxLength": usage_query.MAX_CURSOR}),
         _query("format", "Instead of the Accept header.", {"type": "string", "enum": ["json", "csv"]}),
+        _query("forecast", f"Up to when to forecast what is billed: {FORECAST_ENDS}.", text),
     ]
     idle = _query(
         "idle", "Whether to add capacity that no pod held, as the key __idle__.", {"type": "boolean", "default": False}

@@ -20,6 +20,7 @@ import redis
 from timekeeper.api.exported_months import ExportedMonths, held_before
 from timekeeper.api.usage_query import Query, cursor_of
 from timekeeper.domain.charges import Assignments
+from timekeeper.domain.forecast import UsageForecast, edges_at, usage_forecast
 from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.usage import UNKNOWN, asks_for_details, asks_for_sums, capacity_of
 from timekeeper.domain.usage_folding import HOURS_OF_A_DAY
@@ -240,11 +241,15 @@ STEPS_IN_ORDER = 3
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The answer to a query; `following` is the cursor of the next page, None on the last."""
+    """The answer to a query; `following` is the cursor of the next page, None on the last.
+
+    `forecast` is None where the query asks for none.
+    """
 
     query: Query
     items: list[Group]
     following: str | None
+    forecast: UsageForecast | None = None
 
 
 def find(
@@ -280,18 +285,42 @@ def find(
         points = capacity(client)
         held = answer_sums if whole else everything(UsageSums(divided_window, ()))
         answer_sums.add_idle([capacity_of(points, step, now) for step in divided_window.windows], held)
+    forecast = None if query.forecast is None else _forecast(client, query, now, query.forecast)
+    if forecast is not None:
+        answer_sums.name(forecast.spent)
     items, last = answer_sums.page(query.after, query.limit)
-    return Usage(query, items, None if last is None else cursor_of(last))
+    return Usage(query, items, None if last is None else cursor_of(last), forecast)
 
 
 def _comes_in_order(client: redis.Redis, query: Query) -> bool:
     """Whether a page can be found without reading all accounts.
 
-    Where all items fit one page, idle capacity is computed from the same reads as they are.
+    Where all items fit one page, idle capacity is computed from the same reads as they are. A forecast may name keys
+    that the window does not have.
     """
-    if query.aggregate[0] != "namespace" or query.namespace is not None:
+    if query.aggregate[0] != "namespace" or query.namespace is not None or query.forecast is not None:
         return False
     return not query.idle or reading.count_namespaces(client) > query.limit
+
+
+def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageForecast:
+    """Returns the forecast of each key, measured by the use of pods in the last hour and the last day."""
+    edges = edges_at(now)
+    within = Window(edges.day, now // HOUR * HOUR + HOUR)
+    sums = UsageSums(Steps([Window(edges.day, edges.hour), Window(edges.hour, within.end)]), query.aggregate)
+    only = None if query.namespace is None else frozenset({query.namespace})
+    assignments = reading.assignments(client) if only is None else reading.assignments_of(client, sorted(only))
+    earliest: list[int] = []
+    for usage in accounts_usage(client, payers(assignments), assignments, within):
+        for use in (usage.posted.of_pods(), usage.running.of_pods()):
+            sums.add(usage.account, use, only)
+            earliest += [min(row[0] for row in use.raw_rows) * HOUR] if use.raw_rows else []
+    before, latest = ({key: cell[0] for key, cell in cells.items()} for cells in sums.cells)
+    spent = {
+        key: (latest.get(key, 0), before.get(key, 0) + latest.get(key, 0)) for key in before.keys() | latest.keys()
+    }
+    began = min(capacity(client), default=None)
+    return usage_forecast(spent, now, end, began, min(earliest, default=None))
 
 
 def _everything_and_files(

@@ -10,13 +10,21 @@ from timekeeper.api.paging import cursor_after, decoded_cursor
 from timekeeper.api.problems import invalid
 from timekeeper.domain.usage import LABEL, PLAIN
 from timekeeper.domain.usage_grouping import Place
-from timekeeper.domain.windows import Window, WindowError, parse_step, parse_window, steps
+from timekeeper.domain.windows import (
+    FORECAST_ENDS,
+    Window,
+    WindowError,
+    parse_forecast_end,
+    parse_step,
+    parse_window,
+    steps,
+)
 
 DEFAULT_LIMIT = 1000
 MAX_LIMIT = 10_000
 MAX_DIMENSIONS = 6
 MAX_CURSOR = 8192
-PARAMETERS = ("window", "step", "aggregate", "limit", "cursor", "format")
+PARAMETERS = ("window", "step", "aggregate", "limit", "cursor", "format", "forecast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,7 @@ class Query:
         after: the place after which to go on; None for the first page.
         namespace: the only namespace to count; None for all.
         idle: whether to add capacity that no pod held.
+        forecast: the instant up to which to forecast what is billed, in nanoseconds since 1970; None for no forecast.
     """
 
     window: Window
@@ -40,6 +49,7 @@ class Query:
     after: Place | None = None
     namespace: str | None = None
     idle: bool = False
+    forecast: int | None = None
 
 
 def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, namespace: str | None = None) -> Query:
@@ -64,7 +74,19 @@ def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, na
     idle = arguments.get("idle", "false")
     if idle not in {"true", "false"}:
         raise invalid("idle", idle, "true or false")
-    return Query(window, step, aggregate, _limit(arguments.get("limit")), after, namespace, idle == "true")
+    forecast = _forecast(arguments.get("forecast", ""), window, step, now)
+    return Query(window, step, aggregate, _limit(arguments.get("limit")), after, namespace, idle == "true", forecast)
+
+
+def _forecast(text: str, window: Window, step: str | None, now: int) -> int | None:
+    if not text:
+        return None
+    if step is not None or not window.start <= now < window.end:
+        raise invalid("forecast", text, FORECAST_ENDS)
+    try:
+        return parse_forecast_end(text, now)
+    except WindowError as error:
+        raise invalid("forecast", text, str(error)) from error
 
 
 def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:

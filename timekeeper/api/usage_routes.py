@@ -22,9 +22,10 @@ from timekeeper.api.paging import only_parameters
 from timekeeper.api.problems import invalid
 from timekeeper.api.usage_finding import Usage, find
 from timekeeper.api.usage_query import PARAMETERS, read_query
-from timekeeper.domain.money import GPU_HOUR, Currency, cells
+from timekeeper.domain.forecast import UsageForecast
+from timekeeper.domain.money import GPU_HOUR, Currency, amount_cells
 from timekeeper.domain.timestamps import format_instant
-from timekeeper.domain.usage_grouping import MOST_SUMS, FoldedHoursError, TooManySumsError
+from timekeeper.domain.usage_grouping import MOST_SUMS, FoldedHoursError, Group, TooManySumsError
 from timekeeper.domain.windows import Window
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -39,12 +40,38 @@ class WindowAnswer(Answer):
     end: datetime
 
 
+class ExpectedAnswer(Answer):
+    """The amount that is expected to be billed, and its cost in the display currency; null where there is none."""
+
+    billed: Money
+    cost: float | None
+
+
+class ItemForecastAnswer(Answer):
+    """The amounts that a key comes to by the forecast's end, at the pace of the last hour and of the last day.
+
+    Null while less than ten minutes were metered.
+    """
+
+    lastHour: ExpectedAnswer | None  # noqa: N815 - the wire's name
+    lastDay: ExpectedAnswer | None  # noqa: N815 - the wire's name
+
+
+class UsageForecastAnswer(Answer):
+    """The end of a forecast, and the times by whose pace it was made."""
+
+    end: datetime
+    lastHour: WindowAnswer | None  # noqa: N815 - the wire's name
+    lastDay: WindowAnswer | None  # noqa: N815 - the wire's name
+
+
 class UsageItem(Answer):
     """The figures of one key in one step.
 
     `billed` is money as in the ledger; `core` and `memory` are what was reserved of GPU time and of device memory, no
     price in it; `used` is the GPU time of reports, null where there are none; `cost` is `billed` in the display
-    currency, null where there is none. The key `__idle__` is capacity that no pod held.
+    currency, null where there is none. The key `__idle__` is capacity that no pod held. `forecast` is there where the
+    question asks for it: what was billed in the window, and what pods add to it.
     """
 
     start: datetime
@@ -55,10 +82,14 @@ class UsageItem(Answer):
     memory: Money
     used: Money | None
     cost: float | None
+    forecast: ItemForecastAnswer | None = None
 
 
 class UsageAnswer(Answer):
-    """A page of usage, by start and then by key; `next` is the cursor of the next page, null on the last."""
+    """A page of usage, by start and then by key; `next` is the cursor of the next page, null on the last.
+
+    `forecast` is there where the question asks for it.
+    """
 
     window: WindowAnswer
     step: str | None
@@ -66,6 +97,7 @@ class UsageAnswer(Answer):
     currency: CurrencyAnswer | None
     items: list[UsageItem]
     next: str | None
+    forecast: UsageForecastAnswer | None = None
 
 
 def as_json(usage: Usage, currency: Currency | None) -> bytes:
@@ -84,11 +116,13 @@ def as_json(usage: Usage, currency: Currency | None) -> bytes:
                     **steps[item.step],
                     "key": dict(zip(names, item.key, strict=True)),
                     **{name: _money(amount) for name, amount in zip(FIGURES, item.figures, strict=True)},
-                    "cost": None if currency is None else currency.worth(item.figures.billed),
+                    "cost": _cost(item.figures.billed, currency),
+                    **_forecast_of(item, usage.forecast, currency),
                 }
                 for item in usage.items
             ],
             "next": usage.following,
+            **({} if usage.forecast is None else {"forecast": _measured(usage.forecast)}),
         }
     )
 
@@ -98,11 +132,17 @@ def as_csv(usage: Usage, currency: Currency | None) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")  # RFC 4180
     amounts = [f"{name}_{unit}" for name in FIGURES for unit in ("gpu_hours", "micro_gpu_seconds")]
-    writer.writerow(["start", "end", *usage.query.aggregate, *amounts, "cost", "currency"])
+    forecast = usage.forecast
+    paces = [] if forecast is None else [f"expected_by_last_{measure}" for measure in ("hour", "day")]
+    expected = [f"{pace}_{unit}" for pace in paces for unit in ("gpu_hours", "micro_gpu_seconds", "cost")]
+    writer.writerow(["start", "end", *usage.query.aggregate, *amounts, "cost", "currency", *expected])
     for item in usage.items:
-        cells = [part for amount in item.figures for part in cells(amount)]
+        cells = [part for amount in item.figures for part in amount_cells(amount)]
         cost = ("", "") if currency is None else (currency.worth(item.figures.billed), currency.code)
         row = [*_window(item.step).values(), *map(harmless, item.key), *cells, *cost]
+        for amount in () if forecast is None else forecast.expected(item.key, item.figures.billed):
+            worth = _cost(amount, currency)
+            row += [*amount_cells(amount), "" if worth is None else worth]
         writer.writerow(row)
     return text.getvalue().encode()
 
@@ -114,6 +154,33 @@ def harmless(text: str) -> str:
 
 def _window(window: Window) -> dict[str, str]:
     return {"start": format_instant(window.start), "end": format_instant(window.end)}
+
+
+def _cost(amount: int | None, currency: Currency | None) -> float | None:
+    return None if amount is None or currency is None else currency.worth(amount)
+
+
+PACES = ("lastHour", "lastDay")
+
+
+def _measured(forecast: UsageForecast) -> dict[str, Any]:
+    """Returns the end of a forecast, and the times by whose pace it was made."""
+    now = format_instant(forecast.now)
+    since = zip(PACES, forecast.since, strict=True)
+    times = {pace: None if at is None else {"start": format_instant(at), "end": now} for pace, at in since}
+    return {"end": format_instant(forecast.end), **times}
+
+
+def _forecast_of(item: Group, forecast: UsageForecast | None, currency: Currency | None) -> dict[str, Any]:
+    """Returns the field with an item's forecast; nothing where the question asks for none."""
+    if forecast is None:
+        return {}
+    amounts = zip(PACES, forecast.expected(item.key, item.figures.billed), strict=True)
+    expected = {
+        pace: None if amount is None else {"billed": _money(amount), "cost": _cost(amount, currency)}
+        for pace, amount in amounts
+    }
+    return {"forecast": expected}
 
 
 def _money(amount: int | None) -> dict[str, Any] | None:

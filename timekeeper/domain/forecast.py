@@ -1,4 +1,4 @@
-"""The burn rate of a budget over the last hour and the last day, and the forecast that follows from it.
+"""The burn rate over the last hour and the last day, of a budget or of a part of usage, and the forecast by it.
 
 An account is sampled every five minutes. A sample is an instant up to which the account was settled, and the amount
 that it had spent by then since its first sample, across periods. The difference between two samples is exactly the
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from timekeeper.domain.money import SECOND
@@ -140,6 +141,76 @@ def runs_out_early(remaining: int, burns: Burns, now: int, before: int) -> bool:
     if any(burn is None or burn.until - burn.since < SHORTEST_MEASURE for burn in windows):
         return False
     return all(lasts_until(remaining, burn, now, before) is not None for burn in windows)
+
+
+class Edges(NamedTuple):
+    """The instants from which the burns of usage are measured, in nanoseconds since 1970; each is that of a full hour.
+
+    Attributes:
+        day: the start of the last day: a day ago and up to an hour more, since use is kept by the hour.
+        hour: the start of the last hour: an hour ago and up to an hour more.
+    """
+
+    day: int
+    hour: int
+
+
+def edges_at(now: int) -> Edges:
+    """Returns the instants from which burns of usage are measured now, in nanoseconds since 1970."""
+    return Edges((now - DAY) // HOUR * HOUR, (now - HOUR) // HOUR * HOUR)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageForecast:
+    """The forecast of usage by key: what is billed by an instant if pods go on as in the last hour or the last day.
+
+    Attributes:
+        now: the present instant, in nanoseconds since 1970.
+        end: the instant up to which the forecast goes; after `now`.
+        since: the instants from which it is measured, the last hour's first; None where that is less than
+            SHORTEST_MEASURE ago.
+        spent: the microGPU-seconds that pods spent since, by key, the last hour's first.
+    """
+
+    now: int
+    end: int
+    since: tuple[int | None, int | None]
+    spent: Mapping[tuple[str, ...], tuple[int, int]]
+
+    def expected(self, key: tuple[str, ...], billed: int) -> list[int | None]:
+        """Returns what a key comes to by `end` at the last hour's and at the last day's pace, in microGPU-seconds.
+
+        Args:
+            key: the key.
+            billed: the microGPU-seconds that it was billed so far.
+        """
+        burns = zip(self.since, self.spent.get(key, (0, 0)), strict=True)
+        return [
+            None if since is None else billed + self._to_come(Burn(since, self.now, spent)) for since, spent in burns
+        ]
+
+    def _to_come(self, burn: Burn) -> int:
+        return max(burn.spent, 0) * (self.end - self.now) // (burn.until - burn.since)
+
+
+def usage_forecast(
+    spent: Mapping[tuple[str, ...], tuple[int, int]], now: int, end: int, began: int | None, earliest: int | None
+) -> UsageForecast:
+    """Returns the forecast of usage.
+
+    Args:
+        spent: the microGPU-seconds that pods spent since `edges_at(now)`, by key, the last hour's first.
+        now: nanoseconds since 1970.
+        end: the instant up to which it goes.
+        began: the instant at which metering began; None where that is not known.
+        earliest: the start of the first hour with such spending; None for none. Where that hour ended before metering
+            began, pods were charged for the time before, too, and the pace is measured from that hour on.
+    """
+    measured_from = began if earliest is None or (began is not None and began < earliest + HOUR) else earliest
+    edges = edges_at(now)
+    begins = [None if measured_from is None else max(edge, measured_from) for edge in (edges.hour, edges.day)]
+    hour, day = (None if begin is None or now - begin < SHORTEST_MEASURE else begin for begin in begins)
+    return UsageForecast(now, end, (hour, day), spent)
 
 
 def _spent(record: BurnRecord, period: int, totals: Mapping[int, int]) -> int | None:

@@ -65,7 +65,7 @@ def gpu_hours(amount: int) -> float:
     return amount / GPU_HOUR
 
 
-def cells(amount: int | None) -> tuple[str, str]:
+def amount_cells(amount: int | None) -> tuple[str, str]:
     """Returns an amount as cells of CSV: GPU-hours with six decimal places, and microGPU-seconds; empty for None."""
     return ("", "") if amount is None else (f"{amount / GPU_HOUR:.6f}", str(amount))
 

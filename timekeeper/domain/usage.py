@@ -155,6 +155,10 @@ class Use:
             for hour, hours, place, billed, core, memory, used in self.raw_rows
         ]
 
+    def of_pods(self) -> Use:
+        """Returns the rows of pods: corrections, and money restored from a checkpoint, name a namespace at most."""
+        return Use(self.dimensions, [row for row in self.raw_rows if len(self.dimensions[row[2]]) > 1])
+
     def between(self, first: int, end: int) -> Use:
         """Returns the rows that begin in the hours from `first` up to `end`."""
         return Use(self.dimensions, [row for row in self.raw_rows if first <= row[0] < end])

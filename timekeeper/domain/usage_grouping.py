@@ -147,6 +147,18 @@ class UsageSums:
 
         self._grow(len(cells) - before)
 
+    def name(self, keys: Iterable[Key]) -> None:
+        """Adds keys to the first step, without use where it has none of theirs.
+
+        Raises:
+            TooManySumsError: there are too many steps and keys.
+        """
+        cells = self.cells[0]
+        before = len(cells)
+        for key in keys:
+            cells.setdefault(key, [0, 0, 0, None])
+        self._grow(len(cells) - before)
+
     def _grow(self, new: int) -> None:
         self._size += new
         if self._size > MOST_SUMS:

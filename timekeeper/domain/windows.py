@@ -33,6 +33,11 @@ WINDOWS: Final = (
     'before such as "7d offset 1d", or a start and an end joined by a comma: two RFC 3339 timestamps such as '
     "2026-01-01T00:00:00Z,2026-02-01T00:00:00Z, or two Unix times in seconds"
 )
+FORECAST_ENDS: Final = (
+    "today, week or month for the end of the present one in UTC, or an RFC 3339 timestamp from now to a year later, "
+    "such as 2026-12-01T00:00:00Z; with a window that the present is in, and without a step"
+)
+MOST_AHEAD: Final = 366 * DAY
 STEPS: Final = "hour, day, week, month, or a number of hours, days or weeks such as 6h or 2d"
 
 _SPAN = re.compile(r"([1-9][0-9]{0,5})([mhdw])(?: offset ([1-9][0-9]{0,5})([mhdw]))?", re.ASCII)
@@ -99,6 +104,22 @@ def steps(window: Window, step: str | None) -> Iterator[Window]:
         start = end
 
 
+def parse_forecast_end(text: str, now: int) -> int:
+    """Parses the instant up to which a forecast goes; the present week ends with Saturday, as in `parse_window`.
+
+    Raises:
+        WindowError: the text is no such instant.
+    """
+    named = {"today": now // DAY * DAY + DAY, "week": _sunday(now) + WEEK, "month": month_start(now, 1)}
+    try:
+        end = named[text] if text in named else parse_instant(text)
+    except TimeError as error:
+        raise WindowError(FORECAST_ENDS) from error
+    if not now < end <= now + MOST_AHEAD:
+        raise WindowError(FORECAST_ENDS)
+    return end
+
+
 def _following(step: str) -> Callable[[int], int]:
     match = _STEP.fullmatch(step)
     if match is None:
@@ -109,8 +130,7 @@ def _following(step: str) -> Callable[[int], int]:
 
 def _named(text: str, now: int) -> tuple[int, int] | None:
     today = now // DAY * DAY
-    # Weeks begin on Sunday, as in OpenCost; 1970 began on a Thursday.
-    sunday = today - (to_datetime(today).isoweekday() % 7) * DAY
+    sunday = _sunday(now)
     first = month_start(now, 0)
     named = {
         "today": (today, today + DAY),
@@ -121,6 +141,12 @@ def _named(text: str, now: int) -> tuple[int, int] | None:
         "lastmonth": (month_start(first, -1), first),
     }
     return named.get(text)
+
+
+def _sunday(now: int) -> int:
+    """Returns the start of the present week: weeks begin on Sunday, as in OpenCost."""
+    today = now // DAY * DAY
+    return today - (to_datetime(today).isoweekday() % 7) * DAY
 
 
 def _span(text: str, now: int) -> tuple[int, int] | None:

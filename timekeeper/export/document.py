@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from timekeeper.domain.money import cells
+from timekeeper.domain.money import amount_cells
 from timekeeper.domain.timestamps import DAY, HOUR, TimeError, format_instant, parse_instant
 from timekeeper.domain.usage import UNKNOWN, Dimensions, Row, UsageFigures
 from timekeeper.domain.usage_folding import month_of
@@ -200,7 +200,7 @@ def _line(account: str, row: Row) -> list[Any]:
     labels = json.dumps(dict(to.labels), separators=(",", ":"), ensure_ascii=False, sort_keys=True)
     names = (account, *(text or UNKNOWN for text in to[:5]), labels)
     hours = (format_instant(row.hour * HOUR), format_instant((row.hour + row.hours) * HOUR))
-    return [*hours, *map(_harmless, names), *(cell for amount in row.figures for cell in cells(amount))]
+    return [*hours, *map(_harmless, names), *(cell for amount in row.figures for cell in amount_cells(amount))]
 
 
 def _row(line: Sequence[str], places: dict[tuple[str, ...], Dimensions], hours: dict[str, int]) -> Row:

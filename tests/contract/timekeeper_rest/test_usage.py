@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from tests.contract.timekeeper_rest.test_reading import assert_problem
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.rest_server import RestServer
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import DAY, format_instant, parse_instant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,6 +170,85 @@ def test_the_command_prints_all_pages_as_json_and_as_csv(
     status, text = shown(used, monkeypatch, capsys, "-o", "csv")
     assert status == 0
     assert [row["namespace"] for row in csv.DictReader(io.StringIO(text))] == list(TEAMS)
+
+
+EUROS = {"metering": {"currency": {"code": "EUR", "per_gpu_hour": 2.5}}}
+HALF_AN_HOUR = 1800
+
+
+@pytest.fixture(scope="module")
+def metered_now() -> Iterator[tuple[RestServer, str]]:
+    """A timekeeper after half an hour in which a team held a GPU, up to now; and the instant at which it began."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fairgpu-redis-") as store,
+        tempfile.TemporaryDirectory(prefix="fairgpu-rest-") as folder,
+        RedisServer(Path(store)) as server,
+        RestServer(Path(folder), server.url, settings=EUROS) as rest,
+    ):
+        with server.client() as client:
+            harness = LedgerHarness(Path(folder), client)
+            harness.now = began = time.time_ns() - HALF_AN_HOUR * SECOND
+            harness.pod("p1", "team-a")
+            harness.round(0)
+            harness.round(HALF_AN_HOUR)
+        yield rest, format_instant(began)
+
+
+def test_a_forecast_stands_beside_the_figures_and_changes_none(metered_now: tuple[RestServer, str]) -> None:
+    rest, began = metered_now
+    start = parse_instant(began)
+    asked = f"/v1/usage?window={format_instant(start - DAY)},{format_instant(start + 2 * DAY)}&aggregate=model"
+    plain = rest.as_person("finance", "GET", asked).document
+    shown = rest.as_person("finance", "GET", f"{asked}&forecast=today").document
+    ((item,), (plain_item,)) = shown["items"], plain["items"]
+    forecast = item.pop("forecast")
+
+    assert item == plain_item
+    assert "forecast" not in plain
+    assert shown["forecast"]["lastDay"]["start"] == began
+    for pace in ("lastHour", "lastDay"):
+        billed = forecast[pace]["billed"]
+        assert int(billed["microGPUSeconds"]) >= int(item["billed"]["microGPUSeconds"])
+        assert forecast[pace]["cost"] == pytest.approx(billed["gpuHours"] * 2.5, abs=0.01)
+
+
+def test_a_forecast_is_in_the_last_columns_of_csv(metered_now: tuple[RestServer, str]) -> None:
+    rest, _ = metered_now
+    plain, shown = (
+        rest.as_person("finance", "GET", f"/v1/usage?window=7d&format=csv{more}").body.decode().splitlines()
+        for more in ("", "&forecast=today")
+    )
+    added = shown[0].removeprefix(f"{plain[0]},").split(",")
+
+    assert added[:3] == [f"expected_by_last_hour_{one}" for one in ("gpu_hours", "micro_gpu_seconds", "cost")]
+    assert [name.replace("_day_", "_hour_") for name in added[3:]] == added[:3]
+    figures = dict(zip(shown[0].split(","), shown[1].split(","), strict=True))
+    assert int(figures["expected_by_last_day_micro_gpu_seconds"]) >= int(figures["billed_micro_gpu_seconds"])
+
+
+def test_a_team_has_the_forecast_of_its_own(metered_now: tuple[RestServer, str]) -> None:
+    rest, _ = metered_now
+    answer = rest.as_person("alice", "GET", "/v1/namespaces/team-a/usage?window=month&forecast=month&aggregate=owner")
+    assert [item["key"] for item in answer.document["items"]] == [{"owner": "Pod/p1"}]
+    refused = rest.as_person("alice", "GET", "/v1/namespaces/team-a/usage?window=month&forecast=month&step=day")
+    assert_problem(refused, 422)
+    assert refused.document["errors"][0]["field"] == "forecast"
+
+
+def test_the_command_shows_what_is_expected(
+    metered_now: tuple[RestServer, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest, began = metered_now
+    monkeypatch.setenv("FAIRGPU_SERVER", rest.url)
+    monkeypatch.setenv("FAIRGPU_CA_FILE", str(rest.ca_file))
+    monkeypatch.setenv("FAIRGPU_TOKEN", rest.signer.person("finance"))
+    assert main(["usage", "--forecast", "--by", "owner"]) == 0
+    heading, line, _, note = capsys.readouterr().out.splitlines()
+    assert heading.split()[-5:] == ["%", "EUR", "EXPECTED", "EXPECTED", "EUR"]
+    assert line.startswith("Pod/p1")
+    assert note.endswith(f"at the pace of pods since {began[:16].replace('T', ' ')}.")
+    assert main(["usage", "--forecast", "2100-01-01T00:00:00Z"]) != 0
+    assert "needs a --window" in capsys.readouterr().err
 
 
 def test_the_command_says_why_a_question_is_refused(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairgpu.client.usage import TOTAL, total, usage_table
+from fairgpu.client.usage import TOTAL, forecast_note, total, usage_table
 from tests.unit.docs.pages import ROOT, blocks
 
 HOUR = 3_600_000_000
@@ -49,12 +49,42 @@ def test_a_single_line_needs_no_sum() -> None:
     assert TOTAL not in usage_table(answer(item("a", HOUR)))
 
 
+def forecast(billed: int | None, cost: float | None = None) -> dict[str, Any]:
+    return {"forecast": {"lastDay": None if billed is None else {"billed": amount(billed), "cost": cost}}}
+
+
+FORECAST = {"end": "2026-12-01T00:00:00Z", "lastDay": {"start": "2026-11-25T20:00:00Z", "end": "2026-11-26T20:59:00Z"}}
+WINDOW = {"start": "2026-11-01T00:00:00Z", "end": "2026-11-26T21:00:00Z"}
+
+
+def test_what_is_expected_stands_beside_what_was_billed_and_its_sum_is_exact() -> None:
+    lines = [item("a", HOUR, cost=0.01) | forecast(2 * HOUR // 5, 0.0), item("b", 0, cost=0.0) | forecast(HOUR, 0.01)]
+    shown = answer(*lines, money=EUROS) | {"forecast": FORECAST, "window": WINDOW}
+    rows = [re.split(r"\s{2,}", line) for line in usage_table(shown).splitlines()]
+
+    assert rows[0][-3:] == ["EUR", "EXPECTED", "EXPECTED EUR"]
+    assert [row[-2:] for row in rows[1:]] == [["0.4", "0.00"], ["1.00", "0.01"], ["1.40", "0.01"]]
+    (note,) = forecast_note(shown)
+    assert note.startswith("EXPECTED is what is billed from 2026-11-01 00:00 to 2026-12-01 00:00 UTC, at the pace of ")
+    assert note.endswith("pods since 2026-11-25 20:00.")
+
+
+def test_what_is_not_expected_yet_is_no_figure() -> None:
+    shown = answer(item("a", HOUR) | forecast(None), item("b", HOUR) | forecast(None))
+    shown |= {"forecast": {**FORECAST, "lastDay": None}, "window": WINDOW}
+
+    assert [line.split()[-1] for line in usage_table(shown).splitlines()[1:]] == ["-", "-", "-"]
+    assert forecast_note(shown) == ["EXPECTED is not known yet: it takes ten minutes of metering."]
+
+
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.splitlines()[0])
 def test_the_sums_in_the_document_are_those_of_the_lines_above_them(table: str) -> None:
-    heading, *lines = (re.split(r"\s{2,}", line) for line in table.splitlines() if not line.startswith("$"))
+    shown = table.partition("\n\n")[0].splitlines()
+    heading, *lines = (re.split(r"\s{2,}", line) for line in shown if not line.startswith("$"))
     last = lines.pop()
     assert last[0] == TOTAL
     for column in range(heading.index("BILLED") - len(heading), 0):
         if heading[column] != "USED %" and last[column] != "-":
             cells = [Decimal(line[column].replace(",", "")) for line in lines if line[column] != "-"]
-            assert sum(cells) == Decimal(last[column].replace(",", "")), heading[column]
+            rounding = Decimal("0.005") * len(cells) if heading[column] == "EXPECTED" else 0
+            assert abs(sum(cells) - Decimal(last[column].replace(",", ""))) <= rounding, heading[column]

@@ -1,0 +1,141 @@
+"""The forecast of usage by what its keys were billed in the last hour and the last day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.support.ledger.harness import NOON, LedgerHarness
+from timekeeper.api.problems import ProblemError
+from timekeeper.api.usage_finding import find
+from timekeeper.api.usage_query import read_query
+from timekeeper.domain.forecast import UsageForecast
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.timestamps import DAY, HOUR, MINUTE
+from timekeeper.domain.windows import Window
+
+Expected = dict[tuple[str, ...], list[int | None]]
+
+
+def asked(harness: LedgerHarness, by: str, forecast: str = "month", **more: str) -> tuple[UsageForecast, Expected]:
+    """Returns the forecast, and what each key comes to by the last hour's and by the last day's pace."""
+    arguments: Mapping[str, str] = {"window": "month", "aggregate": by, "forecast": forecast, **more}
+    found = find(harness.client, read_query(arguments, (), harness.now, more.get("namespace")), harness.now)
+    assert found.forecast is not None
+    return found.forecast, {item.key: found.forecast.expected(item.key, item.figures.billed) for item in found.items}
+
+
+def hours(amount: int | None) -> float | None:
+    return None if amount is None else round(amount / GPU_HOUR, 6)
+
+
+def test_each_key_comes_to_what_it_was_billed_and_what_its_pace_adds(harness: LedgerHarness) -> None:
+    """Metering began half an hour ago, so that both paces are those of this half hour."""
+    harness.pod("p1", "team-a", model="A100")
+    harness.pod("p2", "team-b", core=50, model="H100")
+    harness.round(0)
+    harness.round(30 * 60)
+    left = (NOON + 17 * DAY - DAY // 2 - harness.now) / HOUR
+
+    for by, keys in (("model", ("A100", "H100")), ("node,namespace", (("n1", "team-a"), ("n1", "team-b")))):
+        forecast, expected = asked(harness, by)
+        whole, half = ((key,) if isinstance(key, str) else key for key in keys)
+        assert forecast.since == (NOON, NOON)
+        assert [hours(amount) for amount in expected[whole]] == [0.5 + left] * 2
+        assert [hours(amount) for amount in expected[half]] == [0.25 + left / 2] * 2
+
+
+def test_the_last_hour_shows_what_has_ended_and_the_last_day_still_counts_it(harness: LedgerHarness) -> None:
+    pod = harness.pod("p1", "team-a")
+    harness.round(0)
+    harness.round(3600)
+    harness.finish(pod)
+    for _ in range(3):
+        harness.round(3600)
+    forecast, expected = asked(harness, "namespace", "today")
+
+    assert forecast.since == (NOON + 3 * HOUR, NOON)
+    assert [hours(amount) for amount in expected["team-a",]] == [1, 1 + 8 / 4]
+
+
+def test_what_ran_within_the_day_before_the_window_is_named_too(harness: LedgerHarness) -> None:
+    """So the lines add up to what all keys together come to."""
+    pod = harness.pod("p1", "team-a")
+    harness.round(0)
+    harness.round(3600)
+    harness.finish(pod)
+    for _ in range(12):
+        harness.round(3600)
+    (_, expected) = asked(harness, "namespace", "today", window="today")
+
+    assert harness.now == NOON + 13 * HOUR
+    assert [hours(amount) for amount in expected["team-a",]] == [0, round(23 / 13, 6)]
+
+
+def test_a_correction_is_billed_and_is_no_pace(harness: LedgerHarness) -> None:
+    harness.budget("research", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.round(0)
+    harness.round(3600)
+    harness.correct("refund", "research", "-0.5", NOON, namespace="team-a")
+    harness.round(0)
+    (_, expected) = asked(harness, "namespace", "today")
+
+    assert [hours(amount) for amount in expected["team-a",]] == [1 - 0.5 + 11] * 2
+
+
+def test_there_is_none_until_ten_minutes_were_metered(harness: LedgerHarness) -> None:
+    harness.pod("p1", "team-a")
+    harness.round(0)
+    harness.round(9 * MINUTE / 10**9)
+    assert asked(harness, "namespace")[1]["team-a",] == [None, None]
+    harness.round(60)
+    assert None not in asked(harness, "namespace")[1]["team-a",]
+
+
+def test_pods_that_are_charged_for_the_time_before_metering_began_are_measured_from_then_on(
+    harness: LedgerHarness,
+) -> None:
+    harness.pod("p1", "team-a")
+    harness.pass_time(3 * 3600)
+    harness.round(0)
+    forecast, expected = asked(harness, "namespace", "today")
+
+    assert forecast.since == (NOON + 2 * HOUR, NOON)
+    assert [hours(amount) for amount in expected["team-a",]] == [3 + 9] * 2
+
+
+def test_a_namespace_has_its_own_and_pages_hold_what_one_answer_holds(harness: LedgerHarness) -> None:
+    for team in ("team-a", "team-b", "team-c"):
+        harness.pod(team, team)
+    harness.round(0)
+    harness.round(1800)
+    _, whole = asked(harness, "namespace")
+
+    assert len(whole) == 3
+    for team in ("team-a", "team-b", "team-c"):
+        assert asked(harness, "namespace", namespace=team)[1] == {(team,): whole[team,]}
+    query = read_query({"window": "month", "forecast": "month", "limit": "2"}, (), harness.now)
+    assert [item.key for item in find(harness.client, query, harness.now).items] == [("team-a",), ("team-b",)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"window": "month", "forecast": "yesterday"},
+        {"window": "month", "forecast": "2026-01-15T11:59:59Z"},
+        {"window": "month", "forecast": "2027-02-01T00:00:00Z"},
+        {"window": "lastmonth", "forecast": "month"},
+        {"window": "month", "step": "day", "forecast": "month"},
+    ],
+)
+def test_one_that_says_nothing_is_refused(arguments: Mapping[str, str]) -> None:
+    with pytest.raises(ProblemError, match="today, week or month"):
+        read_query(arguments, (), NOON)
+
+
+def test_a_week_ends_with_saturday() -> None:
+    query = read_query({"window": "week", "forecast": "week"}, (), NOON)
+
+    assert (query.forecast, query.window) == (NOON + 2 * DAY + DAY // 2, Window(NOON - 4 * DAY - DAY // 2, NOON + HOUR))
