@@ -9,15 +9,20 @@ import pytest
 
 from tests.support.ledger.audited import audited, write_statuses
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
+from timekeeper.api.usage_finding import find
+from timekeeper.api.usage_query import Query
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.other_stacks import held_idle
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.pricing import BY_WORDS, PricePoint
 from timekeeper.domain.timestamps import HOUR, format_instant
+from timekeeper.domain.usage import IDLE
+from timekeeper.domain.windows import Window
 from timekeeper.ledger import reading
 from timekeeper.ledger.codec import decode_session
 from timekeeper.ledger.keys import AccountKeys
+from timekeeper.ledger.usage import capacity
 from timekeeper.sources.folder import write_json
 
 PRICES = {
@@ -130,6 +135,24 @@ def test_a_claim_that_no_pod_reserves_is_charged_and_shown_as_held_idle(looking:
     assert looking.spent("a") == 8 * 10 * GPU_SECOND
     assert held_idle(keeper.books, looking.now) == 8 * GPU_SECOND
     assert (decode_session(text).pod, decode_session(text).idle) == ("resourceclaim/c1", True)
+
+
+def test_devices_that_no_claim_has_are_idle_capacity(looking: LedgerHarness) -> None:
+    claiming(looking, "p1")
+    write_claim(looking, "c1", ["gpu-0", "gpu-1"], ["p1"])
+    looking.round()
+    looking.round(3600)
+    query = Query(Window(NOON, NOON + HOUR), None, ("namespace",), 10, idle=True)
+    cores = {item.key[0]: item.figures.core for item in find(looking.client, query, looking.now).items}
+
+    assert cores == {"team-a": 2 * 3600 * GPU_SECOND, IDLE: 6 * 3600 * GPU_SECOND}
+
+
+def test_idle_capacity_follows_the_devices_that_are_published(looking: LedgerHarness) -> None:
+    assert max(capacity(looking.client).items())[1] == 8 * GPU_SECOND
+    (looking.folder / "slices" / "n1-gpu.nvidia.com.json").unlink()
+    looking.round(60)
+    assert max(capacity(looking.client).items())[1] == 0
 
 
 def test_a_claim_is_held_idle_no_longer_once_a_pod_reserves_it(looking: LedgerHarness) -> None:

@@ -40,7 +40,7 @@ class ReconcileContext:
         silent: the silent nodes, each with the instant since when it has been silent.
         servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
         capacity: the capacity that was last written to the store; None before the first write.
-        elsewhere: the capacity of nodes by other stacks.
+        elsewhere: the capacity of nodes by other stacks' resources.
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
         store_time: the witness's time at the beginning of the reconciliation, in nanoseconds since 1970.

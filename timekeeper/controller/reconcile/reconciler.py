@@ -36,7 +36,9 @@ def note_capacity(context: ReconcileContext, now: int) -> None:
     """
     nodes = context.source.mirrors.nodes.items()
     own = context.books.rules.own_resources
-    rate = capacity_rate(nodes) + (0 if own is None else context.elsewhere.rate(nodes, own))
+    rate = capacity_rate(nodes)
+    if own is not None:
+        rate += context.elsewhere.rate(nodes, own) + context.books.claims.capacity_rate(context.source.mirrors)
     if rate != context.capacity:
         shared.write_capacity(context.client, now, rate)
         context.capacity = rate

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from fairgpu.json_values import mapping, mappings
@@ -19,6 +20,7 @@ from timekeeper.domain.attribution import Origin, attribution
 from timekeeper.domain.holdings.claims import (
     DeviceKey,
     SliceDevice,
+    capacity,
     decide,
     read_slices,
     reserving_pods,
@@ -26,6 +28,7 @@ from timekeeper.domain.holdings.claims import (
     unlisted_drivers,
 )
 from timekeeper.domain.holdings.holding import NOTHING, Decision
+from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.sessions import CLAIM, EndProof, Session, end_found_missing, ended
 from timekeeper.domain.timestamps import instant_or_none
@@ -105,6 +108,8 @@ class ClaimView:
     """The end of a claim's last session, before which none of its next ones begins."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _devices: Mapping[DeviceKey, SliceDevice] | None = None
+    _capacity: Fraction = Fraction(0)
+    """The number of GPUs that the devices are."""
     _behind: bool = True
 
     def open_uids(self) -> set[str]:
@@ -234,9 +239,15 @@ class ClaimView:
         self._ends[uid] = metered.session.end or 0
         return {metered.session.uid}
 
+    def capacity_rate(self, mirrors: Mirrors) -> int:
+        """Returns the capacity of the published devices, in microGPU-seconds a second."""
+        self._published(mirrors)
+        return int(GPU_SECOND * self._capacity)
+
     def _published(self, mirrors: Mirrors) -> Mapping[DeviceKey, SliceDevice]:
         if mirrors.slices.wait_for_change(0) or self._devices is None:
             self._devices = read_slices(mirrors.slices.items())
+            self._capacity = capacity(self._devices)
         return self._devices
 
 

@@ -45,6 +45,7 @@ class SliceDevice:
         model: the model's name; UNKNOWN_MODEL where no attribute names it.
         capacity: its capacity by name, without the driver's domain.
         counters: the share that the device consumes of each counter, by the counter's name.
+        counter_sets: the sets of counters that it consumes of, of those that its pool has.
         profile: the profile of a MIG device; empty for any other.
         partition: the compute and memory modes of an AMD GPU, such as `cpx_nps4`; empty for any other.
         shared: whether several claims may have a part of its capacity each.
@@ -54,6 +55,7 @@ class SliceDevice:
     model: str = UNKNOWN_MODEL
     capacity: Mapping[str, Fraction] = field(default_factory=dict)
     counters: Mapping[str, Fraction] = field(default_factory=dict)
+    counter_sets: frozenset[str] = frozenset()
     profile: str = ""
     partition: str = ""
     shared: bool = False
@@ -119,6 +121,17 @@ def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], d
         time, memory = _part(device, _amounts(result.get("consumedCapacity")), doubts)
         holdings.append(Holding(WAY, device.model, 1, time, memory))
     return Decision(join(*holdings), frozenset(doubts))
+
+
+def capacity(devices: Mapping[DeviceKey, SliceDevice]) -> Fraction:
+    """Returns how many GPUs some devices are.
+
+    A GPU and the partitions that it can have are devices that consume of one set of counters, and not all of them can
+    be allocated: such a set is one GPU. Any other device is a GPU, or the part that its profile states.
+    """
+    sets = {(driver, pool, name) for (driver, pool, _), device in devices.items() for name in device.counter_sets}
+    apart = (max(_part(device, {}, set())) for device in devices.values() if not device.counter_sets)
+    return sum(apart, Fraction(len(sets)))
 
 
 def results_of(claim: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -232,6 +245,7 @@ def _device(item: Mapping[str, Any], counters: Mapping[tuple[str, str], Fraction
         model=next((name for name in named if name), UNKNOWN_MODEL),
         capacity=_amounts(fields.get("capacity")),
         counters=shares,
+        counter_sets=frozenset(group for group, _ in counters if group in consumed),
         profile=_text(attributes.get(PROFILE, {})),
         partition=_text(attributes.get(PARTITION, {})),
         shared=fields.get("allowMultipleAllocations") is True,

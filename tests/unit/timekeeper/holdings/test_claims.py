@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.domain.holdings.claims import DRIVERS, decide, read_slices, reserving_pods
+from timekeeper.domain.holdings.claims import DRIVERS, capacity, decide, read_slices, reserving_pods
 from timekeeper.domain.holdings.holding import Doubt
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -114,6 +115,26 @@ def test_a_part_of_a_shared_device_is_what_was_consumed_of_it() -> None:
     device = {**WHOLE, "allowMultipleAllocations": True}
 
     assert held(claim({"consumedCapacity": {"memory": "20Gi"}}), slices(device)) == [(A100, 1, "1/4", "1/4")]
+
+
+def test_the_capacity_of_devices_is_each_gpu_once_however_many_partitions_it_can_have() -> None:
+    whole = {"slots": {"value": "4"}}
+    partitions = [
+        {"name": f"gpu-0-{name}", "consumesCounters": [{"counterSet": "gpu-0", "counters": taken}]}
+        for name, taken in (("whole", whole), ("half", {"slots": {"value": "2"}}), ("slot", {"slots": {"value": "1"}}))
+    ]
+    published = slices(*partitions, OTHER, {**WHOLE, "name": "gpu-2", "allowMultipleAllocations": True})
+
+    assert capacity(read_slices([published, slices(counters={"slots": "4"})])) == 3
+
+
+def test_the_capacity_of_partitions_without_counters_is_their_parts() -> None:
+    mig = [{"name": f"mig-{at}", "attributes": attributes(productName=A100, profile="3g.40gb")} for at in (0, 1)]
+    amd = {"name": "gpu-1", "attributes": attributes(productName="MI300X", partitionProfile="dpx_nps1")}
+
+    assert capacity(read_slices([slices(*mig)])) == 1
+    assert capacity(read_slices([slices(amd, driver="gpu.amd.com")])) == Fraction(1, 2)
+    assert capacity({}) == 0
 
 
 def test_administrative_access_is_free() -> None:
