@@ -101,6 +101,26 @@ def test_usage_is_kept_as_csv_with_exact_figures(visit: Visiting, tmp_path: Path
     assert all(found["billed_micro_gpu_seconds"].isdigit() for found in rows)
 
 
+def test_what_the_month_comes_to_is_shown_by_the_filters_group_the_most_first(visit: Visiting) -> None:
+    """The teams were metered for weeks, so that the last day's pace is known."""
+    page = visit().enter(address="/?by=model")
+    panel = page.locator("#expected")
+    expect(panel.locator("thead th")).to_have_text(
+        ["GPU model", "GPU-h so far", "GPU-h expected", "At the last hour's pace", "Cost expected"]
+    )
+    names = panel.locator("tbody th").all_inner_texts()
+    rows = [
+        [float(re.sub(r"[^\d.]", "", figure)) for figure in line.locator("td").all_inner_texts()]
+        for line in panel.locator("tbody tr").all()
+    ]
+    assert sorted(names) == ["A100", "H100", "L40S"]
+    assert all(billed <= expected for billed, expected, *_ in rows)
+    assert all(first[1] >= second[1] for first, second in itertools.pairwise(rows))
+    expect(panel.locator(".hint")).to_contain_text("UTC, if pods go on as in the last")
+    page.get_by_label("Grouped by").select_option("owner")
+    expect(panel.locator("thead th").first).to_have_text("Workload")
+
+
 def test_waste_is_what_was_reserved_and_not_used_the_most_first(board: Page) -> None:
     first = board.locator("#waste li").first
     expect(first).to_contain_text("recommendations")

@@ -10,6 +10,7 @@ import { startTheme } from "./lib/theme.js";
 import { token } from "./lib/token.js";
 import { BudgetsView } from "./views/budgets.js";
 import { BurnDownView } from "./views/burn_down.js";
+import { ExpectedView } from "./views/expected.js";
 import { FiltersView } from "./views/filters.js";
 import { MOST_PODS, PodsView } from "./views/pods.js";
 import { ask, leave, startSignIn, welcome } from "./views/sign_in.js";
@@ -18,11 +19,13 @@ import { UsageView } from "./views/usage.js";
 import { WasteView } from "./views/waste.js";
 
 const REFRESH_MS = 60_000;
+const EXPECTED_MS = 15 * REFRESH_MS; // what a month comes to changes slowly, and to ask for it costs more than the rest
 
 const filtersView = new FiltersView(byId("filters"), () => loadAll({ keep: true }));
 const budgetsView = new BudgetsView(byId("budgets"));
 const burnDownView = new BurnDownView(byId("burn-down"));
 const usageView = new UsageView(byId("usage"));
+const expectedView = new ExpectedView(byId("expected"));
 const wasteView = new WasteView(byId("waste"));
 const podsView = new PodsView(byId("pods"));
 
@@ -43,6 +46,13 @@ const usage = new Part(usageView.panel, async (signal) => {
   usageView.show(answer, current(), query, paths, access.readsAll);
   wasteView.show(answer);
 });
+
+const expected = new Part(expectedView.panel, async (signal) => {
+  const answer = await data.usage(data.usagePaths(scope()), data.expectedQuery(current()), signal);
+  return { answer, by: current().by, question: expectedQuestion(), at: Date.now() };
+}, ({ answer, by }) => expectedView.show(answer, by));
+
+const expectedQuestion = () => JSON.stringify([data.expectedQuery(current()), current().ns]);
 
 const pods = new Part(podsView.panel, (signal) => data.dearest(scope(), MOST_PODS + 1, signal),
   (sessions) => podsView.show(sessions, Date.now()));
@@ -91,6 +101,14 @@ async function loadAll(how = {}) {
 async function loadUsage(how = {}) {
   wasteView.panel.wait();
   if (!(await usage.load(how)) && usage.figures === null) wasteView.panel.empty("These figures come with those of usage.");
+  await loadExpected(how);
+}
+
+/** One question about usage at a time: the timekeeper answers two of a caller at once, and this may be a second tab. */
+async function loadExpected(how) {
+  const known = expected.figures;
+  if (known?.question === expectedQuestion() && Date.now() - known.at < EXPECTED_MS) return;
+  await expected.load(how);
 }
 
 function showBudgets(rows) {

@@ -33,11 +33,17 @@ export function usagePaths(namespaces) {
   return namespaces === null ? ["v1/usage"] : namespaces.map((name) => `${at(name)}/usage`);
 }
 
-/** Usage as a list of items, with the currency. */
+/** The question that asks what the present month comes to, for a group of the filters. */
+export function expectedQuery({ by }) {
+  return { window: "month", aggregate: by, forecast: "month" };
+}
+
+/** Usage as a list of items, with the currency, and the forecast where one was asked for. */
 export async function usage(paths, query, signal) {
   const answers = await Promise.all(paths.map((path) => wholeUsage(path, query, signal)));
   return {
     currency: answers.find((answer) => answer.currency)?.currency ?? null,
+    forecast: answers[0]?.forecast ?? null,
     items: answers.flatMap((answer) => answer.items),
   };
 }

@@ -62,6 +62,21 @@ export function waste(items) {
   return { rows: rows.sort((a, b) => b.wasted - a.wasted), silent: all.length - rows.length };
 }
 
+/** What the items of a usage answer with a forecast come to, by key, the most first; `byHour` and `byDay` by the pace. */
+export function expected(items) {
+  const byKey = new Map();
+  for (const item of items.filter((one) => keyOf(one) !== IDLE)) {
+    const name = keyOf(item);
+    const found = byKey.get(name) ?? { name, billed: 0, byDay: 0, byHour: 0, cost: 0 };
+    found.billed += item.billed.gpuHours;
+    found.byDay += item.forecast.lastDay.billed.gpuHours;
+    found.byHour += item.forecast.lastHour?.billed.gpuHours ?? 0;
+    found.cost += item.forecast.lastDay.cost ?? 0;
+    byKey.set(name, found);
+  }
+  return [...byKey.values()].sort((a, b) => b.byDay - a.byDay);
+}
+
 function added(name, several, starts, colour) {
   const values = starts.map((_, index) => sum(several.map((one) => one.values[index])));
   return { name, values, total: sum(values), colour };
