@@ -41,7 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="a comma list of namespace, budget, model, node, owner, user, label:KEY (default: %(default)s)",
     )
-    parser.add_argument("--idle", action="store_true", help="show the capacity that no pod held, too")
+    parser.add_argument(
+        "--idle",
+        nargs="?",
+        const="true",
+        choices=("true", "model"),
+        help="show the capacity that no pod held, too; with --idle model, of each model",
+    )
     parser.add_argument(
         "--forecast",
         metavar="END",
@@ -61,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--idle shows what no pod held in the whole cluster: leave out --namespace")
     query = {"window": _window(arguments), "aggregate": arguments.by, "limit": str(PAGE)}
     query |= {"step": arguments.step} if arguments.step else {}
-    query |= {"idle": "true"} if arguments.idle else {}
+    query |= {"idle": arguments.idle} if arguments.idle else {}
     query |= {"forecast": arguments.forecast} if arguments.forecast else {}
     path = f"/v1/namespaces/{quote(arguments.namespace, safe='')}/usage" if arguments.namespace else "/v1/usage"
     with transport.asking(arguments.namespace):

@@ -168,7 +168,10 @@ def _usage_paths() -> Document:
         _query("forecast", f"Up to when to forecast what is billed: {FORECAST_ENDS}.", text),
     ]
     idle = _query(
-        "idle", "Whether to add capacity that no pod held, as the key __idle__.", {"type": "boolean", "default": False}
+        "idle",
+        "Whether to add capacity that no pod held, as the key __idle__; `model` adds it for each model, if aggregate "
+        "has model.",
+        {"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["model"]}], "default": False},
     )
     everywhere = _get("What was used", "UsageAnswer", (*_READING, 422), [*parameters, idle])
     here = _get("What a namespace used", "UsageAnswer", (*_READING, 422), [_namespace(), *parameters])

@@ -35,6 +35,7 @@ from timekeeper.ledger.usage import (
     View,
     accounts_usage,
     capacity,
+    capacity_of_models,
     restored,
 )
 
@@ -285,6 +286,14 @@ def find(
         points = capacity(client)
         held = answer_sums if whole else everything(UsageSums(divided_window, ()))
         answer_sums.add_idle([capacity_of(points, step, now) for step in divided_window.windows], held)
+    if query.idle_models:
+        held = answer_sums if query.aggregate == ("model",) else everything(UsageSums(divided_window, ("model",)))
+        windows = divided_window.windows
+        of_models = {
+            model: [capacity_of(points, step, now) for step in windows]
+            for model, points in capacity_of_models(client).items()
+        }
+        answer_sums.add_idle_of_models(of_models, held)
     forecast = None if query.forecast is None else _forecast(client, query, now, query.forecast)
     if forecast is not None:
         answer_sums.name(forecast.spent)
@@ -298,7 +307,9 @@ def _comes_in_order(client: redis.Redis, query: Query) -> bool:
     Where all items fit one page, idle capacity is computed from the same reads as they are. A forecast may name keys
     that the window does not have.
     """
-    if query.aggregate[0] != "namespace" or query.namespace is not None or query.forecast is not None:
+    if query.aggregate[0] != "namespace" or query.namespace is not None:
+        return False
+    if query.idle_models or query.forecast is not None:
         return False
     return not query.idle or reading.count_namespaces(client) > query.limit
 

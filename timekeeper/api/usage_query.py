@@ -38,7 +38,8 @@ class Query:
         limit: the most items of an answer.
         after: the place after which to go on; None for the first page.
         namespace: the only namespace to count; None for all.
-        idle: whether to add capacity that no pod held.
+        idle: whether to add capacity that no pod held, as one item.
+        idle_models: whether to add it as one item for each model.
         forecast: the instant up to which to forecast what is billed, in nanoseconds since 1970; None for no forecast.
     """
 
@@ -49,6 +50,7 @@ class Query:
     after: Place | None = None
     namespace: str | None = None
     idle: bool = False
+    idle_models: bool = False
     forecast: int | None = None
 
 
@@ -72,10 +74,19 @@ def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, na
     aggregate = _aggregate(arguments.get("aggregate") or "namespace", labels)
     after = place_of(arguments.get("cursor", ""), len(aggregate))
     idle = arguments.get("idle", "false")
-    if idle not in {"true", "false"}:
-        raise invalid("idle", idle, "true or false")
-    forecast = _forecast(arguments.get("forecast", ""), window, step, now)
-    return Query(window, step, aggregate, _limit(arguments.get("limit")), after, namespace, idle == "true", forecast)
+    if idle not in {"true", "false", "model"} or (idle == "model" and "model" not in aggregate):
+        raise invalid("idle", idle, "true, false, or, where aggregate has model, model")
+    return Query(
+        window,
+        step,
+        aggregate,
+        _limit(arguments.get("limit")),
+        after,
+        namespace,
+        idle=idle == "true",
+        idle_models=idle == "model",
+        forecast=_forecast(arguments.get("forecast", ""), window, step, now),
+    )
 
 
 def _forecast(text: str, window: Window, step: str | None, now: int) -> int | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import orjson
 
 from fairgpu import names
+from fairgpu.inventory import InventoryError, decode
+from fairgpu.json_values import mapping
 from fairgpu.quantity import QuantityError, parse_count
 from timekeeper.domain.attribution import Attribution
 from timekeeper.domain.charges import cost
-from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.windows import Window
 
 UNKNOWN = "__unallocated__"
@@ -168,9 +171,22 @@ Points = Mapping[int, int]
 """The nodes' capacity from each instant (nanoseconds since 1970) on, in microGPU-seconds a second."""
 
 
-def capacity_rate(nodes: Iterable[Mapping[str, Any]]) -> int:
-    """Returns the capacity of nodes, in microGPU-seconds a second: their whole GPUs by FairGPU's extended resource."""
-    return sum(_percent(node) * GPU_SECOND // 100 for node in nodes)
+def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
+    """Returns the GPUs of a node by model: as many as its extended resource of FairGPU's, of the inventory's models.
+
+    An empty name stands for a model that no inventory names.
+    """
+    gpus = Fraction(_percent(node), 100)
+    if not gpus:
+        return {}
+    try:
+        devices = decode(str(mapping(mapping(node.get("metadata")).get("annotations")).get(names.INVENTORY))).devices
+    except InventoryError:
+        devices = ()
+    if not devices:
+        return {"": gpus}
+    counts = Counter(device.model for device in devices)
+    return {model: gpus * count / len(devices) for model, count in counts.items()}
 
 
 def capacity_of(points: Points, window: Window, now: int) -> int:

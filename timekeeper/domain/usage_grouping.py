@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from timekeeper.domain.timestamps import HOUR
-from timekeeper.domain.usage import IDLE, Key, UsageFigures, Use, keys_of
+from timekeeper.domain.usage import IDLE, UNKNOWN, Key, UsageFigures, Use, keys_of
 from timekeeper.domain.windows import Window
 
 Place = tuple[int, Key]
@@ -179,6 +179,26 @@ class UsageSums:
                 memory = sum(cell[2] for cell in all_held.values())
                 cells[(IDLE,) * len(self.aggregate)] = [0, max(whole - core, 0), max(whole - memory, 0), None]
 
+    def add_idle_of_models(self, capacity: Mapping[str, Sequence[int]], held: UsageSums) -> None:
+        """Adds the idle capacity of each model in each step; IDLE, a space and its name stand for the model.
+
+        Nothing is idle of a model of which pods held more than its known capacity. Use of several models at once counts
+        in equal parts for each.
+
+        Args:
+            capacity: the capacity of each step by model, in microGPU-seconds; an empty name is an unknown model.
+            held: all use in the same steps, by model alone.
+        """
+        place = self.aggregate.index("model")
+        for index, (cells, all_held) in enumerate(zip(self.cells, held.cells, strict=True)):
+            used = _divided_by_model(all_held)
+            for model, whole in capacity.items():
+                if whole[index] > 0:
+                    core, memory = used.get(model, (0, 0))
+                    key = [IDLE] * len(self.aggregate)
+                    key[place] = f"{IDLE} {model or '*'}"
+                    cells[tuple(key)] = [0, max(whole[index] - core, 0), max(whole[index] - memory, 0), None]
+
     def count(self, after: Place | None) -> int:
         """Returns the number of items after a place; of all items for None."""
         first = 0 if after is None else after[0]
@@ -203,6 +223,17 @@ class UsageSums:
             return list(self.cells[0])
         index, edge = after[0], key_order(after[1])
         return [key for key in self.cells[index] if key_order(key) > edge] if index < len(self.cells) else []
+
+
+def _divided_by_model(cells: Cells) -> dict[str, tuple[int, int]]:
+    """Returns the core and the memory of sums by model; use of several models counts in equal parts for each."""
+    used: dict[str, tuple[int, int]] = {}
+    for (text,), (_, core, memory, _) in cells.items():
+        models = [""] if text == UNKNOWN else text.split(",")
+        for model in models:
+            before = used.get(model, (0, 0))
+            used[model] = before[0] + core // len(models), before[1] + memory // len(models)
+    return used
 
 
 def order(value: str) -> tuple[bool, str]:

@@ -74,6 +74,7 @@ named by its start.
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
     fairgpu:{book}:capacity           hash    INSTANT -> the capacity of all nodes from then on, in microGPU-seconds a
                                               second
+    fairgpu:{book}:capacity-of-models hash    INSTANT -> the same by model, as JSON; an empty name is an unknown model
     fairgpu:{book}:late               hash    MONTH -> the number of changes to it after it was closed
     fairgpu:{book}:exports            hash    MONTH -> the record of its exported file, as JSON
     fairgpu:{book}:mark               string  the epoch of the leader that last waited for a replica; never read
@@ -128,6 +129,7 @@ SINCE = f"{PREFIX}:{{book}}:since"
 WATCHED = f"{PREFIX}:{{book}}:watched"
 RESTORED = f"{PREFIX}:{{book}}:restored"
 CAPACITY = f"{PREFIX}:{{book}}:capacity"
+CAPACITY_OF_MODELS = f"{PREFIX}:{{book}}:capacity-of-models"
 LATE_CHANGES = f"{PREFIX}:{{book}}:late"
 EXPORTS = f"{PREFIX}:{{book}}:exports"
 MARK = f"{PREFIX}:{{book}}:mark"

@@ -25,6 +25,7 @@ _PROBES = {
     keys.BUDGETS: "hlen",
     keys.RESTORED: "srem",
     keys.CAPACITY: "hlen",
+    keys.CAPACITY_OF_MODELS: "hlen",
     keys.EXPORTS: "hlen",
     keys.OPEN_SESSIONS: "zcard",
     keys.PRESENT_USE: "hlen",

@@ -13,7 +13,7 @@ from timekeeper.domain.charges import Assignments
 from timekeeper.domain.pricing import Prices
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import Call, put, run_one
-from timekeeper.ledger.codec import as_text, encode_assignments, encode_prices
+from timekeeper.ledger.codec import as_text, compact, encode_assignments, encode_prices
 from timekeeper.ledger.settlement import HeldTerm
 
 GONE_REPORT_SECONDS = 86400
@@ -88,13 +88,14 @@ def note_restored(client: redis.Redis, accounts: Sequence[str]) -> None:
     put(client, "SADD", keys.RESTORED, accounts)
 
 
-def write_capacity(client: redis.Redis, instant: int, rate: int) -> None:
-    """Writes the capacity of all nodes from an instant on, in microGPU-seconds a second.
+def write_capacity(client: redis.Redis, instant: int, rates: Mapping[str, int]) -> None:
+    """Writes the capacity of the cluster from an instant on, by model, in microGPU-seconds a second.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
     """
-    put(client, "HSET", keys.CAPACITY, [str(instant), str(rate)])
+    put(client, "HSET", keys.CAPACITY_OF_MODELS, [str(instant), compact(dict(rates))])
+    put(client, "HSET", keys.CAPACITY, [str(instant), str(sum(rates.values()))])
 
 
 def write_watched(client: redis.Redis, until: int) -> None:

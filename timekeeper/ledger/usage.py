@@ -363,14 +363,41 @@ def capacity(client: redis.Redis) -> dict[int, int]:
 
     Entries that cannot be read are left out.
     """
+    points = ((whole(instant), whole(rate)) for instant, rate in _hash_or_nothing(client, keys.CAPACITY).items())
+    return {instant: rate for instant, rate in points if instant is not None and rate is not None}
+
+
+def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
+    """Returns the capacity of each model, in microGPU-seconds a second, from each instant at which any changed.
+
+    An empty name stands for GPUs whose model is not known. Entries that cannot be read are left out.
+    """
+    changes: dict[int, Mapping[str, int]] = {}
+    for text, document in _hash_or_nothing(client, keys.CAPACITY_OF_MODELS).items():
+        instant, rates = whole(text), _rates(document)
+        if instant is not None and rates is not None:
+            changes[instant] = rates
+    models = {model for rates in changes.values() for model in rates}
+    return {model: {instant: rates.get(model, 0) for instant, rates in changes.items()} for model in sorted(models)}
+
+
+def _rates(document: bytes) -> Mapping[str, int] | None:
     try:
-        rates: Any = client.hgetall(keys.CAPACITY)
+        rates = orjson.loads(document)
+    except orjson.JSONDecodeError:
+        return None
+    readable = isinstance(rates, dict) and all(type(rate) is int and rate >= 0 for rate in rates.values())
+    return rates if readable else None
+
+
+def _hash_or_nothing(client: redis.Redis, key: str) -> Mapping[bytes, bytes]:
+    """Returns a hash; an empty one where the key holds another type."""
+    try:
+        return _hash(client.hgetall(key))
     except redis.ResponseError as error:
         if concerns_all(error):
             raise
         return {}
-    points = ((whole(instant), whole(rate)) for instant, rate in rates.items())
-    return {instant: rate for instant, rate in points if instant is not None and rate is not None}
 
 
 class _Answer(NamedTuple):

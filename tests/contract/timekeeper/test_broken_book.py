@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 from structlog.testing import capture_logs
 
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, state_answer
@@ -19,7 +20,7 @@ from timekeeper.ledger.exports import Export, note_late_changes, note_written
 from timekeeper.ledger.exports import load as load_exports
 from timekeeper.ledger.reading import highest_epoch
 from timekeeper.ledger.states import read_changes
-from timekeeper.ledger.usage import capacity
+from timekeeper.ledger.usage import capacity, capacity_of_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -266,6 +267,24 @@ def test_a_capacity_that_cannot_be_read_stops_nobody(teams: LedgerHarness, broke
     teams.round(HOUR)
     assert not_settled(teams) == set()
     assert teams.now in capacity(teams.client)
+
+
+@pytest.mark.parametrize("broken", ["lots", b"\xff", "[1]", '{"A100":"many"}', '{"A100":-1}', None])
+def test_a_capacity_by_model_that_cannot_be_read_stops_nobody(teams: LedgerHarness, broken: str | bytes | None) -> None:
+    if broken is None:
+        spoil(teams, keys.CAPACITY_OF_MODELS, None)
+    else:
+        teams.client.hset(keys.CAPACITY_OF_MODELS, mapping={"7": broken, "soon": "{}", "8": '{"A100":5}'})
+    assert capacity_of_models(teams.client) == ({} if broken is None else {"A100": {**zeros(teams.client), 8: 5}})
+    teams.lead()
+    teams.round(HOUR)
+    assert not_settled(teams) == set()
+    assert teams.client.hget(keys.CAPACITY_OF_MODELS, str(teams.now)) == b"{}"
+
+
+def zeros(client: Redis) -> dict[int, int]:
+    """Returns nothing as the capacity from each instant at which the leader wrote the cluster's, which has no GPU."""
+    return dict.fromkeys(capacity(client), 0)
 
 
 @pytest.mark.parametrize("key", [keys.WATCHED, keys.PRICES])

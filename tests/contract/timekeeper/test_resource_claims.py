@@ -10,7 +10,7 @@ import pytest
 from tests.support.ledger.audited import audited, write_statuses
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
 from timekeeper.api.usage_finding import find
-from timekeeper.api.usage_query import Query
+from timekeeper.api.usage_query import Query, read_query
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.other_stacks import held_idle
@@ -146,6 +146,21 @@ def test_devices_that_no_claim_has_are_idle_capacity(looking: LedgerHarness) -> 
     cores = {item.key[0]: item.figures.core for item in find(looking.client, query, looking.now).items}
 
     assert cores == {"team-a": 2 * 3600 * GPU_SECOND, IDLE: 6 * 3600 * GPU_SECOND}
+
+
+def test_idle_capacity_is_known_by_model(looking: LedgerHarness) -> None:
+    write_slice(looking, "NVIDIA L4", "gpu.amd.com")
+    write_claim(looking, "c1", ["gpu-0", "gpu-1"], [])
+    looking.round()
+    looking.round(3600)
+    arguments = {"window": f"{format_instant(NOON)},{format_instant(NOON + HOUR)}", "idle": "model"}
+    for by, before in (("model", ()), ("namespace,model", (IDLE,))):
+        found = find(looking.client, read_query({**arguments, "aggregate": by}, (), looking.now), looking.now)
+        idle = {item.key: item.figures.core for item in found.items if item.key[-1].startswith(IDLE)}
+        assert idle == {
+            (*before, f"{IDLE} {A100}"): 6 * 3600 * GPU_SECOND,
+            (*before, f"{IDLE} NVIDIA L4"): 8 * 3600 * GPU_SECOND,
+        }
 
 
 def test_idle_capacity_follows_the_devices_that_are_published(looking: LedgerHarness) -> None:

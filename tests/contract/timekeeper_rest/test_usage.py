@@ -124,6 +124,7 @@ def test_a_team_reads_its_own_use_and_no_other(used: RestServer) -> None:
         ("window=7d&cursor=Wy01LCJhIl0", "cursor"),
         ("window=7d&format=xml", "format"),
         ("window=7d&idle=maybe", "idle"),
+        ("window=7d&idle=model", "idle"),
         ("window=7d&aggregat=model", "aggregat"),
     ],
 )

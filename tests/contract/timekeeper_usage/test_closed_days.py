@@ -112,7 +112,7 @@ def test_days_that_the_store_has_lost_are_remembered_by_nobody(harness: LedgerHa
 
 
 def test_pages_that_tell_what_was_idle_hold_what_one_page_would(harness: LedgerHarness) -> None:
-    write_capacity(harness.client, NOON + 1, 8 * GPU_SECOND)
+    write_capacity(harness.client, NOON + 1, {"A100": 8 * GPU_SECOND})
     for _ in range(3):
         harness.round(86_400)
     closed = ClosedDays()

@@ -4,20 +4,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairgpu.inventory import Device, Inventory, Link, encode
+from fairgpu.names import INVENTORY
 from tests.support.ledger.fake_cluster import MirroredWorld
 from tests.support.ledger.harness import NOON, LedgerHarness, report
 from timekeeper.api import usage_finding
 from timekeeper.api.usage_finding import find
-from timekeeper.api.usage_query import Query
+from timekeeper.api.usage_query import Query, read_query
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.timestamps import DAY, HOUR
-from timekeeper.domain.usage import UsageFigures
+from timekeeper.domain.usage import IDLE, UsageFigures
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import shared
 from timekeeper.ledger.reading import load_accounts
 from timekeeper.ledger.settlement import Opening, open_periods, take_epoch
+from timekeeper.sources.folder import write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,6 +120,30 @@ def test_what_nobody_held_is_idle_so_that_the_sum_is_the_capacity(redis_server: 
             assert sum(figures.core for key, figures in found.items() if key[0] == hour) == whole
             assert sum(figures.memory for key, figures in found.items() if key[0] == hour) == whole
             assert found[hour, "__idle__", "__idle__"].billed == 0
+
+
+def test_idle_capacity_of_fairgpus_nodes_is_divided_by_the_models_of_their_inventories(harness: LedgerHarness) -> None:
+    devices = tuple(
+        Device(f"GPU-{at}", model, 81038, None, f"pci-{at}") for at, model in enumerate(["A100", "A100", "T4"])
+    )
+    links = tuple(tuple(Link.SELF if row == at else Link.SYSTEM for at in range(3)) for row in range(3))
+    known = node("n1", 300)
+    known["metadata"]["annotations"] = {INVENTORY: encode(Inventory("nvidia", "580.1", 64, devices, links))}
+    (harness.folder / "nodes").mkdir()
+    for item in (known, node("n2", 100)):
+        write_json(harness.folder / "nodes" / f"{item['metadata']['name']}.json", item)
+    harness.pod("p1", "team-a", core=50)
+    harness.round(0)
+    harness.round(3600)
+    query = read_query({"window": "today", "aggregate": "model", "idle": "model"}, (), harness.now)
+    found = {item.key[0]: item.figures.core for item in find(harness.client, query, harness.now).items}
+
+    assert found == {
+        "A100": GPU_HOUR // 2,
+        f"{IDLE} A100": 3 * GPU_HOUR // 2,
+        f"{IDLE} T4": GPU_HOUR,
+        f"{IDLE} *": GPU_HOUR,
+    }
 
 
 def node(name: str, percent: int) -> dict[str, Any]:

@@ -130,6 +130,20 @@ def test_what_nobody_held_makes_core_and_memory_up_to_the_capacity() -> None:
     assert idle == {(0, (IDLE, IDLE)): UsageFigures(0, 70, 90), (1, (IDLE, IDLE)): UsageFigures(0, 0, 90)}
 
 
+def test_idle_capacity_of_a_model_is_what_no_use_of_that_model_held_and_never_below_0() -> None:
+    one_step = Steps([STEPS.windows[0]])
+    held = UsageSums(one_step, ("model",))
+    held.cells[0] |= {("A100",): [9, 30, 10, None], ("A100,T4",): [9, 10, 10, None], (UNKNOWN,): [9, 5, 5, None]}
+    sums = UsageSums(one_step, ("namespace", "model"))
+    sums.add_idle_of_models({"A100": [100], "T4": [4], "": [10], "H100": [0]}, held)
+
+    assert sums.cells[0] == {
+        (IDLE, f"{IDLE} A100"): [0, 65, 85, None],
+        (IDLE, f"{IDLE} T4"): [0, 0, 0, None],
+        (IDLE, f"{IDLE} *"): [0, 5, 5, None],
+    }
+
+
 def test_hours_that_a_step_would_cut_are_refused() -> None:
     sums = UsageSums(Steps([Window(FIRST * HOUR, FIRST * HOUR + DAY // 2)]), ["model"])
     with pytest.raises(FoldedHoursError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import redis
@@ -10,7 +10,7 @@ import structlog
 
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.observing import Clocks, namespace_uids
-from timekeeper.controller.state.other_stacks import HeldOf, OtherCapacity, holdings_of
+from timekeeper.controller.state.other_stacks import HeldOf, NodeCapacity, holdings_of
 from timekeeper.controller.state.sessions import MeteredSession, MeterRules
 from timekeeper.domain.pods import holds_nothing_else
 from timekeeper.domain.pricing import FOREVER
@@ -39,8 +39,8 @@ class ReconcileContext:
         clocks: the clocks that are read while the cluster is observed.
         silent: the silent nodes, each with the instant since when it has been silent.
         servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
-        capacity: the capacity that was last written to the store; None before the first write.
-        elsewhere: the capacity of nodes by other stacks' resources.
+        capacity: the capacity by model that was last written to the store; None before the first write.
+        nodes: the GPUs of nodes.
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
         store_time: the witness's time at the beginning of the reconciliation, in nanoseconds since 1970.
@@ -54,8 +54,8 @@ class ReconcileContext:
     clocks: Clocks
     silent: dict[str, int] = field(default_factory=dict)
     servers: str = ""
-    capacity: int | None = None
-    elsewhere: OtherCapacity = field(default_factory=OtherCapacity)
+    capacity: Mapping[str, int] | None = None
+    nodes: NodeCapacity = field(default_factory=NodeCapacity)
     full: bool = False
     held_back: set[str] = field(default_factory=set)
     store_time: int = FOREVER

@@ -18,8 +18,8 @@ from timekeeper.controller.reconcile.settle_accounts import settle_accounts
 from timekeeper.controller.state.books import Books, ControllerRules
 from timekeeper.controller.state.observing import Clocks, nodes_that_are_silent
 from timekeeper.controller.state.other_stacks import complete_holdings
-from timekeeper.domain.money import SECOND
-from timekeeper.domain.usage import capacity_rate
+from timekeeper.domain.holdings.holding import summed
+from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.ledger import reading, shared
 from timekeeper.ledger.client import StoreEmptyError, StoreError, StoreUnavailableError, described, isolate_failures
 from timekeeper.ledger.connection import identity, is_full_for_pods, store_clock
@@ -36,12 +36,12 @@ def note_capacity(context: ReconcileContext, now: int) -> None:
     """
     nodes = context.source.mirrors.nodes.items()
     own = context.books.rules.own_resources
-    rate = capacity_rate(nodes)
-    if own is not None:
-        rate += context.elsewhere.rate(nodes, own) + context.books.claims.capacity_rate(context.source.mirrors)
-    if rate != context.capacity:
-        shared.write_capacity(context.client, now, rate)
-        context.capacity = rate
+    claimable = {} if own is None else context.books.claims.capacity(context.source.mirrors)
+    gpus = summed([*context.nodes.gpus(nodes, own).items(), *claimable.items()])
+    rates = {model: int(GPU_SECOND * count) for model, count in sorted(gpus.items())}
+    if rates != context.capacity:
+        shared.write_capacity(context.client, now, rates)
+        context.capacity = rates
 
 
 READ_AGAIN = 600 * SECOND

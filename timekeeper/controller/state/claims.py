@@ -28,7 +28,6 @@ from timekeeper.domain.holdings.claims import (
     unlisted_drivers,
 )
 from timekeeper.domain.holdings.holding import NOTHING, Decision
-from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.sessions import CLAIM, EndProof, Session, end_found_missing, ended
 from timekeeper.domain.timestamps import instant_or_none
@@ -108,8 +107,8 @@ class ClaimView:
     """The end of a claim's last session, before which none of its next ones begins."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _devices: Mapping[DeviceKey, SliceDevice] | None = None
-    _capacity: Fraction = Fraction(0)
-    """The number of GPUs that the devices are."""
+    _capacity: Mapping[str, Fraction] = field(default_factory=dict)
+    """The number of GPUs that the devices are, by model."""
     _behind: bool = True
 
     def open_uids(self) -> set[str]:
@@ -239,10 +238,10 @@ class ClaimView:
         self._ends[uid] = metered.session.end or 0
         return {metered.session.uid}
 
-    def capacity_rate(self, mirrors: Mirrors) -> int:
-        """Returns the capacity of the published devices, in microGPU-seconds a second."""
+    def capacity(self, mirrors: Mirrors) -> Mapping[str, Fraction]:
+        """Returns how many GPUs the published devices are, by model."""
         self._published(mirrors)
-        return int(GPU_SECOND * self._capacity)
+        return self._capacity
 
     def _published(self, mirrors: Mirrors) -> Mapping[DeviceKey, SliceDevice]:
         if mirrors.slices.wait_for_change(0) or self._devices is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cache
 
 from fairgpu import names
@@ -20,14 +21,14 @@ from timekeeper.domain.attribution import Origin, attribution
 from timekeeper.domain.charges import rate_now
 from timekeeper.domain.holdings.claims import FullName, without_claimed
 from timekeeper.domain.holdings.deciding import capacity, decide
-from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, Decision, Doubt, Holding, holding_rate
+from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, Decision, Doubt, Holding, holding_rate, summed
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.holdings.observed import HostNode, read_host_node
-from timekeeper.domain.money import GPU_SECOND
 from timekeeper.domain.pricing import ONE
 from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.sessions import CLAIM
 from timekeeper.domain.timestamps import MINUTE
+from timekeeper.domain.usage import own_capacity
 from timekeeper.sources.base import Mirrors, uid_of
 from timekeeper.sources.kubernetes import counts_own_resources
 
@@ -74,21 +75,22 @@ def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed], drivers: frozenset[
 
 
 @dataclass(slots=True)
-class OtherCapacity:
-    """The capacity of nodes by other stacks; a node is examined again once it has changed."""
+class NodeCapacity:
+    """The GPUs of nodes by model, FairGPU's own and other stacks'; a node is examined again once it has changed."""
 
-    _rates: dict[str, tuple[Json, int]] = field(default_factory=dict)
+    _known: dict[str, tuple[Json, Mapping[str, Fraction]]] = field(default_factory=dict)
 
-    def rate(self, nodes: Sequence[Json], own: Mapping[str, Listed]) -> int:
-        """Returns the capacity of all nodes, in microGPU-seconds a second."""
-        rates: dict[str, tuple[Json, int]] = {}
+    def gpus(self, nodes: Sequence[Json], own: Mapping[str, Listed] | None) -> dict[str, Fraction]:
+        """Returns the GPUs of all nodes by model; `own` is None where pods of other stacks are not metered."""
+        known: dict[str, tuple[Json, Mapping[str, Fraction]]] = {}
         for node in nodes:
-            cached = self._rates.get(uid_of(node))
+            cached = self._known.get(uid_of(node))
             if cached is None or cached[0] is not node:
-                cached = node, int(GPU_SECOND * capacity(read_host_node(node), own))
-            rates[uid_of(node)] = cached
-        self._rates = rates
-        return sum(rate for _, rate in rates.values())
+                others = {} if own is None else capacity(read_host_node(node), own)
+                cached = node, summed([*own_capacity(node).items(), *others.items()])
+            known[uid_of(node)] = cached
+        self._known = known
+        return summed(pair for _, gpus in known.values() for pair in gpus.items())
 
 
 def _full_name(item: Json) -> FullName:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from fairgpu.json_values import mapping, mappings
 from fairgpu.quantity import QuantityError, parse_quantity
 from timekeeper.domain.holdings import listed, nvidia
-from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
+from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join, summed
 from timekeeper.domain.holdings.observed import BoundPod, read_bound_pod
 
 WAY: Final = "dra"
@@ -123,15 +123,19 @@ def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], d
     return Decision(join(*holdings), frozenset(doubts))
 
 
-def capacity(devices: Mapping[DeviceKey, SliceDevice]) -> Fraction:
-    """Returns how many GPUs some devices are.
+def capacity(devices: Mapping[DeviceKey, SliceDevice]) -> dict[str, Fraction]:
+    """Returns how many GPUs some devices are, by model.
 
     A GPU and the partitions that it can have are devices that consume of one set of counters, and not all of them can
     be allocated: such a set is one GPU. Any other device is a GPU, or the part that its profile states.
     """
-    sets = {(driver, pool, name) for (driver, pool, _), device in devices.items() for name in device.counter_sets}
-    apart = (max(_part(device, {}, set())) for device in devices.values() if not device.counter_sets)
-    return sum(apart, Fraction(len(sets)))
+    sets = {
+        (driver, pool, name): device.model
+        for (driver, pool, _), device in devices.items()
+        for name in device.counter_sets
+    }
+    apart = [(one.model, max(_part(one, {}, set()))) for one in devices.values() if not one.counter_sets]
+    return summed([*((model, WHOLE) for model in sets.values()), *apart])
 
 
 def results_of(claim: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Final
 
 from timekeeper.domain.holdings import aliyun, gpu_manager, hami, kai, listed, nvidia, volcano
 from timekeeper.domain.holdings.hami import decode_lists
-from timekeeper.domain.holdings.holding import NOTHING, Decision, Doubt, join
+from timekeeper.domain.holdings.holding import NOTHING, Decision, Doubt, join, summed
 from timekeeper.domain.holdings.listed import TABLE, Listed
 from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
 
@@ -90,8 +91,8 @@ def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision
     return Decision(join(*(holding for decision in decisions for holding in decision.holdings)), doubts, covered)
 
 
-def capacity(node: HostNode, own: Mapping[str, Listed]) -> Fraction:
-    """Returns how many of a node's GPUs other stacks share: what a pod would hold that asked for all of them.
+def capacity(node: HostNode, own: Mapping[str, Listed]) -> dict[str, Fraction]:
+    """Returns how many of a node's GPUs other stacks share, by model: what a pod would hold that asked for all of them.
 
     HAMi and Volcano offer vGPUs. For them, the GPUs that they list on the node are counted, those of Ascend by chip.
 
@@ -103,9 +104,10 @@ def capacity(node: HostNode, own: Mapping[str, Listed]) -> Fraction:
     for register in (hami.REGISTER, volcano.REGISTER, *ascend):
         devices = decode_lists(node.annotations.get(register), None).node
         if devices is not None:
-            return Fraction(len(devices))
-    held = decide_all(node, own).holdings
-    return sum((holding.count * max(holding.time, holding.memory) for holding in held), Fraction(0))
+            return {model: Fraction(count) for model, count in Counter(item.model for item in devices.values()).items()}
+    return summed(
+        (holding.model, holding.count * max(holding.time, holding.memory)) for holding in decide_all(node, own).holdings
+    )
 
 
 def models_of(node: HostNode, own: Mapping[str, Listed]) -> frozenset[str]:

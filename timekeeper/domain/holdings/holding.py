@@ -40,6 +40,14 @@ class Holding:
     memory: Fraction
 
 
+def summed(parts: Iterable[tuple[str, Fraction]]) -> dict[str, Fraction]:
+    """Returns the sum of GPUs of each model, from pairs of a model and a number of GPUs."""
+    sums: dict[str, Fraction] = {}
+    for model, gpus in parts:
+        sums[model] = sums.get(model, Fraction(0)) + gpus
+    return sums
+
+
 class InitStep(NamedTuple):
     """An init container that ends before others begin.
 

@@ -125,16 +125,16 @@ def test_the_capacity_of_devices_is_each_gpu_once_however_many_partitions_it_can
     ]
     published = slices(*partitions, OTHER, {**WHOLE, "name": "gpu-2", "allowMultipleAllocations": True})
 
-    assert capacity(read_slices([published, slices(counters={"slots": "4"})])) == 3
+    assert capacity(read_slices([published, slices(counters={"slots": "4"})])) == {"": 1, A100: 2}
 
 
 def test_the_capacity_of_partitions_without_counters_is_their_parts() -> None:
     mig = [{"name": f"mig-{at}", "attributes": attributes(productName=A100, profile="3g.40gb")} for at in (0, 1)]
     amd = {"name": "gpu-1", "attributes": attributes(productName="MI300X", partitionProfile="dpx_nps1")}
 
-    assert capacity(read_slices([slices(*mig)])) == 1
-    assert capacity(read_slices([slices(amd, driver="gpu.amd.com")])) == Fraction(1, 2)
-    assert capacity({}) == 0
+    assert capacity(read_slices([slices(*mig)])) == {A100: 1}
+    assert capacity(read_slices([slices(amd, driver="gpu.amd.com")])) == {"MI300X": Fraction(1, 2)}
+    assert capacity({}) == {}
 
 
 def test_administrative_access_is_free() -> None:

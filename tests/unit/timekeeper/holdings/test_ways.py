@@ -541,7 +541,18 @@ MANAGED = {
     ],
 )
 def test_a_nodes_capacity_is_what_a_pod_would_hold_that_asks_for_all_of_it(host: dict[str, Any], gpus: str) -> None:
-    assert capacity(read_host_node(host), {}) == Fraction(gpus)
+    assert sum(capacity(read_host_node(host), {}).values()) == Fraction(gpus)
+
+
+def test_a_nodes_capacity_is_divided_by_model() -> None:
+    devices = [
+        *({"id": f"GPU-{at}", "count": 4, "devmem": 40960, "type": "NVIDIA A100"} for at in (0, 1)),
+        {"id": "GPU-2", "count": 4, "devmem": 16384, "type": "NVIDIA T4"},
+    ]
+    mixed = node({"nvidia.com/gpu": "12"}, annotations={"hami.io/node-nvidia-register": json.dumps(devices)})
+
+    assert capacity(read_host_node(mixed), {}) == {"NVIDIA A100": 2, "NVIDIA T4": 1}
+    assert capacity(read_host_node(node({"amd.com/gpu": "8"})), {}) == {"": 8}
 
 
 @pytest.mark.parametrize(
