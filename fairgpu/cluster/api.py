@@ -182,7 +182,8 @@ class KubernetesAPI:
         if body is not None:
             headers["Content-Type"] = content_type
         try:
-            response = self._pool.request(
+            # `request` copies the headers and reads parameters that nothing here has, for a tenth of the time.
+            response = self._pool.urlopen(
                 method,
                 url,
                 headers=headers,

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -53,6 +54,10 @@ class Placed:
         return pieces_of(self.shares[len(request.init) :], init)
 
 
+_Computed: TypeAlias = tuple[Floats, Flags, Flags, Ints]
+"""The figures of some rows in the order of the fields of _Figures."""
+
+
 @dataclass(slots=True)
 class _Figures:
     """Figures of all rows: the gains of one kind of request, or the worth of the free parts.
@@ -62,14 +67,16 @@ class _Figures:
         of_row: by row; a gain is NONE where the request does not fit.
         cut: by row, whether the search for devices ended without an answer, so that the node counts as not fitting.
         unreached: by row, whether the tries ended before, so that the next refresh searches it.
+        device: by row, the device to take for a request for one GPU; 0 for any other request.
     """
 
     version: int
     of_row: Floats
     cut: Flags
     unreached: Flags
+    device: Ints
 
-    def refresh(self, fleet: Fleet, compute: Callable[[Ints], tuple[Floats, Flags, Flags]]) -> None:
+    def refresh(self, fleet: Fleet, compute: Callable[[Ints], _Computed]) -> None:
         """Computes the figures of rows that have changed since, and of rows that were not reached."""
         if self.version != fleet.version:
             new = fleet.size - len(self.of_row)
@@ -78,20 +85,21 @@ class _Figures:
                 self.cut, self.unreached = (
                     np.append(flags, np.zeros(new, np.bool_)) for flags in (self.cut, self.unreached)
                 )
+                self.device = np.append(self.device, np.zeros(new, np.int64))
             changed = fleet.changed[: fleet.size] > self.version
             rows = np.concatenate((np.flatnonzero(self.unreached), np.flatnonzero(changed & ~self.unreached)))
-            self.of_row[rows], self.cut[rows], self.unreached[rows] = compute(rows)
+            self.of_row[rows], self.cut[rows], self.unreached[rows], self.device[rows] = compute(rows)
             self.version = fleet.version
 
 
 def _nothing() -> _Figures:
-    return _Figures(-1, np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.bool_))
+    return _Figures(-1, np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.bool_), np.zeros(0, np.int64))
 
 
-def _decided(figures: Floats) -> tuple[Floats, Flags, Flags]:
+def _decided(figures: Floats, device: Ints | None = None) -> _Computed:
     """Returns figures none of which a search was cut for."""
     none = np.zeros(len(figures), np.bool_)
-    return figures, none, none
+    return figures, none, none, np.zeros(len(figures), np.int64) if device is None else device
 
 
 class Chooser:
@@ -163,6 +171,9 @@ class Chooser:
             return None
         if need is None:
             assignment = self._together(request, row)
+        elif need.gpus == 1:
+            figures = self._refreshed(request)
+            assignment = None if figures.of_row[row] == NONE else ((int(figures.device[row]),),)
         else:
             devices = self._devices(request, need, row)
             assignment = None if devices is None else (devices,)
@@ -210,29 +221,31 @@ class Chooser:
         slots = np.where(usable, fleet.slots[rows], 0).clip(0).sum(axis=1) >= sum(need.gpus for need in needs)
         return np.asarray(slots & (core >= asked) & (memory >= mib))
 
-    def _of_rows(self, request: Request, rows: Ints) -> tuple[Floats, Flags, Flags]:
+    def _of_rows(self, request: Request, rows: Ints) -> _Computed:
         need = request.single
         if need is None:
             return self._of_several(request, rows)
         fitting = self._fitting(request, need, rows)
         able = np.flatnonzero(fitting.sum(axis=1) >= need.gpus)
-        gains = np.full(len(rows), NONE)
+        gains, device = np.full(len(rows), NONE), np.zeros(len(rows), np.int64)
         if not len(able):
             return _decided(gains)
         rows, fitting = rows[able], fitting[able]
         placement = request.wanted.placement
-        if placement is Placement.SPREAD:
-            found = self._emptiness(rows)
-        elif need.gpus == 1:
-            found = self._single(request, need, rows, fitting).max(axis=1)
+        if need.gpus == 1:
+            found = self._single(request, need, rows, fitting)
+            device[able] = found.argmax(axis=1)
+            found = found.max(axis=1)
         else:
             found = self._several(request, need, rows, fitting)
+        if placement is Placement.SPREAD:
+            found = self._emptiness(rows)
         if placement is Placement.TOPOLOGY and need.gpus > 1:
             found = found - FAR_APART * self._apart(need, rows, fitting)
         gains[able] = found
-        return _decided(gains)
+        return _decided(gains, device)
 
-    def _of_several(self, request: Request, rows: Ints) -> tuple[Floats, Flags, Flags]:
+    def _of_several(self, request: Request, rows: Ints) -> _Computed:
         """Returns the gains of a request of several containers, and where a search was cut or not reached."""
         given = give_all(request, self._free(request, rows), self._picks(request), self.tries or Tries(CALL_TRIES))
         self.cut += int(given.cut.sum())
@@ -246,7 +259,7 @@ class Chooser:
         if placement is Placement.TOPOLOGY:
             found = found - FAR_APART * self._apart_of_several(request, rows, given.taken[:, able])
         gains[able] = found
-        return gains, given.cut, ~given.reached
+        return gains, given.cut, ~given.reached, np.zeros(len(gains), np.int64)
 
     def _picks(self, request: Request, *, linked: bool = False) -> list[Pick]:
         """Returns the picks by which several containers get devices.
@@ -298,8 +311,12 @@ class Chooser:
 
     def usable(self, request: Request, rows: Ints) -> Flags:
         """Returns the devices that are offered and that the request allows."""
-        wanted = self.fleet.offered[rows] & self._models(request)[self.fleet.cls[rows]]
-        return wanted & self._uuids(request, rows)
+        usable, wanted = self.fleet.offered[rows], request.wanted
+        if wanted.use_models or wanted.avoid_models:
+            usable = usable & self._models(request)[self.fleet.cls[rows]]
+        if wanted.use_uuids or wanted.avoid_uuids:
+            usable = usable & self._uuids(request, rows)
+        return usable
 
     def _models(self, request: Request) -> Flags:
         use, avoid = request.wanted.use_models, request.wanted.avoid_models
@@ -392,13 +409,8 @@ class Chooser:
         return apart
 
     def _devices(self, request: Request, need: Need, row: int) -> tuple[int, ...] | None:
-        """Returns the devices of a node for its only container."""
-        rows = np.array([row])
-        if need.gpus == 1:
-            gains = self._single(request, need, rows, self._fitting(request, need, rows))[0]
-            at = int(gains.argmax())
-            return (at,) if gains[at] != NONE else None
-        free = np.flatnonzero(self._fitting(request, need, rows)[0]).tolist()
+        """Returns the devices of a node for its only container, which needs several."""
+        free = np.flatnonzero(self._fitting(request, need, np.array([row]))[0]).tolist()
         if len(free) < need.gpus:
             return None
         links, numa = self.fleet.link_sets[int(self.fleet.links[row])]

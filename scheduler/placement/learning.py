@@ -59,25 +59,27 @@ def _simulate(demands: list[tuple[int, float]], value: Floats, random: np.random
     percents = np.array([percent for percent, _ in demands])
     weights = np.array([share for _, share in demands])
     gain = {percent: value[: 101 - percent] - value[percent:] for percent in percents.tolist()}
-    count = np.zeros(101, np.int64)
-    count[100] = gpus
     # The levels that each GPU passed, by the level that it is at.
     at_level: list[list[list[int]]] = [[] for _ in range(101)]
     at_level[100] = [[100] for _ in range(gpus)]
+    # Added to a gain: nothing where a GPU is at the level, and so little elsewhere that it is never the largest.
+    closed = np.full(101, -np.inf)
+    closed[100] = 0.0
     missing = gpus * LOAD_PERCENT
     while missing > 0:
         for percent in random.choice(percents, 256, p=weights / weights.sum()).tolist():
             missing -= percent
-            open_levels = np.where(count[percent:] > 0, gain[percent], -np.inf)
-            best = int(open_levels.argmax())
-            if open_levels[best] == -np.inf:
-                continue
+            gains = gain[percent] + closed[percent:]
+            best = int(gains.argmax())
             level = best + percent
+            if not at_level[level]:
+                continue
             passed = at_level[level].pop()
-            count[level] -= 1
             passed.append(best)
             at_level[best].append(passed)
-            count[best] += 1
+            closed[best] = 0.0
+            if not at_level[level]:
+                closed[level] = -np.inf
     total, passes = np.zeros(101), np.zeros(101)
     for level, gpus_at in enumerate(at_level):
         for passed in gpus_at:
