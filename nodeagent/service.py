@@ -20,6 +20,7 @@ from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.cluster.warning_events import About, RepeatedWarnings
 from fairgpu.inventory import Health, InventoryError
+from fairgpu.keeping import keep_running
 from nodeagent import faults, figures_file, handover
 from nodeagent.containers import folders as files
 from nodeagent.containers.folders import Folders
@@ -52,8 +53,6 @@ ENDPOINT = "fairgpu.sock"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """The kernel's name of this boot (proc(5))."""
 ROUND_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 60.0
-"""The longest pause before a part that failed runs again."""
 ASKED_SECONDS = 0.05
 """The time between two looks at whether a program asks for the driver's figures."""
 HANDOVER_SECONDS = 0.05
@@ -192,18 +191,8 @@ class Agent:
 
         Such an error ends neither the other parts nor the writer of the pages, without which containers wait.
         """
-        name, pause = _name(part), 0.0
-        while not self._stop.is_set():
-            began = time.monotonic()
-            try:
-                part()
-            except Exception:  # noqa: BLE001 - its thread would end, and the rest go on without it
-                self._measures.part_failures.labels(name).inc()
-                _log.exception("part of the agent failed", part=name)
-                pause = pause_after(pause, time.monotonic() - began)
-                self._stop.wait(pause)
-            else:
-                return
+        name = _name(part)
+        keep_running(name, part, self._stop.wait, self._measures.part_failures.labels(name).inc)
 
     def stop(self) -> None:
         """Stops the agent; containers continue by the last pages."""
@@ -547,16 +536,6 @@ class Agent:
                 f"whether another driver offers this node's GPUs by ResourceSlices cannot be read: {error}; "
                 "FairGPU offers nothing new here until it can",
             )
-
-
-def pause_after(last_seconds: float, ran_seconds: float) -> float:
-    """Returns the pause after a part's failure, in seconds.
-
-    It doubles from ROUND_SECONDS to LONGEST_PAUSE_SECONDS, and is the first again after a run longer than the longest.
-    """
-    if ran_seconds > LONGEST_PAUSE_SECONDS:
-        return ROUND_SECONDS
-    return min(max(2 * last_seconds, ROUND_SECONDS), LONGEST_PAUSE_SECONDS)
 
 
 def _name(part: Callable[[], None]) -> str:

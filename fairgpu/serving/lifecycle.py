@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
+from fairgpu.keeping import keep_running
 from fairgpu.serving.options import ServerOptions
 
 THREADS_SECONDS = 1.0
@@ -46,8 +48,12 @@ class Lifecycle:
         self._stops.append(action)
 
     def run_thread(self, name: str, target: Callable[[], None]) -> None:
-        """Runs a function in a thread from the start on; it must return soon after `ending` is set."""
-        thread = threading.Thread(target=target, name=name, daemon=True)
+        """Runs a function in a thread from the start on, and again after an error that it does not know.
+
+        It must return soon after `ending` is set.
+        """
+        run = partial(keep_running, name, target, self.ending.wait)
+        thread = threading.Thread(target=run, name=name, daemon=True)
         self._threads.append(thread)
         self.on_start(thread.start)
 

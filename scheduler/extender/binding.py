@@ -22,6 +22,7 @@ import structlog
 from fairgpu import names
 from fairgpu.allocation import encode
 from fairgpu.cluster.api import ApiError, Json
+from scheduler.cluster.apart import apart
 from scheduler.cluster.gang_pods import GangKey
 from scheduler.cluster.objects import PodError, WaitingPod, allocation_of, read_note, read_waiting
 from scheduler.cluster.state import Reservation, State
@@ -139,24 +140,29 @@ def settle(state: State, pods: Pods, now: float) -> None:
     nothing where the pod was bound anew, or the watch has shown it, since it was asked for.
     """
     for kept in state.doubtful(now):
-        pod = kept.pod
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        try:
-            item: Json | None = pods.get(path)
-        except ApiError as error:
-            if not error.not_found:
-                _log.warning("binding in doubt", pod=f"{pod.namespace}/{pod.name}", uid=pod.uid, error=str(error))
-                continue
-            item = None
-        with state.lock:
-            if state.reservation(pod.uid) is not kept:
-                continue
-            if item is None or item["metadata"].get("uid") != pod.uid:
-                state.remove_pod(pod.uid)
-            elif (item.get("spec") or {}).get("nodeName"):
-                state.put_pod(read_note(item))
-            else:
-                state.end_reservation(pod.uid)
+        with apart("settling", kept.pod):
+            _settle(state, pods, kept)
+
+
+def _settle(state: State, pods: Pods, kept: Reservation) -> None:
+    pod = kept.pod
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+    try:
+        item: Json | None = pods.get(path)
+    except ApiError as error:
+        if not error.not_found:
+            _log.warning("binding in doubt", pod=f"{pod.namespace}/{pod.name}", uid=pod.uid, error=str(error))
+            return
+        item = None
+    with state.lock:
+        if state.reservation(pod.uid) is not kept:
+            return
+        if item is None or item["metadata"].get("uid") != pod.uid:
+            state.remove_pod(pod.uid)
+        elif (item.get("spec") or {}).get("nodeName"):
+            state.put_pod(read_note(item))
+        else:
+            state.end_reservation(pod.uid)
 
 
 def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> tuple[Reservation, bool]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import structlog
 
 from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError
+from scheduler.cluster.apart import apart
 from scheduler.cluster.objects import PLACEABLE, WaitingPod
 from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS, Waiting
@@ -116,17 +117,18 @@ def wake(
     with state.lock:
         waiting = [one for one in state.waiting.in_order() if uids is None or one.pod.uid in uids]
     for one in waiting:
-        with state.lock:
-            block = budget_block(state, one.pod)
-            text = explain_pod(state, one.pod, block, one.kept_from)
-        if not _must_be_written(one, text, block):
-            continue
-        if not conditions.write(one.pod, text):
-            return False
-        with state.lock:
-            state.waiting.set_text(one.pod.uid, text)
-        if wait(BETWEEN_SECONDS):
-            break
+        with apart("waking", one.pod):
+            with state.lock:
+                block = budget_block(state, one.pod)
+                text = explain_pod(state, one.pod, block, one.kept_from)
+            if not _must_be_written(one, text, block):
+                continue
+            if not conditions.write(one.pod, text):
+                return False
+            with state.lock:
+                state.waiting.set_text(one.pod.uid, text)
+            if wait(BETWEEN_SECONDS):
+                break
     return True
 
 

@@ -8,6 +8,7 @@ over continues where the last one stopped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ import structlog
 from fairgpu import names
 from fairgpu.cluster.api import MERGE_PATCH, ApiError
 from fairgpu.cluster.warning_events import About, post, warning_event
+from scheduler.cluster.apart import apart
 from scheduler.cluster.budgets import BudgetEffect
 from scheduler.cluster.earmarks import Earmark, earmark_of, encode, fallen
 from scheduler.cluster.objects import PodNote, WaitingPod
@@ -126,6 +128,7 @@ class Reclaimer:
         with self._state.lock:
             earmarks = dict(self._state.earmarks)
         now = self._clocks.now()
+        self._retry_at = {uid: at for uid, at in self._retry_at.items() if at > now}
         for uid, one in list(self._written.items()):
             if uid in earmarks:
                 del self._written[uid]
@@ -136,16 +139,27 @@ class Reclaimer:
         known = confirmed is not None and now - confirmed <= STATES_SECONDS
         falling = self._falling(earmarks)
         for uid, (pod, earmark) in earmarks.items():
-            if uid in falling:
-                self._fall(pod, earmark, falling[uid])
-            elif known and self._settings.enabled and self._state.reservation(uid) is None:
-                self._free(uid, earmark)
+            if uid in self._retry_at:
+                continue
+            with self._apart(pod):
+                if uid in falling:
+                    self._fall(pod, earmark, falling[uid])
+                elif known and self._settings.enabled and self._state.reservation(uid) is None:
+                    self._free(uid, earmark)
         self._call_off(earmarks)
         if known and self._settings.enabled and now >= self._rest_until:
             began = self._clocks.now()
             self._plan()
             ended = self._clocks.now()
             self._rest_until = ended + REST * (ended - began)
+
+    def _apart(self, pod: WaitingPod | PodNote) -> AbstractContextManager[None]:
+        """Keeps an unknown error at one pod apart; that pod's turn comes again after RETRY_SECONDS."""
+
+        def pause() -> None:
+            self._retry_at[pod.uid] = self._clocks.now() + RETRY_SECONDS
+
+        return apart("reclaim", pod, pause)
 
     # What was planned.
 
@@ -167,7 +181,12 @@ class Reclaimer:
             if self._state.reservation(uid) is None:
                 key = uid if pod.gang is None else (pod.namespace, pod.gang)
                 together.setdefault(key, []).append((pod, earmark))
-        return {pod.uid: why for some in together.values() if (why := self._why_fall(some)) for pod, _ in some}
+        falling: dict[str, str] = {}
+        for some in together.values():
+            with self._apart(some[0][0]):
+                why = self._why_fall(some)
+                falling |= {pod.uid: why for pod, _ in some if why}
+        return falling
 
     def _why_fall(self, some: Sequence[tuple[WaitingPod, Earmark]]) -> str:
         """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; empty where they stay."""
@@ -233,21 +252,21 @@ class Reclaimer:
     def _free(self, uid: str, earmark: Earmark) -> None:
         """Gives notice to the pods that an earmark names, and evicts those whose notice has passed."""
         now = self._clocks.now()
-        self._retry_at = {victim: at for victim, at in self._retry_at.items() if at > now}
         self._noticed_until = {victim: at for victim, at in self._noticed_until.items() if at > now}
         for victim in earmark.victims:
             note = self._state.note(victim)
             if note is None or note.holding is None or note.leaving:
                 continue
-            due = _instant(note.reclaim_at)
-            if due is not None:
-                self._announce(note, note.reclaim_at)
-            if victim in self._retry_at:
-                continue
-            if due is None and victim not in self._noticed_until:
-                self._give_notice(uid, note)
-            elif due is not None and due <= self._clocks.wall():
-                self._evict(uid, note)
+            with self._apart(note):
+                due = _instant(note.reclaim_at)
+                if due is not None:
+                    self._announce(note, note.reclaim_at)
+                if victim in self._retry_at:
+                    continue
+                if due is None and victim not in self._noticed_until:
+                    self._give_notice(uid, note)
+                elif due is not None and due <= self._clocks.wall():
+                    self._evict(uid, note)
 
     def _give_notice(self, uid: str, note: PodNote) -> None:
         at = _stamp(self._clocks.wall() + self._settings.notice_seconds)
@@ -314,9 +333,12 @@ class Reclaimer:
         self._event_at = {key: at for key, at in self._event_at.items() if key[0] in noticed | wanted}
         for uid in noticed - wanted:
             note = self._state.note(uid)
-            if note is not None and not note.leaving and self._annotate(note, names.RECLAIM_AT, None):
-                self._noticed_until.pop(uid, None)
-                _log.info("reclaim called off", pod=_name(note), uid=uid)
+            if note is None or note.leaving:
+                continue
+            with self._apart(note):
+                if self._annotate(note, names.RECLAIM_AT, None):
+                    self._noticed_until.pop(uid, None)
+                    _log.info("reclaim called off", pod=_name(note), uid=uid)
 
     # What is to be planned.
 
@@ -326,32 +348,35 @@ class Reclaimer:
         for pods in self._pods_to_place():
             if plans == PLANS_A_ROUND:
                 return
-            with self._state.lock:
-                key = tuple(
-                    (
-                        pod.request,
-                        repr(pod.rules),
-                        pod.high_priority,
-                        self._left_out(pod.uid),
-                        self._state.named(pod.uid),
+            if any(pod.uid in self._retry_at for pod in pods):
+                continue
+            with self._apart(pods[0]):
+                with self._state.lock:
+                    key = tuple(
+                        (
+                            pod.request,
+                            repr(pod.rules),
+                            pod.high_priority,
+                            self._left_out(pod.uid),
+                            self._state.named(pod.uid),
+                        )
+                        for pod in pods
                     )
-                    for pod in pods
-                )
-                versions = (self._state.fleet.version, self._state.budgets.version, self._state.sites)
-                if self._fruitless.get(key) == versions:
-                    continue
-                victims = self._victims()
-                if not victims.may_go.any():
-                    return
-                plans += 1
-                fleet, wanted, spare_pods = self._copy(pods)
-            # Other decisions go on meanwhile. Nothing is promised twice: only this thread writes earmarks.
-            plan = plan_reclaim(fleet, victims, wanted, spare_pods)
-            if plan is None or not plan.victims:
-                self._fruitless = {one: seen for one, seen in self._fruitless.items() if seen == versions}
-                self._fruitless[key] = versions
-            else:
-                self._write(pods, plan)
+                    versions = (self._state.fleet.version, self._state.budgets.version, self._state.sites)
+                    if self._fruitless.get(key) == versions:
+                        continue
+                    victims = self._victims()
+                    if not victims.may_go.any():
+                        return
+                    plans += 1
+                    fleet, wanted, spare_pods = self._copy(pods)
+                # Other decisions go on meanwhile. Nothing is promised twice: only this thread writes earmarks.
+                plan = plan_reclaim(fleet, victims, wanted, spare_pods)
+                if plan is None or not plan.victims:
+                    self._fruitless = {one: seen for one, seen in self._fruitless.items() if seen == versions}
+                    self._fruitless[key] = versions
+                else:
+                    self._write(pods, plan)
 
     def _left_out(self, uid: str) -> tuple[str, ...]:
         """Returns the nodes on which no pod is evicted for this one; the watch shows later what was written."""
@@ -426,10 +451,14 @@ class Reclaimer:
             placed = plan.places[pod.uid]
             gone = tuple(uid for uid, node in node_of.items() if node == placed.node)
             earmark = earmark_of(placed, pod.request, gone, until, self._left_out(pod.uid))
-            if not self._annotate(pod, names.EARMARK, encode(earmark)):
-                for other in done:
+            written = False
+            try:
+                written = self._annotate(pod, names.EARMARK, encode(earmark))
+            finally:
+                for other in () if written else done:
                     self._annotate(other, names.EARMARK, fallen(self._left_out(other.uid)))
                     self._unwrite(other.uid)
+            if not written:
                 return
             done.append(pod)
             self._written[pod.uid] = _Written(pod, earmark, self._clocks.now() + SHOWN_SECONDS)

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fairgpu import names
+from fairgpu import keeping, names
 from fairgpu.cluster.api import ApiError
 from nodeagent import offer, service, starting
 from nodeagent.containers.resolving import Listed
@@ -267,7 +267,7 @@ def test_a_part_that_fails_unexpectedly_is_run_again_and_ends_no_other(
         return offer()
 
     monkeypatch.setattr(machine.vendor, "offer", fails_twice)
-    monkeypatch.setattr(service, "ROUND_SECONDS", 0.01)
+    monkeypatch.setattr(keeping, "FIRST_PAUSE_SECONDS", 0.01)
     with machine.agent() as port:
         wait_until(lambda: shown(port, "fairgpu_nodeagent_offering") == 1, "the node offers its GPUs")
         assert shown(port, 'fairgpu_nodeagent_part_failures_total{part="watch_gpus"}') == 2

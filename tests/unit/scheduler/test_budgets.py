@@ -42,6 +42,7 @@ class WakingApi:
         self.messages: list[tuple[str, str, str]] = []
         self.waits: list[float] = []
         self.error: ApiError | None = None
+        self.breaks: set[str] = set()
         self.acts = True
         self.registry = CollectorRegistry()
         self.measures = Measures(self.registry)
@@ -52,7 +53,10 @@ class WakingApi:
         [condition] = body["status"]["conditions"]
         if self.error is not None:
             raise self.error
-        self.messages.append((path.split("/")[-2], condition["status"], condition["message"]))
+        name = path.split("/")[-2]
+        if name in self.breaks:
+            raise RuntimeError(f"an error that the scheduler does not know, at {name}")
+        self.messages.append((name, condition["status"], condition["message"]))
         return {}
 
     def wait(self, seconds: float) -> bool:
@@ -100,6 +104,18 @@ def test_a_held_budget_keeps_its_pods_from_every_node_and_lets_them_on_when_it_o
     assert waking_api.wake(state) == [("a", "True", "a node has room for it")]
     assert waking_api.wake(state) == []
     assert ask(state, pod("a")).node_names == ["n0"]
+
+
+def test_an_unknown_error_at_one_pod_keeps_no_other_pod_from_its_condition() -> None:
+    state, waking_api = state_of("n0", "n1"), WakingApi()
+    learn(state, BudgetState.HELD)
+    for name in ("a", "b"):
+        ask(state, pod(name))
+    learn(state, BudgetState.OPEN)
+    waking_api.breaks = {"a"}
+    assert waking_api.wake(state) == [("b", "True", "a node has room for it")]
+    waking_api.breaks = set()
+    assert waking_api.wake(state) == [("a", "True", "a node has room for it")]
 
 
 def test_a_pod_that_was_shown_that_it_fits_and_was_refused_is_shown_again() -> None:

@@ -412,6 +412,23 @@ def test_a_pod_whose_binding_is_in_doubt_is_read(fate: str, *, free: bool) -> No
     assert (ask(state, pod("b", core=100), now=time.now + 10**6).node_names == ["n0"]) == free
 
 
+def test_an_unknown_error_at_one_pod_whose_binding_is_in_doubt_keeps_no_other_from_being_read() -> None:
+    state, items, time = state_of("n0", "n1"), [pod(name, core=100) for name in ("a", "b")], Time()
+
+    class Broken(ApiServer):
+        def get(self, path: str) -> dict[str, Any]:
+            if path.endswith("/a"):
+                raise RuntimeError("an error that the scheduler does not know, at a")
+            return super().get(path)
+
+    for item in items:
+        [on] = ask(state, item).node_names
+        bind_pod(state, ApiServer(item), item, on, time)
+    settle(state, Broken(), time.now + SETTLE_SECONDS)
+    assert state.reservation("uid-a") is not None
+    assert state.reservation("uid-b") is None
+
+
 def test_devices_stay_held_where_a_refused_pod_cannot_be_read() -> None:
     state, item, time = state_of("n0"), pod("a", core=100), Time()
     api = ApiServer(item)

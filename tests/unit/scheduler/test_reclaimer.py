@@ -19,6 +19,8 @@ from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
 from scheduler.extender.filtering import filter_nodes
 from scheduler.measures import Measures
+from scheduler.reclaim import reclaimer
+from scheduler.reclaim.plan import plan_reclaim
 from scheduler.reclaim.reclaimer import RETRY_SECONDS, Clocks, Reclaimer
 from scheduler.settings import ReclaimSettings
 from tests.unit.scheduler.extended import arguments, pod
@@ -38,6 +40,7 @@ class Cluster:
         self.events: list[dict[str, Any]] = []
         self.events_tried = 0
         self.refuses: dict[str, ApiError] = {}
+        self.breaks: set[str] = set()
         self.shows = True
         self.silent = False
         self.enabled = True
@@ -133,6 +136,8 @@ class Cluster:
         [(key, value)] = body["metadata"]["annotations"].items()
         if key in self.refuses:
             raise self.refuses[key]
+        if name in self.breaks:
+            raise RuntimeError(f"an error that the scheduler does not know, at {name}")
         item = self.pods[name]
         assert item["metadata"]["uid"] == body["metadata"]["uid"]
         self.done.append(f"{'-' if value is None else '+'}{key.partition('/')[2]} {name}")
@@ -186,6 +191,54 @@ def test_a_pod_gets_notice_after_the_earmark_and_is_evicted_once_that_has_passed
     assert cluster.done[3:] == []
     cluster.ends("old")
     assert cluster.filter("new") == ["n0"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "notices"),
+    [
+        pytest.param("claimant", {"n1-runs"}, id="its earmark"),
+        pytest.param("n0-runs", {"n1-runs"}, id="the notice of its victim"),
+    ],
+)
+def test_an_unknown_error_at_one_pod_keeps_no_other_pod_from_being_reclaimed_for(
+    broken: str, notices: set[str]
+) -> None:
+    cluster = Cluster("n0", "n1")
+    for name in cluster.nodes:
+        cluster.runs(f"{name}-runs", name)
+    cluster.waits("claimant", nodeSelector={"name": "n0"})
+    cluster.waits("other", nodeSelector={"name": "n1"})
+    cluster.breaks = {broken}
+    for _ in range(3):
+        cluster.step()
+    assert cluster.notes(RECLAIM_AT).keys() == notices
+    cluster.breaks = set()
+    for _ in range(3):
+        cluster.step(RETRY_SECONDS)
+    assert cluster.notes(RECLAIM_AT).keys() == {"n0-runs", "n1-runs"}
+
+
+def test_an_unknown_error_in_a_plan_keeps_no_other_pod_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster("n0", "n1")
+    for name in cluster.nodes:
+        cluster.runs(f"{name}-runs", name)
+    cluster.waits("claimant", nodeSelector={"name": "n0"})
+    cluster.waits("other", nodeSelector={"name": "n1"})
+    planned: list[str] = []
+
+    def plan(fleet: Any, victims: Any, pods: Any, spare_pods: Any) -> Any:
+        planned.append(pods[0].uid)
+        if pods[0].uid == "uid-claimant":
+            raise RuntimeError("an error that the planner does not know")
+        return plan_reclaim(fleet, victims, pods, spare_pods)
+
+    monkeypatch.setattr(reclaimer, "plan_reclaim", plan)
+    for _ in range(3):
+        cluster.step()
+    assert kept(cluster) == {"other": "n1"}
+    assert planned.count("uid-claimant") == 1
+    cluster.step(RETRY_SECONDS)
+    assert planned.count("uid-claimant") == 2
 
 
 def test_the_event_of_a_pod_under_notice_says_when_it_goes_and_names_no_other_pod() -> None:
@@ -566,7 +619,8 @@ def test_where_reclaim_is_switched_off_what_is_free_already_is_kept_for_its_time
     assert kept(cluster) == {}
 
 
-def test_earmarks_of_a_gang_that_cannot_all_be_written_are_taken_back() -> None:
+@pytest.mark.parametrize("error", [ApiError(500, "InternalError", "no"), RuntimeError("an error that is not known")])
+def test_earmarks_of_a_gang_that_cannot_all_be_written_are_taken_back(error: Exception) -> None:
     cluster = Cluster("n0", "n1")
     cluster.runs("a", "n0")
     cluster.runs("b", "n1")
@@ -577,7 +631,7 @@ def test_earmarks_of_a_gang_that_cannot_all_be_written_are_taken_back() -> None:
     def failing(path: str, body: Any, content_type: str) -> dict[str, Any]:
         calls.append(path)
         if len(calls) == 2:
-            raise ApiError(500, "InternalError", "no")
+            raise error
         return patch(path, body, content_type)
 
     cluster.patch = failing  # type: ignore[method-assign]

@@ -1,0 +1,53 @@
+"""Runs a part of a service in its thread, and again after an error that the part does not know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+"""The longest pause before a part that failed runs again."""
+
+
+def keep_running(
+    name: str, part: Callable[[], None], wait: Callable[[float], bool], failed: Callable[[], object] = lambda: None
+) -> None:
+    """Runs a part until it returns, and again after an error that it does not know, until `wait` returns true.
+
+    Without this its thread would end, and the rest of the service would go on without it.
+
+    Args:
+        name: the part's name in the log.
+        part: the part; it returns soon once the service ends.
+        wait: sleeps that many seconds, or until the service ends; returns whether it ends.
+        failed: called after each failure.
+    """
+    pause = 0.0
+    while True:
+        began = time.monotonic()
+        try:
+            part()
+        except Exception:  # noqa: BLE001 - see above
+            failed()
+            _log.exception("part failed", part=name)
+            pause = pause_after(pause, time.monotonic() - began)
+            if wait(pause):
+                return
+        else:
+            return
+
+
+def pause_after(last_seconds: float, ran_seconds: float) -> float:
+    """Returns the pause after a part's failure, in seconds.
+
+    It doubles from FIRST_PAUSE_SECONDS to LONGEST_PAUSE_SECONDS, and is the first again after a run longer than the
+    longest.
+    """
+    if ran_seconds > LONGEST_PAUSE_SECONDS:
+        return FIRST_PAUSE_SECONDS
+    return min(max(2 * last_seconds, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)

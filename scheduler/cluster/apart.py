@@ -1,0 +1,28 @@
+"""Keeps an error at one pod apart from all other pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from scheduler.cluster.objects import PodNote, WaitingPod
+
+_log = structlog.get_logger(__name__)
+
+
+@contextmanager
+def apart(part: str, pod: WaitingPod | PodNote, failed: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Logs an error that the scheduler does not know, and goes on behind the with statement.
+
+    Args:
+        part: the part of the scheduler that looks at many pods in turn.
+        pod: the pod that it looks at.
+        failed: called after an error.
+    """
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - one pod must not keep the part from all others
+        _log.exception("pod passed over", part=part, pod=f"{pod.namespace}/{pod.name}", uid=pod.uid)
+        failed()
