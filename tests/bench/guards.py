@@ -15,8 +15,7 @@ from typing import Any
 
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
-from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, bind, create_node, forged_allocation
+from tests.cluster.control_plane.stand_ins import bind, create_node, place
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
 from tests.cluster.reviewer import running_reviewer
@@ -47,8 +46,8 @@ class Site:
         self.node = create_node(plane, "bench")
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
         scheduler = plane.service_account(SYSTEM, "fairgpu-scheduler")
-        placed(scheduler, self.node, self.user.api.create(self.pods, large_pod("large")), with_gpu=False)
-        placed(scheduler, self.node, self.user.api.create(self.pods, bounded_pod()), with_gpu=True)
+        bind(scheduler, self.user.api.create(self.pods, large_pod("large")), self.node.name, None)
+        place(scheduler, self.user.api.create(self.pods, bounded_pod()), self.node.name)
         self.node.set_pod_phase(namespace, "large", "Running")
         self._written = 0
 
@@ -152,11 +151,6 @@ def bounded_pod() -> Pod:
     main = pod["spec"]["containers"][0]
     main["env"] = [{"name": f"SETTING_{number}", "value": "x" * 100} for number in range(150)]
     return pod
-
-
-def placed(scheduler: Identity, node: StandInNode, pod: Pod, *, with_gpu: bool) -> None:
-    """Binds a pod."""
-    bind(scheduler, pod, node.name, forged_allocation(pod, node.name) if with_gpu else None)
 
 
 def give_accounts(plane: ControlPlane) -> None:
