@@ -17,6 +17,8 @@ from scheduler.placement.request import Request
 
 VERSION = 1
 MAX_BYTES = 64 << 10
+MOST = 1 << 40
+"""The most percent, MiB or containers of one device that are read: the sum of a million such fits into 64 bits."""
 MAX_LEFT_OUT = 64
 """The most nodes that are named as left out; the oldest is forgotten first."""
 
@@ -101,6 +103,8 @@ def decode(text: str) -> Earmark:
     pieces = tuple(Piece(one.uuid, one.core, one.memory_mib, one.slots) for one in document.devices)
     if any(min(piece[1:]) < 0 for piece in pieces):
         raise EarmarkError("an amount is below 0")
+    if any(max(piece[1:]) > MOST for piece in pieces):
+        raise EarmarkError(f"an amount is above {MOST}, and no device has as much")
     return Earmark(
         document.node, pieces, tuple(document.victims), document.until, tuple(document.left_out[-MAX_LEFT_OUT:])
     )

@@ -32,6 +32,11 @@ Json = Mapping[str, Any]
 
 PLACEABLE = "fairgpu.io/Placeable"
 """The condition that says whether a waiting pod fits now, and if not, why."""
+MOST = 1 << 40
+"""The most processor time (milli), memory (MiB) and number of pods that are counted, as no node has more.
+
+The API server admits `cpu: 9E`. The fleet counts in whole numbers of 64 bits, which hold the sum of a million such.
+"""
 CANONICAL = DialectSettings(max_gpus_per_node=MAX_GPUS_OF_A_CONTAINER)
 
 
@@ -253,20 +258,23 @@ def read_site(item: Json) -> Site:
         mapping(metadata.get("labels")),
         tuple(mappings(spec.get("taints"))),
         bool(spec.get("unschedulable")),
-        int(_quantity(free.get("pods"))),
+        _counted(_quantity(free.get("pods"))),
     )
 
 
 def host_demand(spec: Json) -> tuple[int, int]:
-    """Returns the processor time (milli) and memory (MiB) of a pod's requests, as kube-scheduler counts them."""
+    """Returns the processor time (milli) and memory (MiB) of a pod's requests, as kube-scheduler counts them.
+
+    Each is at most MOST.
+    """
     main = [_requests(container) for container in mappings(spec.get("containers"))]
     if not spec.get("initContainers") and not spec.get("overhead"):
-        return sum(cpu for cpu, _ in main), sum(memory for _, memory in main)
+        return min(sum(cpu for cpu, _ in main), MOST), min(sum(memory for _, memory in main), MOST)
     init = [(_requests(item), is_native_sidecar(item)) for item in mappings(spec.get("initContainers"))]
     overhead = mapping(spec.get("overhead"))
     cpu = peak([amount for amount, _ in main], [(amount, keeps) for (amount, _), keeps in init])
     memory = peak([amount for _, amount in main], [(amount, keeps) for (_, amount), keeps in init])
-    return cpu + _milli(overhead.get("cpu")), memory + _mib(overhead.get("memory"))
+    return min(cpu + _milli(overhead.get("cpu")), MOST), min(memory + _mib(overhead.get("memory")), MOST)
 
 
 def _bound_at(status: Json) -> float:
@@ -399,21 +407,25 @@ def _requests(container: Json) -> tuple[int, int]:
 
 
 def _milli(value: Any) -> int:
-    return _milli_of(value) if isinstance(value, str | None) else math.ceil(_quantity(value) * 1000)
+    return _milli_of(value) if isinstance(value, str | None) else _counted(_quantity(value) * 1000)
 
 
 def _mib(value: Any) -> int:
-    return _mib_of(value) if isinstance(value, str | None) else math.ceil(_quantity(value) / MIB)
+    return _mib_of(value) if isinstance(value, str | None) else _counted(_quantity(value) / MIB)
 
 
 @lru_cache(maxsize=4096)
 def _milli_of(text: str | None) -> int:
-    return math.ceil(_quantity(text) * 1000)
+    return _counted(_quantity(text) * 1000)
 
 
 @lru_cache(maxsize=4096)
 def _mib_of(text: str | None) -> int:
-    return math.ceil(_quantity(text) / MIB)
+    return _counted(_quantity(text) / MIB)
+
+
+def _counted(amount: Fraction) -> int:
+    return min(max(math.ceil(amount), 0), MOST)
 
 
 def _quantity(value: Any) -> Fraction:

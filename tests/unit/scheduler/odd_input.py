@@ -210,6 +210,18 @@ def overlapping() -> Outcome:
     return refused(pod("next", core=10), state)
 
 
+def more_than_there_is() -> Outcome:
+    """Two pods past the scheduler, in one list: one that asks for more than any node has, and one on another node."""
+    state, huge = state_of("n0", "n1"), bound_elsewhere("a", held("n0-0", 10))
+    huge["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "9E"}
+    sound = bound_elsewhere("b", held("n1-0", 100, on="n1"))
+    sound["spec"]["nodeName"] = "n1"
+    PodsView(state).replaced([PODS.read(item) or {} for item in (huge, sound)])
+    _, text = refused(pod("next", core=100), state)
+    full = state.fleet.cpu[state.fleet.rows["n0"]] < 0
+    return ("its node has no CPU left; every other pod counts as it is" if full else "counts for nothing"), text
+
+
 ODD_INPUT: dict[str, Callable[[], Outcome]] = {
     "a body that is no JSON": lambda: answered(b"<html>"),
     "a body without `NodeNames`": lambda: answered(b'{"Pod":{}}'),
@@ -226,6 +238,7 @@ ODD_INPUT: dict[str, Callable[[], Outcome]] = {
         bound_elsewhere("a", held("n0-0", 100))
     ),
     "allocations that overlap": overlapping,
+    "a pod with `cpu: 9E` that another scheduler has bound": more_than_there_is,
     "an inventory of 64 KiB of spaces": lambda: told_inventory(api_node("n0", encode=nothing)),
     "an inventory with a GPU of 0 MiB": lambda: told_inventory(api_node("n0", encode=no_memory)),
     "an inventory that has a GPU twice": lambda: told_inventory(api_node("n0", gpus=2, encode=same_twice)),
