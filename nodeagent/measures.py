@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
 
@@ -114,11 +113,6 @@ class Measures:
         """Counts an answer to the kubelet."""
         self._starts.labels(outcome).inc()
         self._seconds.observe(seconds)
-
-
-def every_address() -> str:
-    """Returns the address that stands for all of this machine's: `::` is asked by IPv4 as well, where there is IPv6."""
-    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - Prometheus and the kubelet ask it
 
 
 class NodeCollector(Collector):

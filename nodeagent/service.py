@@ -21,6 +21,7 @@ from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.cluster.warning_events import About, RepeatedWarnings
 from fairgpu.inventory import Health, InventoryError
 from fairgpu.keeping import keep_running
+from fairgpu.serving.addresses import every_address
 from nodeagent import faults, figures_file, handover
 from nodeagent.containers import folders as files
 from nodeagent.containers.folders import Folders
@@ -34,7 +35,7 @@ from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
 from nodeagent.kubelet.registration import Loss
 from nodeagent.ledger_slots import MOST_SLOTS
-from nodeagent.measures import Measures, NodeCollector, every_address
+from nodeagent.measures import Measures, NodeCollector
 from nodeagent.node_object import NodeMirror, read_node, write_node
 from nodeagent.node_patches import shows_slots, status_written
 from nodeagent.offer import NOT_APPLIED, Offer, Vendor, slot_ids, withholdings

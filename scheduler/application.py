@@ -44,7 +44,7 @@ from scheduler.measures import Measures
 from scheduler.placement.worth import learn
 from scheduler.reclaim.reclaimer import Clocks, Reclaimer, keep_reclaiming
 from scheduler.reclaim.roster import Roster
-from scheduler.settings import LeaseSettings, SchedulerSettings, StatesSettings
+from scheduler.settings import ExtenderSettings, LeaseSettings, SchedulerSettings, StatesSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -266,12 +266,16 @@ def _stamp() -> str:
 
 def run(settings: SchedulerSettings, api: KubernetesAPI) -> int:
     """Serves until a signal ends it; returns the exit status."""
-    extender = settings.extender
-    options = ServerOptions(
+    options = server_options(settings.extender)
+    return serve(options, lambda lifecycle: build_application(lifecycle, api, settings, Measures()), None)
+
+
+def server_options(extender: ExtenderSettings) -> ServerOptions:
+    """Returns the options of the server."""
+    return ServerOptions(
         name="fairgpu-scheduler",
         address=Address(extender.host, extender.port),
         metrics_address=Address(extender.metrics_host, extender.metrics_port),
         workers=1,
         drain_seconds=0.0,
     )
-    return serve(options, lambda lifecycle: build_application(lifecycle, api, settings, Measures()), None)

@@ -27,8 +27,9 @@ class ExtenderSettings(Section):
     gang_seconds: Annotated[float, Field(gt=0, le=600)] = 30
     """For how many seconds devices are held for all pods of a gang until kube-scheduler is about to bind each of them.
     The extender's `httpTimeout` in kube-scheduler's configuration must be longer by 25 seconds."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - Prometheus scrapes it
-    """The address of the metrics."""
+    metrics_host: str = ""
+    """The address of the metrics and of the kubelet's probes; without one, each address that the pod has, of IPv4 and
+    IPv6."""
     metrics_port: Port = 9090
     """The port of the metrics, plain HTTP."""
 

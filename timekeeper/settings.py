@@ -234,8 +234,8 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class ServeSettings(Section):
     """The server of the REST API."""
 
-    host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known before it starts
-    """The address that it listens on."""
+    host: str = ""
+    """The address on which it listens; without one, each address that the pod has, of IPv4 and IPv6."""
     port: Port = 8443
     """The port of the REST API and the dashboard, over TLS."""
     metrics_port: Port = 9090
@@ -358,8 +358,9 @@ class JobsSettings(Section):
     """The name of the leader's Lease."""
     lease_seconds: Annotated[int, Field(ge=2, le=300)] = 15
     """The time for which a leader that stops renewing keeps the Lease."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known before it starts
-    """The address of the metrics of the jobs."""
+    metrics_host: str = ""
+    """The address of the metrics of the jobs and of their probes; without one, each address that the pod has, of IPv4
+    and IPv6."""
     metrics_port: Port = 9091
     """Their port, without TLS."""
     budget_series: Annotated[int, Field(ge=0, le=100_000)] = 2000

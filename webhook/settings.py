@@ -55,8 +55,8 @@ PriorityValue = Annotated[int, Field(ge=-(2**31), le=10**9)]
 class Serving(Section):
     """The server's addresses, processes and times."""
 
-    host: str = "0.0.0.0"  # noqa: S104 - in its pod it is reached from outside
-    """The address that it listens on."""
+    host: str = ""
+    """The address on which it listens; without one, each address that the pod has, of IPv4 and IPv6."""
     port: Port = 8443
     """The port of reviews and probes, over TLS."""
     metrics_port: Port = 9090

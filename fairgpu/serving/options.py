@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address to listen on; with port 0 the kernel chooses one."""
+    """The address to listen on: without a host, each that the machine has; with port 0 the kernel chooses one."""
 
     host: str
     port: int

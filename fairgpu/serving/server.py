@@ -11,10 +11,11 @@ import structlog
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
+from fairgpu.serving.addresses import every_address, plain_address
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import ASGIApplication
 from fairgpu.serving.metrics import forget_process, memory_folder, share_metrics
-from fairgpu.serving.options import ServerOptions
+from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.tls import ReadChain
 
 _log = structlog.get_logger(__name__)
@@ -55,7 +56,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
         """Sets gunicorn's settings that differ from its defaults."""
         addresses = [self.options.address, self.options.metrics_address]
         settings = {
-            "bind": [str(address) for address in addresses if address],
+            "bind": [str(Address(each.host or every_address(), each.port)) for each in addresses if each],
             "worker_class": WORKER,
             "workers": self.options.workers,
             "keepalive": self.options.keepalive_seconds,
@@ -103,7 +104,7 @@ class EventLogger(Logger):  # type: ignore[misc] # gunicorn ships no types
         """Logs one event a request: client, request, outcome and duration; never the query, which may be long."""
         _log.info(
             "request",
-            client=environ.get("REMOTE_ADDR"),
+            client=plain_address(environ["REMOTE_ADDR"]),
             method=environ["REQUEST_METHOD"],
             path=environ["PATH_INFO"],
             status=resp.status,

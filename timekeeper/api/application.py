@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from fairgpu.serving.addresses import plain_address
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Receive, Scope, Send
@@ -146,7 +147,7 @@ def origin_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
         forwarded: the header `X-Forwarded-For`, all its lines joined by commas; empty where there is none.
         trusted: the networks of the proxies.
     """
-    origin = peer
+    origin = plain_address(peer)
     for hop in reversed(forwarded.rsplit(",", MOST_HOPS)[-MOST_HOPS:]):
         if not _among(origin, trusted):
             break
@@ -167,8 +168,7 @@ def _address(text: str) -> str | None:
         address = ipaddress.ip_address(text.strip())
     except ValueError:
         return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
+    return plain_address(str(address))
 
 
 def build_application(

@@ -1,17 +1,14 @@
-"""The metrics of a jobs process, and the HTTP port that serves them."""
+"""The metrics of a jobs process."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import redis
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from timekeeper.domain.holdings.holding import Doubt
 from timekeeper.ledger.connection import ask_each
@@ -187,36 +184,6 @@ def _by_outcome(name: str, text: str, outcomes: Iterable[str], registry: Collect
     for outcome in outcomes:
         counter.labels(outcome)
     return counter
-
-
-class _QuietHandler(WSGIRequestHandler):
-    timeout = 10
-
-    def log_message(self, *_arguments: Any) -> None:
-        """Logs nothing: probes and scrapes are no events."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    """Serves each request in a thread of its own, so that a slow client delays no probe."""
-
-    daemon_threads = True
-
-
-def serve_measures(host: str, port: int, measures: JobMeasures, healthy: Callable[[], bool]) -> WSGIServer:
-    """Serves `/metrics` and `/healthz` in a thread; the caller shuts the server down."""
-    metrics = make_wsgi_app(measures.registry)
-
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != "/healthz":
-            answer: Iterable[bytes] = metrics(environ, start_response)
-            return answer
-        status = "200 OK" if healthy() else "503 Service Unavailable"
-        start_response(status, [("Content-Type", "application/json")])
-        return [b'{"status":"ok"}' if healthy() else b'{"status":"stuck"}']
-
-    server = make_server(host, port, application, _Server, _QuietHandler)
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return server
 
 
 _log = structlog.get_logger()

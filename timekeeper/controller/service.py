@@ -22,6 +22,7 @@ from fairgpu import leadership, names
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
 from fairgpu.leadership import Term
+from fairgpu.serving.process_probe import serve_probe
 from timekeeper.audit.auditing import AuditEnvironment, request_of
 from timekeeper.audit.cluster import ClusterView, read_cluster
 from timekeeper.controller.audit_job import AuditMeasures, Auditor
@@ -32,7 +33,6 @@ from timekeeper.controller.metrics import (
     JobMeasures,
     PresentUseMeasures,
     StoreMeasures,
-    serve_measures,
 )
 from timekeeper.controller.present_use import PresentUseReader
 from timekeeper.controller.report.notifications import NotificationSender, Receiver
@@ -89,7 +89,7 @@ def run(
     tasks = LeaderTasks(environment, rules, measures)
     measures.registry.register(BookSeries(tasks.books, settings.jobs.budget_series))
     host = settings.jobs.metrics_host if api else LOOPBACK
-    server = serve_measures(host, settings.jobs.metrics_port, measures, lambda: _healthy(tasks))
+    server = serve_probe(host, settings.jobs.metrics_port, measures.registry, lambda: _healthy(tasks))
     source.start(ending.wait)
     campaign = _campaign(settings.jobs, api, folder, environment, ending)
     tasks.pod_writer.start(ending)

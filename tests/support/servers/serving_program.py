@@ -1,9 +1,9 @@
 """A small service over `fairgpu.serving`, for tests: it echoes, fails, waits and counts.
 
-    python -m tests.support.servers.serving_program PORT METRICS_PORT FOLDER PATIENCE [logged]
+    python -m tests.support.servers.serving_program PORT METRICS_PORT FOLDER PATIENCE [logged] [everywhere]
 
-The folder holds `tls.crt` and `tls.key`; it waits that many seconds for what a client owes it, and logs
-each request if asked to.
+The folder holds `tls.crt` and `tls.key`; it waits that many seconds for what a client owes it, logs each request if
+asked to, and listens on loopback unless it is to listen everywhere.
 """
 
 from __future__ import annotations
@@ -113,10 +113,11 @@ def build_flask() -> Flask:
 def main() -> int:
     configure_logs()
     port, metrics_port, folder, patience = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
+    host = "" if "everywhere" in sys.argv[5:] else "127.0.0.1"
     options = ServerOptions(
         name="test",
-        address=Address("127.0.0.1", port),
-        metrics_address=Address("127.0.0.1", metrics_port),
+        address=Address(host, port),
+        metrics_address=Address(host, metrics_port),
         workers=1,
         max_body_bytes=MAX_BODY_BYTES,
         max_arriving_bytes=MAX_ARRIVING_BYTES,

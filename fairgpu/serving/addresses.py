@@ -1,0 +1,32 @@
+"""The addresses on which a server listens, and those of its clients."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+
+def every_address() -> str:
+    """Returns the address that stands for all of this machine's, those of IPv6 among them where it can be.
+
+    `::` is asked by IPv4 as well, unless the kernel knows no IPv6 or keeps the two apart (net.ipv6.bindv6only).
+    """
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            is_apart = bool(probe.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
+    except OSError:
+        is_apart = True
+    return "0.0.0.0" if is_apart else "::"  # noqa: S104 - a pod's address is not known before it starts
+
+
+def plain_address(text: str) -> str:
+    """Returns a client's address as the client knows it: one that listens at `::` gets IPv4's as `::ffff:10.0.0.9`.
+
+    A text that is no address stays as it is.
+    """
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

@@ -1,0 +1,59 @@
+"""Serves the metrics and the liveness probe of a process that answers no other requests, in threads of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from fairgpu.serving.addresses import every_address
+
+
+def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Callable[[], bool]) -> WSGIServer:
+    """Serves `/metrics` and `/healthz`, plain HTTP; the caller shuts the server down.
+
+    Args:
+        host: the address; without one, each that the machine has.
+        port: the port; with 0 the kernel chooses one.
+        registry: the metrics.
+        healthy: whether the process gets on with its work. `/healthz` answers 503 while it does not.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    metrics = make_wsgi_app(registry)
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/healthz":
+            answer: Iterable[bytes] = metrics(environ, start_response)
+            return answer
+        is_healthy = healthy()
+        start_response("200 OK" if is_healthy else "503 Service Unavailable", [("Content-Type", "application/json")])
+        return [b'{"status":"ok"}' if is_healthy else b'{"status":"stuck"}']
+
+    host = host or every_address()
+    server = make_server(host, port, application, _ServerOfIPv6 if ":" in host else _Server, _QuietHandler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = 10
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Logs nothing: probes and scrapes are no events."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Serves each request in a thread of its own, so that a slow client delays no probe."""
+
+    daemon_threads = True
+
+
+class _ServerOfIPv6(_Server):
+    address_family = socket.AF_INET6
