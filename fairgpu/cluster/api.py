@@ -74,15 +74,25 @@ class TooLargeError(ApiError):
 class KubernetesAPI:
     """An API server, reached with one identity. Thread-safe."""
 
-    def __init__(self, transport: client.ApiClient, answer_seconds: float = READ_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        transport: client.ApiClient,
+        answer_seconds: float = READ_TIMEOUT_SECONDS,
+        answered: Callable[[], None] = lambda: None,
+    ) -> None:
         self._transport = transport
         self._answer_seconds = answer_seconds
+        self._answered = answered
         self._configuration = transport.configuration
         self._pool: urllib3.PoolManager = transport.rest_client.pool_manager
 
     def within(self, seconds: float) -> KubernetesAPI:
         """Returns the same API server and connections, with another limit on the time of an answer."""
-        return KubernetesAPI(self._transport, seconds)
+        return KubernetesAPI(self._transport, seconds, self._answered)
+
+    def noting(self, answered: Callable[[], None]) -> KubernetesAPI:
+        """Returns the same API server, of which each answer and each failure calls a function, in the asking thread."""
+        return KubernetesAPI(self._transport, self._answer_seconds, answered)
 
     def get(
         self,
@@ -194,6 +204,8 @@ class KubernetesAPI:
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiError(0, UNANSWERED if _was_sent(error) else "Unreachable", str(error)) from error
+        finally:
+            self._answered()
         if response.status >= 400:
             raise _refusal(response)
         return response

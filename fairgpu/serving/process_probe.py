@@ -1,9 +1,10 @@
-"""Serves the metrics and the liveness probe of a process that answers no other requests, in threads of its own."""
+"""The liveness probe and the metrics of a process that answers no other requests, served in threads of their own."""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -12,6 +13,36 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from fairgpu.serving.addresses import every_address
+
+
+class Progress:
+    """When the thread of a loop last got on with its work. Safe to use from several threads.
+
+    A thread that hangs notes nothing. One that waits for a slow server gets on with each answer, however many there are
+    in a pass of its loop.
+    """
+
+    def __init__(self, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`most_seconds`: the longest time that a healthy thread lets pass without a note; of a monotonic clock."""
+        self._most_seconds = most_seconds
+        self._clock = clock
+        self._last: tuple[int, float] | None = None
+        """The thread of the loop, and the time of its last note; replaced whole, so that it needs no lock."""
+
+    def note(self) -> None:
+        """Notes that the calling thread, which is the loop's from now on, gets on."""
+        self._last = threading.get_ident(), self._clock()
+
+    def answered(self) -> None:
+        """Notes that a server answered or its time was up; without effect in any other thread than the loop's."""
+        last = self._last
+        if last is not None and last[0] == threading.get_ident():
+            self.note()
+
+    def lasts(self) -> bool:
+        """Whether the loop gets on; true until it begins."""
+        last = self._last
+        return last is None or self._clock() - last[1] < self._most_seconds
 
 
 def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Callable[[], bool]) -> WSGIServer:

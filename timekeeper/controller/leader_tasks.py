@@ -9,13 +9,14 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import redis
 import structlog
 
 from fairgpu.leadership import Term
+from fairgpu.serving.process_probe import Progress
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.eviction import evictions
 from timekeeper.controller.metrics import JobMeasures
@@ -40,6 +41,10 @@ from timekeeper.ledger.connection import store_clock
 from timekeeper.ledger.settlement import HeldTerm, LedEpoch, take_epoch
 from timekeeper.sources.base import OBSERVED_TO_THE_END, Source, SourceError
 
+STUCK_SECONDS = 120.0
+"""The longest between two answers of servers, apart from Redis's own time. A leader of 50,000 pods has its first
+figures after 30 s of processor time, in all its threads and with many answers on the way (docs/sizing.md); an answer of
+the API server takes 35 s at most, and a run that writes statuses ends after 5 s."""
 THOROUGH_SECONDS = 3600.0
 """The time between two full collections, which free the few cycles that there are."""
 
@@ -99,6 +104,7 @@ class TaskEnvironment:
         most_notifications: the most that may wait for delivery; 0 where notifications are not configured.
         holder: identifies this process alone; the store records it with the fencing token.
         without_notice_seconds: the time for which an eviction notice is tried; then the pod is evicted without one.
+        progress: notes each begin and end of a task; the store and the source note their answers in it.
     """
 
     client: redis.Redis
@@ -108,6 +114,7 @@ class TaskEnvironment:
     most_notifications: int = 0
     holder: str = ""
     without_notice_seconds: float = 600.0
+    progress: Progress = field(default_factory=lambda: Progress(STUCK_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +155,7 @@ class LeaderTasks:
         self._collector = Collector(time.monotonic)
         self.pod_writer = PodWriter(environment.source, measures.pods)
         """Carries out the writes to pods that are decided here, once its threads are started."""
-        self.progressed_at = time.monotonic()
-        """When a task last ended, in success or failure; seconds of the monotonic clock."""
+        self._progress = environment.progress
 
     def react(self) -> None:
         """Reconciles what has changed and what is due."""
@@ -284,6 +290,7 @@ class LeaderTasks:
             self.pod_writer.hand_over(plan, (), lambda: False)
 
     def _do(self, job: str, run: Callable[[_LeaderTerm], object]) -> None:
+        self._progress.note()
         try:
             leader_term = self._present_term()
             if leader_term is not None:
@@ -306,7 +313,7 @@ class LeaderTasks:
             self._failed(job, error)
             _log.exception("job failed unexpectedly", job=job)
         finally:
-            self.progressed_at = time.monotonic()
+            self._progress.note()
 
     def _failed(self, job: str, error: Exception) -> None:
         kind = type(error).__name__

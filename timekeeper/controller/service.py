@@ -22,12 +22,12 @@ from fairgpu import leadership, names
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
 from fairgpu.leadership import Term
-from fairgpu.serving.process_probe import serve_probe
+from fairgpu.serving.process_probe import Progress, serve_probe
 from timekeeper.audit.auditing import AuditEnvironment, request_of
 from timekeeper.audit.cluster import ClusterView, read_cluster
 from timekeeper.controller.audit_job import AuditMeasures, Auditor
 from timekeeper.controller.export_job import Exporter
-from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
+from timekeeper.controller.leader_tasks import STUCK_SECONDS, LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import (
     ExportMeasures,
     JobMeasures,
@@ -56,8 +56,9 @@ HEALTH_SECONDS = 15.0
 FIRST_AUDIT_SECONDS = 300.0
 """The delay of the first audit: a new leader settles everything first."""
 OWN_THREADS = "own-threads"
-STUCK_SECONDS = 120.0
-"""The time without a finished task after which the process is unhealthy."""
+WAITS_OF_A_COMMAND = 20
+"""The waits, each of `timekeeper.redis.timeout_seconds` at most, of one command on a Redis Cluster with eight silent
+nodes: for a connection to its node and an answer, then for a connection to each node, all of it twice."""
 
 _log = structlog.get_logger()
 
@@ -74,22 +75,23 @@ def run(
         CommandError: a setting is invalid.
     """
     folder = standalone or settings.folder
-    api = connect(environ) if folder is None else None
+    progress = Progress(STUCK_SECONDS + WAITS_OF_A_COMMAND * settings.redis.timeout_seconds)
+    api = connect(environ).noting(progress.answered) if folder is None else None
     rules = controller_rules(settings)
     ending = _end_signal()
-    client = connect_to_store(settings.redis)
+    client = connect_to_store(settings.redis, progress.answered)
     source = cluster_source(settings, api, folder)
     term, measures = Term(time.monotonic), JobMeasures()
     notified = settings.notifications
     most = notified.max_waiting if notified.url_file is not None else 0
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
     environment = TaskEnvironment(
-        client, source, term, time.time_ns, most, identity, settings.jobs.without_notice_seconds
+        client, source, term, time.time_ns, most, identity, settings.jobs.without_notice_seconds, progress
     )
     tasks = LeaderTasks(environment, rules, measures)
     measures.registry.register(BookSeries(tasks.books, settings.jobs.budget_series))
     host = settings.jobs.metrics_host if api else LOOPBACK
-    server = serve_probe(host, settings.jobs.metrics_port, measures.registry, lambda: _healthy(tasks))
+    server = serve_probe(host, settings.jobs.metrics_port, measures.registry, progress.lasts)
     source.start(ending.wait)
     campaign = _campaign(settings.jobs, api, folder, environment, ending)
     tasks.pod_writer.start(ending)
@@ -263,7 +265,3 @@ def _campaign_for_lock(file: Path, term: Term, floor: Callable[[], int], ending:
         except redis.RedisError as error:
             _log.warning("no term begun: the store does not answer", error=str(error))
             ending.wait(RETRY_SECONDS)
-
-
-def _healthy(tasks: LeaderTasks) -> bool:
-    return time.monotonic() - tasks.progressed_at < STUCK_SECONDS

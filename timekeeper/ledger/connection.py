@@ -197,24 +197,47 @@ HEALTH_SECONDS = 30
 """The idle time after which a connection is tested before it is used."""
 
 
-def connect(settings: RedisSettings) -> redis.Redis:
+class _NotingRetry(Retry):
+    """Calls a function after each attempt at a command or a connection, in the asking thread."""
+
+    def __init__(self, retries: int, answered: Callable[[], None]) -> None:
+        super().__init__(NoBackoff(), retries)
+        self._answered = answered
+
+    def __deepcopy__(self, _memo: object) -> _NotingRetry:
+        """Returns one that calls the same function: redis-py gives each connection a deep copy."""
+        return _NotingRetry(self._retries, self._answered)
+
+    def call_with_retry(self, do: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
+        """Runs `do` until it succeeds, or has failed too often."""
+
+        def attempt() -> Any:
+            try:
+                return do()
+            finally:
+                self._answered()
+
+        return super().call_with_retry(attempt, *arguments, **options)
+
+
+def connect(settings: RedisSettings, answered: Callable[[], None] = lambda: None) -> redis.Redis:
     """Returns a client of the store with a time limit on every wait; its answers are bytes.
 
     It connects with its first command. The client of a Redis Cluster is a ClusterStore, which has redis.Redis's
-    commands on keys.
+    commands on keys. `answered` is called after each answer and each failure, in the asking thread.
     """
     if settings.cluster.nodes:
-        return cast("redis.Redis", ClusterStore(lambda: _cluster(settings)))
+        return cast("redis.Redis", ClusterStore(lambda: _cluster(settings), answered))
     if settings.sentinel.nodes:
-        return _behind_sentinels(settings)
+        return _behind_sentinels(settings, answered)
     tls = _tls(settings.tls) if settings.url.startswith("rediss:") else {}
     client: redis.Redis = redis.Redis.from_url(
-        settings.url, retry=_retry(), **_bounds(settings), **_credentials(settings), **tls
+        settings.url, retry=_NotingRetry(RETRIES, answered), **_bounds(settings), **_credentials(settings), **tls
     )
     return client
 
 
-def _behind_sentinels(settings: RedisSettings) -> redis.Redis:
+def _behind_sentinels(settings: RedisSettings, answered: Callable[[], None]) -> redis.Redis:
     """Returns a client of the server that the Sentinels name as master; each new connection asks them again."""
     watched = settings.sentinel
     tls = _flag(settings.tls)
@@ -224,13 +247,13 @@ def _behind_sentinels(settings: RedisSettings) -> redis.Redis:
         sentinel_kwargs={
             **_bounds(settings),
             **tls,
-            "retry": Retry(NoBackoff(), 0),  # the next Sentinel is asked instead
+            "retry": _NotingRetry(0, answered),  # the next Sentinel is asked instead
             "username": watched.username,
             "password": secret,
         },
     )
     client: redis.Redis = sentinels.master_for(
-        watched.master, retry=_retry(), **_bounds(settings), **_credentials(settings), **tls
+        watched.master, retry=_NotingRetry(RETRIES, answered), **_bounds(settings), **_credentials(settings), **tls
     )
     return client
 
@@ -240,15 +263,11 @@ def _cluster(settings: RedisSettings) -> RedisCluster:
     return RedisCluster(
         startup_nodes=[ClusterNode(*address(node, CLUSTER_PORT)) for node in settings.cluster.nodes],
         dynamic_startup_nodes=False,
-        retry=_retry(),
+        retry=Retry(NoBackoff(), RETRIES),
         **_bounds(settings),
         **_credentials(settings),
         **_flag(settings.tls),
     )
-
-
-def _retry() -> Retry:
-    return Retry(NoBackoff(), RETRIES)
 
 
 def _bounds(settings: RedisSettings) -> dict[str, Any]:

@@ -27,8 +27,10 @@ class ClusterStore(CoreCommands):
 
     _event_dispatcher: Any = None  # CoreCommands declares it; no command on a key uses it
 
-    def __init__(self, connect: Callable[[], RedisCluster]) -> None:
+    def __init__(self, connect: Callable[[], RedisCluster], answered: Callable[[], None] = lambda: None) -> None:
+        """`answered` is called after each answer and each failure, in the asking thread."""
         self._connect = connect
+        self._answered = answered
         self._connecting = Lock()
         """Guards the creation of the one client, which asks the cluster for its nodes."""
         self._cluster: RedisCluster | None = None
@@ -56,15 +58,15 @@ class ClusterStore(CoreCommands):
         everything = list(range(len(commands)))
         with self._reached() as cluster:
             try:
-                _send(cluster, commands, everything, answers)
+                self._send_each(cluster, commands, everything, answers)
             except (redis.ConnectionError, redis.TimeoutError):
                 # A node was restarted, or replaced by one of its replicas: the slots are read anew.
                 cluster.nodes_manager.initialize()
-                _send(cluster, commands, everything, answers)
+                self._send_each(cluster, commands, everything, answers)
             moved = [index for index in everything if isinstance(answers[index], AskError | TryAgainError)]
             if moved:
                 cluster.nodes_manager.initialize()
-                _send(cluster, commands, moved, answers)
+                self._send_each(cluster, commands, moved, answers)
         for index in moved:
             if isinstance(answers[index], AskError | TryAgainError):  # its slot is on the way between two nodes
                 answers[index] = self._send_alone(commands[index])
@@ -126,6 +128,28 @@ class ClusterStore(CoreCommands):
             yield cluster
         except RedisClusterException as error:  # not a subclass of RedisError
             raise redis.ConnectionError(str(error)) from error
+        finally:
+            self._answered()
+
+    def _send_each(
+        self, cluster: RedisCluster, commands: Sequence[Command], chosen: Sequence[int], answers: list[Any]
+    ) -> None:
+        """Sends the chosen commands to each node its share, and writes their answers among the others."""
+        shares: dict[str, tuple[ClusterNode, list[int]]] = {}
+        for index in chosen:
+            node = cluster.get_node_from_key(_key(commands[index][0]))
+            shares.setdefault(node.name, (node, []))[1].append(index)
+        for node, share in shares.values():
+            pipeline = cluster.get_redis_connection(node).pipeline(transaction=False)
+            for index in share:
+                arguments, options = commands[index]
+                pipeline.execute_command(*arguments, **options)
+            try:
+                answered = pipeline.execute(raise_on_error=False)
+            finally:
+                self._answered()
+            for index, answer in zip(share, answered, strict=True):
+                answers[index] = answer
 
 
 class Pipeline(CoreCommands):
@@ -154,20 +178,6 @@ class Pipeline(CoreCommands):
         if refused is not None and raise_on_error:
             raise refused
         return answers
-
-
-def _send(cluster: RedisCluster, commands: Sequence[Command], chosen: Sequence[int], answers: list[Any]) -> None:
-    shares: dict[str, tuple[ClusterNode, list[int]]] = {}
-    for index in chosen:
-        node = cluster.get_node_from_key(_key(commands[index][0]))
-        shares.setdefault(node.name, (node, []))[1].append(index)
-    for node, share in shares.values():
-        pipeline = cluster.get_redis_connection(node).pipeline(transaction=False)
-        for index in share:
-            arguments, options = commands[index]
-            pipeline.execute_command(*arguments, **options)
-        for index, answer in zip(share, pipeline.execute(raise_on_error=False), strict=True):
-            answers[index] = answer
 
 
 def _key(arguments: tuple[Any, ...]) -> Any:

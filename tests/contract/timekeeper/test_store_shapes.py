@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ import pytest
 import redis
 
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
+from tests.support.ports import free_port
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.redis_shapes import ClusterShape, SentinelShape
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
@@ -67,6 +70,31 @@ def harness(store: redis.Redis, tmp_path: Path) -> LedgerHarness:
     folder = tmp_path / "harness"
     folder.mkdir()
     return LedgerHarness(folder, store)
+
+
+def test_each_answer_is_noted_where_a_loop_waits_for_it(shape: RedisSettings) -> None:
+    noted = Counter[int]()
+    with connect(shape, lambda: noted.update([threading.get_ident()])) as client:
+        for name in TEAMS:
+            before = noted[threading.get_ident()]
+            client.set(AccountKeys(name).head, "x")
+            assert noted[threading.get_ident()] > before
+        before = noted[threading.get_ident()]
+        pipeline = client.pipeline(transaction=False)
+        for name in TEAMS:
+            pipeline.get(AccountKeys(name).head)
+        assert pipeline.execute() == [b"x"] * len(TEAMS)
+        assert noted[threading.get_ident()] > before
+
+
+def test_each_failure_is_noted_where_no_server_answers() -> None:
+    noted = Counter[int]()
+    with (
+        connect(RedisSettings(url=f"redis://127.0.0.1:{free_port()}"), lambda: noted.update([0])) as client,
+        pytest.raises(redis.ConnectionError),
+    ):
+        client.ping()
+    assert noted[0] > 1
 
 
 def submission(uid: str, boot: str, sequence: int, harness: LedgerHarness) -> Submission:
