@@ -44,7 +44,7 @@ class Measures:
         )
         self.writer_ends = Counter(
             "fairgpu_nodeagent_page_writer_ends",
-            "Times that the writer of the schedule pages ended by itself and was started again.",
+            "Times that the writer of the schedule pages ended by itself or hung, and was started again.",
             registry=None,
         )
         self.part_failures = Counter(

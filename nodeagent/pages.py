@@ -26,7 +26,7 @@ from nodeagent import figures_file, handover, turns
 from nodeagent.figures_file import Keyed, of_slots
 from nodeagent.rounds import Container, State, begun, describe, step
 from nodeagent.schedule import PageFile, containers_of
-from nodeagent.schedule_page import Activity, Page, activity_bytes, unpack_one
+from nodeagent.schedule_page import HEARTBEAT_BYTES, Activity, Page, activity_bytes, heartbeat_ns, unpack_one
 
 _log = structlog.get_logger(__name__)
 
@@ -125,6 +125,18 @@ def read_gpus(path: Path) -> Gpus:
     for containers in gpus.values():
         turns.plan([turns.Tenant(each.slot, each.core_percent, each.policy, active=False) for each in containers])
     return gpus
+
+
+def last_write_ns(root: Path, uuids: Iterable[str]) -> int | None:
+    """Returns when one of these GPUs' pages was last written, in ns of CLOCK_MONOTONIC; None where there is no page."""
+    written = []
+    for uuid in uuids:
+        try:
+            with (root / "gpus" / uuid / "schedule").open("rb") as page:
+                written.append(heartbeat_ns(page.read(HEARTBEAT_BYTES)))
+        except (OSError, ValueError):
+            continue
+    return max(written, default=None)
 
 
 class Writer:

@@ -31,6 +31,9 @@ LEDGER_DEVICES_AT = 64
 LEDGER_DEVICES = 16
 ACTIVITY = struct.Struct("<QQQQQQQ8x")
 
+_HEARTBEAT = struct.Struct(f"<{HEAD.size}xQ")
+HEARTBEAT_BYTES = _HEARTBEAT.size
+"""The bytes from a page's start that `heartbeat_ns` reads."""
 _GENERATION = struct.Struct("<Q")
 _TIMES = struct.Struct("<QQQ")
 _CHECKSUM = struct.Struct("<I")
@@ -156,6 +159,18 @@ def unpack(packed: bytes) -> Page:
         tuple(slot for slot in slots if slot.key),
         tuple((number, start_ns, length_ns) for number, start_ns, length_ns in turns),
     )
+
+
+def heartbeat_ns(beginning: bytes) -> int:
+    """Returns when a page was last written, in ns of CLOCK_MONOTONIC, also where it is being written.
+
+    Raises:
+        ValueError: the beginning is shorter than HEARTBEAT_BYTES.
+    """
+    if len(beginning) < HEARTBEAT_BYTES:
+        raise ValueError(f"a schedule page has {SIZE} bytes, this has {len(beginning)}")
+    (heartbeat,) = _HEARTBEAT.unpack_from(beginning)
+    return int(heartbeat)
 
 
 def _unpack_slot(packed: bytes, slots_at: int, index: int) -> PageSlot:

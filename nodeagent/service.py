@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import structlog
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
@@ -21,7 +21,7 @@ from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.cluster.warning_events import About, RepeatedWarnings
 from fairgpu.inventory import Health, InventoryError
 from fairgpu.keeping import keep_running
-from fairgpu.serving.addresses import every_address
+from fairgpu.serving.process_probe import Progress, serve_probe
 from nodeagent import faults, figures_file, handover
 from nodeagent.containers import folders as files
 from nodeagent.containers.folders import Folders
@@ -40,7 +40,7 @@ from nodeagent.node_object import NodeMirror, read_node, write_node
 from nodeagent.node_patches import shows_slots, status_written
 from nodeagent.offer import NOT_APPLIED, Offer, Vendor, slot_ids, withholdings
 from nodeagent.owners import Owned, ProcessState
-from nodeagent.pages import SCHEDULE
+from nodeagent.pages import SCHEDULE, last_write_ns
 from nodeagent.pods import NodePods, read
 from nodeagent.publishing import notices, schedule
 from nodeagent.runtime.devices import Bundles, RuntimeConfiguration, RuntimeSilentError, RuntimeStatus
@@ -54,6 +54,12 @@ ENDPOINT = "fairgpu.sock"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """The kernel's name of this boot (proc(5))."""
 ROUND_SECONDS = 1.0
+STUCK_SECONDS = 120.0
+"""The longest time that the main loop spends without an answer of the API server. Such an answer takes 35 s at most,
+and counts where it fails. All else in a round is files in memory, and a lock under which no thread asks a server."""
+WRITER_HANGS_SECONDS = 30.0
+"""The time without a written page after which the writer is ended and started again. It starts within seconds, and a
+page is stale after one: to end a writer that only waits for a processor would delay the pages further."""
 ASKED_SECONDS = 0.05
 """The time between two looks at whether a program asks for the driver's figures."""
 HANDOVER_SECONDS = 0.05
@@ -82,7 +88,8 @@ class Agent:
 
     def __init__(self, settings: Nodeagent, api: KubernetesAPI, vendor: Vendor) -> None:
         self._settings = settings
-        self._api = api
+        self._progress = Progress(STUCK_SECONDS)
+        self._api = api = api.noting(self._progress.answered)
         self._vendor = vendor
         self._stop = threading.Event()
         self._woken = threading.Event()
@@ -108,6 +115,10 @@ class Agent:
         self._published = b""
         self._publishing = threading.Lock()
         self._writer: subprocess.Popen[bytes] | None = None
+        self._shared: frozenset[str] = frozenset()
+        """The GPUs whose pages the writer keeps."""
+        self._writes_since_ns = 0
+        """From when on the writer knows of them, in ns of CLOCK_MONOTONIC."""
         world = World(
             settings.node,
             lambda: self._resources.listing(names.GPU),
@@ -133,16 +144,18 @@ class Agent:
     def run(self) -> None:
         """Runs until the agent is stopped; while another agent of this node runs, waits for its end."""
         files.void_after_boot(self._folders, BOOT_ID.read_text().strip())
-        host = self._settings.metrics_host or every_address()
-        start_http_server(self._settings.metrics_port, host, self._registry)
-        self._keep_writer()
+        settings = self._settings
+        probe = serve_probe(settings.metrics_host, settings.metrics_port, self._registry, self._progress.lasts)
         try:
+            self._keep_writer()
             lock = self._take_over()
             if lock is not None:
                 self._act()
                 os.close(lock)
         finally:
             self._end_writer()
+            probe.shutdown()
+            probe.server_close()
 
     def _take_over(self) -> int | None:
         """Returns the lock of the agent that acts, once no other does; None where this one is stopped before."""
@@ -171,6 +184,7 @@ class Agent:
         watches = [threading.Thread(target=self._keep, args=(watch,), daemon=True) for watch in watched]
         plugin = threading.Thread(target=self._keep, args=(self._serve,), name="device-plugin")
         self._answered_at = time.monotonic()
+        self._progress.note()
         try:
             self._starter.recover()
         except OSError as error:
@@ -180,6 +194,7 @@ class Agent:
         try:
             while not self._stop.is_set():
                 self._round()
+                self._progress.note()
                 self._woken.wait(ROUND_SECONDS)
                 self._woken.clear()
         finally:
@@ -298,12 +313,15 @@ class Agent:
             OSError: the host has no room.
         """
         notified = notices(self._pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
+        records = list(records)
         content = schedule(records, notified, self._folders)
         with self._publishing:
             if content != self._published:
                 self._folders.root.mkdir(parents=True, exist_ok=True)
                 files.put(self._folders.root / SCHEDULE, content, 0o600)
                 self._published = content
+                self._shared = frozenset(each.uuid for one in records if not one.whole for each in one.devices)
+                self._writes_since_ns = time.monotonic_ns()
 
     def _not_published(self, error: OSError) -> None:
         """Logs that the pages go on by the input of before; the next round tries again."""
@@ -497,13 +515,21 @@ class Agent:
         self._look_now.set()
 
     def _keep_writer(self) -> None:
+        """Starts the writer where none runs, and ends one that hangs; the next round starts another."""
         if self._writer is not None and self._writer.poll() is None:
+            written = last_write_ns(self._folders.root, self._shared)
+            now_ns = time.monotonic_ns()
+            if written is not None and now_ns - max(written, self._writes_since_ns) >= WRITER_HANGS_SECONDS * 10**9:
+                _log.error("writer of the pages hangs", written_seconds_ago=(now_ns - written) / 10**9)
+                self._writes_since_ns = now_ns
+                self._writer.kill()
             return
         if self._writer is not None:
             _log.error("writer of the pages ended", status=self._writer.returncode)
             self._measures.writer_ends.inc()
         command = [sys.executable, "-m", "nodeagent.pages", "--root", str(self._folders.root)]
         self._writer = subprocess.Popen(command)  # noqa: S603 - this program's own module
+        self._writes_since_ns = time.monotonic_ns()
 
     def _end_writer(self) -> None:
         if self._writer is not None:

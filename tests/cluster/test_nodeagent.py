@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
+import signal
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -21,7 +24,7 @@ from fairgpu.cluster.api import ApiError
 from nodeagent import offer, service, starting
 from nodeagent.containers.resolving import Listed
 from nodeagent.offer import Offer
-from nodeagent.pages import SCHEDULE
+from nodeagent.pages import SCHEDULE, last_write_ns
 from nodeagent.service import Agent
 from nodeagent.settings import Kubelet, Nodeagent
 from tests.cluster.control_plane.control_plane import ControlPlane
@@ -105,6 +108,13 @@ class Machine:
         """Where the agent keeps a pod's files."""
         return self.folder / "run" / "containers" / str(pod["metadata"]["uid"])
 
+    def writer(self) -> int:
+        """The process id of the writer of the pages."""
+        root = str(self.folder / "run").encode()
+        children = (int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split())
+        (found,) = (pid for pid in children if root in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+        return found
+
     def notices(self) -> list[int]:
         """The notice of each container of which the writer of the pages knows."""
         try:
@@ -118,6 +128,16 @@ class Machine:
         query = {"fieldSelector": f"involvedObject.uid={about},reason={reason}"}
         found = self.plane.admin.api.get(f"/api/v1/namespaces/{namespace}/events", query)
         return [event["message"] for event in found["items"]]
+
+
+def lives(port: int) -> bool:
+    """Whether an agent answers the kubelet's liveness probe."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
 
 
 def series(port: int) -> dict[str, float] | None:
@@ -273,6 +293,43 @@ def test_a_part_that_fails_unexpectedly_is_run_again_and_ends_no_other(
         assert shown(port, 'fairgpu_nodeagent_part_failures_total{part="watch_gpus"}') == 2
         assert shown(port, 'fairgpu_nodeagent_part_failures_total{part="serve"}') == 0
     assert next(failures, None) is None
+
+
+def test_an_agent_whose_loop_hangs_fails_its_liveness_probe(
+    make_machine: Callable[[str], Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = make_machine("loop-hangs")
+    goes_on = threading.Event()
+    monkeypatch.setattr(service, "STUCK_SECONDS", 3.0)
+    with machine.agent() as port:
+        wait_until(lambda: lives(port), "it lives")
+        monkeypatch.setattr(service, "write_node", lambda *_: goes_on.wait() and ())
+        try:
+            wait_until(lambda: not lives(port), "the probe finds that the loop hangs")
+            assert series(port) is not None, "it still shows its metrics"
+        finally:
+            goes_on.set()
+        wait_until(lambda: lives(port), "the loop goes on")
+
+
+@pytest.mark.patient
+def test_a_writer_of_the_pages_that_hangs_is_replaced(
+    make_machine: Callable[[str], Machine], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Longer than a busy machine takes to start a writer, which would else be ended before its first page.
+    monkeypatch.setattr(service, "WRITER_HANGS_SECONDS", 10.0)
+    machine = make_machine("writer-hangs")
+    with machine.agent() as port:
+        assert last_write_ns(machine.folder / "run", ["GPU-0"]) is None
+        machine.place(namespace, "train")
+        wait_until(lambda: machine.start() == "", "the container may start")
+        wait_until(lambda: last_write_ns(machine.folder / "run", ["GPU-0"]), "its GPU has a page")
+        os.kill(machine.writer(), signal.SIGSTOP)
+        wait_until(lambda: shown(port, "fairgpu_nodeagent_page_writer_ends_total") == 1, "the writer is replaced")
+        since = time.monotonic_ns()
+        wait_until(
+            lambda: (last_write_ns(machine.folder / "run", ["GPU-0"]) or 0) > since, "the next one writes the page"
+        )
 
 
 def test_a_start_that_fails_unexpectedly_is_refused_and_counted(

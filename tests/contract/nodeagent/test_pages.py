@@ -14,7 +14,7 @@ import pytest
 
 from nodeagent import figures_file, schedule_page
 from nodeagent.driver_figures import Figure
-from nodeagent.pages import CONTENDED_SECONDS, QUIET_EVERY, SCHEDULE, Pace, Writer, read_gpus
+from nodeagent.pages import CONTENDED_SECONDS, QUIET_EVERY, SCHEDULE, Pace, Writer, last_write_ns, read_gpus
 from nodeagent.schedule_page import Page
 from tests.bench.nodeagent import GPUS, lay_out, use
 from tests.support.descriptors import open_below
@@ -218,3 +218,15 @@ def test_each_container_of_the_benchmark_is_active_on_its_page(node: Node) -> No
     assert active == [[True] * 4] * GPUS
     for ledger in ledgers:
         os.close(ledger)
+
+
+def test_the_last_write_is_that_of_the_newest_page_and_unknown_where_there_is_none(node: Node) -> None:
+    assert last_write_ns(node.root, ["one", "two"]) is None
+    node.tell(one=[node.container(0)], two=[node.container(1)])
+    node.look()
+    node.tell(two=[node.container(1)])
+    node.look(QUIET_EVERY)
+    assert last_write_ns(node.root, ["one"]) == node.page("one").heartbeat_ns
+    assert last_write_ns(node.root, ["one", "two"]) == node.page("two").heartbeat_ns > node.page("one").heartbeat_ns
+    (node.root / "gpus" / "one" / "schedule").write_bytes(b"")
+    assert last_write_ns(node.root, ["one"]) is None

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
+from fairgpu.cluster.api import ApiError
 from fairgpu.serving.process_probe import Progress, serve_probe
+from tests.support.servers.pod_server import PodServer
 from tests.support.waiting import LIMIT_S
 
 
@@ -86,3 +88,17 @@ def test_what_other_threads_are_answered_does_not_hide_a_loop_that_hangs() -> No
     other.start()
     other.join()
     assert not progress.lasts()
+
+
+def test_each_answer_of_the_api_server_counts_and_each_failure() -> None:
+    noted = []
+    with PodServer() as server:
+        api = server.api().noting(lambda: noted.append(threading.get_ident()))
+        api.patch("/api/v1/namespaces/a/pods/p", {})
+        assert len(noted) == 1
+        with pytest.raises(ApiError, match="NotFound"):
+            api.within(60.0).get("/api/v1/namespaces/a/pods/p")
+        assert len(noted) == 2
+    with pytest.raises(ApiError):
+        api.get("/api/v1/namespaces/a/pods/p")
+    assert noted == [threading.get_ident()] * 3

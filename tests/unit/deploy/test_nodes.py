@@ -83,7 +83,7 @@ def test_the_agent_comes_before_what_it_serves_and_goes_where_nothing_else_may()
 def test_the_next_agent_of_a_node_is_ready_before_the_last_one_ends() -> None:
     strategy = manifests()["DaemonSet"]["spec"]["updateStrategy"]["rollingUpdate"]
     assert (strategy["maxSurge"], strategy["maxUnavailable"]) == ("10%", 0)
-    assert container()["readinessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    assert container()["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
     assert "hostNetwork" not in pod(), "two agents of a node listen on one port, each in its own pod"
 
 
@@ -93,7 +93,7 @@ def test_the_kubelets_probes_ask_where_the_agent_answers() -> None:
     assert container()["ports"] == [{"name": "metrics", "containerPort": Nodeagent().metrics_port}]
     probes = {name: probe["httpGet"] for name, probe in container().items() if name.endswith("Probe")}
     assert probes.keys() == {"startupProbe", "livenessProbe", "readinessProbe"}
-    assert all(asked == {"path": "/metrics", "port": "metrics"} for asked in probes.values())
+    assert all(asked == {"path": "/healthz", "port": "metrics"} for asked in probes.values())
 
 
 def test_the_policy_lets_the_agent_remove_the_startup_taint_alone() -> None:
