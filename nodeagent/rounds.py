@@ -17,14 +17,6 @@ ACTIVE_FOR_NS = 2 * PERIOD_NS
 """The time for which a container counts as active after it last had or wanted work."""
 
 
-class LastCounters(NamedTuple):
-    """A container's counters at the last look, in ns of GPU time, and the time of that look."""
-
-    busy_ns: int
-    overrun_ns: int
-    at_ns: int
-
-
 def active_since_ns(now_ns: int) -> int:
     """Returns the time after which a container that had or wanted work counts as active; 0 stands for never."""
     return max(now_ns - ACTIVE_FOR_NS, 0)
@@ -71,6 +63,8 @@ class State(NamedTuple):
     opening: Mapping[int, int] = NOTHING
     """The balances at the beginning of the period."""
     plan: turns.Plan | None = None
+    containers: tuple[Container, ...] = ()
+    """The containers that the plan is for."""
     active: frozenset[int] = frozenset()
     overruns: Mapping[int, int] = NOTHING
     """The GPU time outside their turns that the slots had in this period, as far as observed."""
@@ -81,7 +75,10 @@ class State(NamedTuple):
     """The slots that would have used more."""
     lacked: Mapping[int, int] = NOTHING
     """The time of their own turns that slots lacked in the period before."""
-    seen: Mapping[int, LastCounters] = NOTHING
+    seen: Mapping[int, Activity] = NOTHING
+    """The activities at the last look."""
+    seen_ns: int = 0
+    """The time of the last look."""
 
 
 def begun(now_ns: int) -> State:
@@ -99,19 +96,19 @@ def step(
     """Returns the state and the turns after one look at the containers' activity, by slot.
 
     A new period settles the overruns of the last one. Within a period, turns change only when a container becomes
-    active or idle, starts or ends.
+    active or idle, starts or ends. The state keeps the activities, which the caller changes no more.
 
     Raises:
         OvercommittedError: the containers' shares sum to more than 100 percent.
     """
     since_ns = active_since_ns(now_ns)
     active = frozenset([slot for slot, activity in activities.items() if activity.activity_ns > since_ns])
-    state = _observe(state, activities, now_ns)
+    state = _observe(state, activities, now_ns, since_ns)
     passed = (now_ns - state.period_start_ns) // turns.PERIOD_NS
     if passed > 0:
         state = _begin_period(state, passed)
     made = state.plan
-    if made is None or active != state.active or made.balances.keys() != {each.slot for each in containers}:
+    if made is None or active != state.active or containers != state.containers:
         tenants = [
             turns.Tenant(
                 each.slot,
@@ -124,24 +121,28 @@ def step(
             for each in containers
         ]
         made = turns.plan(tenants, turns.PERIOD_NS, state.period_number)
-    return state._replace(plan=made, active=active), made
+        state = state._replace(plan=made, active=active, containers=containers)
+    elif containers is not state.containers:  # equal ones, read anew: the next comparison is of identities again
+        state = state._replace(containers=containers)
+    return state, made
 
 
-def _observe(state: State, activities: Mapping[int, Activity], now_ns: int) -> State:
+def _observe(state: State, activities: Mapping[int, Activity], now_ns: int, since_ns: int) -> State:
     """Adds the growth of the containers' counters since the last look."""
     overruns = dict(state.overruns)
     used = dict(state.used)
-    seen = {}
+    elapsed_ns = now_ns - state.seen_ns
+    wanting = []
     for slot, activity in activities.items():
         before = state.seen.get(slot)
         if before is not None:
-            elapsed_ns = now_ns - before.at_ns
             overruns[slot] = overruns.get(slot, 0) + growth(before.overrun_ns, activity.overrun_ns, elapsed_ns)
             used[slot] = used.get(slot, 0) + growth(before.busy_ns, activity.busy_ns, elapsed_ns)
-        seen[slot] = LastCounters(activity.busy_ns, activity.overrun_ns, now_ns)
-    since_ns = active_since_ns(now_ns)
-    wanting = state.wanting | {slot for slot, activity in activities.items() if activity.waiting_ns > since_ns}
-    return state._replace(overruns=overruns, used=used, wanting=wanting, seen=seen)
+        if activity.waiting_ns > since_ns:
+            wanting.append(slot)
+    return state._replace(
+        overruns=overruns, used=used, wanting=state.wanting.union(wanting), seen=activities, seen_ns=now_ns
+    )
 
 
 def _begin_period(state: State, passed: int) -> State:
@@ -167,8 +168,8 @@ def _begin_period(state: State, passed: int) -> State:
             owned_ns = made.owned_ns(slot)
             lacked[slot] = max(0, owned_ns - had)
             late_surplus_ns[slot] = min(max(0, had - owned_ns), state.lacked.get(slot, 0))
-        if not state.active and balances == state.opening:
-            kept = made  # the turns of containers without work are the same in each period
+        if balances == state.opening and not made.rotates:
+            kept = made  # another period with the same balances has the same turns
     return state._replace(
         period_start_ns=state.period_start_ns + passed * turns.PERIOD_NS,
         period_number=state.period_number + passed,

@@ -29,6 +29,8 @@ from nodeagent.nvml import Figures, asked
 from nodeagent.rounds import Container, begun, describe, step
 from nodeagent.schedule_page import GENERATION_AT, LEDGER_PAGE_SIZE, SIZE, Activity, Page, pack, renew, unpack_activity
 
+PERIOD_AT = Page._fields.index("period_ns")
+"""Where a page's fields begin that are the same in each period of one plan, but for its uuid."""
 INTERVAL_SECONDS = 0.01
 """The time between two writes, and so the longest until a waking container is noticed; the format allows 20 ms."""
 
@@ -57,7 +59,7 @@ class PageFile:
     def write(self, page: Page) -> None:
         """Writes a page in place; a reader gets the old or the new one, or sees that it must read again."""
         last = self._last
-        if last is not None and last == page._replace(heartbeat_ns=last.heartbeat_ns, epoch_ns=last.epoch_ns):
+        if last is not None and last.uuid == page.uuid and last[PERIOD_AT:] == page[PERIOD_AT:]:
             renew(self._packed, page.heartbeat_ns, page.epoch_ns, self._generation + 2)
         else:
             self._packed = bytearray(pack(page, self._generation + 2))

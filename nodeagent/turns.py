@@ -88,6 +88,8 @@ class Plan:
     owned: tuple[Turn, ...]
     """The turns of active containers in their own time, which shrink where work of others runs into them."""
     balances: Mapping[int, int]
+    rotates: bool = False
+    """Whether the number of the period decided on it."""
 
     def granted_ns(self, slot: int) -> int:
         """Returns all the time of the period in which the slot may launch."""
@@ -95,15 +97,24 @@ class Plan:
 
     def owned_ns(self, slot: int) -> int:
         """Returns the slot's time in the period by its share, without borrowed time; 0 for an inactive slot."""
-        return sum(turn.length_ns for turn in self.owned if turn.slot == slot)
+        return self._owned.get(slot, 0)
 
+    # Each is added up once, and asked for each slot several times.
     @cached_property
     def _granted(self) -> Mapping[int, int]:
-        """The time of each slot, added up once: a page is written several times by one plan."""
-        granted: dict[int, int] = {}
-        for turn in self.turns:
-            granted[turn.slot] = granted.get(turn.slot, 0) + turn.length_ns
-        return granted
+        return _lengths(self.turns)
+
+    @cached_property
+    def _owned(self) -> Mapping[int, int]:
+        return _lengths(self.owned)
+
+
+def _lengths(turns: Iterable[Turn]) -> dict[int, int]:
+    """Returns the time of all turns of each slot."""
+    lengths: dict[int, int] = {}
+    for turn in turns:
+        lengths[turn.slot] = lengths.get(turn.slot, 0) + turn.length_ns
+    return lengths
 
 
 def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, period_number: int = 0) -> Plan:
@@ -132,7 +143,8 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, period_number: i
     balances = {
         tenant.slot: tenant.balance_ns + paid.get(tenant.slot, 0) - received.get(tenant.slot, 0) for tenant in ordered
     }
-    return Plan(period_ns, turns, tuple(owned), balances)
+    lends_in_turn = any(tenant.slot in loans for tenant in ordered if tenant.policy is Policy.BEST_EFFORT)
+    return Plan(period_ns, turns, tuple(owned), balances, rotates=lends_in_turn or bool(paid))
 
 
 def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int = PERIOD_NS) -> dict[str, int]:
@@ -282,6 +294,9 @@ def _take(
 
     The gaps from `start_ns` on are used first, then those from the beginning of the period.
     """
+    if gaps and gaps[0][0] >= start_ns and gaps[0][1] - gaps[0][0] > length > 0:  # as nearly always
+        start, end = gaps[0]
+        return [(start, start + length)], [(start + length, end), *gaps[1:]]
     cut = [
         piece
         for start, end in gaps

@@ -44,6 +44,36 @@ def test_turns_stay_within_a_period_in_which_nothing_changes() -> None:
     assert again is made
 
 
+@pytest.mark.parametrize("containers", [(THIRTY, SEVENTY), (THIRTY, ELASTIC)])
+def test_turns_stay_from_period_to_period_while_nobody_owes_time(containers: tuple[Container, ...]) -> None:
+    both = {0: busy(NOW + PERIOD_NS), 1: busy(NOW + PERIOD_NS)}
+    state, _ = step(State(NOW), containers, both, NOW)
+    state, made = step(state, containers, both, NOW + PERIOD_NS)
+    state, again = step(state, containers, both, NOW + 2 * PERIOD_NS)
+    assert state.period_number == 2
+    assert again is made
+
+
+def test_best_effort_containers_take_turns_in_what_is_idle_from_period_to_period() -> None:
+    lenders = tuple(Container(slot, slot + 1, 0, Policy.BEST_EFFORT, Path(f"{slot}")) for slot in range(2))
+    activities = {slot: busy(NOW + PERIOD_NS) for slot in range(2)}
+    state, _ = step(State(NOW), lenders, activities, NOW)
+    granted = []
+    for period in (1, 2):
+        state, made = step(state, lenders, activities, NOW + period * PERIOD_NS)
+        granted.append([made.granted_ns(slot) for slot in range(2)])
+    assert granted[0] == granted[1][::-1]
+    assert sorted(granted[0]) == [0, PERIOD_NS]
+
+
+def test_a_container_that_takes_an_ended_ones_slot_has_turns_of_its_own_share_at_the_next_look() -> None:
+    state, _ = step(State(NOW), (THIRTY, SEVENTY), {}, NOW)
+    state, _ = step(state, (THIRTY, SEVENTY), {}, NOW + PERIOD_NS)
+    ten = Container(1, 33, 10, Policy.HARD, Path("ten"))
+    _, made = step(state, (THIRTY, ten), {}, NOW + PERIOD_NS + 20 * MS)
+    assert made.granted_ns(1) == PERIOD_NS // 10
+
+
 @pytest.mark.parametrize("late_ns", [0, 1, 7_000_000, PERIOD_NS - 1])
 def test_writers_that_begin_at_different_moments_begin_their_periods_at_the_same(late_ns: int) -> None:
     first, second = begun(NOW), begun(NOW + 3 * PERIOD_NS + late_ns)
