@@ -212,6 +212,7 @@ class Toleration(Section):
             raise ValueError('given no key with the operator "Equal"; write a key, or "Exists"')
         return self
 
+    @cached_property
     def written(self) -> dict[str, str]:
         """The toleration as it stands in a pod: empty fields are left out."""
         fields = {"key": self.key, "operator": self.operator, "value": self.value, "effect": self.effect}

@@ -112,7 +112,7 @@ def tolerate(spec: dict[str, Any], wanted: tuple[Toleration, ...]) -> list[Opera
     if not wanted:
         return []
     given = spec.get("tolerations")
-    written = [each.written() for each in wanted]
+    written = [each.written for each in wanted]
     if not isinstance(given, list):
         return [add("/spec/tolerations", written)]
     return [add("/spec/tolerations/-", each) for each in written if each not in given]
@@ -154,7 +154,7 @@ def keep_until_metered(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
 
 def _source(reading: PodReading, given: Any) -> str:
     """Returns the dialects of the pod's manifest; a copy of an admitted pod, which is native, keeps its annotation."""
-    if NATIVE_NAMES.issuperset(reading.dialects) and isinstance(given, str) and ALL_NAMES.issuperset(given.split(",")):
+    if isinstance(given, str) and NATIVE_NAMES.issuperset(reading.dialects) and ALL_NAMES.issuperset(given.split(",")):
         return given
     return ",".join(reading.dialects)
 

@@ -39,7 +39,7 @@ def test_a_pod_without_a_gpu_keeps_to_its_own_nodes() -> None:
     ],
 )
 def test_the_admin_says_which(tmp_path: Path, settings: list[dict[str, str]], written: list[dict[str, str]]) -> None:
-    assert [each.written() for each in read(tmp_path, settings)] == written
+    assert [each.written for each in read(tmp_path, settings)] == written
     operations = tolerate({}, read(tmp_path, settings))
     assert [each["value"] for each in operations] == ([written] if written else [])
 
