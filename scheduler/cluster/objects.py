@@ -37,6 +37,7 @@ MOST = 1 << 40
 
 The API server admits `cpu: 9E`. The fleet counts in whole numbers of 64 bits, which hold the sum of a million such.
 """
+UNLABELLED = f"the pod has no label {names.POD_LABEL}: {names.POD_LABEL_VALUE}, as every pod has that FairGPU places"
 CANONICAL = DialectSettings(max_gpus_per_node=MAX_GPUS_OF_A_CONTAINER)
 
 
@@ -179,9 +180,14 @@ def read_waiting(pod: Json) -> WaitingPod:
 
 
 def read_note(pod: Json) -> PodNote:
-    """Parses a pod's facts; a sound allocation decides what it holds."""
+    """Parses a pod's facts; a sound allocation decides what it holds.
+
+    FairGPU's annotations count on pods with its label alone. On any other pod the policies let its author write them.
+    """
     metadata, spec, status = mapping(pod.get("metadata")), mapping(pod.get("spec")), mapping(pod.get("status"))
-    annotations, node = mapping(metadata.get("annotations")), spec.get("nodeName")
+    written, node = mapping(metadata.get("annotations")), spec.get("nodeName")
+    labelled = mapping(metadata.get("labels")).get(names.POD_LABEL) == names.POD_LABEL_VALUE
+    annotations = written if labelled else {}
     gang = _gang(annotations)
     note = partial(
         PodNote,
@@ -198,6 +204,8 @@ def read_note(pod: Json) -> PodNote:
         return note(holding=None, ended=True)
     if isinstance(node, str) and node:
         holding, fault = _holding(node, annotations, spec)
+        if names.ALLOCATION in written and not labelled:
+            fault = UNLABELLED
         return note(holding=holding, fault=fault, since=_bound_at(status))
     unplaced = _is_unschedulable(status)
     asked = _asked(pod) if _may_be_placed(spec) and (gang or unplaced) else None

@@ -163,6 +163,12 @@ def pod(name: str, core: int) -> dict[str, Any]:
     """A pod as the webhook admits it."""
     limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": str(core), "fairgpu.io/gpu-memory-percentage": str(core)}
     return {
-        "metadata": {"uid": f"uid-{name}", "namespace": "team", "name": name, "annotations": {}},
+        "metadata": {
+            "uid": f"uid-{name}",
+            "namespace": "team",
+            "name": name,
+            "labels": {"fairgpu.io/pod": "gpu"},
+            "annotations": {},
+        },
         "spec": {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]},
     }

@@ -282,6 +282,7 @@ def listed(number: int) -> dict[str, Any]:
             "uid": f"00000000-0000-0000-0000-{number:012}",
             "namespace": "team",
             "name": f"train-{number}",
+            "labels": {"fairgpu.io/pod": "gpu"},
             "annotations": {"fairgpu.io/allocation": orjson.dumps(held).decode(), "fairgpu.io/created-by": "alice"},
             "managedFields": [{"manager": "kubelet", "fieldsType": "FieldsV1", "fieldsV1": fields}],
         },

@@ -161,7 +161,8 @@ def pod(name: str, core: int) -> dict[str, Any]:
     limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": str(core), "fairgpu.io/gpu-memory-percentage": str(core)}
     container = {"name": "main", "image": "example.org/train:1", "resources": {"limits": limits, "requests": limits}}
     spec = {"schedulerName": "fairgpu-scheduler", "containers": [container]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    metadata = {"name": name, "labels": {"fairgpu.io/pod": "gpu"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def there_are(plane: ControlPlane, path: str, selector: str) -> bool:

@@ -28,7 +28,13 @@ def pod(name: str, *, uid: str = "", core: int = 50, gpus: int = 1, gang: str = 
         "fairgpu.io/gpu-memory-percentage": str(core * gpus),
     }
     return {
-        "metadata": {"uid": uid or f"uid-{name}", "namespace": "team", "name": name, "annotations": annotations},
+        "metadata": {
+            "uid": uid or f"uid-{name}",
+            "namespace": "team",
+            "name": name,
+            "labels": {"fairgpu.io/pod": "gpu"},
+            "annotations": annotations,
+        },
         "spec": {
             "schedulerName": "fairgpu-scheduler",
             "containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}],

@@ -203,6 +203,13 @@ def same_twice(inventory: Inventory) -> str:
     return encode(inventory).replace('"n0-1"', '"n0-0"')
 
 
+def without_a_label(item: dict[str, Any]) -> dict[str, Any]:
+    """The pod as the policies leave it where it asks for no GPU: they let its author write any annotation later."""
+    del item["metadata"]["labels"]
+    item["spec"]["containers"] = [{"name": "main"}]
+    return item
+
+
 def overlapping() -> Outcome:
     state = state_of("n0")
     for name in ("a", "b"):
@@ -237,6 +244,7 @@ ODD_INPUT: dict[str, Callable[[], Outcome]] = {
     "an allocation that a process with the scheduler's account wrote": lambda: counted(
         bound_elsewhere("a", held("n0-0", 100))
     ),
+    "an allocation on a pod without a GPU": lambda: counted(without_a_label(bound_elsewhere("a", held("n0-0", 100)))),
     "allocations that overlap": overlapping,
     "a pod with `cpu: 9E` that another scheduler has bound": more_than_there_is,
     "an inventory of 64 KiB of spaces": lambda: told_inventory(api_node("n0", encode=nothing)),

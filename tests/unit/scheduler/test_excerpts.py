@@ -31,7 +31,7 @@ SOFT = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": PREF
 
 def waiting(**spec: Any) -> Json:
     item = pod("a", schedulerName="fairgpu-scheduler", **spec)
-    item["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"app": "x"}}
+    item["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"app": "x", "fairgpu.io/pod": "gpu"}}
     item["status"] = copy.deepcopy(WAITS)
     return item
 
