@@ -1,5 +1,6 @@
 /* null_driver.c: a driver that does nothing, so that what is left is the caller's and the shim's own time. Only what the
- * shim itself calls to measure (events) takes as long as with a real driver. */
+ * shim itself calls to measure takes as long as on an H100 with driver 580.159.04 (recording an event by itself, asking for one that
+ * has happened). */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <stdint.h>
@@ -38,20 +39,20 @@ static void take(uint64_t ns)
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-    take(700);
+    take(1500);
     return CUDA_SUCCESS;
 }
 
 CUresult cuEventQuery(CUevent event)
 {
-    take(80);
+    take(131);
     return CUDA_SUCCESS;
 }
 
 /* As of a GPU that is busy. */
 CUresult cuStreamQuery(CUstream stream)
 {
-    take(300);
+    take(144);
     return CUDA_ERROR_NOT_READY;
 }
 
@@ -81,7 +82,7 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void *value)
 {
-    take(50);
+    take(33);
     *(cuuint64_t *)value = which == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? 16u << 20 : 32u << 20;
     return CUDA_SUCCESS;
 }
@@ -131,7 +132,7 @@ CUresult cuCtxGetCurrent(CUcontext *context)
 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 {
-    take(100);
+    take(16);
     return cuCtxGetCurrent(context);
 }
 
@@ -162,7 +163,7 @@ CUresult cuEventCreate(CUevent *event, unsigned int flags)
 CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to)
 {
     static float now;
-    take(300);
+    take(259);
     *ms = now += 0.001f;
     return CUDA_SUCCESS;
 }
