@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.ledger.harness import MAX_AMOUNT, MONTH, NOON, LedgerHarness, state_answer
+from tests.support.ledger.harness import EACH_REDIS, MAX_AMOUNT, MONTH, NOON, LedgerHarness, harness_on, state_answer
 from tests.support.ledger.stored_hours import rows_of, write_rows
-from tests.support.servers import redis_binaries
-from tests.support.servers.redis_server import RedisServer
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import StoreEmptyError
 
@@ -22,14 +20,10 @@ HOUR = 3600
 GPU_HOUR = HOUR * 10**6
 
 
-@pytest.fixture(params=["Redis 6.2", "Redis 7"])
+@pytest.fixture(params=EACH_REDIS)
 def harness(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
-    if request.param == "Redis 7":
-        monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
-    for name in ("redis", "harness"):
-        (tmp_path / name).mkdir()
-    with RedisServer(tmp_path / "redis") as server, server.client() as client:
-        yield LedgerHarness(tmp_path / "harness", client)
+    with harness_on(request.param, tmp_path, monkeypatch) as found:
+        yield found
 
 
 @pytest.fixture

@@ -19,6 +19,18 @@ from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 from timekeeper.ledger.usage import accounts_usage
 
 
+def pod_of_two_gpus(harness: LedgerHarness, core: int = 100) -> None:
+    """The pod p1 of team-a holds GPU-p1 and GPU-other, each to so many percent."""
+    item = harness.pod("p1", "team-a", core=core)
+    device = {"model": "A100", "totalMiB": 81920, "core": core, "memoryMiB": 1}
+    held = [{"uuid": uuid, **device} for uuid in ("GPU-p1", "GPU-other")]
+    allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": held}]}
+    item["metadata"]["annotations"]["fairgpu.io/allocation"] = json.dumps(allocation)
+    limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": str(2 * core), "fairgpu.io/gpu-memory": "2"}
+    item["spec"]["containers"][0]["resources"]["limits"] = limits
+    harness.write_pod(item)
+
+
 def test_where_use_is_billed_a_pod_pays_what_it_reports_and_never_more_than_it_reserves(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=Bill.USED))
@@ -113,14 +125,7 @@ def test_a_report_that_comes_after_the_leader_has_closed_its_period_counts_for_t
 def test_a_device_that_no_report_names_is_billed_as_reserved(harness: LedgerHarness, bill: Bill, amount: int) -> None:
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=bill))
-    item = harness.pod("p1", "team-a")
-    device = {"model": "A100", "totalMiB": 81920, "core": 100, "memoryMiB": 1}
-    held = [{"uuid": uuid, **device} for uuid in ("GPU-p1", "GPU-other")]
-    allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": held}]}
-    item["metadata"]["annotations"]["fairgpu.io/allocation"] = json.dumps(allocation)
-    limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "200", "fairgpu.io/gpu-memory": "2"}
-    item["spec"]["containers"][0]["resources"]["limits"] = limits
-    harness.write_pod(item)
+    pod_of_two_gpus(harness)
     harness.round()
     harness.pass_time(100)
     report(harness, "p1", 1, 20)
@@ -440,14 +445,7 @@ def test_a_leader_with_another_floor_for_best_effort_leaves_the_share_of_what_is
 ) -> None:
     harness.budget("a", ["team-a"])
     harness.lead(ControllerRules(bill=bill))
-    item = harness.pod("p1", "team-a", core=0)
-    device = {"model": "A100", "totalMiB": 81920, "core": 0, "memoryMiB": 1}
-    held = [{"uuid": uuid, **device} for uuid in ("GPU-p1", "GPU-other")]
-    allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": held}]}
-    item["metadata"]["annotations"]["fairgpu.io/allocation"] = json.dumps(allocation)
-    limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "0", "fairgpu.io/gpu-memory": "2"}
-    item["spec"]["containers"][0]["resources"]["limits"] = limits
-    harness.write_pod(item)
+    pod_of_two_gpus(harness, core=0)
     harness.round()
     harness.pass_time(100)
     report(harness, "p1", 1, 5)
@@ -478,14 +476,7 @@ def test_an_end_that_is_seen_after_its_period_leaves_the_periods_before_as_they_
 ) -> None:
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.lead(ControllerRules(bill=bill))
-    item = harness.pod("p1", "team-a")
-    device = {"model": "A100", "totalMiB": 81920, "core": 100, "memoryMiB": 1}
-    held = [{"uuid": uuid, **device} for uuid in ("GPU-p1", "GPU-other")]
-    allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": held}]}
-    item["metadata"]["annotations"]["fairgpu.io/allocation"] = json.dumps(allocation)
-    limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "200", "fairgpu.io/gpu-memory": "2"}
-    item["spec"]["containers"][0]["resources"]["limits"] = limits
-    harness.write_pod(item)
+    pod_of_two_gpus(harness)
     harness.round()
     for number in range(24):
         harness.pass_time(300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -17,6 +18,14 @@ from timekeeper.ledger.keys import AccountKeys
 
 def priced(price: int) -> ControllerRules:
     return ControllerRules(prices={"A100": (PricePoint(0, Fraction(price)),)})
+
+
+def break_amount(harness: LedgerHarness, amounts: str, uid: str) -> Callable[[], object]:
+    """Makes a session's amount unreadable; returns what mends it."""
+    text = harness.client.hget(amounts, uid)
+    assert text is not None
+    harness.client.hset(amounts, uid, "broken")
+    return lambda: harness.client.hset(amounts, uid, text)
 
 
 def test_a_changed_price_holds_under_every_later_leader(harness: LedgerHarness) -> None:
@@ -146,16 +155,13 @@ def test_an_end_that_was_taken_without_the_amount_of_an_earlier_period_is_settle
     pod = harness.pod("p1", "team-a")
     harness.lead(ControllerRules(bill=bill))
     harness.round()
-    amounts = AccountKeys("a").amounts(NOON)
-    amount = harness.client.hget(amounts, "p1")
-    assert amount is not None
-    harness.client.hset(amounts, "p1", "broken")
+    mend = break_amount(harness, AccountKeys("a").amounts(NOON), "p1")
     for _ in range(hours):
         harness.round(3600)
     harness.pass_time(60)
     harness.finish(pod)
     harness.round()
-    harness.client.hset(amounts, "p1", amount)
+    mend()
     harness.lead(ControllerRules(bill=bill))
     harness.round()
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
@@ -172,10 +178,7 @@ def test_an_end_that_was_taken_without_the_amount_under_an_earlier_payer_is_sett
     pod = harness.pod("p1", "team-a")
     harness.lead(ControllerRules(bill=bill))
     harness.round()
-    amounts = AccountKeys("a").amounts(NOON)
-    amount = harness.client.hget(amounts, "p1")
-    assert amount is not None
-    harness.client.hset(amounts, "p1", "broken")
+    mend = break_amount(harness, AccountKeys("a").amounts(NOON), "p1")
     harness.pass_time(60)
     harness.budget("a", ["team-c"], period={"every": "hour"})
     harness.budget("b", ["team-b", "team-a"], period={"every": "hour"})
@@ -183,7 +186,7 @@ def test_an_end_that_was_taken_without_the_amount_under_an_earlier_payer_is_sett
         harness.round(3600)
     harness.finish(pod)
     harness.round()
-    harness.client.hset(amounts, "p1", amount)
+    mend()
     harness.lead(ControllerRules(bill=bill))
     harness.round()
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
@@ -210,14 +213,11 @@ def test_a_period_that_a_leader_could_not_read_when_it_began_is_charged_in_full_
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
     harness.round(1800)
-    amounts = AccountKeys("a").amounts(NOON)
-    text = harness.client.hget(amounts, "p1")
-    assert text is not None
-    harness.client.hset(amounts, "p1", "broken")
+    mend = break_amount(harness, AccountKeys("a").amounts(NOON), "p1")
     harness.round(1860)
     harness.lead()
     harness.round()
-    harness.client.hset(amounts, "p1", text)
+    mend()
     harness.round(60)
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == 120 * GPU_SECOND
@@ -227,14 +227,11 @@ def test_an_amount_that_no_leader_could_read_is_charged_in_full_once_it_is_mende
     harness.budget("a", ["team-a"], period={"every": "hour"})
     harness.pod("p1", "team-a")
     harness.round(10)
-    amounts = AccountKeys("a").amounts(NOON)
-    text = harness.client.hget(amounts, "p1")
-    assert text is not None
-    harness.client.hset(amounts, "p1", "broken")
+    mend = break_amount(harness, AccountKeys("a").amounts(NOON), "p1")
     harness.round(9000)
     harness.lead()
     harness.round()
-    harness.client.hset(amounts, "p1", text)
+    mend()
     harness.round(10)
     assert harness.spent("a", NOON) == 3600 * GPU_SECOND
     assert harness.spent("a", NOON + HOUR) == 3600 * GPU_SECOND
@@ -254,16 +251,13 @@ def test_an_amount_of_an_ended_pod_that_a_leader_could_not_read_stands_once_it_i
     harness.round()
     spent = harness.spent("a", NOON)
     assert spent == {Bill.USED: 7, Bill.MAX: 100}[bill] * GPU_SECOND
-    amounts = AccountKeys("a").amounts(NOON)
-    text = harness.client.hget(amounts, "p1")
-    assert text is not None
-    harness.client.hset(amounts, "p1", "broken")
+    mend = break_amount(harness, AccountKeys("a").amounts(NOON), "p1")
     keeper = harness.lead(ControllerRules(bill=bill))
     harness.round()
     harness.remove("p1")
     harness.round(10)
     assert "p1" in keeper.books.not_settled["a"]
-    harness.client.hset(amounts, "p1", text)
+    mend()
     harness.round(600)
     harness.round(10)
     assert harness.spent("a", NOON) == spent
@@ -327,13 +321,10 @@ def test_a_charge_after_an_end_that_the_store_refused_to_take_back_is_taken_back
         harness.budget("b", ["team-b", "team-a"], period={"every": "hour"})
     harness.round()
     harness.round(2)
-    amounts = AccountKeys(later[0]).amounts(later[1])
-    amount = harness.client.hget(amounts, "p1")
-    assert amount is not None
-    harness.client.hset(amounts, "p1", "broken")
+    mend = break_amount(harness, AccountKeys(later[0]).amounts(later[1]), "p1")
     harness.finish(pod, 5)
     harness.round()
-    harness.client.hset(amounts, "p1", amount)
+    mend()
     harness.lead(ControllerRules(bill=bill))
     harness.round()
     assert harness.spent(*later) == 0
@@ -354,15 +345,12 @@ def test_a_store_that_is_read_again_leaves_pods_that_have_left_as_they_were_bill
     harness.round(101)
     harness.finish(ended)
     harness.round()
-    amounts = AccountKeys("a").amounts(NOON + HOUR)
-    text = harness.client.hget(amounts, "ended")
-    assert text is not None
-    harness.client.hset(amounts, "ended", "broken")
+    mend = break_amount(harness, AccountKeys("a").amounts(NOON + HOUR), "ended")
     harness.lead(ControllerRules(bill=bill))
     harness.round()
     harness.remove("leaves")
     harness.round()
-    harness.client.hset(amounts, "ended", text)
+    mend()
     harness.round(600)
     harness.round(1)
     first, second = {Bill.USED: (7, 0)}.get(bill, (3600, 100))

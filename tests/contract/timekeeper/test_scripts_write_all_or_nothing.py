@@ -15,9 +15,7 @@ import pytest
 import redis
 
 from tests.support.ledger import old_store
-from tests.support.ledger.harness import MONTH, LedgerHarness, report
-from tests.support.servers import redis_binaries
-from tests.support.servers.redis_server import RedisServer
+from tests.support.ledger.harness import EACH_REDIS, MONTH, LedgerHarness, harness_on, report
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.state.books import ControllerRules
@@ -59,14 +57,10 @@ NAMES = sorted(
 )
 
 
-@pytest.fixture(params=["Redis 6.2", "Redis 7"])
+@pytest.fixture(params=EACH_REDIS)
 def harness(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
-    if request.param == "Redis 7":
-        monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
-    for name in ("redis", "harness"):
-        (tmp_path / name).mkdir()
-    with RedisServer(tmp_path / "redis") as server, server.client() as client:
-        yield LedgerHarness(tmp_path / "harness", client)
+    with harness_on(request.param, tmp_path, monkeypatch) as found:
+        yield found
 
 
 class Spoiler:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.ledger import old_store
-from tests.support.ledger.harness import LedgerHarness, state_answer
-from tests.support.servers import redis_binaries
-from tests.support.servers.redis_server import RedisServer
+from tests.support.ledger.harness import EACH_REDIS, LedgerHarness, harness_on, state_answer
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules
@@ -28,14 +26,10 @@ if TYPE_CHECKING:
 HOUR = 3600
 
 
-@pytest.fixture(params=["Redis 6.2", "Redis 7"])
+@pytest.fixture(params=EACH_REDIS)
 def harness(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
-    if request.param == "Redis 7":
-        monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
-    for name in ("redis", "harness"):
-        (tmp_path / name).mkdir()
-    with RedisServer(tmp_path / "redis", "--maxmemory-policy", "noeviction") as server, server.client() as client:
-        yield LedgerHarness(tmp_path / "harness", client)
+    with harness_on(request.param, tmp_path, monkeypatch, "--maxmemory-policy", "noeviction") as found:
+        yield found
 
 
 def fill(client: redis.Redis) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import redis
 
 from tests.support.ledger.steps import Hook, stepping
+from tests.support.servers import redis_binaries
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules
@@ -30,6 +32,7 @@ NOON = parse_instant("2026-01-15T12:00:00Z")
 MONTH = parse_instant("2026-01-01T00:00:00Z")
 MAX_AMOUNT = 10**24 - 1
 """The largest amount that the store holds."""
+EACH_REDIS = ("Redis 6.2", "Redis 7")
 KINDS_OF_MONEY = {Kind.GRANT, Kind.CARRY, Kind.EXPIRY}
 """Entries that change what is available, and not what is spent."""
 
@@ -246,3 +249,14 @@ def state_answer(harness: LedgerHarness, namespace: str) -> dict[str, str]:
 def harness(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     with redis_server.client() as client:
         yield LedgerHarness(tmp_path, client)
+
+
+@contextmanager
+def harness_on(version: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Iterator[LedgerHarness]:
+    """A harness on a Redis of its own, of a version of EACH_REDIS and with options, for as long as a block lasts."""
+    if version == "Redis 7":
+        monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
+    for name in ("redis", "harness"):
+        (folder / name).mkdir()
+    with RedisServer(folder / "redis", *options) as server, server.client() as client:
+        yield LedgerHarness(folder / "harness", client)
