@@ -40,6 +40,7 @@ from nodeagent.starting import Starter, World
 from nodeagent.turns import Policy
 from tests.support.background import in_background
 from tests.support.fake_kubelet import FakeKubelet
+from tests.support.schedule_page import unpack
 from tests.support.waiting import wait_until
 
 PODS = 100
@@ -242,7 +243,7 @@ def ages_of(pages: list[Path]) -> Iterator[float]:
     """Yields the age of each page in ms; a page that is being written is passed over."""
     for page in pages:
         try:
-            found = schedule_page.unpack(page.read_bytes())
+            found = unpack(page.read_bytes())
         except ValueError:
             continue
         yield (time.monotonic_ns() - found.heartbeat_ns) / 1e6

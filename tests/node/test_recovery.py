@@ -12,6 +12,7 @@ import pytest
 from nodeagent import schedule_page
 from tests.node.machine import Machine, uuid
 from tests.node.pods import Placed, container, place
+from tests.support.schedule_page import unpack
 from tests.support.waiting import wait_until
 
 BUNDLES = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
@@ -20,7 +21,7 @@ BUNDLES = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
 def page(number: int) -> schedule_page.Page | None:
     """A GPU's page; None before it is there, and while it is being written."""
     try:
-        return schedule_page.unpack(Path("/run/fairgpu-nodeagent/gpus", uuid(number), "schedule").read_bytes())
+        return unpack(Path("/run/fairgpu-nodeagent/gpus", uuid(number), "schedule").read_bytes())
     except (FileNotFoundError, ValueError):
         return None
 

@@ -16,6 +16,7 @@ import pytest
 
 from nodeagent import handover, schedule_page
 from nodeagent.pages import CONTENDED_SECONDS, SCHEDULE
+from tests.support.schedule_page import unpack
 from tests.support.waiting import wait_until
 
 GPU = "GPU-1"
@@ -44,7 +45,7 @@ def heartbeat_ns(root: Path) -> int:
 
     def read() -> int | None:
         try:
-            return schedule_page.unpack((root / "gpus" / GPU / "schedule").read_bytes()).heartbeat_ns
+            return unpack((root / "gpus" / GPU / "schedule").read_bytes()).heartbeat_ns
         except FileNotFoundError:
             return 0
         except ValueError:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from nodeagent.rounds import Container
 from nodeagent.schedule import PageFile, read_activity
-from nodeagent.schedule_page import GENERATION_AT, LEDGER_MAGIC, SIZE, Activity, Page, PageSlot, pack, unpack
+from nodeagent.schedule_page import GENERATION_AT, LEDGER_MAGIC, SIZE, Activity, Page, PageSlot, pack
 from nodeagent.turns import Policy
+from tests.support.schedule_page import unpack
 
 PAGE = Page("GPU-1", 2_000, 1_000, 50_000_000, (), ())
 

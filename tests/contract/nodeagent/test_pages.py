@@ -18,6 +18,7 @@ from nodeagent.pages import CONTENDED_SECONDS, QUIET_EVERY, SCHEDULE, Pace, Writ
 from nodeagent.schedule_page import Page
 from tests.bench.nodeagent import GPUS, lay_out, use
 from tests.support.descriptors import open_below
+from tests.support.schedule_page import unpack
 
 ROUND_NS = 20_000_000
 
@@ -53,7 +54,7 @@ class Node:
             self.writer.look()
 
     def page(self, uuid: str) -> Page:
-        return schedule_page.unpack((self.root / "gpus" / uuid / "schedule").read_bytes())
+        return unpack((self.root / "gpus" / uuid / "schedule").read_bytes())
 
 
 @pytest.fixture

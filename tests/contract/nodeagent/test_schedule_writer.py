@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent import schedule
-from nodeagent.schedule_page import LEDGER_MAGIC, Page, unpack
+from nodeagent.schedule_page import LEDGER_MAGIC, Page
+from tests.support.schedule_page import unpack
 from tests.support.waiting import LIMIT_S, wait_until
 
 

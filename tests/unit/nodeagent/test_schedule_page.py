@@ -13,10 +13,10 @@ from nodeagent.schedule_page import (
     PageSlot,
     activity_bytes,
     pack,
-    unpack,
     unpack_activity,
     unpack_one,
 )
+from tests.support.schedule_page import unpack
 
 PAGE = Page(
     "GPU-53494d47",
