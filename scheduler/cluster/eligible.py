@@ -8,11 +8,15 @@ with such rules is planned only on nodes that kube-scheduler has named for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from fairgpu.json_values import mapping, mappings
+from scheduler.placement.fleet import Flags, Ints
 
 Json = Mapping[str, Any]
 
@@ -78,18 +82,130 @@ def rules_of(spec: Json) -> Rules:
     )
 
 
-def may_run(rules: Rules, site: Site) -> bool:
-    """Whether a pod may run on a node, whatever else runs there."""
-    taints: Iterable[Json] = (*site.taints, UNSCHEDULABLE) if site.unschedulable else site.taints
-    return (
-        all(site.labels.get(key) == value for key, value in rules.node_selector.items())
-        and all(
-            any(_tolerates(toleration, taint) for toleration in rules.tolerations)
-            for taint in taints
-            if taint.get("effect") in ("NoSchedule", "NoExecute")
-        )
-        and (rules.node_terms is None or any(_meets_term(term, site) for term in rules.node_terms))
-    )
+class Sites:
+    """Nodes by their labels and taints. A look at all of them takes a few operations for each rule of a pod.
+
+    Whoever makes a pod decides how many rules it has: 1.5 MiB are some 15,000 terms. So each is looked up for all nodes
+    at once, and none is compared with each node.
+    """
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        """Takes the nodes; `open_to` answers in their order."""
+        count = len(sites)
+        self._open = np.ones(count, np.bool_)
+        self._labels = _Values(count, (site.labels for site in sites))
+        self._fields = _Values(count, ({"metadata.name": site.name} for site in sites))
+        self._tainted: dict[tuple[str, str, str], tuple[Json, list[int]]] = {}
+        for at, site in enumerate(sites):
+            for taint in (*site.taints, UNSCHEDULABLE) if site.unschedulable else site.taints:
+                if taint.get("effect") in ("NoSchedule", "NoExecute"):
+                    key = str(taint.get("key")), str(taint.get("value") or ""), str(taint["effect"])
+                    self._tainted.setdefault(key, (taint, []))[1].append(at)
+
+    def open_to(self, rules: Rules) -> Flags:
+        """Returns, for each node, whether a pod may run on it, whatever else runs there."""
+        flags = self._open.copy()
+        for taint, places in self._tainted.values():
+            if not any(_tolerates(toleration, taint) for toleration in rules.tolerations):
+                flags[places] = False
+        for key, value in rules.node_selector.items():
+            flags &= self._labels.among(str(key), [value])
+            if not flags.any():
+                return flags
+        if rules.node_terms is not None:
+            met = np.zeros(len(flags), np.bool_)
+            for term in rules.node_terms:
+                self._add_term(term, met)
+            flags &= met
+        return flags
+
+    def _add_term(self, term: Json, met: Flags) -> None:
+        """Adds the nodes that meet all of a term; no node meets an empty one."""
+        looks = [(self._labels, one) for one in mappings(term.get("matchExpressions"))]
+        looks += [(self._fields, one) for one in mappings(term.get("matchFields"))]
+        own = self._open
+        for values, requirement in looks:
+            own = own & values.meeting(requirement)
+            if not own.any():
+                return
+        if looks:
+            met |= own
+
+
+class _Values:
+    """What each of some nodes has under each key."""
+
+    def __init__(self, count: int, of_nodes: Iterable[Mapping[str, str]]) -> None:
+        self._none = np.zeros(count, np.bool_)
+        self._places: dict[str, dict[str, list[int]]] = {}
+        self._numbers: dict[str, tuple[Ints, Ints]] = {}
+        for at, values in enumerate(of_nodes):
+            for key, value in values.items():
+                self._places.setdefault(key, {}).setdefault(value, []).append(at)
+
+    def meeting(self, requirement: Json) -> Flags:
+        """Returns the nodes that meet a requirement, as in a node affinity."""
+        key, operator = str(requirement.get("key")), requirement.get("operator")
+        values = requirement.get("values") or []
+        if operator == "In":
+            return self.among(key, values)
+        if operator == "NotIn":
+            return ~self.among(key, values)
+        if operator == "Exists":
+            return self._having(key)
+        if operator == "DoesNotExist":
+            return ~self._having(key)
+        if operator in ("Gt", "Lt") and len(values) == 1:
+            return self._compared(key, _number(values[0]), 1 if operator == "Gt" else -1)
+        return self._none
+
+    def among(self, key: str, values: Iterable[Any]) -> Flags:
+        """Returns the nodes that have one of the values under a key."""
+        places = self._places.get(key)
+        if places is None:
+            return self._none
+        flags = self._none.copy()
+        for value in values:
+            if isinstance(value, str) and value in places:
+                flags[places[value]] = True
+        return flags
+
+    def _having(self, key: str) -> Flags:
+        places, _ = self._of(key)
+        flags = self._none.copy()
+        flags[places] = True
+        return flags
+
+    def _compared(self, key: str, limit: int | None, sign: int) -> Flags:
+        _, numbers = self._of(key)
+        flags = self._none.copy()
+        if limit is not None and len(numbers):
+            above = sign * numbers[:, 1] > sign * limit
+            flags[numbers[above, 0]] = True
+        return flags
+
+    def _of(self, key: str) -> tuple[Ints, Ints]:
+        """Returns the nodes that have a key; and node and number of each whose value is a number."""
+        if key not in self._places:
+            return _NOWHERE
+        if key not in self._numbers:
+            of_key = self._places[key]
+            numbers = [(at, number) for text in of_key if (number := _number(text)) is not None for at in of_key[text]]
+            having = np.array(list(chain.from_iterable(of_key.values())), np.int64)
+            self._numbers[key] = having, np.array(numbers, np.int64).reshape(-1, 2)
+        return self._numbers[key]
+
+
+_NOWHERE: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64))
+
+
+def _number(text: Any) -> int | None:
+    """Returns the number that a label's value is, within what comparisons take; None for any other text."""
+    try:
+        number = int(text)
+    except (TypeError, ValueError):
+        return None
+    return number if abs(number) < 1 << 62 else None
 
 
 def _tolerates(toleration: Json, taint: Json) -> bool:
@@ -100,34 +216,3 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
         return not key or bool(key == taint.get("key"))
     same = key == taint.get("key") and (toleration.get("value") or "") == (taint.get("value") or "")
     return bool(operator == "Equal" and same)
-
-
-def _meets_term(term: Json, site: Site) -> bool:
-    """Whether a node meets all of a term; no node meets an empty one."""
-    expressions, fields = mappings(term.get("matchExpressions")), mappings(term.get("matchFields"))
-    if not expressions and not fields:
-        return False
-    return all(_meets(one, site.labels.get(str(one.get("key")))) for one in expressions) and all(
-        one.get("key") == "metadata.name" and _meets(one, site.name) for one in fields
-    )
-
-
-def _meets(requirement: Json, value: str | None) -> bool:
-    values = requirement.get("values") or []
-    meets: dict[str, Callable[[], bool]] = {
-        "In": lambda: value in values,
-        "NotIn": lambda: value not in values,
-        "Exists": lambda: value is not None,
-        "DoesNotExist": lambda: value is None,
-        "Gt": lambda: _compares(value, values, 1),
-        "Lt": lambda: _compares(value, values, -1),
-    }
-    meets_operator = meets.get(str(requirement.get("operator")))
-    return meets_operator is not None and meets_operator()
-
-
-def _compares(value: str | None, values: Sequence[str], sign: int) -> bool:
-    try:
-        return value is not None and len(values) == 1 and sign * int(value) > sign * int(values[0])
-    except ValueError:
-        return False

@@ -20,7 +20,7 @@ import numpy as np
 from scheduler.cluster.budgets import BudgetEffect, Budgets
 from scheduler.cluster.earmarks import Earmark, EarmarkError
 from scheduler.cluster.earmarks import decode as decode_earmark
-from scheduler.cluster.eligible import Rules, Site, may_run
+from scheduler.cluster.eligible import Rules, Site, Sites
 from scheduler.cluster.gang_pods import GangPods
 from scheduler.cluster.inventories import Inventories
 from scheduler.cluster.objects import PodNote, WaitingPod
@@ -132,7 +132,12 @@ class State:
         self._listed: set[str] = set()
         self.sites = 0
         self._sites: dict[str, Site] = {}
-        self._allowed: tuple[tuple[int, int], dict[str, Ints]] = ((-1, -1), {})
+        self._allowed: tuple[tuple[int, int], Ints, Sites, dict[str, Ints]] = (
+            (-1, -1),
+            np.zeros(0, np.int64),
+            Sites([]),
+            {},
+        )
         self._named: dict[str, frozenset[str]] = {}
         self._left_out: dict[str, tuple[str, ...]] = {}
         self._questions: dict[Hashable, Asked] = {}
@@ -312,13 +317,16 @@ class State:
     def allowed(self, rules: Rules) -> Ints:
         """Returns the rows of the nodes that a pod's own rules allow, whatever other pods and volumes decide."""
         versions = self.offers, self.sites
-        if self._allowed[0] != versions or len(self._allowed[1]) >= MAX_RULES:
-            self._allowed = versions, {}
-        kept, key = self._allowed[1], repr(rules)
+        if self._allowed[0] != versions:
+            offering: Ints = np.array(sorted(self.fleet.rows.values()), np.int64)
+            sites = Sites([self._sites.get(name) or Site(name) for name in self.fleet.names[offering]])
+            self._allowed = versions, offering, sites, {}
+        _, rows, sites, kept = self._allowed
+        key = repr(rules)
         if key not in kept:
-            sites = self._sites
-            rows = [row for name, row in self.fleet.rows.items() if may_run(rules, sites.get(name) or Site(name))]
-            kept[key] = np.array(sorted(rows), np.int64)
+            if len(kept) >= MAX_RULES:
+                kept.clear()
+            kept[key] = rows[sites.open_to(rules)]
         return kept[key]
 
     def spare_pods(self) -> Ints:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scheduler.cluster.eligible import ANYWHERE, Site, may_run, rules_of
+from scheduler.cluster.eligible import ANYWHERE, Rules, Site, Sites, rules_of
 
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 SITE = Site("n1", {"zone": "a", "cores": "64"}, (GPU_TAINT,))
 TOLERATES = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+
+
+def may_run(rules: Rules, site: Site) -> bool:
+    """Whether a pod may run on a node, asked about beside another one."""
+    answer, _ = Sites([site, Site("another")]).open_to(rules).tolist()
+    return bool(answer)
 
 
 def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +70,10 @@ def test_a_cordoned_node_takes_only_what_tolerates_that() -> None:
         (affinity(expression("zone", "In", "b"), expression("cores", "Gt", "32")), True),
         (affinity(expression("cores", "Lt", "64")), False),
         (affinity(expression("zone", "Gt", "1")), False),
+        (affinity(expression("cores", "Gt", "63.5")), False),
+        (affinity(expression("cores", "Gt", "1", "2")), False),
+        (affinity(expression("cores", "Lt", str(10**40))), False),
+        (affinity(expression("disk", "Lt", "1")), False),
         (affinity(expression("disk", "NotIn", "hdd")), True),
         (affinity(expression("disk", "Exists")), False),
         (affinity(expression("disk", "DoesNotExist")), True),
@@ -92,3 +105,76 @@ def test_node_selectors_and_required_affinity_are_met_as_kubernetes_says(rules: 
 )
 def test_what_other_pods_or_volumes_decide_is_left_to_kube_scheduler(spec: dict[str, Any], *, named: bool) -> None:
     assert rules_of(spec).only_where_named == named
+
+
+LABELS = st.dictionaries(st.sampled_from("ab"), st.sampled_from(["x", "1", "7"]), max_size=2)
+REQUIREMENTS = st.fixed_dictionaries(
+    {
+        "key": st.sampled_from("ab"),
+        "operator": st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]),
+        "values": st.lists(st.sampled_from(["x", "1", "5"]), max_size=2),
+    }
+)
+TERMS = st.fixed_dictionaries({"matchExpressions": st.lists(REQUIREMENTS, max_size=2)})
+
+
+def meets(requirement: dict[str, Any], value: str | None) -> bool:
+    """Whether a label's value meets a requirement, as Kubernetes' documentation says it."""
+    operator, values = requirement["operator"], requirement["values"]
+    if operator in ("Gt", "Lt"):
+        if value is None or not value.isdigit() or len(values) != 1 or not values[0].isdigit():
+            return False
+        return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
+    return {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }[str(operator)]
+
+
+@given(st.lists(LABELS, max_size=4), st.lists(TERMS, max_size=3))
+def test_all_nodes_at_once_are_judged_as_each_by_itself(labels: list[dict[str, str]], terms: list[Any]) -> None:
+    sites = Sites([Site(f"n{at}", one) for at, one in enumerate(labels)])
+    expected = [
+        any(
+            term["matchExpressions"] and all(meets(each, one.get(each["key"])) for each in term["matchExpressions"])
+            for term in terms
+        )
+        for one in labels
+    ]
+    assert sites.open_to(rules_of(affinity(*terms))).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        affinity(*(expression(f"key-{at}", "In", "x") for at in range(200))),
+        affinity(*(expression("kubernetes.io/hostname", "NotIn", f"n{at}") for at in range(200))),
+        affinity(*(expression("cores", "Gt", str(at)) for at in range(100, 300))),
+        affinity(expression("kubernetes.io/hostname", "In", *(f"other-{at}" for at in range(200)))),
+        {"tolerations": [{"key": f"key-{at}", "operator": "Exists"} for at in range(200)]},
+    ],
+    ids=["keys", "excluded names", "numbers", "names", "tolerations"],
+)
+def test_a_pod_of_many_rules_costs_no_more_where_there_are_many_nodes(rules: dict[str, Any]) -> None:
+    assert calls(rules, nodes=2000) <= 2 * calls(rules, nodes=20) + 100
+
+
+def calls(rules: dict[str, Any], nodes: int) -> int:
+    """How many functions are called for one look at so many nodes, in Python and from it."""
+    labels = [{"kubernetes.io/hostname": f"n{at}", "cores": "64"} for at in range(nodes)]
+    sites = Sites([Site(f"n{at}", one, (GPU_TAINT,)) for at, one in enumerate(labels)])
+    asked, count = rules_of(rules), 0
+    sites.open_to(asked)
+
+    def note(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        sites.open_to(asked)
+    finally:
+        sys.setprofile(None)
+    return count
