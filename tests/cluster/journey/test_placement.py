@@ -14,9 +14,9 @@ from fairgpu.names import INVENTORY
 from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, create_node, inventory_of, now
+from tests.cluster.control_plane.stand_ins import StandInNode, create_node, forged_allocation, inventory_of, now
 from tests.cluster.journey.manifests import pod
-from tests.cluster.pods import cost, spent_in
+from tests.cluster.pods import cost, plain_pod, spent_in
 from tests.cluster.services.everything import H100_PRICE, Services
 from tests.cluster.services.knowledge import wait_until_known
 from tests.cluster.services.replicas import COMMAND
@@ -188,6 +188,27 @@ def test_a_pod_of_a_held_budget_goes_the_whole_way_once_the_budget_has_money(
         "the budget pays for half an H100",
     )
     admin.delete(f"{budgets}/budget-{namespace}")
+
+
+def test_pods_without_a_gpu_keep_no_gpu_from_others_whatever_their_author_writes(
+    control_plane: ControlPlane, user: Identity, namespace: str
+) -> None:
+    node = create_node(control_plane, f"forged-{namespace}", gpus=1)
+    pods, core = f"/api/v1/namespaces/{namespace}/pods", f"/api/v1/namespaces/{namespace}"
+    huge, forged = plain_pod("huge"), plain_pod("forged")
+    huge["spec"]["nodeName"], forged["spec"]["nodeName"] = f"no-{node.name}", node.name
+    huge["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "9E"}}
+    for manifest in (huge, forged):
+        user.api.create(pods, manifest)
+    whole = {"fairgpu.io/gpu": 1, "fairgpu.io/gpu-core": 100, "fairgpu.io/gpu-memory-percentage": 100}
+    allocation = json.dumps(forged_allocation(pod("main", whole), node.name))
+    user.api.patch(f"{pods}/forged", {"metadata": {"annotations": {"fairgpu.io/allocation": allocation}}})
+    ignored = {"fieldSelector": "reason=AllocationIgnored,involvedObject.name=forged"}
+    [event] = wait_until(lambda: user.api.get(f"{core}/events", ignored)["items"], "the pod's event says so")
+    assert "the pod has no label fairgpu.io/pod: gpu" in event["message"]
+
+    user.api.create(pods, on(node, "trains", whole))
+    wait_until(lambda: _bound(user, f"{pods}/trains"), "the GPU is given to the pod that asks for it")
 
 
 def test_a_cordoned_node_gets_no_pod_until_it_is_uncordoned(
