@@ -340,6 +340,7 @@ class Agent:
                 attempted=self._log_registration,
                 looked=self._note_loss,
                 shown=self._shown,
+                replaced=self._warn_of_another_plugin,
             )
         finally:
             self._measures.registered.set(0)
@@ -366,6 +367,16 @@ class Agent:
                 f"{WHY_LOST[lost]}: FairGPU registers again, and offers nothing new here until the kubelet asks it; "
                 "find the other plugin's pod, and remove it from this node",
             )
+
+    def _warn_of_another_plugin(self) -> None:
+        """Warns of what only a registration shows: after it the kubelet names this plugin's slots alone."""
+        _log.warning("another plugin had the resource", resource=names.GPU)
+        self._warn_node(
+            TAKEN_REASON,
+            f"another device plugin had registered {names.GPU} with the kubelet of this node before FairGPU did: the "
+            "kubelet asks FairGPU now, and would stop at the other plugin's end; if it still runs, find its pod, and "
+            "remove it from this node",
+        )
 
     def _watch_pods(self) -> None:
         selectors = {"fieldSelector": f"spec.nodeName={self._settings.node}"}
@@ -537,11 +548,9 @@ class Agent:
             self._writer.wait()
 
     def _warn_node(self, reason: str, message: str) -> None:
-        node = self._node.node
         name = self._settings.node
-        if node is not None:
-            # The kubelet's own events of a Node bear its name as uid, and kubectl describe looks for that.
-            self._events.warn(About("Node", name, name), reason, message, dt.datetime.now(dt.UTC))
+        # The kubelet's own events of a Node bear its name as uid, and kubectl describe looks for that.
+        self._events.warn(About("Node", name, name), reason, message, dt.datetime.now(dt.UTC))
 
     def _log_registration(self, error: KubeletError | OSError | None) -> None:
         """Logs the outcome of each attempt to register with the kubelet."""

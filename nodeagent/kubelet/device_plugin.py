@@ -232,6 +232,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
     attempted: Callable[[KubeletError | OSError | None], None],
     looked: Callable[[Loss | None], None] = lambda _: None,
     shown: Callable[[], tuple[bool, str]] = lambda: (True, ""),
+    replaced: Callable[[], None] = lambda: None,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
     """Serves the plugin, and keeps it registered with each kubelet that starts, until `wait` returns true.
@@ -247,6 +248,8 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         looked: called with the outcome of each look: why the kubelet does not ask this plugin, or None.
         shown: returns whether the Node shows the slots that are offered, and the version of the status that the kubelet
             wrote last.
+        replaced: called after a registration by which the kubelet may have left another plugin for this one, where
+            `looked` was not called with Loss.TAKEN before.
         now: a monotonic clock, in seconds.
     """
     server: Server | None = None
@@ -283,6 +286,8 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
                     )
                     registration = registered(registration, look, lost, now())
                     attempted(None)
+                    if lost is not Loss.TAKEN and (look.foreign or look.answered):
+                        replaced()
                 except (KubeletError, OSError) as error:
                     registration = Registration(at_seconds=now())
                     attempted(error)

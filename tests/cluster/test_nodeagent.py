@@ -221,6 +221,19 @@ def test_a_node_on_which_another_plugin_registers_the_resource_says_so_and_goes_
             wait_until(lambda: machine.kubelet.healthy[names.GPU] == slots, "the kubelet knows the agent's slots again")
 
 
+def test_a_node_on_which_another_plugin_had_the_resource_before_says_so_even_before_the_agent_has_read_the_node(
+    make_machine: Callable[[str], Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Agent, "_watch_node", lambda agent: agent._stop.wait())
+    machine = make_machine("had-resource")
+    folder = machine.kubelet.folder
+    with another_plugin(folder, names.GPU, ("foreign-0",)):
+        wait_until(lambda: machine.kubelet.healthy.get(names.GPU) == {"foreign-0"}, "the kubelet knows its slots")
+        with machine.agent():
+            (message, *_) = wait_until(lambda: machine.events(machine.node.name, "ResourceTaken"), "the Node says so")
+            assert "had registered fairgpu.io/gpu" in message
+
+
 ANSWERED = "fairgpu_nodeagent_driver_answered_timestamp_seconds"
 CONFIRMED = 'fairgpu_nodeagent_watch_confirmed_timestamp_seconds{collection="%s"}'
 

@@ -34,10 +34,14 @@ class Plugin:
         self.refusal = ""
         self.attempts: list[KubeletError | OSError | None] = []
         self.losses: list[Loss | None] = []
+        self.replaced = 0
         self.shown = (True, "first")
         """True where the Node shows the slots, and the version of the status that the kubelet wrote last."""
         self.seconds = 0.0
         """The time of the plugin's clock, which passes where a test lets it."""
+
+    def note_another(self) -> None:
+        self.replaced += 1
 
     def prepare(self, slots: frozenset[str]) -> None:
         if self.refusal:
@@ -58,6 +62,7 @@ class Plugin:
             attempted=self.attempts.append,
             looked=self.losses.append,
             shown=lambda: self.shown,
+            replaced=self.note_another,
             now=lambda: self.seconds,
         )
         with in_background(run, stop.set):
@@ -152,6 +157,26 @@ def test_a_resource_that_another_plugin_registers_is_registered_again(kubelet: F
     with another_plugin(kubelet.folder, RESOURCE, FOREIGN):
         wait_until(lambda: Loss.TAKEN in plugin.losses, "the agent has noticed")
         wait_until(lambda: ours(kubelet), "the kubelet asks the agent again")
+
+
+def test_a_plugin_that_was_there_before_the_agent_is_noticed_though_the_kubelet_hides_it_from_then_on(
+    tmp_path: Path, plugin: Plugin
+) -> None:
+    with FakeKubelet(tmp_path) as kubelet, another_plugin(tmp_path, RESOURCE, FOREIGN):
+        wait_until(lambda: kubelet.healthy.get(RESOURCE) == set(FOREIGN), "the kubelet knows the other plugin's slots")
+        with plugin.kept(tmp_path):
+            wait_until(lambda: ours(kubelet), "the kubelet asks the agent")
+            wait_until(lambda: plugin.replaced == 1, "the agent has noticed")
+            looks_again(plugin)
+            assert plugin.losses[-1] is None
+            assert plugin.replaced == 1
+
+
+def test_a_plugin_that_is_alone_notices_no_other(kubelet: FakeKubelet, plugin: Plugin) -> None:
+    wait_until(lambda: ours(kubelet), "the kubelet knows the slots")
+    kubelet.admit("uid-1", "main", RESOURCE, "slot-0")
+    looks_again(plugin)
+    assert plugin.replaced == 0
 
 
 def test_another_plugin_that_names_its_slots_as_the_agent_does_is_noticed_by_its_first_container(
