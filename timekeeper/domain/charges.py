@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from timekeeper.domain.attribution import Attribution
@@ -22,8 +21,7 @@ def cost(rate: int, nanoseconds: int) -> int:
     return rate * nanoseconds // SECOND
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A part [start, end) of a session that one period of one account pays for."""
 
     account: str
@@ -148,7 +146,10 @@ def with_used(points: Sequence[HourlyPoint], stored: HourlyPoint | None, start: 
         return []
     begin, already = (start, 0) if stored is None else (stored.until, stored.used or 0)
     length = points[-1].until - begin
-    return [point._replace(used=_between(already, used, point.until - begin, length)) for point in points]
+    return [
+        HourlyPoint(until, billed, core, memory, _between(already, used, until - begin, length))
+        for until, billed, core, memory, _ in points
+    ]
 
 
 def _next_hour(instant: int) -> int:
@@ -157,7 +158,7 @@ def _next_hour(instant: int) -> int:
 
 def _reserved(settled: Sequence[Segment], tariff: Tariff, until: int) -> int:
     return sum(
-        segment_cost(tariff, segment.start, min(segment.end, until)) for segment in settled if segment.start < until
+        [segment_cost(tariff, segment.start, min(segment.end, until)) for segment in settled if segment.start < until]
     )
 
 

@@ -209,11 +209,7 @@ def _added_in(
     Where `used_now` is given, it includes the unposted GPU time.
     """
     account, session, _ = running
-    stretches = [
-        span
-        for span in segments(assignments, lambda payer: [period] if payer == account else (), session.start, until)
-        if span.account == account
-    ]
+    stretches = segments(assignments, lambda payer: [period] if payer == account else (), session.start, until)
     if amount.amount == amount.posted and not stretches:
         return
     posted_point = amount.last_point or HourlyPoint(0, amount.posted, 0, 0)
