@@ -45,6 +45,10 @@ THREADS = 32
 """The threads that serve the kubelet, which starts many containers at once; each start may wait for an allocation."""
 REGISTER_SECONDS = 5.0
 LOOK_SECONDS = 1.0
+GRACE_SECONDS = 1.0
+"""The time that calls have to end when the plugin closes; then gRPC cancels them."""
+LONGEST_STOP_SECONDS = 10.0
+"""The longest wait for gRPC's end, which has no limit of its own: the plugin registers again after it."""
 
 Prepare = Callable[[frozenset[str]], None]
 """Prepares a container's files before it starts, by its slots; the kubelet shows the text of its exception."""
@@ -127,7 +131,7 @@ class Server:
         """Ends all calls and removes the socket."""
         self._closed.set()
         self._slots.wake()
-        self._server.stop(grace=1.0).wait()
+        self._server.stop(GRACE_SECONDS).wait(LONGEST_STOP_SECONDS)
         self._pool.shutdown(wait=False)
         self.socket.unlink(missing_ok=True)
 
