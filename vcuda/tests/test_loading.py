@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from node import BUILD, MIB, OUT_OF_MEMORY, SANITIZERS, Container, Node, ended
+from node import BUILD, MIB, OUT_OF_MEMORY, SANITIZERS, Container, Node, Share, ended
 
 UNIT = BUILD / "tests" / "unit"
 ANSWERS_ITSELF = 999
@@ -32,6 +32,22 @@ def test_a_constructor_may_look_the_driver_up_while_another_thread_makes_the_fir
     container = node.container("a")
     with ended(container.start("binds", str(UNIT / "constructor.so"))) as program:
         assert program.communicate(timeout=120) == ("0 1\n", "")
+
+
+@pytest.mark.parametrize("other_thread", ["dlsym", "phdr"])
+def test_a_child_of_a_fork_finds_functions_whatever_lock_of_the_loaders_another_thread_held(
+    node: Node, other_thread: str
+) -> None:
+    with ended(node.container("a").start("forks", other_thread)) as program:
+        assert program.communicate(timeout=240) == ("0\n", "")
+
+
+@pytest.mark.parametrize("namespace", [(), ("apart",)], ids=["of all", "of its own"])
+def test_the_limit_holds_where_a_program_has_its_own_walk_over_libraries(
+    node: Node, namespace: tuple[str, ...]
+) -> None:
+    with ended(node.container("a", Share(memory=1024 * MIB)).start("own_walk", *namespace)) as program:
+        assert program.communicate(timeout=120) == ("0 0 1024\n", "")
 
 
 def next_to_a_tool(container: Container, *before: str, preloaded: str = "") -> list[str]:

@@ -62,7 +62,7 @@ def test_a_part_that_cannot_be_measured_says_why_and_the_others_go_on(
 
 def test_each_part_of_the_suite_runs_where_the_simulated_driver_stands_in(tmp_path: Path) -> None:
     """The suite for a GPU's machine must not fail there for its own mistakes."""
-    parts = ["checks", "addresses", "nvml", "unasked", "waiting"]
+    parts = ["checks", "addresses", "nvml", "unasked", "waiting", "deck"]
     environment = os.environ | {
         "SIMGPU_DIR": str(tmp_path / "gpu"),
         "VCUDA_GPU_REPORT": str(tmp_path / "report.md"),
@@ -74,5 +74,7 @@ def test_each_part_of_the_suite_runs_where_the_simulated_driver_stands_in(tmp_pa
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert {row["unit"]: row for row in rows if "the rest of" in row["name"]} == {}, done.stderr
     assert all("Simulated GPU" in row["context"] for row in rows)
+    timed = [row["context"] for row in rows if row["unit"] == "us"]
+    assert [context for context in timed if "answers 0 and 0" not in context and "answers [0]" not in context] == []
     wrong = [row["name"] for row in rows if not row["met"] and row["unit"] != "us"]
     assert wrong == [f"vcuda: taken beyond the charge by {what}" for what in UNCHARGED]

@@ -8,11 +8,12 @@
 #include "time/pacer.h"
 
 /* What a bare context takes when the node has not measured it: a stack for each thread that can be on the device at one time,
- * and room for each multiprocessor's state. Measured on an H100 (132 multiprocessors of 2,048 threads, driver 580.159.04): 524
- * MiB, of which 264 are stacks; reported of an RTX 3090 (82 of 1,536, github.com/invoke-ai/InvokeAI/issues/9413): 256 MiB, of
- * which 123 are stacks. The estimate is 528 and 287. */
+ * room for each multiprocessor's state, and some in any case. Measured on an H100 (132 multiprocessors of 2,048 threads, driver
+ * 580.159.04): 524 MiB, of which 264 are stacks; reported of an RTX 3090 (82 of 1,536, github.com/invoke-ai/InvokeAI/issues/9413):
+ * 256 MiB, of which 123 are stacks. The estimate is 552 and 311. */
 #define STACK_BYTES 1024ull /* that each thread has from the beginning */
 #define STATE_BYTES (2ull << 20)
+#define LEAST_BYTES (24ull << 20)
 #define CONTEXT_BYTES (256ull << 20) /* of a device that does not say what it has */
 
 /* By the index of the device; atomic: every thread that asks the driver sets the same. 0: not asked yet. */
@@ -31,7 +32,7 @@ static uint64_t threads_at_once(CUdevice device, uint64_t *multiprocessors)
 static void estimate(CUdevice device, int index)
 {
     uint64_t multiprocessors, threads = threads_at_once(device, &multiprocessors);
-    uint64_t bytes = granule_up(threads * STACK_BYTES + multiprocessors * STATE_BYTES, GRANULE);
+    uint64_t bytes = granule_up(threads * STACK_BYTES + multiprocessors * STATE_BYTES + LEAST_BYTES, GRANULE);
     __atomic_store_n(&estimates[index], threads != 0 ? bytes : CONTEXT_BYTES, __ATOMIC_RELAXED);
 }
 

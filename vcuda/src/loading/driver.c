@@ -144,7 +144,7 @@ bool driver_bind(void *handle)
 
 bool driver_owns(const void *address)
 {
-    return object_at(address) == bound_object;
+    return bound_object != NULL && object_at(address) == bound_object;
 }
 
 void *driver_symbol(const char *name)

@@ -1,52 +1,53 @@
 #include "loading/object_at.h"
 
+#include <dlfcn.h>
 #include <link.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "loading/real_dlsym.h"
 
-struct search {
-    uintptr_t address;
-    const char *stem; /* NULL: any name */
-    const void *dynamic;
-    bool is_called;
+/* struct dl_find_object of glibc 2.35 and later, on processors without another unwinding base (x86-64, aarch64). */
+struct found_object {
+    unsigned long long flags;
+    void *start, *end;
+    struct link_map *map;
+    void *eh_frame;
+    unsigned long long reserved[7];
 };
+typedef int find_function(void *address, struct found_object *found);
 
-static bool has(const struct dl_phdr_info *object, uintptr_t address)
+/* NULL: an older glibc has none. */
+static find_function *glibc_table(void)
 {
-    for (int i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
-        if (segment->p_type == PT_LOAD && address - object->dlpi_addr - segment->p_vaddr < segment->p_memsz)
-            return true;
+    static find_function *table; /* atomic; threads that ask for it get the same */
+    static int asked;            /* atomic; published with release once `table` is set */
+    if (__atomic_load_n(&asked, __ATOMIC_ACQUIRE) == 0) {
+        find_function *found = (find_function *)real_dlsym(RTLD_DEFAULT, "_dl_find_object");
+        __atomic_store_n(&table, found, __ATOMIC_RELAXED);
+        __atomic_store_n(&asked, 1, __ATOMIC_RELEASE);
     }
-    return false;
+    return __atomic_load_n(&table, __ATOMIC_RELAXED);
 }
 
-/* Under the loader's lock, as dladdr is: the name is compared here, since its library may be closed afterwards. */
-static int look(struct dl_phdr_info *object, size_t size, void *argument)
+static const struct link_map *map_at(const void *address)
 {
-    struct search *search = argument;
-    (void)size;
-    if (!has(object, search->address))
-        return 0;
-    for (int i = 0; i < object->dlpi_phnum; i++)
-        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            search->dynamic = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
-    search->is_called = search->stem != NULL && object->dlpi_name != NULL && begins(file_of(object->dlpi_name), search->stem);
-    return 1;
+    find_function *find = glibc_table();
+    struct found_object found = {0};
+    Dl_info info;
+    void *map = NULL;
+    if (find != NULL)
+        return find((void *)address, &found) == 0 ? found.map : NULL;
+    return dladdr1(address, &info, &map, RTLD_DL_LINKMAP) != 0 ? map : NULL;
 }
 
 bool object_at_is_called(const void *address, const char *stem)
 {
-    struct search search = {.address = (uintptr_t)address, .stem = stem};
-    dl_iterate_phdr(look, &search);
-    return search.is_called;
+    const struct link_map *map = map_at(address);
+    return map != NULL && map->l_name != NULL && begins(file_of(map->l_name), stem);
 }
 
 const void *object_at(const void *address)
 {
-    struct search search = {.address = (uintptr_t)address};
-    dl_iterate_phdr(look, &search);
-    return search.dynamic;
+    const struct link_map *map = map_at(address);
+    return map != NULL ? map->l_ld : NULL;
 }

@@ -1,6 +1,8 @@
-/* object_at.h: the loaded library that an address lies in, found by its segments. dladdr finds it too, but goes through all
- * symbols of the library for a name that is not needed here: that takes longer than dlsym itself, and programs look up
- * functions of the driver in many threads at once.
+/* object_at.h: the loaded library that an address lies in, of whatever namespace (dlmopen).
+ *
+ * Found by glibc's own table where it has one (_dl_find_object, 2.35): that takes no lock, so that it answers also in a child
+ * of a fork that came while another thread held one, and no program stands before it. dladdr, the way before it, goes through all
+ * symbols of the library for a name that is not needed here; dl_iterate_phdr has neither property.
  */
 #ifndef VCUDA_OBJECT_AT_H
 #define VCUDA_OBJECT_AT_H

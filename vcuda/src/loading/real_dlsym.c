@@ -2,6 +2,7 @@
  * ourselves. */
 #include "loading/real_dlsym.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
 #include <stddef.h>
@@ -67,41 +68,51 @@ static bool is_c_library(const char *path)
     return begins(file, "libc.so") || begins(file, "libdl.so") || begins(file, "libc-2") || begins(file, "libdl-2");
 }
 
+/* Takes both functions from the library at `base` with this dynamic section. */
+static bool take_from(ElfW(Addr) base, const ElfW(Dyn) *entry)
+{
+    struct symbols symbols = {.base = base};
+    for (; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_SYMTAB)
+            symbols.table = dynamic_pointer(base, entry->d_un.d_ptr);
+        else if (entry->d_tag == DT_STRTAB)
+            symbols.names = dynamic_pointer(base, entry->d_un.d_ptr);
+        else if (entry->d_tag == DT_GNU_HASH)
+            symbols.gnu_hash = dynamic_pointer(base, entry->d_un.d_ptr);
+    }
+    if (symbols.table == NULL || symbols.names == NULL || symbols.gnu_hash == NULL)
+        return false;
+    void *found = find_in(&symbols, "dlsym"), *versioned = find_in(&symbols, "dlvsym");
+    if (found == NULL || versioned == NULL)
+        return false;
+    vcuda_real_dlvsym = (dlvsym_function *)(uintptr_t)versioned;
+    vcuda_real_dlsym = (dlsym_function *)(uintptr_t)found;
+    return true;
+}
+
 static int look_into(struct dl_phdr_info *object, size_t size, void *unused)
 {
     (void)size;
     (void)unused;
     if (!is_c_library(object->dlpi_name))
         return 0;
-    for (int i = 0; i < object->dlpi_phnum; i++) {
-        if (object->dlpi_phdr[i].p_type != PT_DYNAMIC)
-            continue;
-        struct symbols symbols = {.base = object->dlpi_addr};
-        const ElfW(Dyn) *entry = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
-        for (; entry->d_tag != DT_NULL; entry++) {
-            if (entry->d_tag == DT_SYMTAB)
-                symbols.table = dynamic_pointer(symbols.base, entry->d_un.d_ptr);
-            else if (entry->d_tag == DT_STRTAB)
-                symbols.names = dynamic_pointer(symbols.base, entry->d_un.d_ptr);
-            else if (entry->d_tag == DT_GNU_HASH)
-                symbols.gnu_hash = dynamic_pointer(symbols.base, entry->d_un.d_ptr);
-        }
-        if (symbols.table == NULL || symbols.names == NULL || symbols.gnu_hash == NULL)
-            continue;
-        void *found = find_in(&symbols, "dlsym");
-        void *versioned = find_in(&symbols, "dlvsym");
-        if (found != NULL && versioned != NULL) {
-            vcuda_real_dlvsym = (dlvsym_function *)(uintptr_t)versioned;
-            vcuda_real_dlsym = (dlsym_function *)(uintptr_t)found;
+    for (int i = 0; i < object->dlpi_phnum; i++)
+        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC &&
+            take_from(object->dlpi_addr, (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr)))
             return 1;
-        }
-    }
     return 0;
 }
 
+/* By the library of dladdr1, which has both. A walk over all libraries is the way only where that is another's dladdr1: a program's
+ * own dl_iterate_phdr may ask dlsym for the next one, and so us. */
 void vcuda_loader_find(void)
 {
-    if (vcuda_real_dlsym == NULL)
+    Dl_info info;
+    void *found = NULL;
+    if (vcuda_real_dlsym != NULL)
+        return;
+    const struct link_map *map = dladdr1((void *)(uintptr_t)dladdr1, &info, &found, RTLD_DL_LINKMAP) != 0 ? found : NULL;
+    if (map == NULL || !is_c_library(map->l_name) || !take_from(map->l_addr, map->l_ld))
         dl_iterate_phdr(look_into, NULL);
 }
 

@@ -12,7 +12,7 @@ extern __attribute__((visibility("hidden"))) dlsym_function *vcuda_real_dlsym;
 extern __attribute__((visibility("hidden"))) dlvsym_function *vcuda_real_dlvsym;
 __attribute__((visibility("hidden"))) void vcuda_loader_find(void);
 
-/* As dlsym(handle, name) of the C library, for explicit handles only. */
+/* As dlsym(handle, name) of the C library; RTLD_DEFAULT is the scope of the shim, and RTLD_NEXT means nothing here. */
 void *real_dlsym(void *handle, const char *name);
 
 /* The first caller may be a sanitizer's runtime that is only half there and has hooks of its own on the string

@@ -203,8 +203,9 @@ static void wait_ns(uint64_t ns)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }
 
-/* How much work a stream may have in flight with so much left of the turn: one kernel, or 2 ms of shorter ones. Close to the
- * turn's end less; where several of the container share the turn, their parts of it, so that all are done at its end. */
+/* How much work a stream may have in flight with so much left of the turn: one kernel, or 2 ms of shorter ones; close to the turn's
+ * end less. Where several of the container share the turn, their parts of it, so that all are done at its end. A second kernel
+ * behind one that runs is another matter (is_second). */
 static uint64_t part_of_turn(uint64_t left_ns, uint64_t contenders)
 {
     return contenders > 1 ? left_ns * 3 / 4 / contenders : left_ns / 2;

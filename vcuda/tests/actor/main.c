@@ -66,6 +66,12 @@
 #include "actor.h"
 
 #define MOST 4096
+#ifndef SYS_pidfd_open /* headers before Linux 5.3 */
+#define SYS_pidfd_open 434
+#endif
+#ifndef SYS_pidfd_getfd /* headers before Linux 5.6 */
+#define SYS_pidfd_getfd 438
+#endif
 
 static void *library;
 static char *program; /* its own path */

@@ -39,11 +39,22 @@ def run(container: Container, *command: str, shim: bool, **settings: str) -> sub
 
     Raises:
         subprocess.TimeoutExpired: it hangs; it was killed.
+        RuntimeError: it was to run with the shim, and no process took a slot in the ledger.
     """
     environment = costs.environment(container, shim=shim) | settings
-    return subprocess.run(
+    before = container.slots_used()
+    done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS
     )
+    if shim:
+        must_have_begun(container, before)
+    return done
+
+
+def must_have_begun(container: Container, before: int) -> None:
+    """Raises RuntimeError where no process has taken a slot of the ledger since it had so many: the shim was inert."""
+    if container.slots_used() == before:
+        raise RuntimeError(f"nothing ran under {container.library}: does it read its config from VCUDA_CONFIG?")
 
 
 def waited(container: Container, program: tuple[str, ...], *, shim: bool, connections: str) -> tuple[int, int]:
@@ -74,15 +85,19 @@ def waiting(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def deck(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Programs of the kinds that people run, alone on the GPU: the median of runs with the shim and without in turn."""
+    """Programs of the kinds that people run, alone on the GPU: the median of runs with the shim and without in turn.
+
+    A simulated driver in the GPU's place tries the suite itself, and runs each once.
+    """
+    runs, times = (1, 1) if settings else (RUNS, TIMES)
     node = Node(folder / "node", settings, driver=None)
     container = node.container("a", Share(1 << 40, schedule=str(node.folder / "page")))
     with shares.paged(node, [container]):
         for kind, program in DECK.items():
             results: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
-            for number in range(2 * RUNS):
+            for number in range(2 * runs):
                 shim = number % 2 == 1
-                answer = waited(container, longer(program, TIMES), shim=shim, connections="8")
+                answer = waited(container, longer(program, times), shim=shim, connections="8")
                 results[shim].append(answer)
             plain_us, took_us = (int(statistics.median(us for _, us in results[shim])) for shim in (False, True))
             answers = sorted({result for both in results.values() for result, _ in both})
@@ -153,6 +168,8 @@ def matmuls(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
             ]
             try:
                 begin_at_once(running)
+                for each in containers if shim else ():
+                    must_have_begun(each, 0)
                 return [float(process.communicate(timeout=LONGEST_SECONDS)[0]) for process in running]
             finally:
                 for process in running:

@@ -1,0 +1,66 @@
+/* forks: forks while another thread looks functions of the driver up, or walks over all libraries; each child looks one up.
+ *
+ *     forks dlsym | phdr       prints "0", or "1" where a child did not come back
+ */
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHILDREN 100
+#define LONGEST_SECONDS 30 /* a child that hangs is ended by then */
+
+static void *library;
+static bool walks;
+static int stop; /* atomic */
+
+static int pass(struct dl_phdr_info *object, size_t size, void *argument)
+{
+    (void)object;
+    (void)size;
+    (void)argument;
+    return 0;
+}
+
+static void *busy(void *unused)
+{
+    while (!__atomic_load_n(&stop, __ATOMIC_RELAXED))
+        if (walks)
+            dl_iterate_phdr(pass, NULL);
+        else
+            dlsym(library, "cuMemAlloc_v2");
+    return unused;
+}
+
+static bool comes_back(void)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(LONGEST_SECONDS);
+        _exit(dlsym(library, "cuMemAlloc_v2") == NULL);
+    }
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int main(int count, char **arguments)
+{
+    pthread_t thread;
+    int children = 0;
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (count != 2 || library == NULL || dlsym(library, "cuMemAlloc_v2") == NULL)
+        return 2;
+    walks = strcmp(arguments[1], "phdr") == 0;
+    pthread_create(&thread, NULL, busy, NULL);
+    while (children < CHILDREN && comes_back())
+        children++;
+    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+    printf("%d\n", children != CHILDREN);
+    return 0;
+}
