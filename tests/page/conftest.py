@@ -46,6 +46,11 @@ class Visit:
         self.page.locator("#budgets .body:not(:has(.skeleton))").wait_for()
         return self.page
 
+    def wait_for_all_figures(self) -> None:
+        """Waits until each panel shows something: no question is under way then, nor is one asked for a minute."""
+        for panel in ("budgets", "usage", "pods", "expected"):
+            self.page.locator(f"#{panel} .body > :not(.skeleton)").first.wait_for()
+
 
 Visiting = Callable[..., Visit]
 

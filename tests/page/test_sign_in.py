@@ -98,7 +98,7 @@ def test_a_token_that_ends_while_figures_are_shown_takes_them_along_and_says_why
     page = visiting.open("/?window=30d")
     page.evaluate("window.held = 'what scripts remember'")
     visiting.sign_in(visiting.server.signer.person("finance"))
-    expect(page.get_by_role("table", name="Budgets")).to_be_visible()
+    visiting.wait_for_all_figures()
     page.route(
         "**/v1/**", lambda route: route.fulfill(status=401, json={"title": "Unauthorized", "detail": "it ended"})
     )

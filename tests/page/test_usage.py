@@ -173,8 +173,9 @@ def test_a_server_that_is_away_is_said_to_be(visit: Visiting) -> None:
 
 
 def test_figures_stay_while_the_timekeeper_is_away_and_say_that_they_are_old(visit: Visiting) -> None:
-    page = visit().enter()
-    page.locator("#usage canvas").wait_for()
+    visiting = visit()
+    page = visiting.enter()
+    visiting.wait_for_all_figures()
     page.route("**/v1/**", lambda route: route.abort())
     page.get_by_role("button", name="Refresh").click()
     expect(page.get_by_text("These figures are not up to date")).to_be_visible()
@@ -188,6 +189,7 @@ def test_figures_stay_while_the_timekeeper_is_away_and_say_that_they_are_old(vis
 def test_a_token_that_expires_while_the_page_is_open_asks_for_another(visit: Visiting) -> None:
     visiting = visit()
     page = visiting.enter(address="/?window=30d")
+    visiting.wait_for_all_figures()
     page.route("**/v1/**", lambda route: route.fulfill(status=401, json={"title": "Unauthorized", "detail": "expired"}))
     page.get_by_role("button", name="Refresh").click()
     expect(page.get_by_role("alert")).to_contain_text("expired")
