@@ -37,7 +37,7 @@ MOST = 1 << 40
 
 The API server admits `cpu: 9E`. The fleet counts in whole numbers of 64 bits, which hold the sum of a million such.
 """
-UNLABELLED = f"the pod has no label {names.POD_LABEL}: {names.POD_LABEL_VALUE}, as every pod has that FairGPU places"
+UNLABELLED = f"the pod asks for no GPU of FairGPU's, and has no label {names.POD_LABEL}: {names.POD_LABEL_VALUE}"
 CANONICAL = DialectSettings(max_gpus_per_node=MAX_GPUS_OF_A_CONTAINER)
 
 
@@ -119,6 +119,7 @@ class PodNote:
         since: when it was bound, in seconds since 1970; 0 where no condition states it.
         high_priority: whether its task priority is high.
         priority: the priority of its class.
+        labelled: whether it has FairGPU's label, without which it is not evicted.
     """
 
     uid: str
@@ -137,6 +138,7 @@ class PodNote:
     since: float = 0.0
     high_priority: bool = False
     priority: int = 0
+    labelled: bool = False
 
 
 def read_waiting(pod: Json) -> WaitingPod:
@@ -182,12 +184,14 @@ def read_waiting(pod: Json) -> WaitingPod:
 def read_note(pod: Json) -> PodNote:
     """Parses a pod's facts; a sound allocation decides what it holds.
 
-    FairGPU's annotations count on pods with its label alone. On any other pod the policies let its author write them.
+    FairGPU's annotations count on pods with its label, and on pods that ask for its resources: the extender places
+    these without the label, too. On any other pod the policies let its author write them.
     """
     metadata, spec, status = mapping(pod.get("metadata")), mapping(pod.get("spec")), mapping(pod.get("status"))
     written, node = mapping(metadata.get("annotations")), spec.get("nodeName")
     labelled = mapping(metadata.get("labels")).get(names.POD_LABEL) == names.POD_LABEL_VALUE
-    annotations = written if labelled else {}
+    counts = labelled or _asks_for_gpu(spec)
+    annotations = written if counts else {}
     gang = _gang(annotations)
     note = partial(
         PodNote,
@@ -199,12 +203,13 @@ def read_note(pod: Json) -> PodNote:
         leaving=bool(metadata.get("deletionTimestamp")),
         high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
         priority=_priority(spec),
+        labelled=labelled,
     )
     if status.get("phase") in names.TERMINAL_PHASES:
         return note(holding=None, ended=True)
     if isinstance(node, str) and node:
         holding, fault = _holding(node, annotations, spec)
-        if names.ALLOCATION in written and not labelled:
+        if names.ALLOCATION in written and not counts:
             fault = UNLABELLED
         return note(holding=holding, fault=fault, since=_bound_at(status))
     unplaced = _is_unschedulable(status)
@@ -309,6 +314,16 @@ def _gang(annotations: Json) -> Gang | None:
         return parse_gang(text.strip()) if isinstance(text, str) else None
     except ValueError:
         return None
+
+
+def _asks_for_gpu(spec: Json) -> bool:
+    """Whether a container names one of FairGPU's resources: the policy fairgpu-spec demands the label of such pods."""
+    containers = (*mappings(spec.get("containers")), *mappings(spec.get("initContainers")))
+    return any(
+        not mapping(mapping(container.get("resources")).get(kind)).keys().isdisjoint(names.CANONICAL_RESOURCES)
+        for container in containers
+        for kind in ("limits", "requests")
+    )
 
 
 def _may_be_placed(spec: Json) -> bool:

@@ -255,7 +255,7 @@ class Reclaimer:
         self._noticed_until = {victim: at for victim, at in self._noticed_until.items() if at > now}
         for victim in earmark.victims:
             note = self._state.note(victim)
-            if note is None or note.holding is None or note.leaving:
+            if note is None or note.holding is None or note.leaving or not note.labelled:
                 continue
             with self._apart(note):
                 due = _instant(note.reclaim_at)
@@ -417,7 +417,7 @@ class Reclaimer:
 
     def _running(self, uid: str) -> Running | None:
         note = self._state.note(uid)
-        if note is None or note.holding is None or note.namespace in SYSTEM_NAMESPACES:
+        if note is None or note.holding is None or not note.labelled or note.namespace in SYSTEM_NAMESPACES:
             return None
         return Running(note.namespace, note.high_priority, note.since)
 

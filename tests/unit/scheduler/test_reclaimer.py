@@ -193,6 +193,40 @@ def test_a_pod_gets_notice_after_the_earmark_and_is_evicted_once_that_has_passed
     assert cluster.filter("new") == ["n0"]
 
 
+def unlabel(cluster: Cluster, name: str) -> None:
+    """Makes a pod one of a namespace that webhook and policies leave out."""
+    del cluster.pods[name]["metadata"]["labels"]
+    cluster.show(name)
+
+
+def test_a_pod_without_the_label_is_reclaimed_for_as_any_other() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    unlabel(cluster, "new")
+    for seconds in (0, 1, 60, 1):
+        cluster.step(seconds)
+    assert cluster.done == ["+earmark new", "+reclaim-at old", "evict old"]
+    cluster.ends("old")
+    cluster.put("other", pod("other", core=100))
+    assert cluster.filter("other") == []
+    assert cluster.filter("new") == ["n0"]
+
+
+def test_a_pod_without_the_label_keeps_its_gpu_and_its_notice_is_called_off() -> None:
+    """The policy fairgpu-eviction lets no pod go whose label the scheduler cannot copy."""
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.step(1)
+    unlabel(cluster, "old")
+    for seconds in (60, 600, 1, 1):
+        cluster.step(seconds)
+    assert "evict old" not in cluster.done
+    assert (cluster.notes(RECLAIM_AT), kept(cluster)) == ({}, {})
+
+
 @pytest.mark.parametrize(
     ("broken", "notices"),
     [

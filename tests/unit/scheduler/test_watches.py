@@ -53,6 +53,35 @@ def test_a_list_of_pods_holds_their_devices_and_one_that_is_deleted_frees_them()
     assert ask(state, pod("b")).node_names == ["n0"]
 
 
+def without_the_label(item: dict[str, Any]) -> dict[str, Any]:
+    """A GPU pod of a namespace that webhook and policies leave out."""
+    del item["metadata"]["labels"]
+    return item
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_a_gpu_that_a_pod_without_the_label_was_given_is_given_to_no_other(kind: str) -> None:
+    asks = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "100", "fairgpu.io/gpu-memory-percentage": "100"}
+    asking = {"name": "asks", "restartPolicy": "Always", "resources": {"limits": asks}}
+    spec = {"containers": [{"name": "main"}]} | {kind: [asking]}
+    state, item = state_of("n0"), without_the_label(pod("a", **spec))
+    api, view = ApiServer(item), PodsView(state)
+    assert ask(state, item).node_names == ["n0"]
+    bind_pod(state, api, item, "n0")
+    view.changed("MODIFIED", reflected(PODS, api.pods["a"]))
+    assert ask(state, pod("b", core=100)).node_names == []
+    view.changed("DELETED", reflected(PODS, api.pods["a"]))
+    assert ask(state, pod("b", core=100)).node_names == ["n0"]
+
+
+def test_the_pods_of_a_gang_are_counted_without_the_label() -> None:
+    state = state_of("n0", "n1")
+    gang = [without_the_label(pod(f"train-{at}", core=100, gang="train/2")) for at in range(2)]
+    view = PodsView(state)
+    view.replaced([reflected(PODS, item) for item in gang])
+    assert len(ask(state, gang[0]).node_names) == 1
+
+
 def test_a_node_whose_inventory_makes_no_sense_is_taken_out_until_it_does() -> None:
     state = State()
     view = NodesView(state)
