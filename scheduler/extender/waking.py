@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -76,8 +77,10 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
         conditions: writes them.
         clock: monotonic seconds, and a wait that says whether everything is to end.
     """
-    seen = _versions(state)
+    # None: the state may have changed since this was last run, which an error may have ended.
+    seen: tuple[int, ...] | None = None
     frees, refused = state.frees, deque[set[str]](maxlen=MISSED_LOOKS)
+    left: frozenset[str] = frozenset()
     pause = LOOK_SECONDS
     while not clock.wait(pause):
         with state.lock:
@@ -85,14 +88,14 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
             release_overdue(state, clock.now())
             refused.append(state.waiting.take_refused())
             ended, frees = state.frees != frees, state.frees
-        if ended and conditions.acts():
-            wake(state, conditions, clock.wait, set().union(*refused))
+        if ended:
+            left = left.union(*refused)
         present, pause = _versions(state), LOOK_SECONDS
-        if present == seen or not conditions.acts():
+        if not conditions.acts() or (present == seen and not left):
             continue
-        if wake(state, conditions, clock.wait):
-            seen = present
-        else:
+        left = wake(state, conditions, clock.wait, left if present == seen else None)
+        seen = present
+        if left:
             pause = RETRY_SECONDS
 
 
@@ -106,30 +109,32 @@ def _versions(state: State) -> tuple[int, ...]:
 
 def wake(
     state: State, conditions: Conditions, wait: Callable[[float], bool], uids: AbstractSet[str] | None = None
-) -> bool:
+) -> frozenset[str]:
     """Writes the condition of each waiting pod whose answer has changed, the highest class and the oldest first.
 
     With `uids`, it writes the conditions of these pods alone.
 
     Returns:
-        False where the API server cannot be asked, or this replica acts no longer: the rest is for the next time.
+        The uids of the pods that are left for the next time: those at which an unknown error arose; and all the rest
+        from the first pod on for which the API server cannot be asked, or at which this replica acts no longer.
     """
     with state.lock:
         waiting = [one for one in state.waiting.in_order() if uids is None or one.pod.uid in uids]
-    for one in waiting:
-        with apart("waking", one.pod):
+    left: set[str] = set()
+    for at, one in enumerate(waiting):
+        with apart("waking", one.pod, partial(left.add, one.pod.uid)):
             with state.lock:
                 block = budget_block(state, one.pod)
                 text = explain_pod(state, one.pod, block, one.kept_from)
             if not _must_be_written(one, text, block):
                 continue
             if not conditions.write(one.pod, text):
-                return False
+                return frozenset(left).union(rest.pod.uid for rest in waiting[at:])
             with state.lock:
                 state.waiting.set_text(one.pod.uid, text)
             if wait(BETWEEN_SECONDS):
                 break
-    return True
+    return frozenset(left)
 
 
 def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool:

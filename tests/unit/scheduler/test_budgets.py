@@ -9,13 +9,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fairgpu.cluster.api import ApiError
+from fairgpu.keeping import keep_running
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
 from scheduler.cluster.earmarks import Earmark, encode
 from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import PodNote, read_note, read_waiting
 from scheduler.cluster.state import State
+from scheduler.extender import waking
 from scheduler.extender.binding import BindError, Clock, settle
-from scheduler.extender.waking import Conditions, keep_waking, wake
+from scheduler.extender.waking import RETRY_SECONDS, Conditions, keep_waking, wake
+from scheduler.gangs.holding import release_overdue
 from scheduler.measures import Measures
 from scheduler.placement.holding import Piece
 from tests.unit.scheduler.extended import ApiServer, ask, bind_pod, pod, state_of
@@ -106,16 +109,62 @@ def test_a_held_budget_keeps_its_pods_from_every_node_and_lets_them_on_when_it_o
     assert ask(state, pod("a")).node_names == ["n0"]
 
 
-def test_an_unknown_error_at_one_pod_keeps_no_other_pod_from_its_condition() -> None:
-    state, waking_api = state_of("n0", "n1"), WakingApi()
+def test_an_unknown_error_at_one_pod_keeps_no_other_pod_from_its_condition_and_is_tried_again() -> None:
+    state, api, pauses = state_of("n0", "n1"), WakingApi(), list[float]()
     learn(state, BudgetState.HELD)
     for name in ("a", "b"):
         ask(state, pod(name))
     learn(state, BudgetState.OPEN)
-    waking_api.breaks = {"a"}
-    assert waking_api.wake(state) == [("b", "True", "a node has room for it")]
-    waking_api.breaks = set()
-    assert waking_api.wake(state) == [("a", "True", "a node has room for it")]
+    api.breaks = {"a"}
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        if seconds == RETRY_SECONDS:
+            api.breaks = set()
+        return len(pauses) > 20
+
+    keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait))
+    assert [(name, status) for name, status, _ in api.messages] == [("b", "True"), ("a", "True")]
+    assert pauses.count(RETRY_SECONDS) == 1
+
+
+def test_an_unknown_error_at_a_pod_that_an_end_returns_to_the_queue_is_tried_again() -> None:
+    state, api, looks = state_of("n0"), WakingApi(), list[float]()
+    state.put_pod(bound_note("a"))
+    api.breaks = {"c"}
+
+    def wait(seconds: float) -> bool:
+        looks.append(seconds)
+        if len(looks) == 2:
+            assert ask(state, pod("c")).node_names == []
+        if len(looks) == 3:
+            state.remove_pod("uid-a")
+        if seconds == RETRY_SECONDS:
+            api.breaks = set()
+        return len(looks) > 40
+
+    keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait))
+    assert [name for name, _, _ in api.messages] == ["c"]
+
+
+def test_a_change_is_not_lost_at_which_an_unknown_error_ended_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, api, looks = state_of("n0"), WakingApi(), list[float]()
+    learn(state, BudgetState.HELD)
+    ask(state, pod("a"))
+
+    def fails_once(*_: object) -> None:
+        monkeypatch.setattr(waking, "release_overdue", release_overdue)
+        learn(state, BudgetState.OPEN)
+        raise RuntimeError("an error that the scheduler does not know")
+
+    monkeypatch.setattr(waking, "release_overdue", fails_once)
+
+    def wait(seconds: float) -> bool:
+        looks.append(seconds)
+        return len(looks) > 10
+
+    keep_running("waking", lambda: keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait)), wait)
+    assert [name for name, _, _ in api.messages] == ["a"]
 
 
 def test_a_pod_that_was_shown_that_it_fits_and_was_refused_is_shown_again() -> None:
