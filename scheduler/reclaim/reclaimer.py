@@ -44,7 +44,7 @@ SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease", 
 REST = 10
 """The pause after a round of plans, as a multiple of its length: plans take at most a tenth of a core."""
 RETRY_SECONDS = 5.0
-"""The pause after the API server refused a victim's notice, the event of it, or its eviction."""
+"""The pause after an unknown error, and after the API server refused an eviction, or a write of a notice or earmark."""
 SHOWN_SECONDS = 10.0
 """The longest time until the watch shows an earmark or a notice that was written."""
 NOTICE_REASON = "PodReclaimNotice"
@@ -137,13 +137,11 @@ class Reclaimer:
         self._count_placed(earmarks)
         confirmed = self._state.budgets.confirmed_at
         known = confirmed is not None and now - confirmed <= STATES_SECONDS
-        falling = self._falling(earmarks)
-        for uid, (pod, earmark) in earmarks.items():
-            if uid in self._retry_at:
-                continue
+        for uid, why in self._judged(earmarks).items():
+            pod, earmark = earmarks[uid]
             with self._apart(pod):
-                if uid in falling:
-                    self._fall(pod, earmark, falling[uid])
+                if why:
+                    self._fall(pod, earmark, why)
                 elif known and self._settings.enabled and self._state.reservation(uid) is None:
                     self._free(uid, earmark)
         self._call_off(earmarks)
@@ -153,13 +151,13 @@ class Reclaimer:
             ended = self._clocks.now()
             self._rest_until = ended + REST * (ended - began)
 
-    def _apart(self, pod: WaitingPod | PodNote) -> AbstractContextManager[None]:
-        """Keeps an unknown error at one pod apart; that pod's turn comes again after RETRY_SECONDS."""
+    def _apart(self, pod: WaitingPod | PodNote, *others: WaitingPod) -> AbstractContextManager[None]:
+        """Keeps an unknown error at one pod apart; its turn and that of the others come again after RETRY_SECONDS."""
+        return apart("reclaim", pod, lambda: self._pause(pod, *others))
 
-        def pause() -> None:
-            self._retry_at[pod.uid] = self._clocks.now() + RETRY_SECONDS
-
-        return apart("reclaim", pod, pause)
+    def _pause(self, *pods: WaitingPod | PodNote) -> None:
+        """Leaves pods out of all steps for RETRY_SECONDS."""
+        self._retry_at |= {pod.uid: self._clocks.now() + RETRY_SECONDS for pod in pods}
 
     # What was planned.
 
@@ -174,19 +172,26 @@ class Reclaimer:
             uid: left for uid, left in self._nodes_left_out.items() if self._state.note(uid) is not None
         }
 
-    def _falling(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, str]:
-        """Returns why earmarks must be withdrawn, by the pod's uid; those of a gang stand and fall together."""
+    def _judged(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, str]:
+        """Returns why earmarks must be withdrawn, by the pod's uid; empty where they stay.
+
+        Those of a gang stand and fall together. A gang is left out where one of its pods pauses, or where an unknown
+        error arises: no pod may be evicted for an earmark that cannot be judged.
+        """
         together: dict[Any, list[tuple[WaitingPod, Earmark]]] = {}
         for uid, (pod, earmark) in earmarks.items():
             if self._state.reservation(uid) is None:
                 key = uid if pod.gang is None else (pod.namespace, pod.gang)
                 together.setdefault(key, []).append((pod, earmark))
-        falling: dict[str, str] = {}
+        judged: dict[str, str] = {}
         for some in together.values():
-            with self._apart(some[0][0]):
+            pods = [pod for pod, _ in some]
+            if any(pod.uid in self._retry_at for pod in pods):
+                continue
+            with self._apart(*pods):
                 why = self._why_fall(some)
-                falling |= {pod.uid: why for pod, _ in some if why}
-        return falling
+                judged |= dict.fromkeys((pod.uid for pod in pods), why)
+        return judged
 
     def _why_fall(self, some: Sequence[tuple[WaitingPod, Earmark]]) -> str:
         """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; empty where they stay."""
@@ -248,6 +253,8 @@ class Reclaimer:
             self._outcomes[pod.uid, earmark] = "in_vain"
         if self._annotate(pod, names.EARMARK, fallen(self._left_out(pod.uid))):
             _log.warning("earmark dropped", pod=_name(pod), uid=pod.uid, node=earmark.node, cause=why)
+        else:
+            self._pause(pod)
 
     def _free(self, uid: str, earmark: Earmark) -> None:
         """Gives notice to the pods that an earmark names, and evicts those whose notice has passed."""
@@ -255,14 +262,12 @@ class Reclaimer:
         self._noticed_until = {victim: at for victim, at in self._noticed_until.items() if at > now}
         for victim in earmark.victims:
             note = self._state.note(victim)
-            if note is None or note.holding is None or note.leaving or not note.labelled:
+            if note is None or note.holding is None or note.leaving or not note.labelled or victim in self._retry_at:
                 continue
             with self._apart(note):
                 due = _instant(note.reclaim_at)
                 if due is not None:
                     self._announce(note, note.reclaim_at)
-                if victim in self._retry_at:
-                    continue
                 if due is None and victim not in self._noticed_until:
                     self._give_notice(uid, note)
                 elif due is not None and due <= self._clocks.wall():
@@ -271,7 +276,7 @@ class Reclaimer:
     def _give_notice(self, uid: str, note: PodNote) -> None:
         at = _stamp(self._clocks.wall() + self._settings.notice_seconds)
         if not self._annotate(note, names.RECLAIM_AT, at):
-            self._retry_at[note.uid] = self._clocks.now() + RETRY_SECONDS
+            self._pause(note)
             return
         self._noticed_until[note.uid] = self._clocks.now() + SHOWN_SECONDS
         _log.info("reclaim notice", pod=_name(note), uid=note.uid, at=at, waits=uid)
@@ -317,7 +322,7 @@ class Reclaimer:
             # A PodDisruptionBudget that allows no disruption now is answered 429.
             outcome = "blocked" if error.status == 429 else "gone" if error.not_found or error.conflict else "failed"
             self._measures.reclaim_eviction(outcome)
-            self._retry_at[note.uid] = self._clocks.now() + RETRY_SECONDS
+            self._pause(note)
             if outcome != "gone":
                 _log.warning("victim not evicted", pod=_name(note), uid=note.uid, waits=uid, error=str(error))
             return
@@ -333,12 +338,14 @@ class Reclaimer:
         self._event_at = {key: at for key, at in self._event_at.items() if key[0] in noticed | wanted}
         for uid in noticed - wanted:
             note = self._state.note(uid)
-            if note is None or note.leaving:
+            if note is None or note.leaving or uid in self._retry_at:
                 continue
             with self._apart(note):
                 if self._annotate(note, names.RECLAIM_AT, None):
                     self._noticed_until.pop(uid, None)
                     _log.info("reclaim called off", pod=_name(note), uid=uid)
+                else:
+                    self._pause(note)
 
     # What is to be planned.
 

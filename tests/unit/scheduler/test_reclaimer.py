@@ -39,7 +39,7 @@ class Cluster:
         self.done: list[str] = []
         self.events: list[dict[str, Any]] = []
         self.events_tried = 0
-        self.refuses: dict[str, ApiError] = {}
+        self.refuses: dict[str, Exception] = {}
         self.breaks: set[str] = set()
         self.shows = True
         self.silent = False
@@ -273,6 +273,74 @@ def test_an_unknown_error_in_a_plan_keeps_no_other_pod_from_its_own(monkeypatch:
     assert planned.count("uid-claimant") == 1
     cluster.step(RETRY_SECONDS)
     assert planned.count("uid-claimant") == 2
+
+
+def test_no_pod_goes_for_a_gang_whose_earmarks_cannot_be_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, judged = Cluster("n0", "n1"), list[float]()
+    cluster.runs("a", "n0")
+    cluster.runs("b", "n1")
+    for at in range(2):
+        cluster.waits(f"train-{at}", gang="train/2")
+    cluster.step()
+    cluster.step()
+    assert sorted(cluster.notes(RECLAIM_AT)) == ["a", "b"]
+
+    def fails(*_: Any) -> None:
+        judged.append(cluster.now)
+        raise RuntimeError("an error that the planner does not know")
+
+    monkeypatch.setattr(reclaimer, "plan_reclaim", fails)
+    for seconds in (60, 1, 1, RETRY_SECONDS):
+        cluster.step(seconds)
+    assert judged == [60, 62 + RETRY_SECONDS]
+    assert not any(line.startswith("evict") for line in cluster.done)
+    monkeypatch.setattr(reclaimer, "plan_reclaim", plan_reclaim)
+    cluster.step(RETRY_SECONDS)
+    assert [line for line in cluster.done if line.startswith("evict")] == ["evict a", "evict b"]
+
+
+class Trying(Cluster):
+    """A cluster that notes when each write of a pod's annotation was tried, by the annotation."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.tried: dict[str, list[float]] = {RECLAIM_AT: [], EARMARK: []}
+        super().__init__(*nodes)
+
+    def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
+        self.tried[next(iter(body["metadata"]["annotations"]))].append(self.now)
+        return super().patch(path, body, content_type)
+
+
+@pytest.mark.parametrize("error", [ApiError(500, "InternalError", "no"), RuntimeError("an error that is not known")])
+@pytest.mark.parametrize("key", [RECLAIM_AT, EARMARK])
+def test_a_reclaim_that_cannot_be_called_off_is_not_tried_again_at_once(error: Exception, key: str) -> None:
+    cluster = Trying("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.step()
+    cluster.refuses = {key: error}
+    cluster.stand()
+    cluster.tried[key].clear()
+    for seconds in (1, 1, 1, RETRY_SECONDS):
+        cluster.step(seconds)
+    assert len(cluster.tried[key]) == 2
+    cluster.refuses = {}
+    for _ in range(3):
+        cluster.step(RETRY_SECONDS)
+    assert (cluster.notes(RECLAIM_AT), kept(cluster)) == ({}, {})
+
+
+def test_the_event_of_a_notice_at_which_an_unknown_error_arose_is_not_tried_again_at_once() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.refuses = {"event": RuntimeError("an error that is not known")}
+    for seconds in (0, 1, 1, 1, 1):
+        cluster.step(seconds)
+    assert cluster.events_tried == 1
+    cluster.step(RETRY_SECONDS)
+    assert cluster.events_tried == 2
 
 
 def test_the_event_of_a_pod_under_notice_says_when_it_goes_and_names_no_other_pod() -> None:
