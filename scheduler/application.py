@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -62,6 +63,9 @@ Python's own is 5 ms, which each of several threads may take before a pod is ans
 """
 ANSWER_SECONDS = ATTEMPT_SECONDS + 2.0
 """The longest wait for the API server's answer in a bind."""
+RunPart = Callable[[str, Callable[[], None]], None]
+"""Runs a part of the scheduler, one of scheduler.measures.PARTS, in a thread of its own."""
+Wait = Callable[[float], bool]
 NOT_ACTING = "this replica does not lead"
 
 
@@ -80,15 +84,19 @@ def build_application(
     def informed(seconds: float = 0.0) -> bool:
         return acts(seconds) and not state.missing()
 
-    _follow_budgets(lifecycle, api, settings.states, state)
-    _follow_cluster(lifecycle, api, lease, acting, state)
-    lifecycle.run_thread("settling", lambda: keep_settling(state, api, Clock(time.monotonic, wait)))
+    def run_part(part: str, target: Callable[[], None]) -> None:
+        lifecycle.run_thread(part, target, partial(measures.part_failed, part))
+
+    _follow_budgets(run_part, api, settings.states, state, wait)
+    _follow_cluster(run_part, api, lease, acting, state, wait)
+    settling = partial(measures.part_failed, "settling")
+    run_part("settling", lambda: keep_settling(state, api, Clock(time.monotonic, wait), settling))
     conditions = Conditions(api, informed, _stamp, measures)
-    lifecycle.run_thread("waking", lambda: keep_waking(state, conditions, Clock(time.monotonic, wait)))
-    lifecycle.run_thread("learning", lambda: keep_learning(state, wait))
-    lifecycle.run_thread("measures", lambda: keep_showing(state, measures, informed, wait))
+    run_part("waking", lambda: keep_waking(state, conditions, Clock(time.monotonic, wait)))
+    run_part("learning", lambda: keep_learning(state, wait))
+    run_part("measures", lambda: keep_showing(state, measures, informed, wait))
     reclaimer = Reclaimer(state, api, settings.reclaim, Clocks(time.monotonic, time.time), measures, informed)
-    lifecycle.run_thread("reclaim", lambda: keep_reclaiming(reclaimer, wait))
+    run_part("reclaim", lambda: keep_reclaiming(reclaimer, wait))
     routes = Routes(state, api.within(ANSWER_SECONDS), Clock(time.monotonic, wait), informed, measures)
     immediate = {
         ("POST", "/filter"): routes.filter,
@@ -102,33 +110,29 @@ def build_application(
     )
 
 
-def _follow_budgets(lifecycle: Lifecycle, api: KubernetesAPI, states: StatesSettings, state: State) -> None:
+def _follow_budgets(run_part: RunPart, api: KubernetesAPI, states: StatesSettings, state: State, wait: Wait) -> None:
     """Keeps the budgets' states current, as the timekeeper publishes them."""
-    wait = lifecycle.ending.wait
     authority = (
         authority_file(states.ca_file)
         if states.ca_file is not None
         else authority_config_map(api, states.ca_namespace, states.ca_config_map)
     )
-    lifecycle.run_thread("authority", lambda: follow_authority(authority, state.budgets, wait))
-    lifecycle.run_thread("states", lambda: follow_states(states, state.budgets, wait, time.monotonic, random.random))
+    run_part("authority", lambda: follow_authority(authority, state.budgets, wait))
+    run_part("states", lambda: follow_states(states, state.budgets, wait, time.monotonic, random.random))
 
 
 def _follow_cluster(
-    lifecycle: Lifecycle, api: KubernetesAPI, lease: LeaseSettings, acting: Acting, state: State
+    run_part: RunPart, api: KubernetesAPI, lease: LeaseSettings, acting: Acting, state: State, wait: Wait
 ) -> None:
     """Keeps pods and nodes current, and which replica's kube-scheduler leads."""
-    wait = lifecycle.ending.wait
     warnings = NodeWarnings(api, _stamp)
     faults = AllocationFaults(state, warnings.warn_of_pod)
     pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults)
     nodes = NodesView(state, warnings.warn, faults)
     if lease.pod_name:
-        lifecycle.run_thread(
-            "lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, time.monotonic, wait)
-        )
-    lifecycle.run_thread("pods", lambda: reflect(api, PODS, pods, wait, random.random))
-    lifecycle.run_thread("nodes", lambda: reflect(api, NODES, nodes, wait, random.random))
+        run_part("lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, time.monotonic, wait))
+    run_part("pods", lambda: reflect(api, PODS, pods, wait, random.random))
+    run_part("nodes", lambda: reflect(api, NODES, nodes, wait, random.random))
 
 
 class Acts(Protocol):

@@ -57,6 +57,21 @@ class Figures:
     searches_cut: int = 0
 
 
+PARTS = (
+    "authority",
+    "states",
+    "lease",
+    "pods",
+    "nodes",
+    "settling",
+    "waking",
+    "learning",
+    "measures",
+    "reclaim",
+)
+"""The parts of the scheduler, each in a thread of its own."""
+
+
 class Measures:
     """Counters and histograms, made once a process."""
 
@@ -150,6 +165,14 @@ class Measures:
             self._reclaims.labels(outcome)
         for outcome in EVICTIONS:
             self._reclaim_evictions.labels(outcome)
+        self._part_failures = Counter(
+            "fairgpu_scheduler_part_failures",
+            "Unknown errors of a part of the scheduler, at one pod or at all; the part tries again after a pause.",
+            ("part",),
+            registry=registry,
+        )
+        for part in PARTS:
+            self._part_failures.labels(part)
         self.show(Figures(), acting=False)
         for verb, outcomes in OUTCOMES.items():
             self._seconds.labels(verb)
@@ -172,6 +195,10 @@ class Measures:
     def reclaim_eviction(self, outcome: str) -> None:
         """Counts an eviction; `outcome` is one of EVICTIONS."""
         self._reclaim_evictions.labels(outcome).inc()
+
+    def part_failed(self, part: str) -> None:
+        """Counts an unknown error of a part, one of PARTS."""
+        self._part_failures.labels(part).inc()
 
     def show(self, figures: Figures, *, acting: bool) -> None:
         """Sets the gauges to the figures of the state, and to whether this replica places pods."""

@@ -47,12 +47,12 @@ class Lifecycle:
         """Runs an action after the last request, in a thread; the last added runs first."""
         self._stops.append(action)
 
-    def run_thread(self, name: str, target: Callable[[], None]) -> None:
+    def run_thread(self, name: str, target: Callable[[], None], failed: Callable[[], object] = lambda: None) -> None:
         """Runs a function in a thread from the start on, and again after an error that it does not know.
 
-        It must return soon after `ending` is set.
+        It must return soon after `ending` is set. `failed` is called after each such error.
         """
-        run = partial(keep_running, name, target, self.ending.wait)
+        run = partial(keep_running, name, target, self.ending.wait, failed)
         thread = threading.Thread(target=run, name=name, daemon=True)
         self._threads.append(thread)
         self.on_start(thread.start)

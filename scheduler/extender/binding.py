@@ -127,20 +127,21 @@ def bind(state: State, pods: Pods, arguments: BindArguments, clock: Clock, leads
     _log.info("bound", pod=f"{arguments.pod_namespace}/{arguments.pod_name}", uid=uid, node=arguments.node)
 
 
-def keep_settling(state: State, pods: Pods, clock: Clock) -> None:
+def keep_settling(state: State, pods: Pods, clock: Clock, failed: Callable[[], None] = lambda: None) -> None:
     """Reads the pods with Bindings of unknown outcome, at intervals, until the process ends."""
     while not clock.wait(SETTLE_LOOK_SECONDS):
-        settle(state, pods, clock.now())
+        settle(state, pods, clock.now(), failed)
 
 
-def settle(state: State, pods: Pods, now: float) -> None:
+def settle(state: State, pods: Pods, now: float, failed: Callable[[], None] = lambda: None) -> None:
     """Settles Bindings of unknown outcome that are old: frees the devices of unbound pods, adopts the bound ones'.
 
     No attempt at such a Binding is under way any more, so the API server's present answer is final. It counts for
-    nothing where the pod was bound anew, or the watch has shown it, since it was asked for.
+    nothing where the pod was bound anew, or the watch has shown it, since it was asked for. `failed` is called after an
+    unknown error at a pod.
     """
     for kept in state.doubtful(now):
-        with apart("settling", kept.pod):
+        with apart("settling", kept.pod, failed):
             _settle(state, pods, kept)
 
 

@@ -46,7 +46,7 @@ class Conditions:
         api: the API server.
         acts: whether this replica may act; asked before each write, since thousands take minutes.
         stamp: the present time as the API writes it.
-        measures: counts the conditions.
+        measures: counts the conditions, and unknown errors.
     """
 
     api: Patching
@@ -121,8 +121,13 @@ def wake(
     with state.lock:
         waiting = [one for one in state.waiting.in_order() if uids is None or one.pod.uid in uids]
     left: set[str] = set()
+
+    def failed(uid: str) -> None:
+        left.add(uid)
+        conditions.measures.part_failed("waking")
+
     for at, one in enumerate(waiting):
-        with apart("waking", one.pod, partial(left.add, one.pod.uid)):
+        with apart("waking", one.pod, partial(failed, one.pod.uid)):
             with state.lock:
                 block = budget_block(state, one.pod)
                 text = explain_pod(state, one.pod, block, one.kept_from)

@@ -153,7 +153,12 @@ class Reclaimer:
 
     def _apart(self, pod: WaitingPod | PodNote, *others: WaitingPod) -> AbstractContextManager[None]:
         """Keeps an unknown error at one pod apart; its turn and that of the others come again after RETRY_SECONDS."""
-        return apart("reclaim", pod, lambda: self._pause(pod, *others))
+
+        def failed() -> None:
+            self._pause(pod, *others)
+            self._measures.part_failed("reclaim")
+
+        return apart("reclaim", pod, failed)
 
     def _pause(self, *pods: WaitingPod | PodNote) -> None:
         """Leaves pods out of all steps for RETRY_SECONDS."""

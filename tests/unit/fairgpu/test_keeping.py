@@ -56,15 +56,16 @@ def test_a_part_that_fails_does_not_run_again_once_the_service_ends() -> None:
 
 def test_a_thread_of_a_service_outlives_an_error_that_it_does_not_know() -> None:
     lifecycle, goes_on = Lifecycle(ServerOptions("test", Address("127.0.0.1", 0))), threading.Event()
-    part = Failing(1)
+    part, failed = Failing(1), list[str]()
 
     def run() -> None:
         part.run()
         goes_on.set()
 
-    lifecycle.run_thread("part", run)
+    lifecycle.run_thread("part", run, lambda: failed.append("once"))
     lifecycle.start()
     try:
         assert goes_on.wait(LIMIT_S)
+        assert failed == ["once"]
     finally:
         lifecycle.stop()

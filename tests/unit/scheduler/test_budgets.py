@@ -126,6 +126,7 @@ def test_an_unknown_error_at_one_pod_keeps_no_other_pod_from_its_condition_and_i
     keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait))
     assert [(name, status) for name, status, _ in api.messages] == [("b", "True"), ("a", "True")]
     assert pauses.count(RETRY_SECONDS) == 1
+    assert api.registry.get_sample_value("fairgpu_scheduler_part_failures_total", {"part": "waking"}) == 1
 
 
 def test_an_unknown_error_at_a_pod_that_an_end_returns_to_the_queue_is_tried_again() -> None:

@@ -424,7 +424,9 @@ def test_an_unknown_error_at_one_pod_whose_binding_is_in_doubt_keeps_no_other_fr
     for item in items:
         [on] = ask(state, item).node_names
         bind_pod(state, ApiServer(item), item, on, time)
-    settle(state, Broken(), time.now + SETTLE_SECONDS)
+    failures = list[str]()
+    settle(state, Broken(), time.now + SETTLE_SECONDS, lambda: failures.append("once"))
+    assert failures == ["once"]
     assert state.reservation("uid-a") is not None
     assert state.reservation("uid-b") is None
 

@@ -293,6 +293,7 @@ def test_no_pod_goes_for_a_gang_whose_earmarks_cannot_be_judged(monkeypatch: pyt
     for seconds in (60, 1, 1, RETRY_SECONDS):
         cluster.step(seconds)
     assert judged == [60, 62 + RETRY_SECONDS]
+    assert cluster.registry.get_sample_value("fairgpu_scheduler_part_failures_total", {"part": "reclaim"}) == 2
     assert not any(line.startswith("evict") for line in cluster.done)
     monkeypatch.setattr(reclaimer, "plan_reclaim", plan_reclaim)
     cluster.step(RETRY_SECONDS)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kubernetes import client
 from prometheus_client import CollectorRegistry
 
+from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Request
-from scheduler.application import Routes
-from scheduler.measures import Measures
+from fairgpu.serving.options import Address, ServerOptions
+from scheduler.application import Routes, build_application
+from scheduler.measures import PARTS, Measures
+from scheduler.settings import LeaseSettings, SchedulerSettings
 from tests.unit.scheduler.extended import ApiServer, Time, pod, state_of
 
 
@@ -33,6 +40,28 @@ def bind_body(item: dict[str, Any]) -> bytes:
         "Node": "n0",
     }
     return json.dumps(named).encode()
+
+
+class Threads(Lifecycle):
+    """Takes each part for one that failed once, and starts none."""
+
+    def __init__(self) -> None:
+        super().__init__(ServerOptions("test", Address("127.0.0.1", 0)))
+        self.parts: dict[str, Callable[[], None]] = {}
+
+    def run_thread(self, name: str, target: Callable[[], None], failed: Callable[[], object] = lambda: None) -> None:
+        self.parts[name] = target
+        failed()
+
+
+def test_the_failures_of_each_part_are_counted_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
+    lifecycle, registry = Threads(), CollectorRegistry()
+    settings = SchedulerSettings(lease=LeaseSettings(namespace="fairgpu-system", pod_name="s-0"))
+    build_application(lifecycle, KubernetesAPI(client.ApiClient()), settings, Measures(registry))
+    assert sorted(lifecycle.parts) == sorted(PARTS)
+    for part in PARTS:
+        assert registry.get_sample_value("fairgpu_scheduler_part_failures_total", {"part": part}) == 1
 
 
 def test_a_pod_is_filtered_scored_and_bound_in_the_protocols_own_words() -> None:
