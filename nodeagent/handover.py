@@ -42,3 +42,25 @@ def wait_for(path: Path, stopped: Callable[[], bool]) -> int | None:
         if stopped():
             return None
     return descriptor
+
+
+LOCKS = Path("/proc/locks")
+"""The kernel's list of the locks whose holders this process sees (proc(5))."""
+
+
+def held_by_another(path: Path, pid: int) -> bool:
+    """Returns whether another process than this one holds a file's lock: not where none does.
+
+    Args:
+        path: the file.
+        pid: the process, which locks no other file.
+
+    Raises:
+        OSError: the file cannot be created.
+    """
+    descriptor = lock(path)
+    if descriptor is not None:
+        os.close(descriptor)
+        return False
+    # The holder may be in another container, whose processes the kernel does not list here.
+    return str(pid) not in {line.split()[4] for line in LOCKS.read_text().splitlines() if " FLOCK " in line}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -40,7 +38,8 @@ from nodeagent.node_object import NodeMirror, read_node, write_node
 from nodeagent.node_patches import shows_slots, status_written
 from nodeagent.offer import NOT_APPLIED, Offer, Vendor, slot_ids, withholdings
 from nodeagent.owners import Owned, ProcessState
-from nodeagent.pages import SCHEDULE, last_write_ns
+from nodeagent.page_writer import PageWriter
+from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods, read
 from nodeagent.publishing import notices, schedule
 from nodeagent.runtime.devices import Bundles, RuntimeConfiguration, RuntimeSilentError, RuntimeStatus
@@ -57,9 +56,6 @@ ROUND_SECONDS = 1.0
 STUCK_SECONDS = 120.0
 """The longest time that the main loop spends without an answer of the API server. Such an answer takes 35 s at most,
 and counts where it fails. All else in a round is files in memory, and a lock under which no thread asks a server."""
-WRITER_HANGS_SECONDS = 30.0
-"""The time without a written page after which the writer is ended and started again. It starts within seconds, and a
-page is stale after one: to end a writer that only waits for a processor would delay the pages further."""
 ASKED_SECONDS = 0.05
 """The time between two looks at whether a program asks for the driver's figures."""
 HANDOVER_SECONDS = 0.05
@@ -114,11 +110,7 @@ class Agent:
         self._look_now = threading.Event()
         self._published = b""
         self._publishing = threading.Lock()
-        self._writer: subprocess.Popen[bytes] | None = None
-        self._shared: frozenset[str] = frozenset()
-        """The GPUs whose pages the writer keeps."""
-        self._writes_since_ns = 0
-        """From when on the writer knows of them, in ns of CLOCK_MONOTONIC."""
+        self._writer = PageWriter(self._folders.root, self._measures.writer_ends.inc)
         world = World(
             settings.node,
             lambda: self._resources.listing(names.GPU),
@@ -147,13 +139,13 @@ class Agent:
         settings = self._settings
         probe = serve_probe(settings.metrics_host, settings.metrics_port, self._registry, self._progress.lasts)
         try:
-            self._keep_writer()
+            self._writer.keep()
             lock = self._take_over()
             if lock is not None:
                 self._act()
                 os.close(lock)
         finally:
-            self._end_writer()
+            self._writer.end()
             probe.shutdown()
             probe.server_close()
 
@@ -220,7 +212,7 @@ class Agent:
 
         Only what the Node offers waits for the driver: containers' files and notices do not need it.
         """
-        self._keep_writer()
+        self._writer.keep()
         if not self._pods.known.is_set():
             return
         for record in self._bundles.look(self._starter.records(), self._pods.all()):
@@ -320,8 +312,7 @@ class Agent:
                 self._folders.root.mkdir(parents=True, exist_ok=True)
                 files.put(self._folders.root / SCHEDULE, content, 0o600)
                 self._published = content
-                self._shared = frozenset(each.uuid for one in records if not one.whole for each in one.devices)
-                self._writes_since_ns = time.monotonic_ns()
+                self._writer.has(each.uuid for one in records if not one.whole for each in one.devices)
 
     def _not_published(self, error: OSError) -> None:
         """Logs that the pages go on by the input of before; the next round tries again."""
@@ -524,28 +515,6 @@ class Agent:
 
     def _look_soon(self) -> None:
         self._look_now.set()
-
-    def _keep_writer(self) -> None:
-        """Starts the writer where none runs, and ends one that hangs; the next round starts another."""
-        if self._writer is not None and self._writer.poll() is None:
-            written = last_write_ns(self._folders.root, self._shared)
-            now_ns = time.monotonic_ns()
-            if written is not None and now_ns - max(written, self._writes_since_ns) >= WRITER_HANGS_SECONDS * 10**9:
-                _log.error("writer of the pages hangs", written_seconds_ago=(now_ns - written) / 10**9)
-                self._writes_since_ns = now_ns
-                self._writer.kill()
-            return
-        if self._writer is not None:
-            _log.error("writer of the pages ended", status=self._writer.returncode)
-            self._measures.writer_ends.inc()
-        command = [sys.executable, "-m", "nodeagent.pages", "--root", str(self._folders.root)]
-        self._writer = subprocess.Popen(command)  # noqa: S603 - this program's own module
-        self._writes_since_ns = time.monotonic_ns()
-
-    def _end_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.terminate()
-            self._writer.wait()
 
     def _warn_node(self, reason: str, message: str) -> None:
         name = self._settings.node

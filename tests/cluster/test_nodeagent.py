@@ -21,7 +21,7 @@ import pytest
 
 from fairgpu import keeping, names
 from fairgpu.cluster.api import ApiError
-from nodeagent import offer, service, starting
+from nodeagent import offer, page_writer, service, starting
 from nodeagent.containers.resolving import Listed
 from nodeagent.offer import Offer
 from nodeagent.pages import SCHEDULE, last_write_ns
@@ -330,7 +330,7 @@ def test_a_writer_of_the_pages_that_hangs_is_replaced(
     make_machine: Callable[[str], Machine], namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Longer than a busy machine takes to start a writer, which would else be ended before its first page.
-    monkeypatch.setattr(service, "WRITER_HANGS_SECONDS", 10.0)
+    monkeypatch.setattr(page_writer, "HANGS_SECONDS", 10.0)
     machine = make_machine("writer-hangs")
     with machine.agent() as port:
         assert last_write_ns(machine.folder / "run", ["GPU-0"]) is None

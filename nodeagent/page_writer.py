@@ -1,0 +1,116 @@
+"""Keeps a writer of the schedule pages running beside the agent, and replaces one that hangs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from nodeagent import handover
+from nodeagent.pages import last_write_ns
+
+_log = structlog.get_logger(__name__)
+
+NS = 10**9
+HANGS_SECONDS = 30.0
+"""The time without a written page after which a writer is suspected. It starts within seconds, and a page is stale
+after one: to end a writer that only waits for a processor would delay the pages further."""
+AGAIN_SECONDS = 1.0
+"""The time from the suspicion on in which the writer can still write. After a time in which the agent and the writer
+were stopped together, the agent may run before the writer does."""
+END_SECONDS = 2.0
+"""The time that a writer which is asked to end has for it: it looks at the request each 20 ms."""
+
+
+class Silence(NamedTuple):
+    """What led to the suspicion: the last write that was found, and when; both in ns of CLOCK_MONOTONIC."""
+
+    written_ns: int
+    found_ns: int
+
+    def lasts(self, now_ns: int) -> bool:
+        """Whether the writer has had the time to write once more."""
+        return now_ns - self.found_ns >= AGAIN_SECONDS * NS
+
+
+def silence(before: Silence | None, written_ns: int, since_ns: int, now_ns: int) -> Silence | None:
+    """Returns the silence of a writer, which began at an earlier look if nothing was written since; None without one.
+
+    Args:
+        before: the answer of the last look.
+        written_ns: when a page was last written; 0 before the first one.
+        since_ns: from when on the writer has had pages to write.
+        now_ns: the time of this look; all times are ns of CLOCK_MONOTONIC.
+    """
+    if now_ns - max(written_ns, since_ns) < HANGS_SECONDS * NS:
+        return None
+    return before if before is not None and before.written_ns == written_ns else Silence(written_ns, now_ns)
+
+
+class PageWriter:
+    """The process that writes the pages of a node. One thread keeps and ends it; any may say what it has to write."""
+
+    def __init__(self, root: Path, ended: Callable[[], None], clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """`root`: the agent's folder; `ended`: called for each writer that ended by itself or hung."""
+        self._root = root
+        self._ended = ended
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._has: tuple[frozenset[str], int] = frozenset(), 0
+        """The GPUs whose pages the writer keeps, and from when on it knows of them; replaced whole: needs no lock."""
+        self._since_ns = 0
+        self._silence: Silence | None = None
+
+    def has(self, uuids: Iterable[str]) -> None:
+        """Notes that the writer keeps the pages of these GPUs from now on."""
+        self._has = frozenset(uuids), self._clock()
+
+    def keep(self) -> None:
+        """Starts the writer where none runs, and ends one that hangs; the next call starts another."""
+        if self._process is not None and self._process.poll() is None:
+            self._end_one_that_hangs(self._process)
+            return
+        if self._process is not None:
+            _log.error("writer of the pages ended", status=self._process.returncode)
+            self._ended()
+        command = [sys.executable, "-m", "nodeagent.pages", "--root", str(self._root)]
+        self._process = subprocess.Popen(command)  # noqa: S603 - this program's own module
+        self._wait_anew()
+
+    def end(self) -> None:
+        """Ends the writer: by SIGKILL where it does not end in time, as one that is stopped cannot."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _end_one_that_hangs(self, process: subprocess.Popen[bytes]) -> None:
+        uuids, known_ns = self._has
+        if not uuids:
+            self._silence = None
+            return
+        now_ns = self._clock()
+        since_ns = max(known_ns, self._since_ns)
+        written_ns = last_write_ns(self._root, uuids) or 0
+        self._silence = silence(self._silence, written_ns, since_ns, now_ns)
+        if self._silence is None or not self._silence.lasts(now_ns):
+            return
+        silent_seconds = (now_ns - max(written_ns, since_ns)) / NS
+        if handover.held_by_another(self._root / handover.PAGES, process.pid):
+            _log.error("another writer has the lock of the pages", silent_seconds=silent_seconds)
+        else:
+            _log.error("writer of the pages hangs", silent_seconds=silent_seconds)
+            process.kill()
+        self._wait_anew()
+
+    def _wait_anew(self) -> None:
+        self._since_ns, self._silence = self._clock(), None

@@ -1,0 +1,193 @@
+"""The agent keeps a writer of the schedule pages: one that hangs is replaced, and no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from nodeagent import handover
+from nodeagent.page_writer import AGAIN_SECONDS, HANGS_SECONDS, PageWriter, Silence, silence
+from nodeagent.pages import SCHEDULE, last_write_ns
+from tests.support.waiting import wait_until
+
+GPU = "GPU-1"
+HANGS = "writer of the pages hangs"
+ENDED = "writer of the pages ended"
+
+
+class Kept:
+    """A writer, kept by an agent whose clock the test can set forward."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.ended = 0
+        self._ahead_ns = 0
+        self.writer = PageWriter(root, self._count, lambda: time.monotonic_ns() + self._ahead_ns)
+
+    def _count(self) -> None:
+        self.ended += 1
+
+    def pass_seconds(self, seconds: float) -> None:
+        self._ahead_ns += int(seconds * 10**9)
+
+    def share(self) -> None:
+        """Gives a container a share of the GPU, as the agent does."""
+        container = {"slot": 0, "key": 7, "corePercent": 30, "policy": "hard", "ledger": str(self.root / "ledger")}
+        beside = self.root / "beside"
+        beside.write_text(json.dumps({"gpus": [{"uuid": GPU, "containers": [container]}]}))
+        beside.replace(self.root / SCHEDULE)
+        self.writer.has([GPU])
+
+    def find_silence(self) -> None:
+        """Looks twice, with the time between that a writer needs to write once more."""
+        self.pass_seconds(HANGS_SECONDS)
+        self.writer.keep()
+        self.pass_seconds(AGAIN_SECONDS)
+        self.writer.keep()
+
+    def pid(self) -> int:
+        """The process id of the writer, the only child with this folder."""
+        return wait_until(self._children, "a writer runs")[0]
+
+    def _children(self) -> list[int]:
+        children = (int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split())
+        root = str(self.root).encode()
+        return [pid for pid in children if root in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+
+    def written_ns(self) -> int:
+        return last_write_ns(self.root, [GPU]) or 0
+
+    def locks(self) -> bool:
+        """Whether the writer has the lock of the pages."""
+        held = [line.split()[4] for line in Path("/proc/locks").read_text().splitlines() if " FLOCK " in line]
+        return str(self.pid()) in held
+
+    def is_replaced(self) -> bool:
+        """Looks on, in the same instant, until another writer has written a page."""
+
+        def looks() -> int:
+            self.writer.keep()
+            return self.ended
+
+        wait_until(looks, "the writer has ended, and another one starts")
+        since = time.monotonic_ns()
+        return bool(wait_until(lambda: self.written_ns() > since, "the next one writes the page"))
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    kept = Kept(tmp_path)
+    kept.writer.keep()
+    try:
+        yield kept
+    finally:
+        kept.writer.end()
+
+
+def test_a_writer_that_hangs_before_its_first_page_is_replaced(kept: Kept) -> None:
+    wait_until(kept.locks, "the writer has begun")
+    os.kill(kept.pid(), signal.SIGSTOP)
+    kept.share()
+    assert last_write_ns(kept.root, [GPU]) is None
+    with capture_logs() as logs:
+        kept.find_silence()
+        assert kept.is_replaced()
+    assert [event["event"] for event in logs] == [HANGS, ENDED]
+
+
+def test_a_writer_that_hangs_after_its_first_page_is_replaced(kept: Kept) -> None:
+    kept.share()
+    wait_until(kept.written_ns, "its GPU has a page")
+    os.kill(kept.pid(), signal.SIGSTOP)
+    with capture_logs() as logs:
+        kept.find_silence()
+        assert kept.is_replaced()
+    assert [event["event"] for event in logs] == [HANGS, ENDED]
+
+
+def test_a_writer_that_hangs_before_it_has_the_lock_is_replaced_once_the_lock_is_free(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    others = handover.lock(tmp_path / handover.PAGES)
+    assert others is not None
+    kept.writer.keep()
+    try:
+        os.kill(kept.pid(), signal.SIGSTOP)
+        os.close(others)
+        kept.share()
+        kept.find_silence()
+        assert kept.is_replaced()
+    finally:
+        kept.writer.end()
+
+
+def test_a_writer_that_was_stopped_together_with_the_agent_goes_on(kept: Kept) -> None:
+    kept.share()
+    wait_until(kept.written_ns, "its GPU has a page")
+    pid = kept.pid()
+    os.kill(pid, signal.SIGSTOP)
+    kept.pass_seconds(2 * HANGS_SECONDS)
+    with capture_logs() as logs:
+        kept.writer.keep()
+        frozen_ns = kept.written_ns()
+        os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: kept.written_ns() > frozen_ns, "the writer goes on")
+        kept.pass_seconds(AGAIN_SECONDS)
+        kept.writer.keep()
+        assert kept.pid() == pid
+        frozen_ns = kept.written_ns()
+        wait_until(lambda: kept.written_ns() > frozen_ns, "the writer still writes")
+    assert (logs, kept.ended) == ([], 0)
+
+
+def test_a_silence_leads_to_an_end_only_if_the_writer_had_time_to_write_after_it_was_found() -> None:
+    hangs_ns, again_ns = int(HANGS_SECONDS * 10**9), int(AGAIN_SECONDS * 10**9)
+    assert silence(None, 5, 0, 4 + hangs_ns) is None
+    found = silence(None, 5, 0, 5 + hangs_ns)
+    assert found is not None
+    assert not found.lasts(5 + hangs_ns + again_ns - 1), "the agent looks sooner where something wakes it"
+    assert found.lasts(5 + hangs_ns + again_ns)
+    assert silence(found, 5, 0, 6 + hangs_ns) is found
+    assert silence(found, 6, 0, 6 + hangs_ns) == Silence(6, 6 + hangs_ns), "it wrote meanwhile: look anew"
+    assert silence(found, 5, 6, 5 + hangs_ns) is None, "it has had pages to write for a shorter time"
+
+
+def test_a_writer_that_waits_for_another_ones_lock_is_not_ended_and_the_log_says_so(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    others = handover.lock(tmp_path / handover.PAGES)
+    assert others is not None
+    kept.writer.keep()
+    try:
+        kept.share()
+        pid = kept.pid()
+        with capture_logs() as logs:
+            for _ in range(2):
+                kept.find_silence()
+        assert [event["event"] for event in logs] == ["another writer has the lock of the pages"] * 2
+        os.close(others)
+        wait_until(kept.written_ns, "the writer that waited writes")
+        assert (kept.pid(), kept.ended) == (pid, 0)
+    finally:
+        kept.writer.end()
+
+
+def test_a_writer_without_pages_is_left_alone(kept: Kept) -> None:
+    with capture_logs() as logs:
+        kept.find_silence()
+        kept.find_silence()
+    assert (logs, kept.ended) == ([], 0)
+
+
+def test_the_end_of_the_agent_waits_for_no_writer_that_is_stopped(kept: Kept) -> None:
+    wait_until(kept.locks, "the writer has begun")
+    os.kill(kept.pid(), signal.SIGSTOP)
+    kept.writer.end()
+    freed = handover.lock(kept.root / handover.PAGES)
+    assert freed is not None
+    os.close(freed)
