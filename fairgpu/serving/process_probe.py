@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from fairgpu.serving.addresses import every_address
+from fairgpu.serving.addresses import every_address, plain_address
+
+_log = structlog.get_logger(__name__)
 
 
 class Progress:
@@ -61,7 +66,12 @@ def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Call
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] != "/healthz":
-            answer: Iterable[bytes] = metrics(environ, start_response)
+            try:
+                answer: Iterable[bytes] = metrics(environ, start_response)
+            except Exception:  # noqa: BLE001 - a collector may raise anything
+                _log.exception("request failed", method=environ["REQUEST_METHOD"], path=environ["PATH_INFO"])
+                start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
+                return [b""]
             return answer
         is_healthy = healthy()
         start_response("200 OK" if is_healthy else "503 Service Unavailable", [("Content-Type", "application/json")])
@@ -79,11 +89,26 @@ class _QuietHandler(WSGIRequestHandler):
     def log_message(self, *_arguments: Any) -> None:
         """Logs nothing: probes and scrapes are no events."""
 
+    def get_stderr(self) -> TextIO:
+        """Returns where wsgiref writes tracebacks of answers that cannot be sent: not beside the log."""
+        return io.StringIO()
+
 
 class _Server(ThreadingMixIn, WSGIServer):
     """Serves each request in a thread of its own, so that a slow client delays no probe."""
 
     daemon_threads = True
+    request_queue_size = 128
+    """The connections that the kernel keeps until they are accepted. A client beyond them tries again after a second,
+    then after two: a probe is over by then."""
+
+    def handle_error(self, _request: Any, client_address: Any) -> None:
+        """Logs the error as an event; socketserver prints its traceback beside the log."""
+        client, error = plain_address(client_address[0]), sys.exception()
+        if isinstance(error, OSError):
+            _log.debug("no request", client=client, error=repr(error))
+        else:
+            _log.error("request failed", client=client, exc_info=error)
 
 
 class _ServerOfIPv6(_Server):

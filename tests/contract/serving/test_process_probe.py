@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from wsgiref.simple_server import WSGIServer
 
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from structlog.testing import capture_logs
 
 from fairgpu.cluster.api import ApiError
+from fairgpu.serving import process_probe
 from fairgpu.serving.process_probe import Progress, serve_probe
 from tests.support.servers.pod_server import PodServer
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @contextmanager
-def probed(healthy: Callable[[], bool]) -> Iterator[int]:
-    """The port of a probe, until the end of the block."""
-    server = serve_probe("127.0.0.1", 0, CollectorRegistry(), healthy)
+def probed(healthy: Callable[[], bool], registry: CollectorRegistry | None = None) -> Iterator[WSGIServer]:
+    """A probe, until the end of the block."""
+    server = serve_probe("127.0.0.1", 0, registry or CollectorRegistry(), healthy)
     try:
-        yield server.server_port
+        yield server
     finally:
         server.shutdown()
         server.server_close()
@@ -31,15 +37,57 @@ def probed(healthy: Callable[[], bool]) -> Iterator[int]:
 
 def test_a_client_that_says_nothing_keeps_no_probe_waiting() -> None:
     with (
-        probed(lambda: True) as port,
-        socket.create_connection(("127.0.0.1", port)),
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=LIMIT_S) as answer,
+        probed(lambda: True) as server,
+        socket.create_connection(server.server_address),
+        urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/healthz", timeout=LIMIT_S) as answer,
     ):
         assert answer.read() == b'{"status":"ok"}'
 
 
+def test_a_client_that_never_speaks_is_let_go_without_a_word_beside_the_log(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(process_probe._QuietHandler, "timeout", 0.01)
+    with probed(lambda: True) as server, capture_logs() as logs:
+        with socket.create_connection(server.server_address, LIMIT_S) as silent:
+            assert silent.recv(1) == b""
+        assert [event["log_level"] for event in logs] in ([], ["debug"])
+    assert capfd.readouterr().err == ""
+
+
+def test_metrics_that_cannot_be_collected_are_answered_with_500_and_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    class Broken(Collector):
+        def collect(self) -> Iterator[Metric]:
+            raise RuntimeError("a figure of another kind")
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Broken())
+    with probed(lambda: True, registry) as server, capture_logs() as logs:
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=LIMIT_S)
+        assert failed.value.code == 500
+        failed.value.close()
+    assert [(event["event"], event["path"]) for event in logs] == [("request failed", "/metrics")]
+    assert capfd.readouterr().err == ""
+
+
+def test_connections_that_come_at_once_wait_to_be_accepted_and_do_not_come_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    goes_on = threading.Event()
+    with probed(lambda: True) as server, ExitStack() as clients:
+        clients.callback(goes_on.set)
+        monkeypatch.setattr(server, "process_request", lambda *_: goes_on.wait())
+        made = [clients.enter_context(socket.socket()) for _ in range(64)]
+        for client in made:
+            client.setblocking(False)
+            client.connect_ex(server.server_address)
+        wait_until(lambda: len(select.select([], made, [], 0)[1]) == len(made), "each connection is made")
+
+
 def test_a_process_that_is_stuck_fails_its_probe_and_still_shows_its_metrics() -> None:
-    with probed(lambda: False) as port:
+    with probed(lambda: False) as server:
+        port = server.server_port
         with pytest.raises(urllib.error.HTTPError) as failed:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=LIMIT_S)
         assert failed.value.code == 503
