@@ -21,6 +21,7 @@ from fairgpu.json_values import (
     required_mapping,
     required_text,
     required_whole,
+    shown,
     versioned,
 )
 
@@ -142,7 +143,7 @@ def _inventory(document: Mapping[str, Any]) -> Inventory:
     uuids: set[str] = set()
     for index, device in enumerate(devices):
         if device.uuid in uuids:
-            raise InventoryError(f"devices[{index}].uuid is {device.uuid}, as that of another device is")
+            raise InventoryError(f"devices[{index}].uuid is {shown(device.uuid)}, as that of another device is")
         uuids.add(device.uuid)
     return Inventory(
         vendor=required_text(document, "vendor"),
@@ -165,7 +166,7 @@ def _device(value: Any, path: str) -> Device:
     item = required_mapping(value, path)
     health = item.get("health")
     if not isinstance(health, str) or health not in set(Health):
-        raise InventoryError(f'{path}.health is {health!r}; "ok" and "fenced" are allowed')
+        raise InventoryError(f'{path}.health is {shown(health)}; "ok" and "fenced" are allowed')
     why = item.get("why", "")
     if not isinstance(why, str):
         raise InventoryError(f"{path}.why is no text")
@@ -187,9 +188,10 @@ def _links(rows: Sequence[Any], count: int) -> tuple[tuple[Link, ...], ...]:
         for column, value in enumerate(values):
             path = f"links[{row}][{column}]"
             if isinstance(value, bool) or not isinstance(value, int) or not Link.SELF <= value <= Link.SYSTEM:
-                raise InventoryError(f"{path} is {value!r}; whole numbers from 0 to {Link.SYSTEM.value} are allowed")
+                allowed = f"whole numbers from 0 to {Link.SYSTEM.value} are allowed"
+                raise InventoryError(f"{path} is {shown(value)}; {allowed}")
             if (value == Link.SELF) != (row == column):
                 raise InventoryError(f"{path} is {value}; a device is linked with 0 to itself alone")
             if value != rows[column][row]:
-                raise InventoryError(f"{path} is {value}, and the way back is {rows[column][row]!r}")
+                raise InventoryError(f"{path} is {value}, and the way back is {shown(rows[column][row])}")
     return tuple(tuple(Link(value) for value in row) for row in rows)

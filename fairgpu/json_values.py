@@ -10,9 +10,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+MOST_SHOWN = 64
+"""The most characters of a refused value that a message shows: logs, statuses and metrics keep messages."""
+
 
 class JsonValueError(ValueError):
     """A document lacks a value, or has one of another type or out of range; the message names the path."""
+
+
+def shown(value: Any) -> str:
+    """Returns a value as messages show it: its representation, cut at MOST_SHOWN characters."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -88,5 +97,6 @@ def required_whole(item: Mapping[str, Any], key: str, least: int, most: int, pat
     """
     value = item.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise JsonValueError(f"{path}.{key} is {value!r}; whole numbers from {least} to {most} are allowed".lstrip("."))
+        allowed = f"whole numbers from {least} to {most} are allowed"
+        raise JsonValueError(f"{path}.{key} is {shown(value)}; {allowed}".lstrip("."))
     return value

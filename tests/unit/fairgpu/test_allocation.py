@@ -108,3 +108,12 @@ def test_any_json_is_an_allocation_or_an_allocation_error(value: Any) -> None:
         decode(json.dumps(value))
     except AllocationError:
         return
+
+
+def test_a_message_shows_the_beginning_of_a_long_value() -> None:
+    """The scheduler and the timekeeper keep the message of each pod."""
+    document = json.loads(encode(EXAMPLE))
+    document["containers"][0]["devices"][0]["memoryMiB"] = "x" * 200_000
+    with pytest.raises(AllocationError, match=r"memoryMiB is 'x{63}\.\.\.; whole numbers") as caught:
+        decode(json.dumps(document))
+    assert len(str(caught.value)) < 200

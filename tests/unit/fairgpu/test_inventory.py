@@ -82,7 +82,7 @@ def test_fields_of_a_later_writer_are_ignored() -> None:
         (("devices",), {}, "devices is no list"),
         (("devices", 0), "GPU-1", "devices[0] is no object"),
         (("devices", 0, "uuid"), "", "devices[0].uuid is no text"),
-        (("devices", 1, "uuid"), "GPU-1", "devices[1].uuid is GPU-1, as that of another"),
+        (("devices", 1, "uuid"), "GPU-1", "devices[1].uuid is 'GPU-1', as that of another"),
         (("devices", 0, "model"), 1, "devices[0].model is no text"),
         (("devices", 0, "memoryMiB"), 0, "devices[0].memoryMiB is 0; whole numbers from 1"),
         (("devices", 0, "memoryMiB"), 2**53, "devices[0].memoryMiB"),
@@ -134,3 +134,19 @@ def test_an_inventory_of_64_devices_fits_and_one_without_bound_is_not_written() 
     long = (Device("GPU-1", "m" * MAX_ENCODED_BYTES, 1, None, "p"),)
     with pytest.raises(InventoryError, match="at most 65536"):
         encode(Inventory("nvidia", "580", 64, long, ((Link.SELF,),)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slots": "x" * 50_000},
+        {"devices": [{"uuid": "GPU-1", "health": "x" * 50_000}]},
+        {"devices": [{"uuid": "x" * 20_000, "model": "m", "memoryMiB": 1, "pci": "p", "health": "ok"}] * 2},
+        {"links": [[0, "x" * 50_000], [1, 0]]},
+        {"links": [[0, 1], ["x" * 50_000, 0]]},
+    ],
+)
+def test_a_message_shows_the_beginning_of_a_long_value(change: dict[str, Any]) -> None:
+    with pytest.raises(InventoryError, match=r"x{60,64}") as caught:
+        decode(json.dumps(json.loads(encode(EXAMPLE)) | change))
+    assert len(str(caught.value)) < 200
