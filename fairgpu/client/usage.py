@@ -116,7 +116,7 @@ def forecast_note(answer: Json) -> list[str]:
         return []
     forecast = answer["forecast"]
     if forecast["lastDay"] is None:
-        return ["EXPECTED is not known yet: it takes ten minutes of metering."]
+        return ["EXPECTED is not known now: it takes ten minutes of metering, and a timekeeper that leads."]
     start, end = utc_moment(answer["window"]["start"]), utc_moment(forecast["end"])
     pace = f"at the pace of pods since {utc_moment(forecast['lastDay']['start'])}"
     return [f"EXPECTED is what is billed from {start} to {end} UTC, {pace}."]

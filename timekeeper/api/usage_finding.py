@@ -321,8 +321,9 @@ def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageFor
     sums = UsageSums(Steps([Window(edges.day, edges.hour), Window(edges.hour, within.end)]), query.aggregate)
     only = None if query.namespace is None else frozenset({query.namespace})
     assignments = reading.assignments(client) if only is None else reading.assignments_of(client, sorted(only))
-    earliest: list[int] = []
+    earliest, settled = list[int](), list[int]()
     for usage in accounts_usage(client, payers(assignments), assignments, within):
+        settled += [usage.settled] if usage.has_open_sessions else []
         for use in (usage.posted.of_pods(), usage.running.of_pods()):
             sums.add(usage.account, use, only)
             earliest += [min(row[0] for row in use.raw_rows) * HOUR] if use.raw_rows else []
@@ -331,7 +332,9 @@ def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageFor
         key: (latest.get(key, 0), before.get(key, 0) + latest.get(key, 0)) for key in before.keys() | latest.keys()
     }
     began = min(capacity(client), default=None)
-    return usage_forecast(spent, now, end, began, min(earliest, default=None))
+    # An account is settled only while it has open sessions: what the others spent is known as of the last round.
+    known_until = min(settled) if settled else reading.watched(client)
+    return usage_forecast(spent, now, end, settled=known_until, began=began, earliest=min(earliest, default=None))
 
 
 def _everything_and_files(

@@ -50,7 +50,7 @@ class ExpectedAnswer(Answer):
 class ItemForecastAnswer(Answer):
     """The amounts that a key comes to by the forecast's end, at the pace of the last hour and of the last day.
 
-    Null while less than ten minutes were metered.
+    Null while less than ten minutes were metered, or nothing has been settled for ten minutes.
     """
 
     lastHour: ExpectedAnswer | None  # noqa: N815 - the wire's name
@@ -166,9 +166,9 @@ PACES = ("lastHour", "lastDay")
 
 def _measured(forecast: UsageForecast) -> dict[str, Any]:
     """Returns the end of a forecast, and the times by whose pace it was made."""
-    now = format_instant(forecast.now)
+    until = format_instant(forecast.until)
     since = zip(PACES, forecast.since, strict=True)
-    times = {pace: None if at is None else {"start": format_instant(at), "end": now} for pace, at in since}
+    times = {pace: None if at is None else {"start": format_instant(at), "end": until} for pace, at in since}
     return {"end": format_instant(forecast.end), **times}
 
 

@@ -23,6 +23,11 @@ COARSE: Final = HOUR
 """The distance between older samples."""
 SHORTEST_MEASURE: Final = 10 * MINUTE
 """A burn that was measured over a shorter time gives no forecast."""
+LONGEST_LAG: Final = 10 * MINUTE
+"""Use that was settled longer ago gives no forecast: pods may have ended since.
+
+The longest interval of settlements that the settings allow is five minutes, the default is 10 seconds. A new leader
+takes over within a minute."""
 
 
 class SpendSample(NamedTuple):
@@ -165,14 +170,14 @@ class UsageForecast:
     """The forecast of usage by key: what is billed by an instant if pods go on as in the last hour or the last day.
 
     Attributes:
-        now: the present instant, in nanoseconds since 1970.
-        end: the instant up to which the forecast goes; after `now`.
+        until: the instant up to which the use was settled, in nanoseconds since 1970: the end of the measure.
+        end: the instant up to which the forecast goes.
         since: the instants from which it is measured, the last hour's first; None where that is less than
-            SHORTEST_MEASURE ago.
+            SHORTEST_MEASURE before `until`, or `until` is too long ago.
         spent: the microGPU-seconds that pods spent since, by key, the last hour's first.
     """
 
-    now: int
+    until: int
     end: int
     since: tuple[int | None, int | None]
     spent: Mapping[tuple[str, ...], tuple[int, int]]
@@ -186,15 +191,21 @@ class UsageForecast:
         """
         burns = zip(self.since, self.spent.get(key, (0, 0)), strict=True)
         return [
-            None if since is None else billed + self._to_come(Burn(since, self.now, spent)) for since, spent in burns
+            None if since is None else billed + self._to_come(Burn(since, self.until, spent)) for since, spent in burns
         ]
 
     def _to_come(self, burn: Burn) -> int:
-        return max(burn.spent, 0) * (self.end - self.now) // (burn.until - burn.since)
+        return max(burn.spent, 0) * max(self.end - self.until, 0) // (burn.until - burn.since)
 
 
 def usage_forecast(
-    spent: Mapping[tuple[str, ...], tuple[int, int]], now: int, end: int, began: int | None, earliest: int | None
+    spent: Mapping[tuple[str, ...], tuple[int, int]],
+    now: int,
+    end: int,
+    *,
+    settled: int | None,
+    began: int | None,
+    earliest: int | None,
 ) -> UsageForecast:
     """Returns the forecast of usage.
 
@@ -202,15 +213,20 @@ def usage_forecast(
         spent: the microGPU-seconds that pods spent since `edges_at(now)`, by key, the last hour's first.
         now: nanoseconds since 1970.
         end: the instant up to which it goes.
+        settled: the instant up to which the spending is known; None where that is not known. There is no forecast
+            where it is longer ago than LONGEST_LAG.
         began: the instant at which metering began; None where that is not known.
         earliest: the start of the first hour with such spending; None for none. Where that hour ended before metering
             began, pods were charged for the time before, too, and the pace is measured from that hour on.
     """
     measured_from = began if earliest is None or (began is not None and began < earliest + HOUR) else earliest
     edges = edges_at(now)
-    begins = [None if measured_from is None else max(edge, measured_from) for edge in (edges.hour, edges.day)]
-    hour, day = (None if begin is None or now - begin < SHORTEST_MEASURE else begin for begin in begins)
-    return UsageForecast(now, end, (hour, day), spent)
+    until = now if settled is None else settled
+    if measured_from is None or settled is None or now - settled > LONGEST_LAG:
+        return UsageForecast(until, end, (None, None), spent)
+    begins = [max(edge, measured_from) for edge in (edges.hour, edges.day)]
+    hour, day = (None if until - begin < SHORTEST_MEASURE else begin for begin in begins)
+    return UsageForecast(until, end, (hour, day), spent)
 
 
 def _spent(record: BurnRecord, period: int, totals: Mapping[int, int]) -> int | None:

@@ -273,6 +273,11 @@ class AccountUsage:
     posted: Use
     running: Use
 
+    @property
+    def has_open_sessions(self) -> bool:
+        """Whether sessions are open that may have added usage to the window."""
+        return bool(self.running.dimensions)
+
     def rows(self) -> list[Row]:
         """Returns the posted and the running usage."""
         return [*self.posted.rows(), *self.running.rows()]

@@ -10,7 +10,7 @@ from tests.support.ledger.harness import NOON, LedgerHarness
 from timekeeper.api.problems import ProblemError
 from timekeeper.api.usage_finding import find
 from timekeeper.api.usage_query import read_query
-from timekeeper.domain.forecast import UsageForecast
+from timekeeper.domain.forecast import LONGEST_LAG, UsageForecast
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.domain.timestamps import DAY, HOUR, MINUTE
 from timekeeper.domain.windows import Window
@@ -92,6 +92,41 @@ def test_there_is_none_until_ten_minutes_were_metered(harness: LedgerHarness) ->
     assert asked(harness, "namespace")[1]["team-a",] == [None, None]
     harness.round(60)
     assert None not in asked(harness, "namespace")[1]["team-a",]
+
+
+def test_a_forecast_stays_as_it_was_at_the_last_settlement_and_is_not_known_ten_minutes_later(
+    harness: LedgerHarness,
+) -> None:
+    """While no leader settles, what was billed and what the pace is measured by end with the last settlement."""
+    harness.pod("p1", "team-a")
+    harness.round(0)
+    harness.round(3600)
+    forecast, expected = asked(harness, "namespace", "today")
+    assert (forecast.until, [hours(amount) for amount in expected["team-a",]]) == (NOON + HOUR, [12, 12])
+
+    harness.now += LONGEST_LAG
+    assert [hours(amount) for amount in asked(harness, "namespace", "today")[1]["team-a",]] == [12, 12]
+    harness.now += 1
+    assert asked(harness, "namespace", "today")[1]["team-a",] == [None, None]
+    harness.now += 2 * DAY
+    assert asked(harness, "namespace", "week")[1]["team-a",] == [None, None]
+    harness.round(0)
+    assert None not in asked(harness, "namespace", "week")[1]["team-a",]
+
+
+def test_what_pods_that_ended_spent_is_known_as_of_the_last_round(harness: LedgerHarness) -> None:
+    """The account has no open session, so that no round settles it."""
+    pod = harness.pod("p1", "team-a")
+    harness.round(0)
+    harness.round(3600)
+    harness.finish(pod)
+    harness.round(3600)
+    harness.now += LONGEST_LAG
+
+    forecast, expected = asked(harness, "namespace", "today")
+    assert (forecast.until, [hours(amount) for amount in expected["team-a",]]) == (NOON + 2 * HOUR, [0 + 1, 1 + 10 / 2])
+    harness.now += 1
+    assert asked(harness, "namespace", "today")[1]["team-a",] == [None, None]
 
 
 def test_pods_that_are_charged_for_the_time_before_metering_began_are_measured_from_then_on(

@@ -74,7 +74,8 @@ def test_what_is_not_expected_yet_is_no_figure() -> None:
     shown |= {"forecast": {**FORECAST, "lastDay": None}, "window": WINDOW}
 
     assert [line.split()[-1] for line in usage_table(shown).splitlines()[1:]] == ["-", "-", "-"]
-    assert forecast_note(shown) == ["EXPECTED is not known yet: it takes ten minutes of metering."]
+    note = "EXPECTED is not known now: it takes ten minutes of metering, and a timekeeper that leads."
+    assert forecast_note(shown) == [note]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.splitlines()[0])

@@ -20,7 +20,7 @@ export class ExpectedView {
       return;
     }
     if (forecast.lastDay === null) {
-      this.panel.empty("It is not known yet.", "A forecast takes ten minutes of metering.");
+      this.panel.empty("It is not known now.", "A forecast takes ten minutes of metering, and a timekeeper that leads.");
       return;
     }
     const rows = expected(items);
