@@ -285,14 +285,11 @@ def find(
     if query.idle:
         points = capacity(client)
         held = answer_sums if whole else everything(UsageSums(divided_window, ()))
-        answer_sums.add_idle([capacity_of(points, step, now) for step in divided_window.windows], held)
+        answer_sums.add_idle(capacity_of(points, divided_window.windows, now), held)
     if query.idle_models:
         held = answer_sums if query.aggregate == ("model",) else everything(UsageSums(divided_window, ("model",)))
         windows = divided_window.windows
-        of_models = {
-            model: [capacity_of(points, step, now) for step in windows]
-            for model, points in capacity_of_models(client).items()
-        }
+        of_models = {model: capacity_of(points, windows, now) for model, points in capacity_of_models(client).items()}
         answer_sums.add_idle_of_models(of_models, held)
     forecast = None if query.forecast is None else _forecast(client, query, now, query.forecast)
     if forecast is not None:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import orjson
@@ -189,14 +188,28 @@ def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
     return {model: gpus * count / len(devices) for model, count in counts.items()}
 
 
-def capacity_of(points: Points, window: Window, now: int) -> int:
-    """Returns the capacity of the nodes in a window, in microGPU-seconds, for the time that has passed and is known."""
-    ordered = sorted(points)
-    total = 0
-    for since, following in pairwise([*ordered, now]):
-        start, end = max(since, window.start), min(following, window.end, now)
-        total += cost(points[since], max(end - start, 0))
-    return total
+def capacity_of(points: Points, windows: Sequence[Window], now: int) -> list[int]:
+    """Returns the capacity of the nodes in each window, in microGPU-seconds, for the time that has passed and is known.
+
+    Args:
+        points: the capacity from each instant on.
+        windows: windows that follow each other.
+        now: nanoseconds since 1970.
+    """
+    ordered = sorted(points.items())
+    ends = [since for since, _ in ordered[1:]] + [now]
+    sums, first = list[int](), 0
+    for window in windows:
+        limit = min(window.end, now)
+        while first < len(ordered) and ends[first] <= window.start:
+            first += 1
+        total, place = 0, first
+        while place < len(ordered) and ordered[place][0] < limit:
+            since, rate = ordered[place]
+            total += cost(rate, max(min(ends[place], limit) - max(since, window.start), 0))
+            place += 1
+        sums.append(total)
+    return sums
 
 
 def _percent(node: Mapping[str, Any]) -> int:

@@ -369,7 +369,7 @@ def capacity(client: redis.Redis) -> dict[int, int]:
 
 
 def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
-    """Returns the capacity of each model, in microGPU-seconds a second, from each instant at which any changed.
+    """Returns the capacity of each model, in microGPU-seconds a second, from each instant at which it changed.
 
     An empty name stands for GPUs whose model is not known. Entries that cannot be read are left out.
     """
@@ -378,8 +378,15 @@ def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
         instant, rates = whole(text), _rates(document)
         if instant is not None and rates is not None:
             changes[instant] = rates
-    models = {model for rates in changes.values() for model in rates}
-    return {model: {instant: rates.get(model, 0) for instant, rates in changes.items()} for model in sorted(models)}
+    points: dict[str, dict[int, int]] = {}
+    before: Mapping[str, int] = {}
+    for instant in sorted(changes):
+        rates = changes[instant]
+        for model in before.keys() | rates.keys():
+            if rates.get(model, 0) != before.get(model, 0):
+                points.setdefault(model, {})[instant] = rates.get(model, 0)
+        before = rates
+    return {model: points[model] for model in sorted(points)}
 
 
 def _rates(document: bytes) -> Mapping[str, int] | None:

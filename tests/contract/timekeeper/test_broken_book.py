@@ -19,6 +19,7 @@ from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreFormatEr
 from timekeeper.ledger.exports import Export, note_late_changes, note_written
 from timekeeper.ledger.exports import load as load_exports
 from timekeeper.ledger.reading import highest_epoch
+from timekeeper.ledger.shared import write_capacity
 from timekeeper.ledger.states import read_changes
 from timekeeper.ledger.usage import capacity, capacity_of_models
 
@@ -280,6 +281,17 @@ def test_a_capacity_by_model_that_cannot_be_read_stops_nobody(teams: LedgerHarne
     teams.round(HOUR)
     assert not_settled(teams) == set()
     assert teams.client.hget(keys.CAPACITY_OF_MODELS, str(teams.now)) == b"{}"
+
+
+def test_a_model_has_a_point_only_where_its_own_capacity_changes(teams: LedgerHarness) -> None:
+    """So a query does not go through the changes of all other models."""
+    for instant, rates in enumerate(({"A100": 1}, {"A100": 1, "T4": 2}, {"A100": 1, "T4": 3}, {"T4": 3}, {"T4": 3})):
+        write_capacity(teams.client, instant, rates)
+    found = {
+        model: {at: rate for at, rate in points.items() if at < 5}
+        for model, points in capacity_of_models(teams.client).items()
+    }
+    assert found == {"A100": {0: 1, 3: 0}, "T4": {1: 2, 2: 3}}
 
 
 def zeros(client: Redis) -> dict[int, int]:
