@@ -1,6 +1,7 @@
 /** What the board shows, asked for within what the token may read. */
 
 import { get, pages } from "./api.js";
+import { joined } from "./series.js";
 
 const PAGE = 1000;
 const USAGE_PAGE = 10_000;
@@ -43,7 +44,7 @@ export async function usage(paths, query, signal) {
   const answers = await Promise.all(paths.map((path) => wholeUsage(path, query, signal)));
   return {
     currency: answers.find((answer) => answer.currency)?.currency ?? null,
-    forecast: answers[0]?.forecast ?? null,
+    forecast: joined(answers.map((answer) => answer.forecast)),
     items: answers.flatMap((answer) => answer.items),
   };
 }

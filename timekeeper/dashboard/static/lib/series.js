@@ -62,19 +62,34 @@ export function waste(items) {
   return { rows: rows.sort((a, b) => b.wasted - a.wasted), silent: all.length - rows.length };
 }
 
-/** What the items of a usage answer with a forecast come to, by key, the most first; `byHour` and `byDay` by the pace. */
+/**
+ * What the items of a usage answer with a forecast come to, by key, the most first; `byHour` and `byDay` by the pace. Where
+ * a pace is not known, an item comes to what it was billed.
+ */
 export function expected(items) {
   const byKey = new Map();
   for (const item of items.filter((one) => keyOf(one) !== IDLE)) {
     const name = keyOf(item);
     const found = byKey.get(name) ?? { name, billed: 0, byDay: 0, byHour: 0, cost: 0 };
     found.billed += item.billed.gpuHours;
-    found.byDay += item.forecast.lastDay.billed.gpuHours;
-    found.byHour += item.forecast.lastHour?.billed.gpuHours ?? 0;
-    found.cost += item.forecast.lastDay.cost ?? 0;
+    const { lastDay, lastHour } = item.forecast;
+    found.byDay += (lastDay?.billed ?? item.billed).gpuHours;
+    found.byHour += (lastHour?.billed ?? item.billed).gpuHours;
+    found.cost += (lastDay ?? item).cost ?? 0;
     byKey.set(name, found);
   }
   return [...byKey.values()].sort((a, b) => b.byDay - a.byDay);
+}
+
+/**
+ * The forecast of several usage answers: the first one's end and times; a pace is null where any answer lacks it. Null
+ * where none was asked for.
+ */
+export function joined(forecasts) {
+  const [first] = forecasts;
+  if (!first) return null;
+  const known = (pace) => (forecasts.every((forecast) => forecast[pace] !== null) ? first[pace] : null);
+  return { ...first, lastDay: known("lastDay"), lastHour: known("lastHour") };
 }
 
 function added(name, several, starts, colour) {
