@@ -94,7 +94,8 @@ def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision
 def capacity(node: HostNode, own: Mapping[str, Listed]) -> dict[str, Fraction]:
     """Returns how many of a node's GPUs other stacks share, by model: what a pod would hold that asked for all of them.
 
-    HAMi and Volcano offer vGPUs. For them, the GPUs that they list on the node are counted, those of Ascend by chip.
+    HAMi and Volcano offer vGPUs. For them, the GPUs that they list on the node are counted. Those of Ascend have the
+    model that pods hold there.
 
     Args:
         node: the node.
@@ -104,7 +105,10 @@ def capacity(node: HostNode, own: Mapping[str, Listed]) -> dict[str, Fraction]:
     for register in (hami.REGISTER, volcano.REGISTER, *ascend):
         devices = decode_lists(node.annotations.get(register), None).node
         if devices is not None:
-            return {model: Fraction(count) for model, count in Counter(item.model for item in devices.values()).items()}
+            resource = register.replace(listed.ASCEND_REGISTER, listed.ASCEND)
+            entry = own.get(resource) or TABLE.get(resource)
+            models = Counter(listed.model_of(entry, node) if entry else item.model for item in devices.values())
+            return {model: Fraction(count) for model, count in models.items()}
     return summed(
         (holding.model, holding.count * max(holding.time, holding.memory)) for holding in decide_all(node, own).holdings
     )

@@ -107,6 +107,13 @@ ASCEND_MEMORY: Final = "-memory"
 """HAMi's suffix of the resource for the memory of each Ascend device, in MiB."""
 ASCEND_REGISTER: Final = "hami.io/node-register-Ascend"
 """The start of HAMi's annotations on a node, each with the list of its devices of one chip."""
+ASCEND: Final = "huawei.com/Ascend"
+"""The start of the resources of these chips. The chip's name follows, as in the annotation."""
+
+
+def model_of(entry: Listed, node: HostNode) -> str:
+    """Returns the model of a resource's devices on a node: by its labels, else the resource's; empty for none."""
+    return node.label(*entry.model_labels) or entry.model
 
 
 def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decision:
@@ -120,13 +127,13 @@ def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decisi
         entry = table[name]
         if entry.whole in asked:
             continue
-        model = node.label(*entry.model_labels) or entry.model
+        model = model_of(entry, node)
         if not model:
             doubts.add(Doubt.MODEL_UNKNOWN)
         memory = f"{name}{ASCEND_MEMORY}"
         if memory in pod.resources:
             covered.add(memory)
-            register = node.annotations.get(f"{ASCEND_REGISTER}{name.removeprefix('huawei.com/Ascend')}")
+            register = node.annotations.get(f"{ASCEND_REGISTER}{name.removeprefix(ASCEND)}")
             count, part = pod.amount(name), _share_of_memory(pod.amount(memory), register, doubts)
         else:
             devices = Fraction(pod.amount(name), _units_of_a_device(name, entry, model, node, doubts))

@@ -517,6 +517,27 @@ def test_each_chip_of_hamis_default_settings_is_a_device(chip: str) -> None:
     assert held(pod({f"huawei.com/{chip}": "1"}), node()) == [("ascend", chip, 1, "1", "1")]
 
 
+@pytest.mark.parametrize(
+    ("labels", "own", "model"),
+    [
+        ({}, {}, "Ascend910B3"),
+        ({"node.kubernetes.io/npu.chip.name": "910B3"}, {}, "910B3"),
+        ({"accelerator": "huawei-Ascend910"}, {}, "huawei-Ascend910"),
+        ({"accelerator": "huawei-Ascend910"}, {"huawei.com/Ascend910B3": Listed("npu", model="NPU")}, "NPU"),
+    ],
+)
+def test_hamis_ascend_devices_have_one_model_as_capacity_and_as_what_pods_hold(
+    labels: dict[str, str], own: dict[str, Listed], model: str
+) -> None:
+    """Otherwise the whole of the node counts as idle, and what pods hold as of a model without capacity."""
+    host = ascend_node() | {"metadata": {**ascend_node()["metadata"], "labels": labels}}
+    devices = json.dumps([{"id": "a-0", "count": 4, "devmem": 65536, "type": "910B3 of the driver"}])
+    host["metadata"]["annotations"] = {"hami.io/node-register-Ascend910B3": devices}
+
+    assert capacity(read_host_node(host), own) == {model: 1}
+    assert [item.model for item in decided(pod({"huawei.com/Ascend910B3": "1"}), host, own).holdings] == [model]
+
+
 MANAGED = {
     "gpu.intel.com/i915": "600",
     "gpu.intel.com/millicores": "2000",
