@@ -391,13 +391,20 @@ def as_text(findings: Findings, prices: Prices) -> str:
         lines += ["", f"{findings.waiting} pods wait for a node, which costs nothing."]
     if findings.unreadable:
         unread = ", ".join(findings.unreadable)
-        lines += ["", f"Not read: {unread}. What pods hold by resource claims is not known without it."]
+        lines += ["", f"Not read: {unread}. {_without(findings.unreadable)}"]
     for name, matter in findings.policies.items():
         lines += ["", f"The policy {name}: {matter}."]
     if findings.unlisted:
         text = "cost nothing. Where their devices are accelerators, list them in timekeeper.other_stacks.drivers."
         lines += ["", f"Resource claims of the drivers {', '.join(findings.unlisted)} {text}"]
     return "\n".join(lines)
+
+
+def _without(unreadable: Sequence[str]) -> str:
+    """Returns what follows where these collections could not be read."""
+    if list(unreadable) == ["resourceslices"]:
+        return "Without it, each device of a claim counts as a GPU of unknown model."
+    return "What pods hold by resource claims is not known without it."
 
 
 def _by_namespace(pods: Sequence[HoldingPod]) -> list[list[str]]:

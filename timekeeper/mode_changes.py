@@ -209,7 +209,7 @@ def as_lines(changes: ModeChanges) -> list[str]:
         lines += ["", f"Namespaces {', '.join(changes.idle_quotas)}: {text}."]
     lines += _queue_lines(changes.queues)
     if changes.unreadable:
-        lines += ["", f"Not read: {', '.join(changes.unreadable)}."]
+        lines += ["", f"Not read for these modes: {', '.join(changes.unreadable)}."]
     return lines
 
 

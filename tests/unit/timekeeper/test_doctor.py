@@ -157,7 +157,14 @@ def test_where_the_api_server_does_not_show_claims_it_says_so_and_names_the_othe
     assert "sliced" in [one["name"] for one in found["pods"]]
     assert found["notRead"] == [unread]
     doctor.run(cast("KubernetesAPI", Cluster(NODES, pods, more)), TimekeeperSettings(), "text", 0)
-    assert f"Not read: {unread}. What pods hold by resource claims is not known without it." in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    follows = "What pods hold by resource claims is not known without it."
+    if part.endswith("slices"):
+        follows = "Without it, each device of a claim counts as a GPU of unknown model."
+        (claim,) = (one for one in found["pods"] if one["name"] == "resourceclaim/own")
+        assert (claim["models"], claim["rateMicroGPUSecondsPerSecond"]) == (["*"], "1000000")
+    assert f"Not read: {unread}. {follows}" in shown
+    assert shown.count("Not read: resourc") == 1
 
 
 def test_a_list_that_is_refused_is_a_clear_error() -> None:
@@ -316,7 +323,7 @@ def test_what_it_may_not_read_it_says(capsys: pytest.CaptureFixture[str]) -> Non
     document, text = changes(capsys, [])
 
     assert document["notRead"] == ["priorityclasses", "resourcequotas", "gpubudgets"]
-    assert "Not read: priorityclasses, resourcequotas, gpubudgets." in text
+    assert "Not read for these modes: priorityclasses, resourcequotas, gpubudgets." in text
 
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
