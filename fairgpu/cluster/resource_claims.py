@@ -18,5 +18,5 @@ def served_version(api: KubernetesAPI) -> str:
     Raises:
         ApiError: the API server does not have the group, or does not answer.
     """
-    served = {item.get("version") for item in mappings(api.get(GROUP).get("versions"))}
+    served = {str(item.get("version")) for item in mappings(api.get(GROUP).get("versions"))}
     return next((version for version in VERSIONS if version in served), "")

@@ -337,7 +337,6 @@ POD_WRITE_SECONDS = 5
 It gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go reads `timeout`."""
 _POD_WRITE = {"timeout": f"{POD_WRITE_SECONDS}s"}
 
-"""The versions of Dynamic Resource Allocation that are read, newest first."""
 ASK_AGAIN_SECONDS: Final = 30.0
 """The time after which an API server without Dynamic Resource Allocation is asked for it again."""
 FORBIDDEN: Final = 403
