@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from fairgpu.serving.addresses import limited_address
 from fairgpu.serving.handshakes import Handshakes
 
 _log = structlog.get_logger(__name__)
@@ -115,5 +116,5 @@ def batch(turns: int) -> int:
 
 
 def address_of(peer: object) -> str:
-    """Returns the client's address without its port; all clients of a Unix socket share one."""
-    return str(peer[0]) if isinstance(peer, tuple) else ""
+    """Returns what limits count of a client's address, without its port; all clients of a Unix socket share one."""
+    return limited_address(str(peer[0])) if isinstance(peer, tuple) else ""

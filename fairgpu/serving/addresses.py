@@ -30,3 +30,19 @@ def plain_address(text: str) -> str:
         return text
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
+
+
+def limited_address(text: str) -> str:
+    """Returns what a limit by address counts: IPv4's address, and of IPv6 the network of 64 bits.
+
+    A client of IPv6 may send from each address of such a network, and so have 2**64 limits. In many clusters, it is the
+    network of all pods of a node. A text that is no address stays as it is.
+    """
+    plain = plain_address(text)
+    try:
+        address = ipaddress.ip_address(plain)
+    except ValueError:
+        return plain
+    if isinstance(address, ipaddress.IPv4Address):
+        return plain
+    return str(ipaddress.IPv6Address(int(address) >> 64 << 64)) + "/64"

@@ -14,6 +14,8 @@ from hashlib import sha256
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
+from fairgpu.serving.addresses import limited_address
+
 
 class UnauthenticatedError(RuntimeError):
     """The request proves no identity; the message never contains the token."""
@@ -240,8 +242,9 @@ class AccessControl(Protocol):
 class CachingAccessControl:
     """Asks a reviewer at a bounded rate, and caches its answers for a short while.
 
-    A caller's reviews count against that caller, and reviews of invalid tokens against the address that they came from:
-    a loop around `GET /v1/access` or invented tokens costs the API server little, and other callers nothing.
+    A caller's reviews count against that caller, and reviews of invalid tokens against the address that they came from,
+    of IPv6 the network of 64 bits: a loop around `GET /v1/access` or invented tokens costs the API server little, and
+    other callers nothing.
     """
 
     def __init__(self, reviewer: Reviewer, clock: Callable[[], float]) -> None:
@@ -277,7 +280,7 @@ class CachingAccessControl:
         if familiar is not None:
             self._of_callers.take(familiar, TOO_MANY)
         else:
-            self._of_strangers.take(origin, "too many tokens from this address belong to no account")
+            self._of_strangers.take(limited_address(origin), "too many tokens from this address belong to no account")
         try:
             caller = self._reviewer.authenticate(token)
         except UnauthenticatedError as error:
@@ -285,10 +288,10 @@ class CachingAccessControl:
             raise
         except IdentityUnavailableError:
             if familiar is None:
-                self._of_strangers.give_back(origin)
+                self._of_strangers.give_back(limited_address(origin))
             raise
         if familiar is None:
-            self._of_strangers.give_back(origin)
+            self._of_strangers.give_back(limited_address(origin))
             self._of_callers.take(_key_of(caller), TOO_MANY)
         return caller
 

@@ -7,7 +7,7 @@ import socket
 
 import uvloop
 
-from fairgpu.serving.accepting import Acceptor, Serve, batch
+from fairgpu.serving.accepting import Acceptor, Serve, address_of, batch
 from fairgpu.serving.handshakes import Handshakes
 from tests.support.waiting import LIMIT_S
 
@@ -129,3 +129,11 @@ def test_the_oldest_handshake_of_an_address_makes_room_for_its_next() -> None:
 
 def test_where_all_places_are_taken_the_address_that_has_most_makes_room() -> None:
     assert asyncio.run(survivors(["b", "a", "a", "a", "c", "d"], limit=4, limit_of_address=9)) == [0, 3, 4, 5]
+
+
+def test_connections_from_one_network_of_ipv6_count_as_one_clients() -> None:
+    peers = [("2001:db8:1:2::1", 4000, 0, 0), ("2001:db8:1:2:ffff::9", 4001, 0, 0), ("2001:db8:1:3::1", 4000, 0, 0)]
+    first, second, other = map(address_of, peers)
+    assert first == second != other
+    assert address_of(("::ffff:10.0.0.9", 4000, 0, 0)) == address_of(("10.0.0.9", 4000))
+    assert address_of("") == ""

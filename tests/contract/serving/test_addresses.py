@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fairgpu.serving.addresses import every_address, plain_address
+from fairgpu.serving.addresses import every_address, limited_address, plain_address
 from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.process_probe import serve_probe
 from fairgpu.serving.server import GunicornServer
@@ -114,3 +114,19 @@ def test_a_kernel_that_keeps_ipv6_apart_is_listened_on_by_ipv4(monkeypatch: pyte
 )
 def test_a_client_s_address_is_its_own(text: str, plain: str) -> None:
     assert plain_address(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "counted"),
+    [
+        ("10.0.0.9", "10.0.0.9"),
+        ("::ffff:10.0.0.9", "10.0.0.9"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("a proxy", "a proxy"),
+    ],
+)
+def test_a_limit_by_address_counts_a_network_of_ipv6_as_one(text: str, counted: str) -> None:
+    assert limited_address(text) == counted

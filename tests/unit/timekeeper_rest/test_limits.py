@@ -103,6 +103,24 @@ def test_tokens_of_nobody_count_against_their_address_alone() -> None:
     assert access.authenticate("good-alice-1", "10.0.0.2") == Caller("alice")
 
 
+def test_a_client_with_a_network_of_ipv6_is_limited_as_one_address() -> None:
+    server, clock = Server(), Clock()
+    access = CachingAccessControl(server, clock)
+    tried = times_until_refused(lambda number: access.authenticate(f"bad-{number}", f"2001:db8:1:2::{number:x}"))
+    assert tried == server.asked == STRANGER_REVIEWS.burst
+    with pytest.raises(UnauthenticatedError):
+        access.authenticate("bad", "2001:db8:1:3::1")
+    with pytest.raises(UnauthenticatedError):
+        access.authenticate("worse", "::ffff:10.0.0.1")
+
+
+def test_an_ipv4_address_is_limited_as_one_however_it_is_written() -> None:
+    access = CachingAccessControl(Server(), Clock())
+    written = ("10.0.0.1", "::ffff:10.0.0.1")
+    tried = times_until_refused(lambda number: access.authenticate(f"bad-{number}", written[number % 2]))
+    assert tried == STRANGER_REVIEWS.burst
+
+
 def test_good_tokens_use_up_nothing_of_their_address() -> None:
     access = CachingAccessControl(Server(), Clock())
     for number in range(2 * STRANGER_REVIEWS.burst):
