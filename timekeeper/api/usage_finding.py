@@ -329,8 +329,9 @@ def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageFor
         key: (latest.get(key, 0), before.get(key, 0) + latest.get(key, 0)) for key in before.keys() | latest.keys()
     }
     began = min(capacity(client), default=None)
-    # An account is settled only while it has open sessions: what the others spent is known as of the last round.
-    known_until = min(settled) if settled else reading.watched(client)
+    # The last round settled no account without open sessions, and none whose sessions are all on silent nodes.
+    watched = reading.watched(client)
+    known_until = min((max(instant, watched or 0) for instant in settled), default=watched)
     return usage_forecast(spent, now, end, settled=known_until, began=began, earliest=min(earliest, default=None))
 
 

@@ -129,6 +129,23 @@ def test_what_pods_that_ended_spent_is_known_as_of_the_last_round(harness: Ledge
     assert asked(harness, "namespace", "today")[1]["team-a",] == [None, None]
 
 
+def test_a_silent_node_leaves_the_forecast_of_all_others_as_it_is(harness: LedgerHarness) -> None:
+    """Its account is settled only up to the node's last sign of life."""
+    for team in ("team-a", "team-b"):
+        harness.budget(f"of-{team}", [team])
+        harness.pod(team, team, node=f"node-of-{team}")
+    harness.round(0)
+    harness.round(1800)
+    harness.silence("node-of-team-b", harness.now)
+    for _ in range(6):
+        harness.round(600)
+    forecast, expected = asked(harness, "namespace", "today")
+
+    assert forecast.until == harness.now
+    assert [hours(amount) for amount in expected["team-a",]] == [12, 12]
+    assert [hours(amount) for amount in expected["team-b",]] == [0.5 + 0.5 / 1.5 * 10.5] * 2
+
+
 def test_pods_that_are_charged_for_the_time_before_metering_began_are_measured_from_then_on(
     harness: LedgerHarness,
 ) -> None:
