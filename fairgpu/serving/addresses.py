@@ -5,9 +5,12 @@ from __future__ import annotations
 import ipaddress
 import socket
 
+FAMILIES = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - a pod's address is not known before
+"""The address that stands for all of this machine's of a family."""
 
-def every_address() -> str:
-    """Returns the address that stands for all of this machine's, those of IPv6 among them where it can be.
+
+def every_address() -> tuple[str, ...]:
+    """Returns the addresses at which sockets listen, so that together they are asked at each of this machine's.
 
     `::` is asked by IPv4 as well, unless the kernel knows no IPv6 or keeps the two apart (net.ipv6.bindv6only).
     """
@@ -15,8 +18,8 @@ def every_address() -> str:
         with socket.socket(socket.AF_INET6) as probe:
             is_apart = bool(probe.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
     except OSError:
-        is_apart = True
-    return "0.0.0.0" if is_apart else "::"  # noqa: S104 - a pod's address is not known before it starts
+        return (FAMILIES[socket.AF_INET],)
+    return tuple(FAMILIES.values()) if is_apart else (FAMILIES[socket.AF_INET6],)
 
 
 def plain_address(text: str) -> str:

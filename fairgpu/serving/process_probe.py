@@ -77,7 +77,7 @@ def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Call
         start_response("200 OK" if is_healthy else "503 Service Unavailable", [("Content-Type", "application/json")])
         return [b'{"status":"ok"}' if is_healthy else b'{"status":"stuck"}']
 
-    host = host or every_address()
+    host = host or every_address()[-1]
     server = make_server(host, port, application, _ServerOfIPv6 if ":" in host else _Server, _QuietHandler)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
@@ -113,3 +113,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _ServerOfIPv6(_Server):
     address_family = socket.AF_INET6
+
+    def server_bind(self) -> None:
+        """Binds a socket that IPv4 asks as well, also where the kernel keeps the two apart."""
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()

@@ -50,13 +50,17 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
         self.lifecycle = Lifecycle(options)
         self.read_chain = read_chain
         self._build = build
+        self.application_listeners = 0
+        """The listeners of the application, which come before those of the metrics."""
         super().__init__()
 
     def load_config(self) -> None:
         """Sets gunicorn's settings that differ from its defaults."""
-        addresses = [self.options.address, self.options.metrics_address]
+        metrics = self.options.metrics_address
+        of_application = _bound(self.options.address)
+        self.application_listeners = len(of_application)
         settings = {
-            "bind": [str(Address(each.host or every_address(), each.port)) for each in addresses if each],
+            "bind": of_application + (_bound(metrics) if metrics else []),
             "worker_class": WORKER,
             "workers": self.options.workers,
             "keepalive": self.options.keepalive_seconds,
@@ -77,6 +81,11 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
     def load(self) -> ASGIApplication:
         """Builds the application in the worker that asks for it."""
         return self._build(self.lifecycle)
+
+
+def _bound(address: Address) -> list[str]:
+    """Returns what gunicorn binds: without a host, a socket for each family that the kernel keeps apart."""
+    return [str(Address(host, address.port)) for host in ([address.host] if address.host else every_address())]
 
 
 def end_by_default() -> None:

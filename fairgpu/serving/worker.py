@@ -33,7 +33,7 @@ OTHER_DESCRIPTORS = 256
 
 
 class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
-    """Serves the application on the first listener and metrics on the second.
+    """Serves the application on the first listeners and metrics on the others.
 
     It shuts down in this order: after SIGTERM, every answer closes its connection, and new connections are still
     accepted until load balancers know of the shutdown. Then the worker stops listening, closes idle connections, and
@@ -97,11 +97,15 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
 
     def _listen(self, live: LiveContext | None) -> None:
         metrics = MetricsApplication(self.asgi)
+        of_application, of_metrics = (
+            Handshakes(self.options.max_handshakes, self.options.max_handshakes_of_address) for _ in range(2)
+        )
         for index, listener in enumerate(self.sockets):
-            application = metrics if index else self.asgi
-            context = live.context if live and index == 0 else None
+            is_metrics = index >= self.app.application_listeners
+            application = metrics if is_metrics else self.asgi
+            context = live.context if live and not is_metrics else None
             serve = partial(self._serve_connection, application, context)
-            handshakes = Handshakes(self.options.max_handshakes, self.options.max_handshakes_of_address)
+            handshakes = of_metrics if is_metrics else of_application
             acceptor = Acceptor(self.loop, listener.sock, serve, lambda: len(self._connections), handshakes)
             acceptor.start()
             self.servers.append(acceptor)

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -84,7 +85,7 @@ def test_a_process_without_a_service_answers_probes_at_each_address() -> None:
 
 @pytest.mark.parametrize("service", OF_SERVICES)
 def test_the_default_of_each_service_is_every_address(monkeypatch: pytest.MonkeyPatch, service: str) -> None:
-    monkeypatch.setattr("fairgpu.serving.server.every_address", lambda: "::")
+    monkeypatch.setattr("fairgpu.serving.server.every_address", lambda: ("::",))
     # kube-scheduler asks its extender in the same pod, and no other part of the cluster may.
     within_the_pod = ["127.0.0.1:8088"] if service == "scheduler" else ["[::]:8443"]
     assert binds(OF_SERVICES[service]()) == [*within_the_pod, "[::]:9090"]
@@ -100,12 +101,32 @@ def test_a_kernel_without_ipv6_is_listened_on_by_ipv4(monkeypatch: pytest.Monkey
         raise OSError("Address family not supported by protocol")
 
     monkeypatch.setattr(socket, "socket", refuses)
-    assert every_address() == "0.0.0.0"  # noqa: S104
+    assert every_address() == ("0.0.0.0",)  # noqa: S104
 
 
-def test_a_kernel_that_keeps_ipv6_apart_is_listened_on_by_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket.socket, "getsockopt", lambda *_: 1)
-    assert every_address() == "0.0.0.0"  # noqa: S104
+class Apart(socket.socket):
+    """A socket of a kernel that keeps IPv6 apart (net.ipv6.bindv6only)."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        if self.family == socket.AF_INET6 and self.type == socket.SOCK_STREAM:
+            with suppress(OSError):  # it is bound already
+                self.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+
+
+def test_a_kernel_that_keeps_ipv6_apart_is_listened_on_by_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", Apart)
+    server = GunicornServer(
+        of_webhook(Webhook(), standalone=False), lambda _: pytest.fail("no worker starts here"), None
+    )
+    families = [f"{host}:" for host in ("0.0.0.0", "[::]")][: len(loopbacks())]  # noqa: S104
+    assert [str(each) for each in server.cfg.bind] == [f"{each}{port}" for port in (8443, 9090) for each in families]
+    assert server.application_listeners == len(families)
+
+
+def test_a_probe_where_the_kernel_keeps_ipv6_apart_is_answered_at_each_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", Apart)
+    test_a_process_without_a_service_answers_probes_at_each_address()
 
 
 @pytest.mark.parametrize(
