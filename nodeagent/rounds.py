@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from nodeagent import turns
 from nodeagent.driver_figures import Figure
 from nodeagent.schedule_page import Activity, Page, PageSlot
 from nodeagent.turns import PERIOD_NS
+
+Value = TypeVar("Value")
 
 ACTIVE_FOR_NS = 2 * PERIOD_NS
 """The time for which a container counts as active after it last had or wanted work."""
@@ -96,11 +98,14 @@ def step(
     """Returns the state and the turns after one look at the containers' activity, by slot.
 
     A new period settles the overruns of the last one. Within a period, turns change only when a container becomes
-    active or idle, starts or ends. The state keeps the activities, which the caller changes no more.
+    active or idle, starts or ends. One that ends takes its balance along: the next one in its slot owes nothing. The
+    state keeps the activities, which the caller changes no more.
 
     Raises:
         OvercommittedError: the containers' shares sum to more than 100 percent.
     """
+    if containers is not state.containers:
+        state = _without_ended(state, containers)
     since_ns = active_since_ns(now_ns)
     active = frozenset([slot for slot, activity in activities.items() if activity.activity_ns > since_ns])
     state = _observe(state, activities, now_ns, since_ns)
@@ -125,6 +130,28 @@ def step(
     elif containers is not state.containers:  # equal ones, read anew: the next comparison is of identities again
         state = state._replace(containers=containers)
     return state, made
+
+
+def _without_ended(state: State, containers: tuple[Container, ...]) -> State:
+    """Returns the state without what it says of containers that have ended; others may have got their slots."""
+    present = {(each.slot, each.key) for each in containers}
+    gone = frozenset([each.slot for each in state.containers if (each.slot, each.key) not in present])
+    if not gone:
+        return state
+    made = state.plan
+    return state._replace(
+        opening=_of_others(state.opening, gone),
+        plan=None if made is None else replace(made, balances=_of_others(made.balances, gone)),
+        overruns=_of_others(state.overruns, gone),
+        used=_of_others(state.used, gone),
+        wanting=state.wanting - gone,
+        lacked=_of_others(state.lacked, gone),
+        seen=_of_others(state.seen, gone),
+    )
+
+
+def _of_others(by_slot: Mapping[int, Value], gone: frozenset[int]) -> dict[int, Value]:
+    return {slot: value for slot, value in by_slot.items() if slot not in gone}
 
 
 def _observe(state: State, activities: Mapping[int, Activity], now_ns: int, since_ns: int) -> State:

@@ -164,6 +164,34 @@ def test_a_container_that_leaves_takes_its_debts_along() -> None:
     assert made.granted_ns(1) == 35 * MS
 
 
+@pytest.mark.parametrize("balance_ns", [-60 * MS, 4 * MS])
+@pytest.mark.parametrize("at_ns", [NOW + MS, NOW + PERIOD_NS])
+def test_a_container_that_takes_an_ended_ones_slot_takes_neither_its_debt_nor_its_claim(
+    balance_ns: int, at_ns: int
+) -> None:
+    state = State(NOW, opening={0: balance_ns, 1: -balance_ns})
+    state, _ = step(state, (THIRTY, SEVENTY), {0: busy(at_ns, 5 * MS, 5 * MS), 1: busy(at_ns)}, NOW)
+    following = replace(THIRTY, key=33)
+    state, made = step(state, (following, SEVENTY), {0: busy(at_ns, 9 * MS, 9 * MS), 1: busy(at_ns)}, at_ns)
+    assert (made.granted_ns(0), made.granted_ns(1)) == (15 * MS, 35 * MS)
+    assert made.balances[0] == 0
+    assert (state.overruns.get(0, 0), state.used.get(0, 0)) == (0, 0), "the new ledger's counters begin with it"
+
+
+def test_a_slot_that_is_empty_for_one_look_keeps_no_debt_for_the_next_container() -> None:
+    state, _ = step(State(NOW, opening={0: -60 * MS, 1: 60 * MS}), (THIRTY, SEVENTY), {1: busy(NOW)}, NOW)
+    state, _ = step(state, (SEVENTY,), {1: busy(NOW)}, NOW + MS)
+    following = replace(THIRTY, key=33)
+    _, made = step(state, (following, SEVENTY), {0: busy(NOW), 1: busy(NOW)}, NOW + 2 * MS)
+    assert (made.granted_ns(0), made.granted_ns(1)) == (15 * MS, 35 * MS)
+
+
+def test_a_container_whose_share_is_changed_keeps_its_balance() -> None:
+    state, _ = step(State(NOW, opening={0: -4 * MS, 1: 4 * MS}), (THIRTY, SEVENTY), {}, NOW)
+    state, made = step(state, (replace(THIRTY, core_percent=20), SEVENTY), {}, NOW + MS)
+    assert made.balances == {0: -4 * MS, 1: 4 * MS}
+
+
 def test_the_page_shows_each_containers_effective_share() -> None:
     state, made = step(State(NOW), (THIRTY, ELASTIC), {1: busy(NOW)}, NOW)
     page = describe("GPU-1", (THIRTY, ELASTIC), state, made, NOW + 5)
