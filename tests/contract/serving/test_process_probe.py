@@ -77,7 +77,12 @@ def test_connections_that_come_at_once_wait_to_be_accepted_and_do_not_come_again
     goes_on = threading.Event()
     with probed(lambda: True) as server, ExitStack() as clients:
         clients.callback(goes_on.set)
-        monkeypatch.setattr(server, "process_request", lambda *_: goes_on.wait())
+
+        def wait(request: socket.socket, _address: object) -> None:
+            goes_on.wait()
+            server.shutdown_request(request)
+
+        monkeypatch.setattr(server, "process_request", wait)
         made = [clients.enter_context(socket.socket()) for _ in range(64)]
         for client in made:
             client.setblocking(False)
