@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,14 +62,15 @@ class PageWriter:
         self._ended = ended
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._has: tuple[frozenset[str], int] = frozenset(), 0
-        """The GPUs whose pages the writer keeps, and from when on it knows of them; replaced whole: needs no lock."""
+        self._has: Mapping[str, int] = {}
+        """From when on the writer knows of each GPU whose page it keeps; replaced whole: needs no lock."""
         self._since_ns = 0
         self._silence: Silence | None = None
 
     def has(self, uuids: Iterable[str]) -> None:
-        """Notes that the writer keeps the pages of these GPUs from now on."""
-        self._has = frozenset(uuids), self._clock()
+        """Notes that the writer keeps the pages of these GPUs; of those that it did not know, from now on."""
+        now_ns, before = self._clock(), self._has
+        self._has = {uuid: before.get(uuid, now_ns) for uuid in uuids}
 
     def keep(self) -> None:
         """Starts the writer where none runs, and ends one that hangs; the next call starts another."""
@@ -91,16 +93,17 @@ class PageWriter:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):  # one in a call of the kernel that cannot be interrupted
+                self._process.wait(END_SECONDS)
 
     def _end_one_that_hangs(self, process: subprocess.Popen[bytes]) -> None:
-        uuids, known_ns = self._has
-        if not uuids:
+        known = self._has
+        if not known:
             self._silence = None
             return
         now_ns = self._clock()
-        since_ns = max(known_ns, self._since_ns)
-        written_ns = last_write_ns(self._root, uuids) or 0
+        since_ns = max(min(known.values()), self._since_ns)
+        written_ns = last_write_ns(self._root, known.keys()) or 0
         self._silence = silence(self._silence, written_ns, since_ns, now_ns)
         if self._silence is None or not self._silence.lasts(now_ns):
             return

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
@@ -65,15 +65,14 @@ def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Call
     metrics = make_wsgi_app(registry)
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != "/healthz":
-            try:
-                answer: Iterable[bytes] = metrics(environ, start_response)
-            except Exception:  # noqa: BLE001 - a collector may raise anything
-                _log.exception("request failed", method=environ["REQUEST_METHOD"], path=environ["PATH_INFO"])
-                start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
-                return [b""]
-            return answer
-        is_healthy = healthy()
+        try:
+            if environ["PATH_INFO"] != "/healthz":
+                return cast("Iterable[bytes]", metrics(environ, start_response))
+            is_healthy = healthy()
+        except Exception:  # noqa: BLE001 - a collector may raise anything
+            _log.exception("request failed", method=environ["REQUEST_METHOD"], path=environ["PATH_INFO"])
+            start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
+            return [b""]
         start_response("200 OK" if is_healthy else "503 Service Unavailable", [("Content-Type", "application/json")])
         return [b'{"status":"ok"}' if is_healthy else b'{"status":"stuck"}']
 

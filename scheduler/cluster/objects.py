@@ -317,12 +317,13 @@ def _gang(annotations: Json) -> Gang | None:
 
 
 def _asks_for_gpu(spec: Json) -> bool:
-    """Whether a container names one of FairGPU's resources: the policy fairgpu-spec demands the label of such pods."""
+    """Whether a container asks for one of FairGPU's resources: fairgpu-spec demands the label of such pods."""
     containers = (*mappings(spec.get("containers")), *mappings(spec.get("initContainers")))
     return any(
-        not mapping(mapping(container.get("resources")).get(kind)).keys().isdisjoint(names.CANONICAL_RESOURCES)
+        resource in names.CANONICAL_RESOURCES and str(amount) != "0"
         for container in containers
         for kind in ("limits", "requests")
+        for resource, amount in mapping(mapping(container.get("resources")).get(kind)).items()
     )
 
 

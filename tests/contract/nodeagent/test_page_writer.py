@@ -112,6 +112,17 @@ def test_a_writer_that_hangs_after_its_first_page_is_replaced(kept: Kept) -> Non
     assert [event["event"] for event in logs] == [HANGS, ENDED]
 
 
+def test_a_writer_that_hangs_is_replaced_also_while_what_it_has_to_write_changes_each_second(kept: Kept) -> None:
+    kept.share()
+    wait_until(kept.written_ns, "its GPU has a page")
+    os.kill(kept.pid(), signal.SIGSTOP)
+    for _ in range(int(HANGS_SECONDS + AGAIN_SECONDS) + 1):
+        kept.pass_seconds(1)
+        kept.writer.has([GPU])
+        kept.writer.keep()
+    assert kept.is_replaced()
+
+
 def test_a_writer_that_hangs_before_it_has_the_lock_is_replaced_once_the_lock_is_free(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     others = handover.lock(tmp_path / handover.PAGES)

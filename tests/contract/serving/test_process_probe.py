@@ -71,6 +71,18 @@ def test_metrics_that_cannot_be_collected_are_answered_with_500_and_logged(capfd
     assert capfd.readouterr().err == ""
 
 
+def test_an_error_of_the_question_whether_the_process_gets_on_is_answered_with_500_and_logged() -> None:
+    def broken() -> bool:
+        raise RuntimeError("not known")
+
+    with probed(broken) as server, capture_logs() as logs:
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/healthz", timeout=LIMIT_S)
+        assert failed.value.code == 500
+        failed.value.close()
+    assert [(event["event"], event["path"]) for event in logs] == [("request failed", "/healthz")]
+
+
 def test_connections_that_come_at_once_wait_to_be_accepted_and_do_not_come_again_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
