@@ -29,7 +29,7 @@ END_SECONDS = 2.0
 
 
 class Silence(NamedTuple):
-    """What led to the suspicion: the last write that was found, and when; both in ns of CLOCK_MONOTONIC."""
+    """The last write that was found, and when it was found; both in ns of CLOCK_MONOTONIC."""
 
     written_ns: int
     found_ns: int

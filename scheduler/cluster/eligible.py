@@ -133,7 +133,7 @@ class Sites:
 
 
 class _Values:
-    """What each of some nodes has under each key."""
+    """The values of some nodes, by key."""
 
     def __init__(self, count: int, of_nodes: Iterable[Mapping[str, str]]) -> None:
         self._none = np.zeros(count, np.bool_)

@@ -162,7 +162,7 @@ def test_a_pod_of_many_rules_costs_no_more_where_there_are_many_nodes(rules: dic
 
 
 def calls(rules: dict[str, Any], nodes: int) -> int:
-    """How many functions are called for one look at so many nodes, in Python and from it."""
+    """Counts the functions that one look at so many nodes calls, in Python and from it."""
     labels = [{"kubernetes.io/hostname": f"n{at}", "cores": "64"} for at in range(nodes)]
     sites = Sites([Site(f"n{at}", one, (GPU_TAINT,)) for at, one in enumerate(labels)])
     asked, count = rules_of(rules), 0
