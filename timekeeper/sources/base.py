@@ -99,9 +99,13 @@ class Mirror:
             self._departures = [*departures, *self._departures]
 
     def wait_for_change(self, seconds: float) -> bool:
-        """Waits until the mirror has changed since the last wait; returns False where the time passed first."""
+        """Waits until the mirror has changed since the last wait; returns False where the time passed first.
+
+        A change that comes as the time passes is found by the next wait.
+        """
         changed = self._changed.wait(seconds)
-        self._changed.clear()
+        if changed:
+            self._changed.clear()
         return changed
 
     def replaced(self, items: list[Json]) -> None:

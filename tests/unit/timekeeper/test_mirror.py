@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -52,6 +53,23 @@ def test_a_deletion_that_is_received_counts_from_then() -> None:
     assert departure.proof is DepartureProof.DELETED
     assert mirror.confirmed_at is not None
     assert departure.at > mirror.confirmed_at
+
+
+def test_a_change_that_comes_as_a_wait_ends_is_found_by_the_next_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = ticking()
+    changes = [pod("a")]
+
+    class Late(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            found = super().wait(timeout)
+            while changes:
+                mirror.changed("ADDED", changes.pop())
+            return found
+
+    monkeypatch.setattr(mirror, "_changed", Late())
+    assert not mirror.wait_for_change(0)
+    assert mirror.wait_for_change(0)
+    assert not mirror.wait_for_change(0)
 
 
 def test_an_object_that_was_held_is_held_until_it_is_deleted() -> None:
