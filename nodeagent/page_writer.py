@@ -35,7 +35,7 @@ class Silence(NamedTuple):
     found_ns: int
 
     def lasts(self, now_ns: int) -> bool:
-        """Whether the writer has had the time to write once more."""
+        """Returns whether the writer has had the time to write once more."""
         return now_ns - self.found_ns >= AGAIN_SECONDS * NS
 
 
@@ -108,12 +108,19 @@ class PageWriter:
         if self._silence is None or not self._silence.lasts(now_ns):
             return
         silent_seconds = (now_ns - max(written_ns, since_ns)) / NS
-        if handover.held_by_another(self._root / handover.PAGES, process.pid):
+        if self._waits_for_another(process.pid):
             _log.error("another writer has the lock of the pages", silent_seconds=silent_seconds)
         else:
             _log.error("writer of the pages hangs", silent_seconds=silent_seconds)
             process.kill()
         self._wait_anew()
+
+    def _waits_for_another(self, pid: int) -> bool:
+        """Returns whether another process has the writer's lock; not where a full host cannot say so."""
+        try:
+            return handover.held_by_another(self._root / handover.PAGES, pid)
+        except OSError:
+            return False
 
     def _wait_anew(self) -> None:
         self._since_ns, self._silence = self._clock(), None

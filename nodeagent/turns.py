@@ -89,7 +89,7 @@ class Plan:
     """The turns of active containers in their own time, which shrink where work of others runs into them."""
     balances: Mapping[int, int]
     rotates: bool = False
-    """Whether the number of the period decided on it."""
+    """True where the turns depend on the number of the period."""
 
     def granted_ns(self, slot: int) -> int:
         """Returns all the time of the period in which the slot may launch."""

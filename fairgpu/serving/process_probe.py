@@ -45,7 +45,7 @@ class Progress:
             self.note()
 
     def lasts(self) -> bool:
-        """Whether the loop gets on; true until it begins."""
+        """Returns whether the loop gets on; true until it begins."""
         last = self._last
         return last is None or self._clock() - last[1] < self._most_seconds
 

@@ -85,7 +85,7 @@ def rules_of(spec: Json) -> Rules:
 class Sites:
     """Nodes by their labels and taints. A look at all of them takes a few operations for each rule of a pod.
 
-    Whoever makes a pod decides how many rules it has: 1.5 MiB are some 15,000 terms. So each is looked up for all nodes
+    A pod's author decides how many rules it has: 1.5 MiB are some 15,000 terms. So each is looked up for all nodes
     at once, and none is compared with each node.
     """
 

@@ -317,7 +317,7 @@ def _gang(annotations: Json) -> Gang | None:
 
 
 def _asks_for_gpu(spec: Json) -> bool:
-    """Whether a container asks for one of FairGPU's resources: fairgpu-spec demands the label of such pods."""
+    """Returns whether a container asks for a resource of FairGPU's: fairgpu-spec demands the label of such pods."""
     containers = (*mappings(spec.get("containers")), *mappings(spec.get("initContainers")))
     return any(
         resource in names.CANONICAL_RESOURCES and str(amount) != "0"

@@ -131,7 +131,7 @@ class Machine:
 
 
 def lives(port: int) -> bool:
-    """Whether an agent answers the kubelet's liveness probe."""
+    """Returns whether an agent answers the kubelet's liveness probe."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
             return bool(answer.status == 200)

@@ -61,7 +61,7 @@ def create_account(plane: ControlPlane, namespace: str, name: str) -> Path:
 
 
 def listens(process: Process, port: int) -> bool:
-    """Whether a process takes connections at a port of 127.0.0.1.
+    """Returns whether a process takes connections at a port of 127.0.0.1.
 
     Raises:
         RuntimeError: it ended by itself.

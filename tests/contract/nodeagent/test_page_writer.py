@@ -65,7 +65,7 @@ class Kept:
         return last_write_ns(self.root, [GPU]) or 0
 
     def locks(self) -> bool:
-        """Whether the writer has the lock of the pages."""
+        """Returns whether the writer has the lock of the pages."""
         held = [line.split()[4] for line in Path("/proc/locks").read_text().splitlines() if " FLOCK " in line]
         return str(self.pid()) in held
 

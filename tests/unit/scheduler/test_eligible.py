@@ -17,7 +17,7 @@ TOLERATES = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
 
 
 def may_run(rules: Rules, site: Site) -> bool:
-    """Whether a pod may run on a node, asked about beside another one."""
+    """Returns whether a pod may run on a node that is asked about together with another one."""
     answer, _ = Sites([site, Site("another")]).open_to(rules).tolist()
     return bool(answer)
 
@@ -119,7 +119,7 @@ TERMS = st.fixed_dictionaries({"matchExpressions": st.lists(REQUIREMENTS, max_si
 
 
 def meets(requirement: dict[str, Any], value: str | None) -> bool:
-    """Whether a label's value meets a requirement, as Kubernetes' documentation says it."""
+    """Returns whether a label's value meets a requirement, as Kubernetes' documentation says it."""
     operator, values = requirement["operator"], requirement["values"]
     if operator in ("Gt", "Lt"):
         if value is None or not value.isdigit() or len(values) != 1 or not values[0].isdigit():

@@ -366,7 +366,6 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
     return result;
 }
 
-
 /* Device memory that a limit takes at most; 0 for those that take none. A stack is there for each thread that can be on the
  * device at one time. */
 static uint64_t taken_for(CUlimit limit, size_t value)

@@ -1,8 +1,8 @@
 /* object_at.h: the loaded library that an address lies in, of whatever namespace (dlmopen).
  *
- * Found by glibc's own table where it has one (_dl_find_object, 2.35): that takes no lock, so that it answers also in a child
- * of a fork that came while another thread held one, and no program stands before it. dladdr, the way before it, goes through all
- * symbols of the library for a name that is not needed here; dl_iterate_phdr has neither property.
+ * From glibc 2.35 on _dl_find_object says it. It takes no lock, so that a child of a fork gets an answer although another thread
+ * held one at the fork. On an older glibc dladdr1 says it, and goes through all symbols of the library, which takes longer than
+ * dlsym. dl_iterate_phdr takes a lock that a fork does not free, sees the libraries of one namespace, and programs replace it.
  */
 #ifndef VCUDA_OBJECT_AT_H
 #define VCUDA_OBJECT_AT_H
