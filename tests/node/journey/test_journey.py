@@ -133,7 +133,7 @@ def test_a_held_budget_keeps_the_pod_until_there_is_money(
     path = f"/api/v1/namespaces/{namespace}/pods"
     manifest = program("held", {"fairgpu.io/gpu-core": 50}, WORK_ON_A_WHOLE_GPU)
     gate = [{"name": "fairgpu.io/budget"}]
-    held = created_where(user, path, manifest, lambda spec: spec.get("schedulingGates") == gate)
+    held = created_where(plane, user, path, manifest, lambda spec: spec.get("schedulingGates") == gate)
     grant = {"budget": name, "gpuHours": "10", "reason": "a paper deadline"}
     document = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUGrant", "metadata": {"name": f"grant-{namespace}"}}
     plane.admin.api.create("/apis/fairgpu.io/v1alpha1/gpugrants", document | {"spec": grant})
@@ -158,7 +158,8 @@ def test_the_whole_journey_of_a_pod_that_gives_way_to_a_pod_within_its_budget(
     spent = make_budget(poor, "0", state="over", onExhausted="deprioritize")
     manifest = program("poor", {"nvidia.com/gpu": 2, "nvidia.com/gpucores": 30, "nvidia.com/gpumem": 4096})
     manifest["spec"]["terminationGracePeriodSeconds"] = 1
-    admitted = created_where(them, theirs, manifest, lambda spec: spec["priorityClassName"] == "gpu-over-budget")
+    over = "gpu-over-budget"
+    admitted = created_where(plane, them, theirs, manifest, lambda spec: spec["priorityClassName"] == over)
     path = f"{theirs}/{admitted['metadata']['name']}"
     assert admitted["metadata"]["annotations"]["fairgpu.io/source-dialect"] == "hami"
     assert [each["name"] for each in admitted["spec"]["initContainers"]] == ["fairgpu-sidecar"]
@@ -209,11 +210,12 @@ def closed(books: TimekeeperClient, budget: str, uid: str) -> int | None:
 
 
 def created_where(
-    who: Identity, path: str, manifest: dict[str, Any], holds: Callable[[dict[str, Any]], bool]
+    plane: ControlPlane, who: Identity, path: str, manifest: dict[str, Any], holds: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
     """Creates a pod of whose spec that holds: admission knows, whichever replica answers.
 
-    Those that come before are deleted, so that they keep no GPU from it.
+    The cluster's admin deletes those that come before, so that they keep no GPU from it. The API server takes the grace
+    of a pod without a node for 0, also where the pod is bound meanwhile: its author's deletion is then refused.
     """
     numbers = iter(range(10_000))
 
@@ -222,7 +224,7 @@ def created_where(
         pod = who.api.create(path, {**manifest, "metadata": {**manifest["metadata"], "name": name}})
         if holds(pod["spec"]):
             return pod
-        who.api.delete(f"{path}/{name}", {"gracePeriodSeconds": 1})
+        plane.admin.api.delete(f"{path}/{name}", {"gracePeriodSeconds": 1})
         return None
 
     return wait_until(made, "admission knows the budget's state")
