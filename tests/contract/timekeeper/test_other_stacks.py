@@ -382,6 +382,17 @@ def test_a_lost_annotation_ends_no_bill_even_with_an_emptied_store(looking: Ledg
     assert looking.spent("a") == 4 * 20 * GPU_SECOND // 2
 
 
+def test_one_teams_fraction_with_a_huge_exponent_stops_no_other_teams_bill(looking: LedgerHarness) -> None:
+    pod = shared(looking, "hostile", "b")
+    pod["metadata"] |= {"annotations": {"gpu-fraction": "1e-9999999", "received-resource-type": "Fraction"}}
+    looking.write_pod(pod)
+    shared(looking, "p1")
+    looking.round()
+    looking.round(10)
+
+    assert looking.spent("a") == 10 * GPU_SECOND
+
+
 def test_a_running_pod_whose_annotations_are_removed_stays_on_its_bill_under_the_next_leader(
     looking: LedgerHarness,
 ) -> None:

@@ -6,11 +6,21 @@ pkg/binder/binding/resourcereservation (reservation pods: one for each shared GP
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import Final
 
 from timekeeper.domain.holdings import nvidia
-from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
+from timekeeper.domain.holdings.holding import (
+    MOST_PARTS,
+    NOTHING,
+    UNKNOWN_MODEL,
+    WHOLE,
+    Decision,
+    Doubt,
+    Holding,
+    join,
+)
 from timekeeper.domain.holdings.observed import BoundPod, HostNode
 
 WAY: Final = "kai"
@@ -47,17 +57,15 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
     model = nvidia.model_of(node)
     doubts = set() if model else {Doubt.MODEL_UNKNOWN}
     share = _share(pod, node, doubts)
-    count = _whole(pod.annotations.get(DEVICES, "1")) or 1
+    count = min(_whole(pod.annotations.get(DEVICES, "1")), MOST_PARTS) or 1
     return Decision(join(Holding(WAY, model or UNKNOWN_MODEL, count, share, share)), frozenset(doubts))
 
 
 def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
     """Returns the share of each GPU: the fraction, or the memory in MiB of the GPU's; a whole GPU if unreadable."""
     if FRACTION in pod.annotations:
-        try:
-            fraction = Fraction(pod.annotations[FRACTION].strip()[:_LONGEST])
-        except (ValueError, ZeroDivisionError):
-            fraction = Fraction(0)
+        text = pod.annotations[FRACTION].strip()
+        fraction = Fraction(text) if _DECIMAL.fullmatch(text) else Fraction(0)
         if 0 < fraction <= 1:
             return fraction
         doubts.add(Doubt.ALLOCATION_UNREADABLE)
@@ -72,10 +80,20 @@ def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
     return min(Fraction(asked, total), WHOLE)
 
 
-_LONGEST = 20
-"""The most characters of a fraction that are read; its author may write as many as they like."""
+_DECIMAL = re.compile(r"[+]?(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")
+"""The fractions that are read.
+
+Their author may write as many digits as they like, and a power of ten takes as much memory as its exponent says. A text
+that is cut off would be another number.
+"""
+_WHOLE_NUMBER = re.compile(r"[+]?0*([0-9]+)")
+_LONGEST = 12
+"""The most digits of a whole number without its leading zeros; KAI reads any number of zeros, and a sign."""
 
 
 def _whole(text: str) -> int:
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else 0
+    """Returns a whole number from 0, at most 10 ** _LONGEST; 0 for any other text."""
+    matched = _WHOLE_NUMBER.fullmatch(text.strip())
+    if matched is None:
+        return 0
+    return int(matched[1]) if len(matched[1]) <= _LONGEST else 10**_LONGEST

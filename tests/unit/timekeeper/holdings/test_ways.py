@@ -342,6 +342,13 @@ KAI_LABELS = {"runai-gpu-group": "4f1d"}
         ({"gpu-memory": "20480"}, (1, "1/4")),
         ({"gpu-fraction": "half"}, (1, "1")),
         ({"gpu-fraction": "-1"}, (1, "1")),
+        # KAI reads what follows: 0.9 of a GPU, a fraction of each of 8, and 40 GiB.
+        ({"gpu-fraction": "0.009e00000000000000000002"}, (1, "1")),
+        ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "00000000000008"}, (8, "1/2")),
+        ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "+8"}, (8, "1/2")),
+        ({"gpu-memory": "00000000040960"}, (1, "1/2")),
+        ({"gpu-memory": "9" * 30}, (1, "1")),
+        ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "9" * 30}, (10**6, "1/2")),
     ],
 )
 def test_kais_fraction_is_the_share_of_its_gpus(annotations: dict[str, str], expected: tuple[int, str]) -> None:
@@ -349,6 +356,14 @@ def test_kais_fraction_is_the_share_of_its_gpus(annotations: dict[str, str], exp
     count, share = expected
 
     assert held(pod({}, annotations=annotations, labels=KAI_LABELS), host) == [("kai", A100, count, share, share)]
+
+
+def test_a_fraction_with_a_huge_exponent_is_not_computed() -> None:
+    """Its denominator alone would be larger than the memory of the leader, which reads the pods of all teams."""
+    host = node({"nvidia.com/gpu": "8"}, gfd(**{"gpu.memory": "81920"}))
+    bound = pod({}, annotations={"gpu-fraction": "1e-9999999"}, labels=KAI_LABELS)
+
+    assert held(bound, host) == [("kai", A100, 1, "1", "1")]
 
 
 def test_a_fraction_that_kai_has_not_granted_holds_nothing() -> None:
