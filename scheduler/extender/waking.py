@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -27,8 +27,11 @@ LOOK_SECONDS = 0.1
 MISSED_LOOKS = 20
 """The number of looks for which a refusal may have missed a pod's end, which kube-scheduler may see first."""
 RETRY_SECONDS = 2.0
+"""How long a pod is left out after its condition could not be written; twice as long after each further failure."""
+MAX_RETRY_SECONDS = 16.0
 BETWEEN_SECONDS = 0.02
-"""The pause between patches: at most 50 a second, so that thousands of waiting pods do not load the API server."""
+"""The pause after a patch or a failure: at most 50 a second, so that thousands of waiting pods do not load the API
+server."""
 
 
 class Patching(Protocol):
@@ -39,12 +42,41 @@ class Patching(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """A pod whose condition is still to be written.
+
+    Attributes:
+        failures: how often that failed in turn.
+        at: the instant from which on it is tried again, in monotonic seconds.
+    """
+
+    failures: int
+    at: float
+
+    def again(self, now: float) -> Late:
+        """Returns the same after one more failure."""
+        return Late(self.failures + 1, now + min(RETRY_SECONDS * 2**self.failures, MAX_RETRY_SECONDS))
+
+
+class Unwritten(NamedTuple):
+    """The pods that are left for later, by uid.
+
+    Attributes:
+        failed: those whose condition could not be written, or at which an unknown error arose.
+        not_tried: those that were not reached before this replica ceased to act.
+    """
+
+    failed: frozenset[str]
+    not_tried: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Conditions:
     """Writes the conditions of waiting pods.
 
     Attributes:
         api: the API server.
-        acts: whether this replica may act; asked before each write, since thousands take minutes.
+        acts: whether this replica may act; asked before each pod, since thousands take minutes.
         stamp: the present time as the API writes it.
         measures: counts the conditions, and unknown errors.
     """
@@ -55,9 +87,7 @@ class Conditions:
     measures: Measures
 
     def write(self, pod: WaitingPod, text: str) -> bool:
-        """Writes a pod's condition; returns False where that must be tried later, or by the replica that acts."""
-        if not self.acts():
-            return False
+        """Writes a pod's condition; returns False where that must be tried later."""
         outcome = _patch(self.api, pod, text, self.stamp())
         self.measures.condition(outcome)
         return outcome != "failed"
@@ -72,6 +102,9 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     end before the extender does, it asks too early, is refused, and does not ask again. Pods that were refused just
     before therefore get a condition.
 
+    A pod whose condition cannot be written is left out for RETRY_SECONDS, and longer after each further failure. No
+    other pod waits for it.
+
     Args:
         state: the cluster.
         conditions: writes them.
@@ -80,23 +113,32 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     # None: the state may have changed since this was last run, which an error may have ended.
     seen: tuple[int, ...] | None = None
     frees, refused = state.frees, deque[set[str]](maxlen=MISSED_LOOKS)
-    left: frozenset[str] = frozenset()
-    pause = LOOK_SECONDS
-    while not clock.wait(pause):
+    late: dict[str, Late] = {}
+    while not clock.wait(LOOK_SECONDS):
+        now = clock.now()
         with state.lock:
-            state.expire(clock.now())
-            release_overdue(state, clock.now())
+            state.expire(now)
+            release_overdue(state, now)
             refused.append(state.waiting.take_refused())
             ended, frees = state.frees != frees, state.frees
         if ended:
-            left = left.union(*refused)
-        present, pause = _versions(state), LOOK_SECONDS
-        if not conditions.acts() or (present == seen and not left):
+            late = {uid: Late(0, now) for uid in set[str]().union(*refused)} | late
+        present, due = _versions(state), {uid for uid, one in late.items() if one.at <= now}
+        if not conditions.acts() or (present == seen and not due):
             continue
-        left = wake(state, conditions, clock.wait, left if present == seen else None)
+        if present == seen:
+            unwritten = wake(state, conditions, clock.wait, uids=due)
+        else:
+            unwritten = wake(state, conditions, clock.wait, but=late.keys() - due)
         seen = present
-        if left:
-            pause = RETRY_SECONDS
+        late = _still_late(late, due, unwritten, clock.now())
+
+
+def _still_late(late: Mapping[str, Late], tried: AbstractSet[str], unwritten: Unwritten, now: float) -> dict[str, Late]:
+    """Returns the pods whose conditions are still to be written after some were tried."""
+    still = {uid: one for uid, one in late.items() if uid not in tried}
+    still |= {uid: late.get(uid, Late(0, now)) for uid in unwritten.not_tried}
+    return still | {uid: late.get(uid, Late(0, now)).again(now) for uid in unwritten.failed}
 
 
 def _versions(state: State) -> tuple[int, ...]:
@@ -108,38 +150,59 @@ def _versions(state: State) -> tuple[int, ...]:
 
 
 def wake(
-    state: State, conditions: Conditions, wait: Callable[[float], bool], uids: AbstractSet[str] | None = None
-) -> frozenset[str]:
+    state: State,
+    conditions: Conditions,
+    wait: Callable[[float], bool],
+    *,
+    uids: AbstractSet[str] | None = None,
+    but: AbstractSet[str] = frozenset(),
+) -> Unwritten:
     """Writes the condition of each waiting pod whose answer has changed, the highest class and the oldest first.
 
-    With `uids`, it writes the conditions of these pods alone.
-
-    Returns:
-        The uids of the pods that are left for the next time: those at which an unknown error arose; and all the rest
-        from the first pod on for which the API server cannot be asked, or at which this replica acts no longer.
+    Args:
+        state: the cluster.
+        conditions: writes them.
+        wait: waits so many seconds; returns whether everything is to end.
+        uids: the pods to look at; all where it is None.
+        but: the pods to leave out.
     """
     with state.lock:
-        waiting = [one for one in state.waiting.in_order() if uids is None or one.pod.uid in uids]
-    left: set[str] = set()
+        waiting = [
+            one for one in state.waiting.in_order() if (uids is None or one.pod.uid in uids) and one.pod.uid not in but
+        ]
+    failed: set[str] = set()
 
-    def failed(uid: str) -> None:
-        left.add(uid)
+    def note_error(uid: str) -> None:
+        failed.add(uid)
         conditions.measures.part_failed("waking")
 
     for at, one in enumerate(waiting):
-        with apart("waking", one.pod, partial(failed, one.pod.uid)):
-            with state.lock:
-                block = budget_block(state, one.pod)
-                text = explain_pod(state, one.pod, block, one.kept_from)
-            if not _must_be_written(one, text, block):
-                continue
-            if not conditions.write(one.pod, text):
-                return frozenset(left).union(rest.pod.uid for rest in waiting[at:])
-            with state.lock:
-                state.waiting.set_text(one.pod.uid, text)
-            if wait(BETWEEN_SECONDS):
-                break
-    return frozenset(left)
+        if not conditions.acts():
+            return Unwritten(frozenset(failed), frozenset(rest.pod.uid for rest in waiting[at:]))
+        tried = True
+        with apart("waking", one.pod, partial(note_error, one.pod.uid)):
+            tried = _wake_one(state, conditions, one, failed)
+        if tried and wait(BETWEEN_SECONDS):
+            break
+    return Unwritten(frozenset(failed), frozenset())
+
+
+def _wake_one(state: State, conditions: Conditions, one: Waiting, failed: set[str]) -> bool:
+    """Writes a pod's condition where it must be written, and adds the pod to `failed` where that cannot be done.
+
+    Returns whether it tried.
+    """
+    with state.lock:
+        block = budget_block(state, one.pod)
+        text = explain_pod(state, one.pod, block, one.kept_from)
+    if not _must_be_written(one, text, block):
+        return False
+    if conditions.write(one.pod, text):
+        with state.lock:
+            state.waiting.set_text(one.pod.uid, text)
+    else:
+        failed.add(one.pod.uid)
+    return True
 
 
 def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool:

@@ -210,8 +210,9 @@ class Reclaimer:
                 for uid in earmark.victims
                 if (note := state.note(uid)) is not None and note.holding
             ]
-            if any(self._in_budget(note) and (note.high_priority or not pod.high_priority) for pod, note in victims):
-                return "a pod that was to go is within its budget again"
+            kept = next(filter(None, (self._why_kept(pod, note) for pod, note in victims)), "")
+            if kept:
+                return kept
             if victims and not settings.enabled:
                 return "reclaim is switched off"
             if victims and (self._fits_now(pods[0]) if pods[0].gang is None else self._fit_together(pods)):
@@ -227,6 +228,14 @@ class Reclaimer:
                 return f"kube-scheduler has not placed the pod within {settings.placed_seconds:g} seconds"
         until = min(earmark.until for _, earmark in some)
         return "" if self._clocks.wall() < until else "the pods that were to go are still there"
+
+    def _why_kept(self, pod: WaitingPod, victim: PodNote) -> str:
+        """Returns why a pod that was to go for another one stays; empty where it goes."""
+        if self._in_budget(victim) and (victim.high_priority or not pod.high_priority):
+            return "a pod that was to go is within its budget again"
+        if not victim.labelled and not victim.leaving:
+            return f"a pod that was to go has lost the label {names.POD_LABEL}, without which it is not evicted"
+        return ""
 
     def _fit_together(self, pods: Sequence[WaitingPod]) -> bool:
         """Whether all pods of a gang fit now, by the devices kept for them or by others, without an eviction."""

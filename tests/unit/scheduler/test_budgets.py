@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from scheduler.cluster.objects import PodNote, read_note, read_waiting
 from scheduler.cluster.state import State
 from scheduler.extender import waking
 from scheduler.extender.binding import BindError, Clock, settle
-from scheduler.extender.waking import RETRY_SECONDS, Conditions, keep_waking, wake
+from scheduler.extender.waking import BETWEEN_SECONDS, LOOK_SECONDS, Conditions, keep_waking, wake
 from scheduler.gangs.holding import release_overdue
 from scheduler.measures import Measures
 from scheduler.placement.holding import Piece
@@ -109,42 +110,112 @@ def test_a_held_budget_keeps_its_pods_from_every_node_and_lets_them_on_when_it_o
     assert ask(state, pod("a")).node_names == ["n0"]
 
 
-def test_an_unknown_error_at_one_pod_keeps_no_other_pod_from_its_condition_and_is_tried_again() -> None:
-    state, api, pauses = state_of("n0", "n1"), WakingApi(), list[float]()
+class Ticking:
+    """A clock whose seconds pass when somebody waits, until its end; `at` acts once an instant has come."""
+
+    def __init__(self, end: float) -> None:
+        self.seconds, self.end = 0.0, end
+        self.to_do: list[tuple[float, Callable[[], object]]] = []
+
+    def at(self, second: float, act: Callable[[], object]) -> None:
+        self.to_do.append((second, act))
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds += seconds
+        for item in [item for item in self.to_do if item[0] <= self.seconds]:
+            self.to_do.remove(item)
+            item[1]()
+        return self.seconds >= self.end
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(lambda: self.seconds, self.wait)
+
+
+def held(state: State, *names: str) -> None:
+    """Pods of a held budget, which all wait."""
     learn(state, BudgetState.HELD)
-    for name in ("a", "b"):
+    for name in names:
         ask(state, pod(name))
+
+
+class OftenRefusing(WakingApi):
+    """Never writes the condition of one pod, and notes when each pod was tried."""
+
+    def __init__(self, time: Ticking, error: Exception) -> None:
+        super().__init__()
+        self.time, self.refusal = time, error
+        self.tried: dict[str, list[float]] = {}
+
+    def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
+        name = path.split("/")[-2]
+        self.tried.setdefault(name, []).append(self.time.seconds)
+        if name == "bad":
+            raise self.refusal
+        return super().patch(path, body, content_type)
+
+
+UNWRITABLE = [
+    pytest.param(ApiError(503, "ServiceUnavailable", "a webhook does not answer"), id="the API server's refusal"),
+    pytest.param(ApiError(0, "Unanswered", "read timed out"), id="no answer"),
+    pytest.param(RuntimeError("an error that the scheduler does not know"), id="an unknown error"),
+]
+
+
+@pytest.mark.parametrize("error", UNWRITABLE)
+def test_a_pod_whose_condition_can_never_be_written_keeps_no_other_pod_from_being_woken(error: Exception) -> None:
+    time, state = Ticking(30.0), state_of("n0", "n1", "n2")
+    api = OftenRefusing(time, error)
+    held(state, "bad", "behind", "later")
+    time.at(1.0, lambda: learn(state, BudgetState.OPEN))
+    time.at(9.0, lambda: held(state, "later"))
+    time.at(10.0, lambda: learn(state, BudgetState.OPEN))
+    keep_waking(state, api.conditions, time.clock)
+    assert api.tried["behind"][0] - api.tried["bad"][0] == pytest.approx(BETWEEN_SECONDS)
+    assert any(10.0 <= second < 10.3 for second in api.tried["later"])
+
+
+def test_a_pod_whose_condition_cannot_be_written_is_tried_less_and_less_often() -> None:
+    time, state = Ticking(70.0), state_of("n0")
+    api = OftenRefusing(time, ApiError(500, "InternalError", "always"))
+    held(state, "bad")
+    time.at(1.0, lambda: learn(state, BudgetState.OPEN))
+    keep_waking(state, api.conditions, time.clock)
+    pauses = [later - one for one, later in pairwise(api.tried["bad"])]
+    assert pauses == pytest.approx([2, 4, 8, 16, 16, 16], abs=2 * LOOK_SECONDS)
+
+
+def test_writes_that_fail_count_among_the_fifty_a_second() -> None:
+    time, state = Ticking(6.0), state_of("n0")
+    api = OftenRefusing(time, ApiError(500, "InternalError", "always"))
+    api.error = api.refusal
+    held(state, *(f"p{number}" for number in range(200)))
+    time.at(1.0, lambda: learn(state, BudgetState.OPEN))
+    keep_waking(state, api.conditions, time.clock)
+    tried = sorted(second for seconds in api.tried.values() for second in seconds)
+    assert len(api.tried) == 200
+    assert all(later - one >= 1.0 - 1e-6 for one, later in zip(tried, tried[50:], strict=False))
+
+
+def test_an_unknown_error_at_one_pod_keeps_no_other_pod_from_its_condition_and_is_tried_again() -> None:
+    time, state, api = Ticking(5.0), state_of("n0", "n1"), WakingApi()
+    held(state, "a", "b")
     learn(state, BudgetState.OPEN)
     api.breaks = {"a"}
-
-    def wait(seconds: float) -> bool:
-        pauses.append(seconds)
-        if seconds == RETRY_SECONDS:
-            api.breaks = set()
-        return len(pauses) > 20
-
-    keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait))
+    time.at(1.0, api.breaks.clear)
+    keep_waking(state, api.conditions, time.clock)
     assert [(name, status) for name, status, _ in api.messages] == [("b", "True"), ("a", "True")]
-    assert pauses.count(RETRY_SECONDS) == 1
     assert api.registry.get_sample_value("fairgpu_scheduler_part_failures_total", {"part": "waking"}) == 1
 
 
 def test_an_unknown_error_at_a_pod_that_an_end_returns_to_the_queue_is_tried_again() -> None:
-    state, api, looks = state_of("n0"), WakingApi(), list[float]()
+    time, state, api = Ticking(5.0), state_of("n0"), WakingApi()
     state.put_pod(bound_note("a"))
     api.breaks = {"c"}
-
-    def wait(seconds: float) -> bool:
-        looks.append(seconds)
-        if len(looks) == 2:
-            assert ask(state, pod("c")).node_names == []
-        if len(looks) == 3:
-            state.remove_pod("uid-a")
-        if seconds == RETRY_SECONDS:
-            api.breaks = set()
-        return len(looks) > 40
-
-    keep_waking(state, api.conditions, Clock(lambda: 1000.0, wait))
+    time.at(0.2, lambda: ask(state, pod("c")))
+    time.at(0.3, lambda: state.remove_pod("uid-a"))
+    time.at(1.0, api.breaks.clear)
+    keep_waking(state, api.conditions, time.clock)
     assert [name for name, _, _ in api.messages] == ["c"]
 
 

@@ -227,6 +227,27 @@ def test_a_pod_without_the_label_keeps_its_gpu_and_its_notice_is_called_off() ->
     assert (cluster.notes(RECLAIM_AT), kept(cluster)) == ({}, {})
 
 
+@pytest.mark.parametrize("noticed", [pytest.param(True, id="after its notice"), pytest.param(False, id="before")])
+def test_devices_are_not_kept_for_a_pod_where_the_pod_that_was_to_go_has_lost_the_label(
+    noticed: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("old", "n0", since=10)
+    cluster.runs("other", "n1", since=0)
+    cluster.waits("new")
+    cluster.step()
+    if noticed:
+        cluster.step(1)
+    assert kept(cluster) == {"new": "n0"}
+    unlabel(cluster, "old")
+    for seconds in (1, 1, 1, 1, 60, 1):
+        cluster.step(seconds)
+    assert kept(cluster) == {"new": "n1"}
+    assert "evict old" not in cluster.done
+    assert "evict other" in cluster.done
+    assert set(cluster.notes(RECLAIM_AT)) <= {"other"}
+
+
 @pytest.mark.parametrize(
     ("broken", "notices"),
     [
