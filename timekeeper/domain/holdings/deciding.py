@@ -120,9 +120,16 @@ def models_of(node: HostNode, own: Mapping[str, Listed]) -> frozenset[str]:
 
 
 def decide_all(node: HostNode, own: Mapping[str, Listed]) -> Decision:
-    """Returns what a pod would hold that asks for all GPUs that a node offers, by a scheduler that wrote nothing."""
+    """Returns what a pod would hold that asks for all GPUs that a node offers, by a scheduler that wrote nothing.
+
+    Intel's units of both drivers count as those of one. The sizes that the node states are those of all its GPUs, and
+    would count once for each driver.
+    """
     sized = listed.INTEL_SIZES
     offered = {name: units for name, units in node.capacity.items() if is_accelerator(name, own) or name in sized}
+    drivers = [name for name in listed.INTEL_GPUS if name in offered and name not in own]
+    for other in drivers[1:]:
+        offered[drivers[0]] += offered.pop(other)
     return decide(BoundPod(containers=(Container(offered),)), node, own)
 
 

@@ -572,6 +572,10 @@ MANAGED = {
         (ascend_node(), "2"),
         (node({"aws.amazon.com/neuroncore": "32", "aws.amazon.com/neuron": "16"}), "16"),
         (node(MANAGED), "2"),
+        (node(MANAGED | {"gpu.intel.com/xe": "600"}), "2"),
+        (node({"gpu.intel.com/i915": "30", "gpu.intel.com/xe": "10"}, {"gpu.intel.com/device.count": "4"}), "4"),
+        (node({"gpu.intel.com/i915": "3", "gpu.intel.com/xe": "1"}), "4"),
+        (node({"gpu.intel.com/i915": "0", "gpu.intel.com/xe": "2"}, {"gpu.intel.com/device.count": "2"}), "2"),
         (node({"tencent.com/vcuda-core": "400", "tencent.com/vcuda-memory": "240"}), "4"),
         (node(), "0"),
     ],
@@ -661,6 +665,14 @@ def test_sizes_of_a_container_with_intels_one_driver_are_none_of_a_container_wit
     host = node(MANAGED | {"gpu.intel.com/xe": "600"}, {"gpu.intel.com/product": "Flex_170"})
 
     assert held(asking, host) == [("intel", "Flex_170", 2, "1/2", "1/2")]
+
+
+def test_a_unit_of_intels_is_the_same_part_of_a_gpu_by_either_driver() -> None:
+    """The label counts the node's GPUs of both drivers."""
+    host = node({"gpu.intel.com/i915": "30", "gpu.intel.com/xe": "10"}, {"gpu.intel.com/device.count": "4"})
+
+    for driver in ("gpu.intel.com/i915", "gpu.intel.com/xe"):
+        assert [one[2:] for one in held(pod({driver: "1"}), host)] == [(1, "1/10", "1/10")]
 
 
 def test_sizes_of_a_container_with_both_of_intels_drivers_count_for_each() -> None:
