@@ -17,6 +17,7 @@ from timekeeper.controller.state.books import Books
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.windows import Retention, month_start, parse_month
+from timekeeper.ledger import shared
 from timekeeper.ledger.client import isolate_failures
 from timekeeper.ledger.compaction import (
     Cutoffs,
@@ -90,6 +91,7 @@ class Archivist:
         self._epoch = epoch
         self._retention = retention
         self._pruned: dict[str, int] = {}
+        self._capacity_pruned = 0
         self._time_is_up = time_is_up
         self._steps = 0
         self._amounts_folded: dict[str, int] = {}
@@ -106,6 +108,7 @@ class Archivist:
         if not self._after and not self._steps and self._hour == now // HOUR:
             return
         self._hour = now // HOUR
+        self._prune_capacity(month_start(now, -self._retention.months))
         names = sorted(name for name in self._books.accounts if name > self._after)
         ends, done = self._time_is_up(), 0
         today = now // DAY * DAY
@@ -161,6 +164,15 @@ class Archivist:
         self._pruned[account.name] = due
         if self._is_unused(account):
             self._drop(account)
+
+    def _prune_capacity(self, before: int) -> None:
+        """Deletes the capacity of months past retention, once a month.
+
+        Where months are exported, a question may go back as far as their files do, and all of it stays.
+        """
+        if self._capacity_pruned != before and not self._retention.exported:
+            shared.prune_capacity(self._client, before)
+            self._capacity_pruned = before
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
         """Repeats a step until all is done, the time is up or the limit of steps is reached; returns whether all is."""

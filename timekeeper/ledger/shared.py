@@ -11,7 +11,7 @@ import redis
 
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.pricing import Prices
-from timekeeper.ledger import keys
+from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import Call, put, run_one
 from timekeeper.ledger.codec import as_text, compact, encode_assignments, encode_prices
 from timekeeper.ledger.settlement import HeldTerm
@@ -19,6 +19,7 @@ from timekeeper.ledger.settlement import HeldTerm
 GONE_REPORT_SECONDS = 86400
 """The time for which a deleted pod's last report is kept; short, since every past pod has one."""
 STATES_PER_CALL = 2000
+POINTS_PER_CALL = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,22 @@ def write_capacity(client: redis.Redis, instant: int, rates: Mapping[str, int]) 
     """
     put(client, "HSET", keys.CAPACITY_OF_MODELS, [str(instant), compact(dict(rates))])
     put(client, "HSET", keys.CAPACITY, [str(instant), str(sum(rates.values()))])
+
+
+def prune_capacity(client: redis.Redis, before: int) -> None:
+    """Deletes the capacities that were replaced at or before an instant, in nanoseconds since 1970.
+
+    The capacity at that instant stays, with the earlier instant from which on it was known. Entries whose instant
+    cannot be read stay.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    for key in (keys.CAPACITY, keys.CAPACITY_OF_MODELS):
+        names: Any = client.hkeys(key)
+        instants = sorted(instant for instant in map(reading.whole, names) if instant is not None and instant <= before)
+        for start in range(0, len(instants) - 1, POINTS_PER_CALL):
+            client.hdel(key, *map(str, instants[start : min(start + POINTS_PER_CALL, len(instants) - 1)]))
 
 
 def write_watched(client: redis.Redis, until: int) -> None:

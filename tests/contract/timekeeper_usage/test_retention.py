@@ -12,11 +12,12 @@ from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.usage_grouping import FoldedHoursError
-from timekeeper.domain.windows import Retention, Window
-from timekeeper.ledger import compaction, entries, keys, reading
+from timekeeper.domain.windows import Retention, Window, month_start
+from timekeeper.ledger import compaction, entries, keys, reading, shared
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.reading import load_accounts
 from timekeeper.ledger.settlement import take_epoch
+from timekeeper.ledger.usage import capacity, capacity_of_models
 
 MIDNIGHT = NOON - 12 * HOUR
 
@@ -102,6 +103,45 @@ def test_archiving_whose_time_is_up_goes_on_where_it_was(
             harness.spent(name)
     assert runs > 36 * len(names) // 2
     hurried.archive(harness.now)
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_capacity_is_kept_as_long_as_a_question_may_ask_for_it(harness: LedgerHarness, *, exported: bool) -> None:
+    """It is kept for good where exported files answer questions about older months."""
+    keeper, client = harness.lead(), harness.client
+    harness.round(0)
+    kept_from = month_start(harness.now, -2)
+    instants = [kept_from + offset for offset in (-30 * DAY, -2 * DAY, -DAY, 0, DAY, 2 * DAY)]
+    for gpus, instant in enumerate(instants, 1):
+        shared.write_capacity(client, instant, {"A100": gpus * 10**6, "": 10**6})
+    client.hset(keys.CAPACITY, "nonsense", "1")
+    window = Window(kept_from, kept_from + 4 * DAY)
+    query = Query(window, "1d", ("model",), 1000, idle=True, idle_models=True)
+    before = find(client, query, harness.now).items
+    retention = Retention(hourly_days=2, months=2, exported=exported)
+    for _ in range(2):
+        Archivist(client, harness.source, keeper.books, keeper.epoch, retention).archive(harness.now)
+
+    assert before
+    assert find(client, query, harness.now).items == before
+    assert client.hget(keys.CAPACITY, "nonsense") == b"1"
+    left = {instant for instant in capacity(client) if instant <= instants[-1]}
+    assert left == {instant for instant, _ in capacity_of_models(client)["A100"].items() if instant <= instants[-1]}
+    assert left == set(instants if exported else instants[3:])
+
+
+def test_capacity_before_the_oldest_kept_month_is_that_of_its_last_change(harness: LedgerHarness) -> None:
+    keeper, client = harness.lead(), harness.client
+    harness.round(0)
+    kept_from = month_start(harness.now, -2)
+    for instant, gpus in ((kept_from - 9 * DAY, 1), (kept_from - DAY, 2), (kept_from + DAY, 3)):
+        shared.write_capacity(client, instant, {"A100": gpus})
+    Archivist(client, harness.source, keeper.books, keeper.epoch, Retention(2, 2)).archive(harness.now)
+
+    assert {instant: rate for instant, rate in capacity(client).items() if rate} == {
+        kept_from - DAY: 2,
+        kept_from + DAY: 3,
+    }
 
 
 def test_a_leader_that_was_replaced_folds_nothing(harness: LedgerHarness) -> None:
