@@ -142,6 +142,11 @@ def _attempts(plane: ControlPlane, editor: Identity, namespace: str) -> dict[str
     gpu = plane.admin.api.create(pods, canonical_pod("bound"))
     bind(plane.service_account("fairgpu-system", "fairgpu-scheduler"), gpu, "nowhere", None)
     taken = {"metadata": {"labels": {POD_LABEL: POD_LABEL_VALUE}}}
+    claims = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
+    wanted = {"devices": {"requests": [{"name": "gpus", "exactly": {"deviceClassName": "gpu.example.org"}}]}}
+    editor.api.create(claims, {"metadata": {"name": "probe"}, "spec": wanted})
+    results = [{"request": "gpus", "driver": "gpu.example.org", "pool": "none", "device": "none"}]
+    allocated = {"status": {"allocation": {"devices": {"results": results}}}}
     order = {"budget": "none", "gpuHours": 1, "reason": "none", "requestedBy": "nobody"}
     grant = {"apiVersion": BUDGET_API, "kind": "GPUGrant", "metadata": {"name": "probe"}, "spec": order}
     return {
@@ -149,6 +154,7 @@ def _attempts(plane: ControlPlane, editor: Identity, namespace: str) -> dict[str
         "fairgpu-binding": lambda: bind(
             editor, pod | {"metadata": {"name": "probe", "namespace": namespace}}, "n", None
         ),
+        "fairgpu-claims": lambda: editor.api.patch(f"{claims}/probe/status", allocated, query=dry),
         "fairgpu-deletion": lambda: editor.api.delete(f"{pods}/bound", by_force),
         "fairgpu-forced-eviction": lambda: editor.api.create(f"{pods}/probe/eviction", forced, query=dry),
         "fairgpu-eviction": lambda: timekeeper.api.create(f"{pods}/probe/eviction", eviction, query=dry),

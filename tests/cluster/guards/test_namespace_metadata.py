@@ -34,6 +34,18 @@ def test_an_admin_of_a_namespace_cannot_permit_it_anything(
     assert f"metadata: fairgpu.io/allow changed by {editor.name}, who may not update gpubudgets" in message
 
 
+@pytest.mark.parametrize("label", ["resource.kubernetes.io/admin-access", "resource.k8s.io/admin-access"])
+def test_an_admin_of_a_namespace_cannot_give_it_administrative_access_to_devices(
+    control_plane: ControlPlane, editor: Identity, namespace: str, label: str
+) -> None:
+    """Claims with such access get devices that others hold, and are free."""
+    path = f"/api/v1/namespaces/{namespace}"
+    message = refused(editor, path, {"metadata": {"labels": {label: "true"}}})
+    assert f"metadata: {label} changed by {editor.name}" in message
+    control_plane.admin.api.patch(path, {"metadata": {"labels": {label: "true"}}})
+    refused(editor, path, {"metadata": {"labels": {label: None}}})
+
+
 def test_finalizing_is_no_way_around_it(editor: Identity, namespace: str) -> None:
     document = editor.api.get(f"/api/v1/namespaces/{namespace}")
     document["metadata"]["annotations"] = PERMISSION

@@ -202,7 +202,8 @@ def test_namespaces_are_left_out_by_the_one_label_that_nobody_can_write() -> Non
     of_orders = "orders.fairgpu.io"  # which belong to no namespace
     bindings = of_kind("ValidatingAdmissionPolicyBinding")
     selectors = {name: webhook["namespaceSelector"] for name, webhook in webhooks().items() if name != of_orders}
-    for name in ("fairgpu-binding", "fairgpu-deletion", "fairgpu-forced-eviction", "fairgpu-metadata", "fairgpu-spec"):
+    of_policies = ("binding", "claims", "deletion", "forced-eviction", "metadata", "spec")
+    for name in (f"fairgpu-{policy}" for policy in of_policies):
         selectors[name] = bindings[name]["spec"]["matchResources"]["namespaceSelector"]
     for name, selector in selectors.items():
         by_name, *others = selector["matchExpressions"]
@@ -222,6 +223,7 @@ def test_every_policy_denies_and_fails_closed() -> None:
             f"fairgpu-{name}"
             for name in (
                 "binding",
+                "claims",
                 "deletion",
                 "forced-eviction",
                 "eviction",
