@@ -89,7 +89,7 @@ class Existing(Section):
     device_classes: tuple[ObjectName, ...] = DEVICE_CLASSES
     """The DeviceClasses of GPUs, for claims of Dynamic Resource Allocation."""
     schedulers_annotations: tuple[Key, ...] = SCHEDULERS_ANNOTATIONS
-    """The annotations in which schedulers write what a pod got; only `writers` may change them."""
+    """The annotations in which schedulers write what a pod got; only `writers` may write them, on new pods, too."""
     writers: tuple[Account, ...] = ()
     """The users that may change those annotations, and the ones by which pods ask. Without any, the users that may
     `update podstatuses.fairgpu.io` in the whole cluster, as they need to write the status of GPU pods."""

@@ -192,6 +192,7 @@ def _values(settings: Webhook) -> dict[str, str]:
         "stack_annotations": _listed(existing.annotations, 10),
         "stack_prefixes": "".join(f" || k.startsWith('{prefix}')" for prefix in existing.prefixes),
         "deciding_annotations": _listed(sorted(deciding), 8),
+        "schedulers_annotations": _listed(sorted(existing.schedulers_annotations), 8),
         "may_decide": _may_decide(existing.writers),
         "who_decides": "an account in existing.writers"
         if existing.writers

@@ -95,6 +95,16 @@ def test_so_does_an_annotation_that_asks_for_a_part_of_a_gpu(editor: Identity, p
     denied("fairgpu-spec", lambda: editor.api.create(pods, pod, DRY_RUN))
 
 
+@pytest.mark.parametrize("key", Existing().schedulers_annotations)
+def test_a_new_pod_does_not_say_what_it_got(control_plane: ControlPlane, editor: Identity, pods: str, key: str) -> None:
+    """It is charged by what its scheduler writes there, and one that names its node meets no scheduler."""
+    pod = stack_pod()
+    pod["metadata"]["annotations"][key] = "GPU-0,NVIDIA,1,1:;"
+    message = denied("fairgpu-spec", lambda: editor.api.create(pods, pod, DRY_RUN))
+    assert f"metadata.annotations: {key} given by {editor.name}" in message
+    control_plane.admin.api.create(pods, pod, DRY_RUN)
+
+
 def test_a_pod_with_a_claim_may_have_the_label_or_not_since_the_webhook_knows_what_it_is_for(
     editor: Identity, pods: str
 ) -> None:
