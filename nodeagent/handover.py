@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 AGENT = "agent.lock"
 """The file, in the agent's folder, of the agent that acts."""
 PAGES = "pages.lock"
-"""The file of the process that writes the schedule pages."""
+"""The file of the process that writes the schedule pages. It holds when that process was last at work."""
+_TIME = struct.Struct("<Q")
 
 
 def lock(path: Path) -> int | None:
@@ -42,6 +45,21 @@ def wait_for(path: Path, stopped: Callable[[], bool]) -> int | None:
         if stopped():
             return None
     return descriptor
+
+
+def note(descriptor: int, now_ns: int) -> None:
+    """Writes into a locked file when its holder was at work, in ns of CLOCK_MONOTONIC; not where the host is full."""
+    with suppress(OSError):
+        os.pwrite(descriptor, _TIME.pack(now_ns), 0)
+
+
+def noted_ns(path: Path) -> int:
+    """Returns when a lock's last holder was at work, in ns of CLOCK_MONOTONIC; 0 where none has noted it."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return 0
+    return int(_TIME.unpack(content)[0]) if len(content) == _TIME.size else 0
 
 
 LOCKS = Path("/proc/locks")

@@ -124,16 +124,19 @@ class NodeCollector(Collector):
         records: Callable[[], Iterable[Record]],
         devices: Callable[[], Iterable[Device]],
         withheld: Callable[[], Mapping[str, str]],
+        oldest_page_seconds: Callable[[], float | None],
     ) -> None:
         self._seen = seen
         self._records = records
         self._devices = devices
         self._withheld = withheld
+        self._oldest_page_seconds = oldest_page_seconds
 
     def collect(self) -> Iterable[Metric]:
         """Yields all series."""
         seen = self._seen()
         yield self._gpus(seen)
+        yield self._pages()
         yield from self._containers(seen)
         yield _strays(seen)
 
@@ -144,6 +147,16 @@ class NodeCollector(Collector):
             metric.add_metric((state,), health[state])
         metric.add_metric(("withheld",), len(self._withheld()))
         metric.add_metric(("silent",), len(seen.silent))
+        return metric
+
+    def _pages(self) -> Metric:
+        metric = GaugeMetricFamily(
+            "fairgpu_nodeagent_oldest_page_age_seconds",
+            "Age of the node's schedule page that was written least recently; none while no container shares a GPU.",
+        )
+        age = self._oldest_page_seconds()
+        if age is not None:
+            metric.add_metric((), age)
         return metric
 
     def _containers(self, seen: Observation) -> Iterable[Metric]:

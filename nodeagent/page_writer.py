@@ -13,14 +13,14 @@ from typing import NamedTuple
 import structlog
 
 from nodeagent import handover
-from nodeagent.pages import last_write_ns
+from nodeagent.pages import last_write_ns, written_ns
 
 _log = structlog.get_logger(__name__)
 
 NS = 10**9
 HANGS_SECONDS = 30.0
-"""The time without a written page after which a writer is suspected. It starts within seconds, and a page is stale
-after one: to end a writer that only waits for a processor would delay the pages further."""
+"""The time without a sign of work, a page or a note, after which a writer is suspected. It starts within seconds, and a
+page is stale after one: to end a writer that only waits for a processor would delay the pages further."""
 AGAIN_SECONDS = 1.0
 """The time from the suspicion on in which the writer can still write. After a time in which the agent and the writer
 were stopped together, the agent may run before the writer does."""
@@ -29,28 +29,28 @@ END_SECONDS = 2.0
 
 
 class Silence(NamedTuple):
-    """The last write that was found, and when it was found; both in ns of CLOCK_MONOTONIC."""
+    """The last sign of work that was found, and when it was found; both in ns of CLOCK_MONOTONIC."""
 
-    written_ns: int
+    worked_ns: int
     found_ns: int
 
     def lasts(self, now_ns: int) -> bool:
-        """Returns whether the writer has had the time to write once more."""
+        """Returns whether the writer has had the time for another round."""
         return now_ns - self.found_ns >= AGAIN_SECONDS * NS
 
 
-def silence(before: Silence | None, written_ns: int, since_ns: int, now_ns: int) -> Silence | None:
-    """Returns the silence of a writer, which began at an earlier look if nothing was written since; None without one.
+def silence(before: Silence | None, worked_ns: int, since_ns: int, now_ns: int) -> Silence | None:
+    """Returns the silence of a writer, which began at an earlier look if it did nothing since; None without one.
 
     Args:
         before: the answer of the last look.
-        written_ns: when a page was last written; 0 before the first one.
+        worked_ns: when the writer last showed that it works; 0 before the first time.
         since_ns: from when on the writer has had pages to write.
         now_ns: the time of this look; all times are ns of CLOCK_MONOTONIC.
     """
-    if now_ns - max(written_ns, since_ns) < HANGS_SECONDS * NS:
+    if now_ns - max(worked_ns, since_ns) < HANGS_SECONDS * NS:
         return None
-    return before if before is not None and before.written_ns == written_ns else Silence(written_ns, now_ns)
+    return before if before is not None and before.worked_ns == worked_ns else Silence(worked_ns, now_ns)
 
 
 class PageWriter:
@@ -71,6 +71,15 @@ class PageWriter:
         """Notes that the writer keeps the pages of these GPUs; of those that it did not know, from now on."""
         now_ns, before = self._clock(), self._has
         self._has = {uuid: before.get(uuid, now_ns) for uuid in uuids}
+
+    def oldest_page_seconds(self) -> float | None:
+        """Returns the age of the page that was written least recently; None while there is none to write.
+
+        A page that was never written is as old as its GPU's first container.
+        """
+        known, now_ns = self._has, self._clock()
+        ages = [now_ns - max(written_ns(self._root, uuid) or 0, since_ns) for uuid, since_ns in known.items()]
+        return max(ages) / NS if ages else None
 
     def keep(self) -> None:
         """Starts the writer where none runs, and ends one that hangs; the next call starts another."""
@@ -103,11 +112,13 @@ class PageWriter:
             return
         now_ns = self._clock()
         since_ns = max(min(known.values()), self._since_ns)
-        written_ns = last_write_ns(self._root, known.keys()) or 0
-        self._silence = silence(self._silence, written_ns, since_ns, now_ns)
+        # A writer that refuses what it has to write works all the same: another one would refuse it, too. A note needs
+        # room on the host, which a page already has.
+        worked_ns = max(handover.noted_ns(self._root / handover.PAGES), last_write_ns(self._root, known.keys()) or 0)
+        self._silence = silence(self._silence, worked_ns, since_ns, now_ns)
         if self._silence is None or not self._silence.lasts(now_ns):
             return
-        silent_seconds = (now_ns - max(written_ns, since_ns)) / NS
+        silent_seconds = (now_ns - max(worked_ns, since_ns)) / NS
         if self._waits_for_another(process.pid):
             _log.error("another writer has the lock of the pages", silent_seconds=silent_seconds)
         else:

@@ -4,8 +4,9 @@
 
 It reads `FOLDER/schedule.json` again whenever that changes: {"gpus": [{"uuid": "GPU-...", "containers": [...]}]}, the
 containers as nodeagent.schedule describes them; and the driver's figures from `FOLDER/figures.json`
-(nodeagent.figures_file). Each GPU's page is `FOLDER/gpus/UUID/schedule`. A second writer of the same folder waits until
-the first has ended, and goes on where that stopped.
+(nodeagent.figures_file). Each GPU's page is `FOLDER/gpus/UUID/schedule`; that of a GPU whose containers are refused
+goes on with those of before. A second writer of the same folder waits until the first has ended, and goes on where that
+stopped.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -26,7 +28,16 @@ from nodeagent import figures_file, handover, turns
 from nodeagent.figures_file import Keyed, of_slots
 from nodeagent.rounds import Container, State, begun, describe, step
 from nodeagent.schedule import PageFile, containers_of
-from nodeagent.schedule_page import HEARTBEAT_BYTES, Activity, Page, activity_bytes, heartbeat_ns, unpack_one
+from nodeagent.schedule_page import (
+    HEARTBEAT_BYTES,
+    LEDGER_DEVICES,
+    Activity,
+    Page,
+    activity_bytes,
+    heartbeat_ns,
+    pack,
+    unpack_one,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -112,31 +123,57 @@ class Gpu:
         self._file.close()
 
 
-def read_gpus(path: Path) -> Gpus:
-    """Returns the containers of each GPU.
+def read_gpus(path: Path) -> tuple[Gpus, Mapping[str, str]]:
+    """Returns the containers of each GPU, and why those of other GPUs are refused, by uuid.
 
     Raises:
-        ValueError: the file is no JSON of the form that this module describes, or gives more of a GPU than there is.
+        ValueError: the file is no JSON object with a list of GPUs that have a uuid each.
     """
+    gpus: dict[str, tuple[Container, ...]] = {}
+    refused: dict[str, str] = {}
     try:
-        gpus = dict(containers_of(each) for each in json.loads(path.read_bytes())["gpus"])
+        listed = {str(each["uuid"]): each for each in json.loads(path.read_bytes())["gpus"]}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: {error!r} is missing or of a wrong kind") from error
-    for containers in gpus.values():
-        turns.plan([turns.Tenant(each.slot, each.core_percent, each.policy, active=False) for each in containers])
-    return gpus
+    for uuid, each in listed.items():
+        try:
+            gpus[uuid] = _checked(each)
+        except (KeyError, TypeError) as error:
+            refused[uuid] = f"{error!r} is missing or of a wrong kind"
+        except ValueError as error:
+            refused[uuid] = str(error)
+    return gpus, refused
+
+
+def _checked(document: Mapping[str, Any]) -> tuple[Container, ...]:
+    """Returns a GPU's containers, of which a page can be written.
+
+    Raises:
+        KeyError, TypeError: a field is missing or of a wrong kind.
+        ValueError: two have one slot, they have more than the GPU, or a number is beyond what a page or a ledger holds.
+    """
+    uuid, containers = containers_of(document)
+    if len({each.slot for each in containers}) < len(containers):
+        raise ValueError("two containers have one slot")
+    if any(not 0 <= each.device < LEDGER_DEVICES for each in containers):
+        raise ValueError(f"a ledger has room for {LEDGER_DEVICES} devices")
+    state, made = step(begun(0), containers, {}, 0)
+    pack(describe(uuid, containers, state, made, 0), 0)
+    return containers
+
+
+def written_ns(root: Path, uuid: str) -> int | None:
+    """Returns when a GPU's page was last written, in ns of CLOCK_MONOTONIC; 0 for never, None without a page."""
+    try:
+        with (root / "gpus" / uuid / "schedule").open("rb") as page:
+            return heartbeat_ns(page.read(HEARTBEAT_BYTES))
+    except (OSError, ValueError):
+        return None
 
 
 def last_write_ns(root: Path, uuids: Iterable[str]) -> int | None:
     """Returns when one of these GPUs' pages was last written, in ns of CLOCK_MONOTONIC; None where there is no page."""
-    written = []
-    for uuid in uuids:
-        try:
-            with (root / "gpus" / uuid / "schedule").open("rb") as page:
-                written.append(heartbeat_ns(page.read(HEARTBEAT_BYTES)))
-        except (OSError, ValueError):
-            continue
-    return max(written, default=None)
+    return max((at for uuid in uuids if (at := written_ns(root, uuid)) is not None), default=None)
 
 
 class Writer:
@@ -177,12 +214,15 @@ class Writer:
         try:
             if not self._is_new(path):
                 return False
-            gpus = read_gpus(Path(path))
+            gpus, refused = read_gpus(Path(path))
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
             _log.error("schedule refused", path=path, error=str(error))
             return False
+        for uuid, error_text in refused.items():
+            _log.error("schedule refused", path=path, uuid=uuid, error=error_text)
+        gpus = {**gpus, **{uuid: self._gpus[uuid] for uuid in refused if uuid in self._gpus}}
         for uuid in gpus.keys() - self._pages.keys():
             try:
                 self._pages[uuid] = Gpu(uuid, self._root / "gpus" / uuid / "schedule", self._clock())
@@ -239,12 +279,14 @@ def main() -> None:
         time.sleep(seconds)  # an Event's wait with a limit makes a lock each time
         return stop.is_set() or os.getppid() != parent
 
-    if handover.wait_for(arguments.root / handover.PAGES, stopped) is None:
+    lock = handover.wait_for(arguments.root / handover.PAGES, stopped)
+    if lock is None:
         return
     writer = Writer(arguments.root)
     pace = Pace(time.monotonic())
     while not stopped(pace.left(time.monotonic())):
         writer.look()
+        handover.note(lock, time.monotonic_ns())
     writer.close()
 
 

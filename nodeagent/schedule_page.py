@@ -94,7 +94,7 @@ def pack(page: Page, generation: int) -> bytes:
         ValueError: more slots or turns than there is room for, or a text or number that does not fit its field.
     """
     uuid = page.uuid.encode()
-    if len(uuid) >= UUID_SIZE or len(page.turns) > TURNS or any(slot.slot >= SLOTS for slot in page.slots):
+    if len(uuid) >= UUID_SIZE or len(page.turns) > TURNS or any(not 0 <= slot.slot < SLOTS for slot in page.slots):
         raise ValueError(f"a page has room for {SLOTS} slots, {TURNS} turns and a uuid below {UUID_SIZE} bytes")
     packed = bytearray(SIZE)
     try:

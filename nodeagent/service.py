@@ -131,6 +131,7 @@ class Agent:
             self._starter.records,
             lambda: self._offer.inventory.devices if self._offer else (),
             lambda: self._offer.withheld if self._offer else {},
+            self._writer.oldest_page_seconds,
         )
 
     def run(self) -> None:

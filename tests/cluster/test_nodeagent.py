@@ -343,6 +343,7 @@ def test_a_writer_of_the_pages_that_hangs_is_replaced(
         wait_until(
             lambda: (last_write_ns(machine.folder / "run", ["GPU-0"]) or 0) > since, "the next one writes the page"
         )
+        wait_until(lambda: shown(port, "fairgpu_nodeagent_oldest_page_age_seconds") < 1, "the page is shown as new")
 
 
 def test_a_start_that_fails_unexpectedly_is_refused_and_counted(

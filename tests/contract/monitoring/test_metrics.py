@@ -63,7 +63,7 @@ def of_the_node_agent() -> Families:
     device = GivenDevice("GPU-0", 30, 4096, 0, 7)
     record = Record("team", "train", "uid", "main", frozenset({"slot-0"}), 1, False, Policy.HARD, 1, (device,))
     seen = Observation({("uid", "main", "GPU-0"): Figure(1)})
-    registry.register(NodeCollector(lambda: seen, lambda: [record], tuple, dict))
+    registry.register(NodeCollector(lambda: seen, lambda: [record], tuple, dict, lambda: 0.02))
     found: Families = {}
     for family in registry.collect():
         for sample in family.samples:

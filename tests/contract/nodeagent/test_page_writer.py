@@ -8,16 +8,20 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from nodeagent import handover
 from nodeagent.page_writer import AGAIN_SECONDS, HANGS_SECONDS, PageWriter, Silence, silence
-from nodeagent.pages import SCHEDULE, last_write_ns
+from nodeagent.pages import SCHEDULE, last_write_ns, written_ns
+from nodeagent.schedule_page import STALE_AFTER_NS
 from tests.support.waiting import wait_until
 
 GPU = "GPU-1"
+OTHER_GPU = "GPU-2"
+STALE_SECONDS = STALE_AFTER_NS / 10**9
 HANGS = "writer of the pages hangs"
 ENDED = "writer of the pages ended"
 
@@ -37,13 +41,21 @@ class Kept:
     def pass_seconds(self, seconds: float) -> None:
         self._ahead_ns += int(seconds * 10**9)
 
-    def share(self) -> None:
-        """Gives a container a share of the GPU, as the agent does."""
-        container = {"slot": 0, "key": 7, "corePercent": 30, "policy": "hard", "ledger": str(self.root / "ledger")}
+    def share(self, **cores: int) -> None:
+        """Gives a container a share of each GPU, as the agent does: of `GPU` 30 percent, unless others are named."""
+        gpus = {uuid.replace("_", "-"): core for uuid, core in cores.items()} or {GPU: 30}
+        listed = [{"uuid": uuid, "containers": [self._container(core)]} for uuid, core in gpus.items()]
         beside = self.root / "beside"
-        beside.write_text(json.dumps({"gpus": [{"uuid": GPU, "containers": [container]}]}))
+        beside.write_text(json.dumps({"gpus": listed}))
         beside.replace(self.root / SCHEDULE)
-        self.writer.has([GPU])
+        self.writer.has(gpus)
+
+    def _container(self, core: int) -> dict[str, Any]:
+        return {"slot": 0, "key": 7, "corePercent": core, "policy": "hard", "ledger": str(self.root / "ledger")}
+
+    def has_a_stale_page(self) -> bool:
+        age = self.writer.oldest_page_seconds()
+        return age is not None and age > STALE_SECONDS
 
     def find_silence(self) -> None:
         """Looks twice, with the time between that a writer needs to write once more."""
@@ -186,6 +198,49 @@ def test_a_writer_that_waits_for_another_ones_lock_is_not_ended_and_the_log_says
         assert (kept.pid(), kept.ended) == (pid, 0)
     finally:
         kept.writer.end()
+
+
+def test_the_oldest_page_is_stale_while_its_writer_is_stopped_and_no_longer_once_it_goes_on(kept: Kept) -> None:
+    assert kept.writer.oldest_page_seconds() is None, "no container shares a GPU"
+    kept.share()
+    wait_until(kept.written_ns, "its GPU has a page")
+    wait_until(lambda: not kept.has_a_stale_page(), "the page is new")
+    os.kill(kept.pid(), signal.SIGSTOP)
+    wait_until(kept.has_a_stale_page, "the page has grown stale")
+    os.kill(kept.pid(), signal.SIGCONT)
+    wait_until(lambda: not kept.has_a_stale_page(), "the page is written again")
+
+
+def test_a_page_is_stale_that_no_writer_has_ever_written(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    others = handover.lock(tmp_path / handover.PAGES)
+    assert others is not None
+    kept.writer.keep()
+    try:
+        kept.share()
+        wait_until(kept.has_a_stale_page, "its writer waits for another one's lock")
+        os.close(others)
+        wait_until(lambda: not kept.has_a_stale_page(), "its writer has the lock")
+    finally:
+        kept.writer.end()
+
+
+def test_a_writer_that_refuses_what_it_is_to_write_is_not_ended_and_the_pages_of_other_gpus_go_on(kept: Kept) -> None:
+    kept.share(GPU_1=101, GPU_2=30)
+    wait_until(lambda: written_ns(kept.root, OTHER_GPU), "the other GPU has a page")
+    wait_until(kept.has_a_stale_page, "the refused GPU's page is not written")
+    assert last_write_ns(kept.root, [GPU]) is None
+    kept.share(GPU_1=101)
+    pid, since_ns = kept.pid(), time.monotonic_ns()
+    wait_until(lambda: handover.noted_ns(kept.root / handover.PAGES) > since_ns, "the writer is at work")
+    with capture_logs() as logs:
+        kept.pass_seconds(HANGS_SECONDS)
+        kept.writer.keep()
+        noted_ns = handover.noted_ns(kept.root / handover.PAGES)
+        wait_until(lambda: handover.noted_ns(kept.root / handover.PAGES) > noted_ns, "it goes on")
+        kept.pass_seconds(AGAIN_SECONDS)
+        kept.writer.keep()
+    assert (logs, kept.ended, kept.pid()) == ([], 0, pid)
 
 
 def test_a_writer_without_pages_is_left_alone(kept: Kept) -> None:

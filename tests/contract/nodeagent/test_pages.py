@@ -11,10 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent import figures_file, schedule_page
 from nodeagent.driver_figures import Figure
-from nodeagent.pages import CONTENDED_SECONDS, QUIET_EVERY, SCHEDULE, Pace, Writer, last_write_ns, read_gpus
+from nodeagent.pages import (
+    CONTENDED_SECONDS,
+    QUIET_EVERY,
+    SCHEDULE,
+    Pace,
+    Writer,
+    last_write_ns,
+    read_gpus,
+    written_ns,
+)
 from nodeagent.schedule_page import Page
 from tests.bench.nodeagent import GPUS, lay_out, use
 from tests.support.descriptors import open_below
@@ -40,7 +50,8 @@ class Node:
 
     def container(self, slot: int, core: int = 30, **fields: Any) -> dict[str, Any]:
         ledger = self.root / f"ledger-{slot}"
-        return {"slot": slot, "key": slot + 7, "corePercent": core, "policy": "hard", "ledger": str(ledger), **fields}
+        given = {"slot": slot, "key": slot + 7, "corePercent": core, "policy": "hard", "ledger": str(ledger)}
+        return given | fields
 
     def works(self, slot: int) -> None:
         """The container's ledger says that it has work now."""
@@ -136,21 +147,57 @@ def test_a_container_that_starts_again_leaves_no_ledger_of_its_last_start_open(n
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", '{"gpus": [{"uuid": "one"}]}', None],
-    ids=["empty", "no object", "no containers", "more than a GPU has"],
+    ["", "[]", '{"gpus": [{"containers": []}]}'],
+    ids=["empty", "no object", "no uuid"],
 )
-def test_a_schedule_that_cannot_be_is_not_taken_up(node: Node, content: str | None) -> None:
+def test_a_schedule_that_cannot_be_read_is_not_taken_up(node: Node, content: str) -> None:
     node.tell(one=[node.container(0)])
     node.look()
-    if content is None:
-        node.tell(one=[node.container(0, core=60), node.container(1, core=60)])
-    else:
-        (node.root / SCHEDULE).write_text(content)
+    (node.root / SCHEDULE).write_text(content)
     node.look(QUIET_EVERY)
     assert [(slot.slot, slot.core_percent) for slot in node.page("one").slots] == [(0, 30)]
     assert node.now_ns - node.page("one").heartbeat_ns < QUIET_EVERY * ROUND_NS
     with pytest.raises(ValueError, match=r".+"):
         read_gpus(node.root / SCHEDULE)
+
+
+IMPOSSIBLE = {
+    "a container without a key": [{"slot": 0}],
+    "more than a GPU has": [{"core": 60}, {"slot": 1, "core": 60}],
+    "two in one slot": [{}, {"key": 8}],
+    "a slot that no page has": [{"slot": 64}],
+    "a slot below all": [{"slot": -1}],
+    "a device that no ledger has": [{"device": 16}],
+    "a share that no field holds": [{"core": -1}],
+}
+
+
+@pytest.mark.parametrize("fields", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_a_gpu_with_containers_that_cannot_be_is_refused_by_name_and_all_pages_go_on(
+    node: Node, fields: list[dict[str, Any]]
+) -> None:
+    node.tell(bad=[node.container(0)], good=[node.container(1)])
+    node.look()
+    containers = [node.container(**{"slot": 0} | each) for each in fields]
+    if fields == [{"slot": 0}]:
+        del containers[0]["key"]
+    node.tell(bad=containers, good=[node.container(2)])
+    with capture_logs() as logs:
+        node.look(QUIET_EVERY)
+    assert [(event["event"], event["uuid"]) for event in logs] == [("schedule refused", "bad")]
+    assert [(slot.slot, slot.core_percent) for slot in node.page("bad").slots] == [(0, 30)]
+    assert [slot.slot for slot in node.page("good").slots] == [2]
+    assert node.now_ns - node.page("bad").heartbeat_ns < QUIET_EVERY * ROUND_NS
+
+
+def test_a_writer_that_begins_with_a_gpu_that_it_refuses_writes_the_pages_of_the_others(node: Node) -> None:
+    node.tell(bad=[node.container(0, core=101)], good=[node.container(1)])
+    node.look()
+    assert [slot.slot for slot in node.page("good").slots] == [1]
+    assert written_ns(node.root, "bad") is None
+    node.tell(bad=[node.container(0)], good=[node.container(1)])
+    node.look()
+    assert [slot.slot for slot in node.page("bad").slots] == [0]
 
 
 def test_a_writer_that_comes_back_goes_on_with_the_same_page(node: Node) -> None:
