@@ -26,7 +26,7 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
     sharing = [record for record in records if not record.whole]
     placed = starts(
         {
-            f"{record.uid}/{record.container}": (
+            _name(record): (
                 record.devices[0].core_percent,
                 frozenset(device.uuid for device in record.devices),
             )
@@ -35,7 +35,7 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
     )
     gpus: dict[str, list[dict[str, Any]]] = {}
     for record in sharing:
-        start = placed.get(f"{record.uid}/{record.container}")
+        start = placed.get(_name(record))
         ledger = folders.ledger(record)
         for index, device in enumerate(record.devices):
             entry = {
@@ -46,10 +46,16 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
                 "ledger": ledger,
                 "device": index,
                 "noticeNs": notices.get(record.uid, 0),
+                "name": _name(record),
             }
             gpus.setdefault(device.uuid, []).append(entry | ({} if start is None else {"startNs": start}))
     listed = [{"uuid": uuid, "containers": containers} for uuid, containers in sorted(gpus.items())]
     return json.dumps({"gpus": listed}, separators=(",", ":")).encode()
+
+
+def _name(record: Record) -> str:
+    """Returns a name that a container keeps when it starts again, and that no other one has."""
+    return f"{record.uid}/{record.container}"
 
 
 def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: int) -> dict[str, int]:

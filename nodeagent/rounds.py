@@ -42,7 +42,8 @@ class Container:
 
     The memory limit is in bytes, 0 for that of its configuration; notice_ns is when it will be evicted, on
     CLOCK_MONOTONIC, 0 where it will not. The cgroup is its folder in the host's hierarchy; without one the driver's
-    figures for it stay unknown. start_ns is where its turn begins in the period (turns.starts), None for anywhere.
+    figures for it stay unknown. start_ns is where its turn begins in the period (turns.starts), None for anywhere. The
+    name is the same at each of its starts, whereas its key is another one; empty where no start follows another.
     """
 
     slot: int
@@ -55,6 +56,7 @@ class Container:
     notice_ns: int = 0
     cgroup: Path | None = None
     start_ns: int | None = None
+    name: str = ""
 
 
 class State(NamedTuple):
@@ -98,8 +100,9 @@ def step(
     """Returns the state and the turns after one look at the containers' activity, by slot.
 
     A new period settles the overruns of the last one. Within a period, turns change only when a container becomes
-    active or idle, starts or ends. One that ends takes its balance along: the next one in its slot owes nothing. The
-    state keeps the activities, which the caller changes no more.
+    active or idle, starts or ends. One that ends takes its balance along: the next one in its slot owes nothing. One
+    that starts again keeps it: else a container would be rid of its debt at each start. The state keeps the activities,
+    which the caller changes no more.
 
     Raises:
         OvercommittedError: the containers' shares sum to more than 100 percent.
@@ -133,11 +136,16 @@ def step(
 
 
 def _without_ended(state: State, containers: tuple[Container, ...]) -> State:
-    """Returns the state without what it says of containers that have ended; others may have got their slots."""
+    """Returns the state without what it says of containers that have ended; others may have got their slots.
+
+    Of a container that has started again only the counters of its last ledger go.
+    """
     present = {(each.slot, each.key) for each in containers}
-    gone = frozenset([each.slot for each in state.containers if (each.slot, each.key) not in present])
-    if not gone:
+    named = {(each.slot, each.name) for each in containers if each.name}
+    over = [each for each in state.containers if (each.slot, each.key) not in present]
+    if not over:
         return state
+    gone = frozenset([each.slot for each in over if (each.slot, each.name) not in named])
     made = state.plan
     return state._replace(
         opening=_of_others(state.opening, gone),
@@ -146,7 +154,7 @@ def _without_ended(state: State, containers: tuple[Container, ...]) -> State:
         used=_of_others(state.used, gone),
         wanting=state.wanting - gone,
         lacked=_of_others(state.lacked, gone),
-        seen=_of_others(state.seen, gone),
+        seen=_of_others(state.seen, frozenset([each.slot for each in over])),
     )
 
 

@@ -7,7 +7,8 @@ The containers file is JSON and read again when it changes: {"uuid": "GPU-...", 
 best_effort, device the GPU's index in the container's configuration. A container may have "memoryLimitBytes", a limit
 other than its configuration's, "noticeNs", when it will be evicted on CLOCK_MONOTONIC, and "cgroup", its folder in the
 host's cgroup hierarchy: from when one is named, NVML is asked what the driver holds for its processes. One with several
-GPUs has "startNs" (nodeagent.turns.starts), where its turn begins in the period on each of them.
+GPUs has "startNs" (nodeagent.turns.starts), where its turn begins in the period on each of them. One that may start
+again has a "name", by which its debts and claims outlive its key.
 """
 
 from __future__ import annotations
@@ -122,6 +123,7 @@ def containers_of(document: Mapping[str, Any]) -> tuple[str, tuple[Container, ..
             notice_ns=int(each.get("noticeNs", 0)),
             cgroup=Path(each["cgroup"]) if each.get("cgroup") else None,
             start_ns=int(each["startNs"]) if "startNs" in each else None,
+            name=str(each.get("name", "")),
         )
         for each in document["containers"]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ def test_a_container_stands_on_the_page_of_each_of_its_gpus_at_the_same_place_in
     assert (first["slot"], first["key"], first["corePercent"], first["policy"]) == (0, 7, 30, "hard")
     assert first["startNs"] == pages["GPU-b"][0]["startNs"]
     assert "startNs" not in pages["GPU-b"][1]
+
+
+def test_a_container_has_the_same_name_at_each_start_and_no_other_one_has_it() -> None:
+    first, again = record("u1", "GPU-a"), replace(record("u1", "GPU-a"), start=3)
+    others = record("u2", "GPU-a"), replace(record("u1", "GPU-a"), container="beside")
+    names = [published_pages(each)["GPU-a"][0]["name"] for each in (first, again, *others)]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
 
 
 def test_a_container_with_whole_gpus_stands_on_no_page() -> None:

@@ -171,11 +171,42 @@ def test_a_container_that_takes_an_ended_ones_slot_takes_neither_its_debt_nor_it
 ) -> None:
     state = State(NOW, opening={0: balance_ns, 1: -balance_ns})
     state, _ = step(state, (THIRTY, SEVENTY), {0: busy(at_ns, 5 * MS, 5 * MS), 1: busy(at_ns)}, NOW)
-    following = replace(THIRTY, key=33)
+    following = replace(THIRTY, key=33, name="other/main")
     state, made = step(state, (following, SEVENTY), {0: busy(at_ns, 9 * MS, 9 * MS), 1: busy(at_ns)}, at_ns)
     assert (made.granted_ns(0), made.granted_ns(1)) == (15 * MS, 35 * MS)
     assert made.balances[0] == 0
     assert (state.overruns.get(0, 0), state.used.get(0, 0)) == (0, 0), "the new ledger's counters begin with it"
+
+
+def restarted(container: Container) -> Container:
+    """The container's next start: in the same slot, with another key and a new ledger."""
+    return replace(container, key=container.key + 100, ledger=Path("new"))
+
+
+def test_a_container_that_starts_again_keeps_its_debt_and_counts_in_its_new_ledger_from_there() -> None:
+    thirty = replace(THIRTY, name="uid/main")
+    state = State(NOW, opening={0: -10 * MS, 1: 10 * MS})
+    state, _ = step(state, (thirty, SEVENTY), {0: busy(NOW, 5 * MS, 5 * MS), 1: busy(NOW)}, NOW)
+    again = (restarted(thirty), SEVENTY)
+    state, made = step(state, again, {0: busy(NOW, 9 * MS, 9 * MS), 1: busy(NOW)}, NOW + MS)
+    assert made.granted_ns(0) == 15 * MS // 2, "a debt is paid by half a turn at a time"
+    assert (state.overruns.get(0, 0), state.used.get(0, 0)) == (0, 0), "the new ledger's counters begin with it"
+
+
+def test_what_a_container_overran_before_it_started_again_in_the_same_period_is_paid_back() -> None:
+    thirty = replace(THIRTY, name="uid/main")
+    end = NOW + PERIOD_NS
+    state, _ = step(State(NOW), (thirty, SEVENTY), {0: busy(NOW), 1: busy(NOW)}, NOW)
+    seen = {0: busy(end, 4 * MS, 19 * MS), 1: busy(end, 0, 31 * MS)}
+    state, _ = step(state, (thirty, SEVENTY), seen, end - 1)
+    _, made = step(state, (restarted(thirty), SEVENTY), {0: busy(end), 1: busy(end, 0, 31 * MS)}, end)
+    assert (made.granted_ns(0), made.granted_ns(1)) == (11 * MS, 39 * MS)
+
+
+def test_containers_without_a_name_are_not_taken_for_starts_of_one_another() -> None:
+    state, _ = step(State(NOW, opening={0: -60 * MS, 1: 60 * MS}), (THIRTY, SEVENTY), {1: busy(NOW)}, NOW)
+    _, made = step(state, (restarted(THIRTY), SEVENTY), {0: busy(NOW), 1: busy(NOW)}, NOW + MS)
+    assert made.balances[0] == 0
 
 
 def test_a_slot_that_is_empty_for_one_look_keeps_no_debt_for_the_next_container() -> None:
