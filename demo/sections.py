@@ -29,9 +29,14 @@ START_LIMIT_SECONDS = 90.0
 
 
 def start_services(environment: Environment) -> None:
-    """Starts Redis, timekeeper and webhook, and builds the sidecar's archive."""
-    folder, children = environment.folder, environment.children
+    """Starts the services under a heading of their own."""
     environment.screen.section("The services start")
+    serve(environment)
+
+
+def serve(environment: Environment) -> None:
+    """Starts Redis, timekeeper and webhook, and builds the sidecar's archive. Prints no heading."""
+    folder, children = environment.folder, environment.children
     folder.prepare(start_redis(children, folder.root))
     settings = ["--standalone", str(folder.root)]
     children.start("timekeeper-serve", [program("fairgpu"), "timekeeper", "serve", *settings], {})

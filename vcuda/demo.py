@@ -111,6 +111,7 @@ def main() -> None:
     """Runs the demonstration."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
+        say("\nThe shim: two programs held to their slices of one GPU\n")
         say("One simulated GPU of 80 GiB; a notebook has 30 percent of its time and 4 GiB, a training run 70 and 8.")
         show_memory(root / "memory")
         show_time(root)

@@ -20,7 +20,7 @@ from demo.folder import NAMESPACE, Folder
 from demo.gpus import Gpus
 from demo.running import allocation_of, cost, end_sidecars
 from demo.screen import UNIT, Screen
-from demo.sections import start_services
+from demo.sections import serve
 from demo.steps import STEP_LIMIT_SECONDS, accepted, exact
 from fairgpu import names
 from fairgpu.client import transport
@@ -70,7 +70,7 @@ def billed(root: Path, documents: Sequence[Json], seconds: float = SECONDS) -> t
     with Children(folder.logs) as children, ExitStack() as ending:
         environment = Environment(Screen(), folder, children, Gpus())
         environment.cluster.offer([uuid()])
-        start_services(environment)
+        serve(environment)
         pods = [bound(environment, document) for document in documents]
         containers = [container_of(node, one, slot, folder.usage(one)) for slot, one in enumerate(pods)]
         ending.enter_context(paged(node, containers))
