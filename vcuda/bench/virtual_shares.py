@@ -1,6 +1,6 @@
 """The exactness of the pacer's shares when nothing on the machine disturbs it: on a virtual clock (virtual_time.c).
 
-    python bench/virtual_shares.py [NAME]
+    python bench/virtual_shares.py [NAME]      rows of the simulated GPU, and of one with an H100's slices
 
 The programs, the shim, the simulated GPU and the node agent's decisions are those of shares.py; only the clock is
 another. So an error here is the pacer's own, and it is the same however busy the machine is. The crowd of eight is
@@ -19,9 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 VCUDA = Path(__file__).resolve().parent.parent
@@ -47,6 +48,8 @@ THREADS_AT, THREAD = 24, struct.Struct("<IiQQ")
 RUNNING, SLEEPING = 1, 2
 PASSED_ON = ("VIRTUAL_", "SIMGPU_SLICE_US", "SIMGPU_SWITCH_US")
 """Variables of the caller that the programs get, too."""
+H100 = {"SIMGPU_SLICE_US": "2092", "SIMGPU_SWITCH_US": "157"}
+"""For how long an H100 runs one of several contexts, and how long it takes to change to another, as measured on one."""
 LIBRARY = VCUDA / "build" / "bench" / "virtual_time.so"
 
 
@@ -194,8 +197,16 @@ def rows_of(folder: Path, number: int, most_windows: int, order: int) -> list[di
     return made
 
 
-def rows(wanted: str = "", windows: int = 6, orders: tuple[int, ...] = ORDERS) -> Iterator[dict[str, Any]]:
-    """The share errors whose name has `wanted` in it, each on a clock of its own, over so many windows at most."""
+def rows(
+    wanted: str = "",
+    windows: int = 6,
+    orders: tuple[int, ...] = ORDERS,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[dict[str, Any]]:
+    """The share errors whose name has `wanted` in it, each on a clock of its own, over so many windows at most.
+
+    `settings` are variables of the simulated GPU.
+    """
     crowded = [any(len(tenant.programs) > 1 for tenant in case[1]) for case in CASES]
     for number, order in [(i, order) for i in range(len(CASES)) for order in (orders if crowded[i] else (0,))]:
         if wanted not in CASES[number][0]:
@@ -203,7 +214,7 @@ def rows(wanted: str = "", windows: int = 6, orders: tuple[int, ...] = ORDERS) -
         with tempfile.TemporaryDirectory() as name:
             clock = {"LD_PRELOAD": str(LIBRARY), "VIRTUAL_TIME": f"{name}/clock"}
             command = [sys.executable, __file__, "--case", str(number), f"{name}/node", str(windows), str(order)]
-            environment, pipe = os.environ | clock, subprocess.PIPE
+            environment, pipe = os.environ | clock | settings, subprocess.PIPE
             with subprocess.Popen(command, env=environment, stdout=pipe, start_new_session=True) as running:
                 try:
                     assert running.stdout is not None
@@ -222,6 +233,8 @@ def main() -> None:
         signal.pause()  # who started it ends it, and the programs with it
     for each in rows(*sys.argv[1:2]):
         print(json.dumps(each), flush=True)
+    for each in rows(*sys.argv[1:2], orders=(0,), settings=H100):
+        print(json.dumps(each | {"name": f"{each['name']}, slices as an H100's"}), flush=True)
 
 
 if __name__ == "__main__":
