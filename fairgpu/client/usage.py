@@ -111,7 +111,7 @@ def usage_table(answer: Json) -> str:
 
 
 def forecast_note(answer: Json) -> list[str]:
-    """Returns the sentence that says what EXPECTED is; nothing without a forecast."""
+    """Returns the sentences that say what EXPECTED is, and for whom it is not known; nothing without a forecast."""
     if "forecast" not in answer:
         return []
     forecast = answer["forecast"]
@@ -119,7 +119,12 @@ def forecast_note(answer: Json) -> list[str]:
         return ["EXPECTED is not known now: it takes ten minutes of metering, and a timekeeper that leads."]
     start, end = utc_moment(answer["window"]["start"]), utc_moment(forecast["end"])
     pace = f"at the pace of pods since {utc_moment(forecast['lastDay']['start'])}"
-    return [f"EXPECTED is what is billed from {start} to {end} UTC, {pace}."]
+    notes = [f"EXPECTED is what is billed from {start} to {end} UTC, {pace}."]
+    failing = forecast.get("notSettled")
+    if failing:
+        notes += [f"EXPECTED is not known for what is billed to {', '.join(failing)}: the settlement fails."]
+        notes += ["The timekeeper's log says why (not settled)."]
+    return notes
 
 
 def total(items: Sequence[Json], money: Json | None) -> Json:
@@ -128,7 +133,8 @@ def total(items: Sequence[Json], money: Json | None) -> Json:
     if money is not None:
         figures["cost"] = _worth(figures["billed"], money)
     if "forecast" in items[0]:
-        expected = _sum([_by_last_day(item, "billed") for item in items])
+        each = [_by_last_day(item, "billed") for item in items]
+        expected = None if None in each else _sum(each)
         cost = _worth(expected, money) if money is not None and expected is not None else None
         figures["forecast"] = {"lastDay": None if expected is None else {"billed": expected, "cost": cost}}
     return figures

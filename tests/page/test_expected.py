@@ -49,8 +49,19 @@ def test_an_item_without_a_pace_comes_to_what_it_was_billed(page: Page) -> None:
 def test_the_whole_is_not_known_where_a_namespace_is_not(page: Page, answers: list[dict[str, str] | None]) -> None:
     given = [{"end": "2026-02-01T00:00:00Z", "lastDay": day, "lastHour": TIMES} for day in answers]
 
-    assert call(page, "joined", given) == {"end": "2026-02-01T00:00:00Z", "lastDay": None, "lastHour": TIMES}
+    assert call(page, "joined", given) == {
+        "end": "2026-02-01T00:00:00Z",
+        "lastDay": None,
+        "lastHour": TIMES,
+        "notSettled": [],
+    }
     assert call(page, "joined", [{**each, "lastDay": TIMES} for each in given])["lastDay"] == TIMES
+
+
+def test_accounts_whose_settlement_fails_are_named_once(page: Page) -> None:
+    given = [{"end": "", "lastDay": TIMES, "lastHour": TIMES, "notSettled": names} for names in (["a", "b"], ["b"], [])]
+
+    assert call(page, "joined", given)["notSettled"] == ["a", "b"]
 
 
 def test_there_is_no_forecast_where_none_was_asked_for(page: Page) -> None:

@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from zlib import crc32
 
@@ -20,9 +20,9 @@ import redis
 from timekeeper.api.exported_months import ExportedMonths, held_before
 from timekeeper.api.usage_query import Query, cursor_of
 from timekeeper.domain.charges import Assignments
-from timekeeper.domain.forecast import UsageForecast, edges_at, usage_forecast
+from timekeeper.domain.forecast import LONGEST_LAG, UsageForecast, edges_at, usage_forecast
 from timekeeper.domain.timestamps import DAY, HOUR
-from timekeeper.domain.usage import UNKNOWN, asks_for_details, asks_for_sums, capacity_of
+from timekeeper.domain.usage import UNKNOWN, Key, asks_for_details, asks_for_sums, capacity_of, keys_of
 from timekeeper.domain.usage_folding import HOURS_OF_A_DAY
 from timekeeper.domain.usage_grouping import Cells, Group, Steps, UsageSums, order
 from timekeeper.domain.windows import Window, steps
@@ -319,8 +319,13 @@ def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageFor
     only = None if query.namespace is None else frozenset({query.namespace})
     assignments = reading.assignments(client) if only is None else reading.assignments_of(client, sorted(only))
     earliest, settled = list[int](), list[int]()
+    failing = reading.not_settled(client)
+    late = set[str]()
     for usage in accounts_usage(client, payers(assignments), assignments, within):
-        settled += [usage.settled] if usage.has_open_sessions else []
+        if usage.account in failing and now - usage.settled > LONGEST_LAG:
+            late.add(usage.account)
+        elif usage.has_open_sessions:
+            settled.append(usage.settled)
         for use in (usage.posted.of_pods(), usage.running.of_pods()):
             sums.add(usage.account, use, only)
             earliest += [min(row[0] for row in use.raw_rows) * HOUR] if use.raw_rows else []
@@ -332,7 +337,18 @@ def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageFor
     # The last round settled no account without open sessions, and none whose sessions are all on silent nodes.
     watched = reading.watched(client)
     known_until = min((max(instant, watched or 0) for instant in settled), default=watched)
-    return usage_forecast(spent, now, end, settled=known_until, began=began, earliest=min(earliest, default=None))
+    forecast = usage_forecast(spent, now, end, settled=known_until, began=began, earliest=min(earliest, default=None))
+    if not late:
+        return forecast
+    span = Window(min(query.window.start, within.start), max(query.window.end, within.end))
+    keys_of_late: dict[str, set[Key]] = {}
+    for usage in accounts_usage(client, sorted(late), assignments, span):
+        for use in (usage.posted, usage.running):
+            found = keys_of(query.aggregate, usage.account, use.dimensions, only)
+            keys_of_late.setdefault(usage.account, set()).update(key for key in found if key is not None)
+    unknown = frozenset[Key]().union(*keys_of_late.values())
+    named = tuple(sorted(account for account, keys in keys_of_late.items() if keys))
+    return replace(forecast, not_settled=named, unknown=unknown)
 
 
 def _everything_and_files(

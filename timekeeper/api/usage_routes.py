@@ -50,7 +50,8 @@ class ExpectedAnswer(Answer):
 class ItemForecastAnswer(Answer):
     """The amounts that a key comes to by the forecast's end, at the pace of the last hour and of the last day.
 
-    Null while less than ten minutes were metered, or nothing has been settled for ten minutes.
+    Null while less than ten minutes were metered, or nothing has been settled for ten minutes, and where an account
+    that pays a part of it is in the forecast's `notSettled`.
     """
 
     lastHour: ExpectedAnswer | None  # noqa: N815 - the wire's name
@@ -58,11 +59,16 @@ class ItemForecastAnswer(Answer):
 
 
 class UsageForecastAnswer(Answer):
-    """The end of a forecast, and the times by whose pace it was made."""
+    """The end of a forecast, the times by whose pace it was made, and the accounts without one.
+
+    `notSettled` names the accounts whose settlement has failed for more than ten minutes. Items with their use have no
+    forecast.
+    """
 
     end: datetime
     lastHour: WindowAnswer | None  # noqa: N815 - the wire's name
     lastDay: WindowAnswer | None  # noqa: N815 - the wire's name
+    notSettled: list[str]  # noqa: N815 - the wire's name
 
 
 class UsageItem(Answer):
@@ -165,11 +171,11 @@ PACES = ("lastHour", "lastDay")
 
 
 def _measured(forecast: UsageForecast) -> dict[str, Any]:
-    """Returns the end of a forecast, and the times by whose pace it was made."""
+    """Returns the end of a forecast, the times by whose pace it was made, and the accounts without one."""
     until = format_instant(forecast.until)
     since = zip(PACES, forecast.since, strict=True)
     times = {pace: None if at is None else {"start": format_instant(at), "end": until} for pace, at in since}
-    return {"end": format_instant(forecast.end), **times}
+    return {"end": format_instant(forecast.end), **times, "notSettled": forecast.not_settled}
 
 
 def _forecast_of(item: Group, forecast: UsageForecast | None, currency: Currency | None) -> dict[str, Any]:

@@ -175,12 +175,16 @@ class UsageForecast:
         since: the instants from which it is measured, the last hour's first; None where that is less than
             SHORTEST_MEASURE before `until`, or `until` is too long ago.
         spent: the microGPU-seconds that pods spent since, by key, the last hour's first.
+        not_settled: the accounts whose settlement has failed for longer than LONGEST_LAG.
+        unknown: the keys of their use. These have no forecast: what they were billed since is not known.
     """
 
     until: int
     end: int
     since: tuple[int | None, int | None]
     spent: Mapping[tuple[str, ...], tuple[int, int]]
+    not_settled: tuple[str, ...] = ()
+    unknown: frozenset[tuple[str, ...]] = frozenset()
 
     def expected(self, key: tuple[str, ...], billed: int) -> list[int | None]:
         """Returns what a key comes to by `end` at the last hour's and at the last day's pace, in microGPU-seconds.
@@ -189,6 +193,8 @@ class UsageForecast:
             key: the key.
             billed: the microGPU-seconds that it was billed so far.
         """
+        if key in self.unknown:
+            return [None, None]
         burns = zip(self.since, self.spent.get(key, (0, 0)), strict=True)
         return [
             None if since is None else billed + self._to_come(Burn(since, self.until, spent)) for since, spent in burns

@@ -72,6 +72,7 @@ named by its start.
     fairgpu:{book}:since              string  the instant from which pods of other stacks are metered
     fairgpu:{book}:watched            string  the latest instant at which all open sessions were known to live
     fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
+    fairgpu:{book}:not-settled        set     the accounts whose last settlement failed, at least in part
     fairgpu:{book}:capacity           hash    INSTANT -> the capacity of all nodes from then on, in microGPU-seconds a
                                               second
     fairgpu:{book}:capacity-of-models hash    INSTANT -> the same by model, as JSON; an empty name is an unknown model
@@ -128,6 +129,7 @@ PRICES = f"{PREFIX}:{{book}}:prices"
 SINCE = f"{PREFIX}:{{book}}:since"
 WATCHED = f"{PREFIX}:{{book}}:watched"
 RESTORED = f"{PREFIX}:{{book}}:restored"
+NOT_SETTLED = f"{PREFIX}:{{book}}:not-settled"
 CAPACITY = f"{PREFIX}:{{book}}:capacity"
 CAPACITY_OF_MODELS = f"{PREFIX}:{{book}}:capacity-of-models"
 LATE_CHANGES = f"{PREFIX}:{{book}}:late"

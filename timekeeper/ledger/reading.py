@@ -302,6 +302,12 @@ def since(client: redis.Redis) -> int | None:
     return whole(_text(client, keys.SINCE))
 
 
+def not_settled(client: redis.Redis) -> set[str]:
+    """Returns the accounts of which the leader's last settlement failed, at least in part."""
+    names: Any = client.smembers(keys.NOT_SETTLED)
+    return {name.decode(errors="replace") for name in names}
+
+
 def watched(client: redis.Redis) -> int | None:
     """Returns the latest instant at which all open sessions were known to be alive; None without a readable one."""
     return whole(_text(client, keys.WATCHED))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +88,20 @@ def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
 def note_restored(client: redis.Redis, accounts: Sequence[str]) -> None:
     """Records that a part of these accounts' spending cannot be attributed to a pod."""
     put(client, "SADD", keys.RESTORED, accounts)
+
+
+def write_not_settled(client: redis.Redis, before: AbstractSet[str] | None, names: AbstractSet[str]) -> None:
+    """Writes the names of the accounts whose settlement fails; `before` are those in the store, None for not known.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+        redis.RedisError: the store does not answer.
+    """
+    if before is None:
+        client.delete(keys.NOT_SETTLED)
+    elif before - names:
+        client.srem(keys.NOT_SETTLED, *sorted(before - names))
+    put(client, "SADD", keys.NOT_SETTLED, sorted(names - (before or frozenset())))
 
 
 def write_capacity(client: redis.Redis, instant: int, rates: Mapping[str, int]) -> None:

@@ -11,9 +11,10 @@ from timekeeper.api.problems import ProblemError
 from timekeeper.api.usage_finding import find
 from timekeeper.api.usage_query import read_query
 from timekeeper.domain.forecast import LONGEST_LAG, UsageForecast
-from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.money import GPU_HOUR, SECOND
 from timekeeper.domain.timestamps import DAY, HOUR, MINUTE
 from timekeeper.domain.windows import Window
+from timekeeper.ledger.keys import AccountKeys
 
 Expected = dict[tuple[str, ...], list[int | None]]
 
@@ -144,6 +145,37 @@ def test_a_silent_node_leaves_the_forecast_of_all_others_as_it_is(harness: Ledge
     assert forecast.until == harness.now
     assert [hours(amount) for amount in expected["team-a",]] == [12, 12]
     assert [hours(amount) for amount in expected["team-b",]] == [0.5 + 0.5 / 1.5 * 10.5] * 2
+
+
+def test_an_account_whose_settlement_fails_for_ten_minutes_has_none_and_all_others_do(harness: LedgerHarness) -> None:
+    """It was billed less than its pods cost, so that a forecast would be too low."""
+    for team in ("team-a", "team-b"):
+        harness.budget(f"of-{team}", [team])
+        harness.pod(team, team, model="A100")
+    harness.round(0)
+    harness.round(3600)
+    head = AccountKeys("of-team-b").head
+    before = harness.client.hget(head, "burn")
+    harness.client.hset(head, "burn", "[1]")
+    keeper = harness.lead()
+    harness.round(LONGEST_LAG // SECOND)
+    assert keeper.books.not_settled.keys() == {"of-team-b"}
+    forecast, expected = asked(harness, "namespace", "today")
+    assert (forecast.not_settled, None in expected["team-b",]) == ((), False)
+
+    harness.round(60)
+    forecast, expected = asked(harness, "namespace", "today")
+    assert (forecast.until, forecast.not_settled) == (harness.now, ("of-team-b",))
+    assert [hours(amount) for amount in expected["team-a",]] == [12, 12]
+    assert expected["team-b",] == [None, None]
+    assert asked(harness, "model", "today")[1] == {("A100",): [None, None]}
+    assert asked(harness, "namespace", "today", namespace="team-a")[0].not_settled == ()
+
+    harness.client.hset(head, "burn", before)
+    harness.lead()
+    harness.round(60)
+    forecast, expected = asked(harness, "namespace", "today")
+    assert (forecast.not_settled, [hours(amount) for amount in expected["team-b",]]) == ((), [12, 12])
 
 
 def test_pods_that_are_charged_for_the_time_before_metering_began_are_measured_from_then_on(

@@ -69,6 +69,15 @@ def test_what_is_expected_stands_beside_what_was_billed_and_its_sum_is_exact() -
     assert note.endswith("pods since 2026-11-25 20:00.")
 
 
+def test_the_sum_is_not_known_where_a_line_is_not_and_a_note_says_why() -> None:
+    shown = answer(item("a", HOUR) | forecast(HOUR), item("b", HOUR) | forecast(None))
+    shown |= {"forecast": {**FORECAST, "notSettled": ["team-b", "team-c"]}, "window": WINDOW}
+
+    assert [line.split()[-1] for line in usage_table(shown).splitlines()[1:]] == ["1.00", "-", "-"]
+    _, failing, _ = forecast_note(shown)
+    assert failing == "EXPECTED is not known for what is billed to team-b, team-c: the settlement fails."
+
+
 def test_what_is_not_expected_yet_is_no_figure() -> None:
     shown = answer(item("a", HOUR) | forecast(None), item("b", HOUR) | forecast(None))
     shown |= {"forecast": {**FORECAST, "lastDay": None}, "window": WINDOW}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import redis
@@ -40,6 +41,7 @@ class ReconcileContext:
         silent: the silent nodes, each with the instant since when it has been silent.
         servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
         capacity: the capacity by model that was last written to the store; None before the first write.
+        not_settled: the accounts whose settlement fails, as last written to the store; None before the first write.
         nodes: the GPUs of nodes.
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
@@ -55,6 +57,7 @@ class ReconcileContext:
     silent: dict[str, int] = field(default_factory=dict)
     servers: str = ""
     capacity: Mapping[str, int] | None = None
+    not_settled: AbstractSet[str] | None = None
     nodes: NodeCapacity = field(default_factory=NodeCapacity)
     full: bool = False
     held_back: set[str] = field(default_factory=set)

@@ -44,6 +44,19 @@ def note_capacity(context: ReconcileContext, now: int) -> None:
         context.capacity = rates
 
 
+def note_not_settled(context: ReconcileContext) -> None:
+    """Writes the accounts whose settlement fails to the store where they have changed; their forecast is not known.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+        redis.RedisError: the store does not answer.
+    """
+    failing = frozenset(context.books.not_settled)
+    if failing != context.not_settled:
+        shared.write_not_settled(context.client, context.not_settled, failing)
+        context.not_settled = failing
+
+
 READ_AGAIN = 600 * SECOND
 """The interval at which unreadable accounts are read again, so that a manual repair needs no change of leader."""
 
@@ -142,6 +155,7 @@ class Reconciler:
             if full:
                 shared.write_watched(self._context.client, min(self._past, mirrors.pods.confirmed_at or 0))
                 note_capacity(self._context, now)
+                note_not_settled(self._context)
             if self._lost is not None:
                 raise self._lost
         except redis.RedisError as error:

@@ -130,7 +130,7 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     books, mirrors = context.books, context.source.mirrors
     _claim(context)
     budgets_lost = mend(context.client, books.accounts)
-    context.capacity = None  # the store may have lost it
+    context.capacity = context.not_settled = None  # the store may have lost them
     converted = convert_store(context.client, context.epoch)
     if converted:
         _log.info("store converted", format=keys.FORMAT, accounts=converted)

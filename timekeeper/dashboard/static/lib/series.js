@@ -83,13 +83,14 @@ export function expected(items) {
 
 /**
  * The forecast of several usage answers: the first one's end and times; a pace is null where any answer lacks it. Null
- * where none was asked for.
+ * where none was asked for. Accounts whose settlement fails in any answer are named once.
  */
 export function joined(forecasts) {
   const [first] = forecasts;
   if (!first) return null;
   const known = (pace) => (forecasts.every((forecast) => forecast[pace] !== null) ? first[pace] : null);
-  return { ...first, lastDay: known("lastDay"), lastHour: known("lastHour") };
+  const notSettled = [...new Set(forecasts.flatMap((forecast) => forecast.notSettled ?? []))];
+  return { ...first, lastDay: known("lastDay"), lastHour: known("lastHour"), notSettled };
 }
 
 function added(name, several, starts, colour) {

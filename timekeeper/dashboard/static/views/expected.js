@@ -38,9 +38,11 @@ export class ExpectedView {
   }
 }
 
-function notes(count, { end, lastDay }) {
+function notes(count, { end, lastDay, notSettled }) {
   const more = count > MOST ? `The ${MOST} with the most of ${count}. ` : "";
   const hours = Math.round((Date.parse(lastDay.end) - Date.parse(lastDay.start)) / 3_600_000);
   const measured = hours > 0 ? `the last ${hours === 1 ? "hour" : `${hours} hours`}` : "the minutes since metering began";
-  return `${more}By ${utcDate(Date.parse(end))}, 00:00 UTC, if pods go on as in ${measured}. What ended meanwhile counts as if it went on, and no budget limits it.`;
+  const failing = notSettled.length > 0
+    ? ` Not known for what is billed to ${notSettled.join(", ")}: the settlement fails, and it counts as billed so far.` : "";
+  return `${more}By ${utcDate(Date.parse(end))}, 00:00 UTC, if pods go on as in ${measured}. What ended meanwhile counts as if it went on, and no budget limits it.${failing}`;
 }
