@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -33,6 +34,7 @@ from timekeeper.settings import RedisSettings, RedisTLS
 REDIS = Path(__file__).parents[3] / "deploy" / "base" / "redis"
 PASSWORD = "correct horse battery staple"
 DAY = timedelta(days=1)
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
 def containers() -> dict[str, dict[str, Any]]:
@@ -79,6 +81,7 @@ class Pod:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                restore_signals=False,  # a write beyond what limit_files allows fails, and does not end Redis
             )
         self.processes.append(process)
         return process
@@ -93,6 +96,25 @@ class Pod:
         environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         return done.stdout + done.stderr
+
+    def probe(self, name: str) -> bool:
+        """Whether a probe of the container `redis` succeeds now, as the kubelet runs it."""
+        command = [self.mounted(word) for word in containers()["redis"][name]["exec"]["command"]]
+        environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
+        return done.returncode == 0
+
+    def end(self) -> None:
+        """SIGTERM to Redis; returns once it has ended."""
+        process = self.processes.pop()
+        process.terminate()
+        process.wait(LIMIT_S)
+
+    def limit_files(self, size_bytes: int | None) -> None:
+        """Lets no file of Redis grow beyond this size: its writes then fail as on a full disk. None takes that back."""
+        (process,) = self.processes
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard if size_bytes is None else size_bytes, hard))
 
     def presented(self) -> str | None:
         """The serial number of the certificate that a new connection is shown."""
@@ -236,6 +258,46 @@ def test_a_certificate_that_cannot_be_used_changes_nothing_and_is_tried_again(ow
 def test_it_keeps_an_append_only_file_and_evicts_nothing(server: Pod) -> None:
     wanted = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
     assert {key: server.operator("config", "get", key).split()[1] for key in wanted} == wanted
+
+
+def test_a_full_disk_neither_restarts_it_nor_takes_it_from_its_readers(own_server: Pod) -> None:
+    """A start would forget what could not be written, and a pod that is not ready has no address for its readers."""
+    with connect(own_server.settings()) as client:
+        client.set("fairgpu:{a}:kept", "x")
+        own_server.limit_files(max(file.stat().st_size for file in (own_server.folder / "data").rglob("*.aof")))
+        wait_until(lambda: is_refused(client), "Redis refuses to write")
+        assert {name: own_server.probe(name) for name in PROBES} == dict.fromkeys(PROBES, True)
+        assert client.get("fairgpu:{a}:kept") == b"x"
+        own_server.limit_files(None)
+        wait_until(lambda: not is_refused(client), "Redis writes again")
+
+
+def test_no_probe_succeeds_where_redis_has_ended(own_server: Pod) -> None:
+    own_server.end()
+    assert not any(own_server.probe(name) for name in PROBES)
+
+
+def test_it_is_not_ready_while_it_loads_its_file(own_server: Pod) -> None:
+    with connect(own_server.settings()) as client, client.pipeline(transaction=False) as pipeline:
+        for number in range(20_000):
+            pipeline.set(f"fairgpu:{{a}}:{number}", "x")
+        pipeline.execute()
+    own_server.end()
+    with (own_server.folder / "etc" / "redis" / "redis.conf").open("a") as configuration:
+        configuration.write("key-load-delay 5000\n")  # microseconds a key: it loads for 100 seconds
+    own_server.run("redis")
+    wait_until(lambda: "loading:1" in own_server.operator("info", "persistence"), "Redis loads its file")
+    assert not own_server.probe("readinessProbe")
+    assert not own_server.probe("startupProbe")
+
+
+def is_refused(client: redis.Redis) -> bool:
+    """Whether Redis refuses a write since it cannot write its file."""
+    try:
+        client.set("fairgpu:{a}:tried", "x")
+    except redis.ResponseError as error:
+        return "MISCONF" in str(error)
+    return False
 
 
 def test_no_password_is_in_an_argument_the_environment_or_a_file_that_others_read(server: Pod) -> None:
