@@ -59,16 +59,17 @@ contracts: setup
 unit: setup
 	nice $(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses auto tests/unit
 
-# The tests of admission once more, on what the images run. Where nothing can be compiled the tree is empty, and the
+# The tests of admission and of the scheduler once more, on what the images run. Where nothing can be compiled the tree is empty, and the
 # tests are of the same modules as before.
 ACCELERATED := build/accelerated
-COMPILED := setup.py $(wildcard fairgpu/*.py fairgpu/*/*.py webhook/*.py webhook/*/*.py)
+# The tree holds the packages whole, so that a service runs from it.
+COMPILED := setup.py $(wildcard fairgpu/*.py fairgpu/*/*.py webhook/*.py webhook/*/*.py scheduler/*.py scheduler/*/*.py)
 
 # Compiled code reads a dict past the methods of its subclass, by which test_excerpt.py records reads.
 accelerated: $(ACCELERATED)/.built
 	PYTHONPATH=$(ACCELERATED) nice $(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses auto \
 	  --override-ini "pythonpath=$(ACCELERATED) ." --ignore tests/unit/webhook/test_excerpt.py \
-	  tests/unit/fairgpu tests/unit/webhook
+	  tests/unit/fairgpu tests/unit/webhook tests/unit/scheduler
 
 $(ACCELERATED)/.built: $(COMPILED) | setup
 	sh tools/accelerate.sh $(BIN)/python $(ACCELERATED)

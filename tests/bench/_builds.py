@@ -1,4 +1,4 @@
-"""The builds of admission that can be measured: as it is written, and compiled as the images have it."""
+"""The builds of the services that can be measured: as it is written, and compiled as the images have it."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from fairgpu import inventory
+from tests.bench._builds import builds
 from tests.bench.placement import row
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
@@ -113,7 +114,14 @@ def waiting_pods(plane: ControlPlane, shares: Sequence[int]) -> str:
 @contextmanager
 def extender(plane: ControlPlane, name: str, kubeconfig: Path, port: int, metrics: int) -> Iterator[Process]:
     """The real extender, once it has read nodes and pods."""
-    environment = {**settings(plane, port, metrics), "KUBECONFIG": str(kubeconfig)}
+    # As the image runs it, where its modules are compiled.
+    build = list(builds().values())[-1]
+    environment = {
+        **settings(plane, port, metrics),
+        "KUBECONFIG": str(kubeconfig),
+        "PYTHONPATH": build["PYTHONPATH"],
+        "PYTHONSAFEPATH": "1",
+    }
     with service(plane, name, ["scheduler", "serve"], environment, AT_ONCE) as process:
         wait_until(lambda: is_ready(process, f"http://127.0.0.1:{metrics}/readyz"), "the extender is ready")
         yield process
