@@ -40,6 +40,7 @@ class FakeKubelet:
         self._quick.set()
         self._server: grpc.Server | None = None
         self._calls: list[Any] = []
+        self._is_over = False
         self._followers: dict[str, threading.Thread] = {}
         self._allocated: list[dict[str, Any]] = []
 
@@ -50,6 +51,7 @@ class FakeKubelet:
     def __enter__(self) -> Self:
         for path in self.folder.glob("*.sock"):  # as a kubelet that starts does
             path.unlink()
+        self._is_over = False
         self._server = grpc.server(ThreadPoolExecutor(4))
         register = grpc.unary_unary_rpc_method_handler(
             self._register,
@@ -73,6 +75,9 @@ class FakeKubelet:
     def __exit__(self, *exception: object) -> None:
         assert self._server is not None
         self._server.stop(grace=0).wait()
+        with self._changing:
+            self._is_over = True
+        self._quick.set()
         self.end_calls()
         for follower in self._followers.values():
             follower.join()
@@ -133,6 +138,8 @@ class FakeKubelet:
             call = plugin.devices()
             with self._changing:
                 self._calls.append(call)
+                if self._is_over:  # the calls of before have been ended: none ends this one
+                    call.cancel()
             with contextlib.suppress(grpc.RpcError):
                 for answer in call:
                     self._keep(resource, frozenset(each.ID for each in answer.devices if each.health == "Healthy"))

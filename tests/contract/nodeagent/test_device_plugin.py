@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -130,6 +131,17 @@ def test_a_kubelet_that_comes_back_is_registered_with_again(tmp_path: Path, plug
                 with kubelet.plugin() as client:
                     client.pre_start("slot-1")
     assert plugin.prepared == [frozenset({"slot-1"})] * 2
+
+
+def test_a_kubelet_that_ends_before_it_follows_the_slots_waits_for_no_plugin(tmp_path: Path, plugin: Plugin) -> None:
+    with plugin.kept(tmp_path):
+        kubelet = FakeKubelet(tmp_path)
+        with kubelet, contextlib.ExitStack() as slow:
+            slow.enter_context(kubelet.slow())
+            wait_until(lambda: kubelet.registered, "the plugin is registered")
+            held = slow.pop_all()  # it ends while it has not asked yet
+        held.close()
+    assert kubelet.healthy[RESOURCE] == frozenset()
 
 
 FOREIGN = ("foreign-0", "foreign-1")
