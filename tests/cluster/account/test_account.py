@@ -270,7 +270,7 @@ def test_a_claim_for_a_gpu_is_held_released_allocated_by_the_stock_scheduler_and
     assert rate == 2.0
 
 
-def test_a_team_moves_to_share_by_the_label_of_its_namespace(
+def test_a_team_moves_to_share_and_back_by_the_label_of_its_namespace(
     account: Account, make_namespace: Callable[..., str]
 ) -> None:
     name = make_namespace("share-", labels={"fairgpu.io/mode": "share"})
@@ -290,6 +290,19 @@ def test_a_team_moves_to_share_by_the_label_of_its_namespace(
     assert stored["spec"]["schedulerName"] == "fairgpu-scheduler"
     with pytest.raises(ApiError, match="fairgpu-namespace"):
         admin.api.patch(f"/api/v1/namespaces/{name}", {"metadata": {"labels": {"fairgpu.io/mode": "account"}}})
+
+    def left_alone() -> Manifest | None:
+        try:
+            stored = admin.api.create(path, pod("back", ONE), {"dryRun": "All"})
+        except ApiError as error:
+            if error.status == 403:  # webhook and policies read the label at different times
+                return None
+            raise
+        return stored if stored["spec"].get("schedulerName") == "default-scheduler" else None
+
+    account.plane.admin.api.patch(f"/api/v1/namespaces/{name}", {"metadata": {"labels": {"fairgpu.io/mode": None}}})
+    stored = wait_until(left_alone, "its new pods stay with the stack again")
+    assert stored["spec"]["containers"][0]["resources"]["limits"] == ONE
 
 
 def test_a_namespace_of_an_operator_is_left_alone(account: Account) -> None:
