@@ -142,6 +142,9 @@ def metered_pod(
 def _metadata(metadata: Json, kept_labels: Iterable[str], *, elsewhere: bool) -> Json:
     read = _interned(metadata, METADATA)
     annotations, labels = _read_keys(mapping(metadata.get("labels")), elsewhere=elsewhere)
+    if elsewhere:
+        own = [key for key in mapping(metadata.get("annotations")) if deciding.is_of_a_container(key)]
+        annotations = (*annotations, *own[:MOST_GROUPS])
     for key, wanted in (("annotations", annotations), ("labels", (*labels, *kept_labels))):
         if key in metadata:
             chosen = _chosen(mapping(metadata[key]), wanted)

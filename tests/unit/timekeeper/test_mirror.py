@@ -242,6 +242,16 @@ def test_what_is_kept_of_a_pod_decides_the_same_as_all_of_it(stack: Stack, askin
     assert sum(part.count * max(part.time, part.memory) for part in decided.holdings) == asking.gpus
 
 
+def test_the_memory_of_a_container_by_kai_is_kept_and_other_annotations_of_containers_are_not() -> None:
+    memory = {"nvidia.com/container.main.gpu-memory.request": "40Gi"}
+    annotations = {**memory, "nvidia.com/container.main.gpus.devices": "0"}
+    bound = {"metadata": {"annotations": annotations}, "spec": {"schedulerName": "kai-scheduler"}}
+    kept = metered_pod(bound, own={})
+
+    assert kept is not None
+    assert kept["metadata"]["annotations"] == memory
+
+
 def test_a_pod_that_was_metered_is_read_without_its_annotations_too() -> None:
     bare = {"metadata": {"uid": "a", "annotations": {"more": "x"}}, "spec": {"nodeName": "n", "volumes": [1]}}
 

@@ -10,6 +10,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
+from fairgpu.quantity import MIB, QuantityError, parse_quantity
 from timekeeper.domain.holdings import nvidia
 from timekeeper.domain.holdings.holding import (
     MOST_PARTS,
@@ -27,6 +28,10 @@ WAY: Final = "kai"
 FRACTION: Final = "gpu-fraction"
 MEMORY: Final = "gpu-memory"
 DEVICES: Final = "gpu-fraction-num-devices"
+CONTAINER: Final = "nvidia.com/container."
+"""Begins the annotations of KAI's mode NvFractions (v0.18), which have the name of a container behind it."""
+CONTAINER_MEMORY: Final = ".gpu-memory.request"
+"""Ends the annotation with the memory that the container has of a GPU, as a quantity of bytes."""
 RECEIVED: Final = "received-resource-type"
 RECEIVED_FRACTION: Final = "Fraction"
 SCHEDULERS: Final = frozenset({"kai-scheduler", "runai-scheduler"})
@@ -34,6 +39,11 @@ SCHEDULERS: Final = frozenset({"kai-scheduler", "runai-scheduler"})
 GROUP: Final = "runai-gpu-group"
 """On a pod: the shared GPU that it is on; with a slash and a suffix where it is on several."""
 RESERVATION_NAMESPACES: Final = frozenset({"kai-resource-reservation", "runai-reservation"})
+
+
+def is_of_a_container(annotation: str) -> bool:
+    """Whether an annotation asks for a part of a GPU's memory for one container."""
+    return annotation.startswith(CONTAINER) and annotation.endswith(CONTAINER_MEMORY)
 
 
 def reserves(pod: BoundPod) -> bool:
@@ -48,11 +58,10 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the fraction of each of its GPUs that a pod holds.
 
     KAI marks a pod that it has bound to a fraction. Without the mark the annotations are a wish that no scheduler
-    granted, and hold nothing.
+    granted, and hold nothing. A mark without a wish that is read here is a whole GPU.
     """
     grouped = any(label == GROUP or label.startswith(f"{GROUP}/") for label in pod.labels)
-    wished = FRACTION in pod.annotations or MEMORY in pod.annotations
-    if not wished or not (grouped or pod.annotations.get(RECEIVED) == RECEIVED_FRACTION):
+    if not grouped and pod.annotations.get(RECEIVED) != RECEIVED_FRACTION:
         return NOTHING
     model = nvidia.model_of(node)
     doubts = set() if model else {Doubt.MODEL_UNKNOWN}
@@ -62,7 +71,13 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
 
 
 def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
-    """Returns the share of each GPU: the fraction, or the memory in MiB of the GPU's; a whole GPU if unreadable."""
+    """Returns the share of each GPU: the memory of the GPU's, or the fraction; a whole GPU if unreadable.
+
+    As for KAI, a container's own memory comes before the pod's annotations.
+    """
+    of_containers = [text for key, text in pod.annotations.items() if is_of_a_container(key)]
+    if of_containers:
+        return _of_memory(max(map(_mib, of_containers)), node, doubts)
     if FRACTION in pod.annotations:
         text = pod.annotations[FRACTION].strip()
         fraction = Fraction(text) if _DECIMAL.fullmatch(text) else Fraction(0)
@@ -70,14 +85,27 @@ def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
             return fraction
         doubts.add(Doubt.ALLOCATION_UNREADABLE)
         return WHOLE
-    asked, total = _whole(pod.annotations[MEMORY]), nvidia.memory_mib(node)
+    return _of_memory(Fraction(_whole(pod.annotations.get(MEMORY, ""))), node, doubts)
+
+
+def _of_memory(asked: Fraction, node: HostNode, doubts: set[Doubt]) -> Fraction:
+    """Returns the share of a GPU that some MiB of its memory are; a whole GPU for 0 MiB, which stand for no number."""
+    total = nvidia.memory_mib(node)
     if not asked:
         doubts.add(Doubt.ALLOCATION_UNREADABLE)
         return WHOLE
     if not total:
         doubts.add(Doubt.SIZE_UNKNOWN)
         return WHOLE
-    return min(Fraction(asked, total), WHOLE)
+    return min(asked / total, WHOLE)
+
+
+def _mib(text: str) -> Fraction:
+    """Returns a quantity of bytes in MiB; 0 for any other text."""
+    try:
+        return max(parse_quantity(text.strip()) / MIB, Fraction(0))
+    except QuantityError:
+        return Fraction(0)
 
 
 _DECIMAL = re.compile(r"[+]?(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")

@@ -366,6 +366,30 @@ def test_a_fraction_with_a_huge_exponent_is_not_computed() -> None:
     assert held(bound, host) == [("kai", A100, 1, "1", "1")]
 
 
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [
+        ({"nvidia.com/container.main.gpu-memory.request": "40Gi"}, "1/2"),
+        ({"nvidia.com/container.main.gpu-memory.request": "79Gi", "gpu-fraction": "0.01"}, "79/80"),
+        ({"nvidia.com/container.main.gpu-memory.request": "much", "gpu-fraction": "0.01"}, "1"),
+        ({"nvidia.com/container.main.gpu-memory.limit": "1Gi", "gpu-fraction": "0.01"}, "1/100"),
+    ],
+)
+def test_the_memory_that_kai_gives_a_container_comes_before_the_pods_fraction(
+    given: dict[str, str], share: str
+) -> None:
+    host = node({"nvidia.com/gpu": "8"}, gfd(**{"gpu.memory": "81920"}))
+
+    assert held(pod({}, annotations=given, labels=KAI_LABELS), host) == [("kai", A100, 1, share, share)]
+
+
+def test_a_fraction_of_unknown_size_that_kai_has_granted_is_a_whole_gpu() -> None:
+    """A later release of KAI may read it from elsewhere, or somebody removed the annotation before it was read."""
+    granted = {"received-resource-type": "Fraction"}
+
+    assert held(pod({}, annotations=granted), node(labels=gfd())) == [("kai", A100, 1, "1", "1")]
+
+
 def test_a_fraction_that_kai_has_not_granted_holds_nothing() -> None:
     assert held(pod({}, annotations={"gpu-fraction": "0.5"}), node(labels=gfd())) == []
 
