@@ -70,6 +70,11 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
         mean, plain, tail = added(paced, "launch", "2000")
     context = f"empty driver, {plain:,.1f} ns without; p99.9 with: {tail:,.0f} ns"
     yield row("vcuda: launch in its turn, sampling included", mean, "ns added", 20, context)
+    idling = null.container("idling", Share(memory=65536 * MIB, schedule=str(page)), NULL_DRIVER_IDLES="1")
+    with Agent(null, page, Tenant("idling", 0)):
+        mean, plain, _ = added(idling, "launch", "2000")
+    context = f"empty driver, {plain:,.1f} ns without; the GPU is through with each before the next"
+    yield row("vcuda: launch in its turn, GPU that idles", mean, "ns added", 50, context)
     yield many_gpus(null, page)
     mean, plain, _ = added(paced, "alloc", "1000")
     yield row("vcuda: alloc + free of 1 MiB", mean, "ns added", 300, f"empty driver, {plain:,.1f} ns without")

@@ -316,6 +316,13 @@ static bool is_second(const struct queue *queue, uint64_t queued, uint64_t until
     return mean != 0 && queued <= mean + mean / 4 && queued + mean <= until_end;
 }
 
+/* How much estimated work a thread is granted at a time. Where the GPU is through with each launch before the next, events take most
+ * of the time for which launches seem to last, and each batch costs two. */
+static uint64_t batch_of(const struct queue *queue)
+{
+    return queue->idled ? IN_FLIGHT_NS : BATCH_NS;
+}
+
 /* What a process may launch now: work for so long, but at least one kernel; UNBOUNDED where no other process is at work, and the
  * driver's own queue is the bound. 0: wait for `pause_ns` and ask again. */
 static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
@@ -362,7 +369,7 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
         return 0;
     }
     uint64_t in_time = until_end > queued ? until_end - queued : 1;
-    return least_of(least_of(room, in_time), BATCH_NS / others);
+    return least_of(least_of(room, in_time), batch_of(queue) / others);
 }
 
 /* What may be waiting for a launch into this stream: the oldest span of another, or else what is in flight on the process's
@@ -446,7 +453,7 @@ static uint32_t grant(const struct queue *queue, uint64_t work_ns, bool by_itsel
     uint32_t least = work_ns >= STANDING && queue->count >= DEEP ? GRANTED_WHEN_DEEP : 1;
     if (queue->estimate.mean_ns == 0 || by_itself)
         return least;
-    uint64_t number = least_of(work_ns, BATCH_NS) / queue->estimate.mean_ns;
+    uint64_t number = least_of(work_ns, batch_of(queue)) / queue->estimate.mean_ns;
     return number < least ? least : number > MOST_GRANTED ? MOST_GRANTED : (uint32_t)number;
 }
 
