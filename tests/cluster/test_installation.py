@@ -70,6 +70,33 @@ def test_the_patches_in_the_instructions_fit_the_manifests(
     assert apply(control_plane, policies, "--dry-run=server").count("serverside-applied") == len(policies)
 
 
+def test_redis_is_given_more_memory_as_the_instructions_say(
+    control_plane: ControlPlane, installation: list[Manifest]
+) -> None:
+    (lines,) = [found for found in _examples(REDIS) if found.startswith("configMapGenerator:")]
+    configuration = (INSTRUCTIONS.parents[1] / "deploy" / "base" / "redis" / "redis.conf").read_text()
+    larger = {"redis.conf": configuration.replace("maxmemory 768mb", "maxmemory 2gb")}
+    patched = render(control_plane, extra=yaml.safe_load(lines), files=larger)
+
+    workload = named(patched, "StatefulSet", "fairgpu-redis")
+    assert installation
+    assert apply(control_plane, [workload], "--dry-run=server").count("serverside-applied") == 1
+    containers = workload["spec"]["template"]["spec"]["containers"]
+    assert {each["name"]: each["resources"]["limits"]["memory"] for each in containers}["redis"] == "3Gi"
+    (mounted,) = [each for each in patched if each["metadata"]["name"].startswith("fairgpu-redis-")]
+    assert "maxmemory 2gb" in mounted["data"]["redis.conf"]
+    assert mounted["data"]["timekeeper.acl"]
+
+
+def test_the_pod_that_repairs_redis_is_permitted_in_its_namespace(
+    control_plane: ControlPlane, installation: list[Manifest]
+) -> None:
+    assert installation
+    (pod,) = re.findall(r"<<'END'\n(.*?)END\n", REDIS.read_text(), re.DOTALL)
+    printed = apply(control_plane, [yaml.safe_load(pod)], "--dry-run=server")
+    assert "pod/redis-repair serverside-applied (server dry run)" in printed
+
+
 def test_a_namespace_is_left_out_everywhere_as_the_instructions_say(
     control_plane: ControlPlane, installation: list[Manifest]
 ) -> None:
@@ -110,9 +137,14 @@ def _texts(expression: str) -> set[str]:
     return set(re.findall("'([^']+)'", expression))
 
 
+def _examples(page: Path) -> list[str]:
+    return re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+
+
 def _patches(page: Path) -> list[Manifest]:
-    examples = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
-    return [patch for text in examples if text.startswith("patches:") for patch in yaml.safe_load(text)["patches"]]
+    return [
+        patch for text in _examples(page) if text.startswith("patches:") for patch in yaml.safe_load(text)["patches"]
+    ]
 
 
 def _excluded(item: object) -> Iterator[list[str]]:
