@@ -36,7 +36,10 @@ def from_environment(environ: Mapping[str, str]) -> Server:
     """
     host, port, base_path = _address(environ.get(SERVER, ""))
     tls = _tls(environ.get(CA_FILE, ""))
-    return Server(host, port, base_path, tls, environ.get(TOKEN, "").strip() or _token_of_kubeconfig(environ))
+    token = environ.get(TOKEN, "").strip() or _token_of_kubeconfig(environ)
+    if not all("!" <= letter <= "~" for letter in token):
+        raise CommandError(f"{TOKEN} holds a space, a line's end or a letter that no token has: give the token alone")
+    return Server(host, port, base_path, tls, token)
 
 
 def _address(url: str) -> tuple[str, int, str]:
@@ -66,15 +69,12 @@ def _tls(ca_file: str) -> ssl.SSLContext:
 def _token_of_kubeconfig(environ: Mapping[str, str]) -> str:
     """Returns the bearer token of the kubeconfig's current user, which its exec plugin makes where it has one."""
     # The Kubernetes client takes a quarter of a second to import, which only this path needs.
-    from kubernetes import client, config  # noqa: PLC0415 - see above
-    from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415 - as above
+    from fairgpu.cluster.connect import KubeconfigError, read_kubeconfig  # noqa: PLC0415 - see above
 
     named = environ.get("KUBECONFIG") or str(Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config")
-    configuration = client.Configuration()
     try:
-        config.load_kube_config(config_file=named, client_configuration=configuration)
-        header = str(configuration.auth_settings().get("BearerToken", {}).get("value") or "")
-    except (ConfigException, OSError) as error:
+        header = str(read_kubeconfig(named).auth_settings().get("BearerToken", {}).get("value") or "")
+    except KubeconfigError as error:
         raise CommandError(_no_token(f"no kubeconfig can be used: {str(error).rstrip('.')}")) from error
     scheme, _, token = header.partition(" ")  # a password is in the same header, as Basic
     if scheme != "Bearer" or not token:

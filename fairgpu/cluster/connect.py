@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.commands import CommandError
 
+if TYPE_CHECKING:
+    from kubernetes import client
+
 
 class NoClusterError(CommandError):
     """No API server is configured; the message names the places that were searched, and what to set."""
+
+
+class KubeconfigError(Exception):
+    """A kubeconfig is missing, or cannot be used; the message says why."""
 
 
 def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> KubernetesAPI:
@@ -24,20 +32,45 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
     """
     # The import takes a sixth of a service's start; a service without an API server does not need it.
     from kubernetes import client, config  # noqa: PLC0415 - see above
-    from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415 - as above
 
-    configuration = client.Configuration()
     named = kubeconfig or (Path(environ["KUBECONFIG"]) if environ.get("KUBECONFIG") else None)
     try:
         if named is not None:
-            config.load_kube_config(config_file=str(named), client_configuration=configuration)
+            configuration = read_kubeconfig(str(named))
         elif environ.get("KUBERNETES_SERVICE_HOST"):
-            config.load_incluster_config(client_configuration=configuration)
+            configuration = _configured(config.load_incluster_config)
         else:
-            config.load_kube_config(client_configuration=configuration)
-    except (ConfigException, OSError) as error:
+            configuration = read_kubeconfig(None)
+    except KubeconfigError as error:
         looked = str(named) if named else "the pod's service account, then ~/.kube/config"
         raise NoClusterError(
             f"no Kubernetes API server: {error} (looked at {looked}; name one with KUBECONFIG)"
         ) from error
     return KubernetesAPI(client.ApiClient(configuration))
+
+
+def read_kubeconfig(file: str | None) -> client.Configuration:
+    """Returns what a kubeconfig says, or `~/.kube/config` for None.
+
+    Raises:
+        KubeconfigError: it is not there or cannot be used.
+    """
+    from kubernetes import config  # noqa: PLC0415 - as in connect
+
+    return _configured(lambda client_configuration: config.load_kube_config(file, None, client_configuration))
+
+
+def _configured(load: Callable[..., object]) -> client.Configuration:
+    from kubernetes import client  # noqa: PLC0415 - as in connect
+    from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415 - as in connect
+    from yaml import YAMLError  # noqa: PLC0415 - as in connect
+
+    configuration = client.Configuration()
+    try:
+        load(client_configuration=configuration)
+    except (ConfigException, OSError) as error:
+        raise KubeconfigError(str(error)) from error
+    except (YAMLError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # The library does not check what it reads: these are its faults at a file that is no YAML or has other fields.
+        raise KubeconfigError(f"the file is no kubeconfig: {error}") from error
+    return configuration

@@ -1,0 +1,58 @@
+"""A kubeconfig that cannot be used ends a command with a reason, whatever is in the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairgpu.client.server import from_environment
+from fairgpu.cluster.connect import NoClusterError, connect
+from fairgpu.commands import CommandError
+
+SOUND = """
+apiVersion: v1
+kind: Config
+current-context: here
+contexts: [{name: here, context: {cluster: a, user: u}}]
+clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: abc}}]
+"""
+UNUSABLE = {
+    "not there": None,
+    "empty": "",
+    "no YAML": "a: [b\n",
+    "a list": "- a\n",
+    "a text": "hello\n",
+    "clusters that are no list": SOUND.replace('[{name: a, cluster: {server: "https://127.0.0.1:1"}}]', "7"),
+    "a user without a name": SOUND.replace("name: u, ", ""),
+    "a key that is no base64": SOUND.replace("token: abc", "client-certificate-data: YQ==, client-key-data: a"),
+    "no such context": SOUND.replace("current-context: here", "current-context: there"),
+}
+SERVER = {"FAIRGPU_SERVER": "https://gpus.example.org"}
+
+
+@pytest.mark.parametrize("text", UNUSABLE.values(), ids=UNUSABLE)
+def test_a_file_that_is_no_kubeconfig_is_named_with_the_reason(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "config"
+    if text is not None:
+        file.write_text(text)
+    environ = {"KUBECONFIG": str(file)}
+    with pytest.raises(NoClusterError, match=f"(?s)no Kubernetes API server: .*looked at {file}"):
+        connect(environ)
+    with pytest.raises(CommandError, match="FAIRGPU_TOKEN is not set and no kubeconfig can be used"):
+        from_environment(SERVER | environ)
+
+
+def test_a_kubeconfig_that_can_be_used_is(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text(SOUND)
+    connect({"KUBECONFIG": str(file)})
+    assert from_environment(SERVER | {"KUBECONFIG": str(file)}).token == "abc"
+
+
+@pytest.mark.parametrize("token", ["two words", "line\nend", "töken"])
+def test_what_cannot_be_a_token_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(CommandError, match="FAIRGPU_TOKEN holds") as refused:
+        from_environment(SERVER | {"FAIRGPU_TOKEN": token})
+    assert token not in str(refused.value)
