@@ -48,7 +48,9 @@ def test_applying_the_manifests_again_changes_nothing(
     assert versions() == before
 
 
-@pytest.mark.parametrize("policy", ["deletion", "eviction", "metadata", "spec", "namespace", "orders", "timekeeper"])
+@pytest.mark.parametrize(
+    "policy", ["claims", "deletion", "eviction", "metadata", "spec", "namespace", "orders", "timekeeper"]
+)
 def test_a_policy_type_checks_without_a_warning(
     control_plane: ControlPlane, installation: list[Manifest], policy: str
 ) -> None:
@@ -105,7 +107,7 @@ def test_a_namespace_is_left_out_everywhere_as_the_instructions_say(
     for manifest in patched:
         excluded = [set(values) for values in _excluded(manifest)]
         assert all("lab" in values for values in excluded if "kube-system" in values), manifest["metadata"]
-    assert sum(len(list(_excluded(manifest))) for manifest in patched) == 13
+    assert sum(len(list(_excluded(manifest))) for manifest in patched) == 14
 
 
 def test_settings_that_policies_cannot_read_are_rendered_into_them_as_documented(
