@@ -44,6 +44,12 @@ class JobMeasures:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.leading = Gauge("fairgpu_timekeeper_leading", "Whether this process leads.", registry=self.registry)
+        self.mode = Gauge(
+            "fairgpu_timekeeper_mode",
+            "The mode of this process (1): share, account or look.",
+            ["mode"],
+            registry=self.registry,
+        )
         self.settled_at = Gauge(
             "fairgpu_timekeeper_settled_timestamp_seconds",
             "When every session was last settled.",

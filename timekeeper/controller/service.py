@@ -82,6 +82,7 @@ def run(
     client = connect_to_store(settings.redis, progress.answered)
     source = cluster_source(settings, api, folder)
     term, measures = Term(time.monotonic), JobMeasures()
+    measures.mode.labels(settings.mode).set(1)
     notified = settings.notifications
     most = notified.max_waiting if notified.url_file is not None else 0
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
