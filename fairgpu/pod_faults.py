@@ -34,7 +34,7 @@ MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 """The API server's own limit on a pod's annotations (TotalAnnotationSizeLimitB in k8s.io/apimachinery)."""
 
 
-def oversized(annotations: Mapping[Any, Any], root: Path) -> tuple[Fault, ...]:
+def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
     """Returns the fault of annotations that the API server will not store; it checks them only after admission."""
     length = _characters(annotations)
     if length <= MAX_ANNOTATIONS_LENGTH:
@@ -83,13 +83,14 @@ def _annotations_out_of_bounds(annotations: Mapping[str, Any], path: Path) -> li
     return faults
 
 
-def _characters(annotations: Mapping[Any, Any]) -> int:
+def _characters(annotations: dict[str, Any]) -> int:
     """Returns the characters of keys and values together; a value that is not text has none."""
-    try:
-        # Each review counts them, and joining takes a fifth of a loop.
-        return len("".join(annotations)) + len("".join(annotations.values()))
-    except TypeError:
-        return sum(len(key) + (len(value) if isinstance(value, str) else 0) for key, value in annotations.items())
+    characters = 0
+    for key, value in annotations.items():
+        characters += len(key)
+        if isinstance(value, str):
+            characters += len(value)
+    return characters
 
 
 def oversized_pod(size: int) -> list[Fault]:

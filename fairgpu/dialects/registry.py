@@ -39,7 +39,7 @@ class DialectSet:
 
     def may_have_gpu_keys(self, requests: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
         """Whether a container names a resource of one of the dialects, or one that looks like it."""
-        if ORDINARY.issuperset(limits) and ORDINARY.issuperset(requests):
+        if limits.keys() <= ORDINARY and requests.keys() <= ORDINARY:
             return False
         if not (self.resources.isdisjoint(limits) and self.resources.isdisjoint(requests)):
             return True

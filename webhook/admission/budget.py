@@ -98,7 +98,7 @@ def evaluate_budget(
     shortfall = _shortfall(state, request, states)
     met = state.state if shortfall is None or state.safe is None else _unfit(state.safe)
     return BudgetVerdict(
-        state=met.value,
+        state=str(met),
         over=met is BudgetState.OVER,
         held=met is BudgetState.HELD,
         warnings=_warnings(state, request, states) if shortfall is None else (shortfall,),

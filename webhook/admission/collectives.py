@@ -40,8 +40,8 @@ _HOST_FILES: Final = ("-hostfile", "--hostfile", "-machinefile", "--machinefile"
 _COMMAND_LINE: Final = ("command", "args")
 _LOOPBACK: Final = re.compile(r"(localhost|127\.[0-9.]+|\[?::1\]?)(:.*)?")
 _BETWEEN_WORDS: Final = re.compile(r"[\s;&|()\"']+")
-_IN_VARIABLES: Final = (b'"WORLD_SIZE"', b'"RANK"', b'"MASTER_ADDR"', b'"NCCL_')
-_IN_COMMANDS: Final = (b"torch", b"mpi")
+_IN_VARIABLES: Final = ('"WORLD_SIZE"', '"RANK"', '"MASTER_ADDR"', '"NCCL_')
+_IN_COMMANDS: Final = ("torch", "mpi")
 
 
 class Sign:

@@ -25,7 +25,7 @@ MAX_NAMED: Final = 16
 """The most warnings of this kind for one pod."""
 
 _PREFIXES: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "deviceclass.resource.kubernetes.io/")
-_VISIBLE_DEVICES: Final = (VISIBLE_DEVICES.encode(),)
+_VISIBLE_DEVICES: Final = (VISIBLE_DEVICES,)
 _DEVICES: Final = "shows the devices of the node, past the pod's share"
 _AGENTS: Final = "holds the files by which the node agent limits containers"
 _SPECS: Final = "holds the CDI specs, by which any container of the node gets devices and files"
@@ -84,7 +84,7 @@ def _is_exposed(container: dict[str, Any]) -> bool:
             return True
         for key in _AMOUNTS:
             amounts = resources.get(key)
-            if not isinstance(amounts, dict) or _OURS.issuperset(amounts):
+            if not isinstance(amounts, dict) or amounts.keys() <= _OURS:
                 continue
             if any(name not in _OURS and name.startswith(_PREFIXES) for name in amounts):
                 return True

@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 
 
-def may_have(value: Any, texts: tuple[bytes, ...]) -> bool:
-    """Whether a field may contain one of the texts; false where it is absent, or is JSON bytes without any of them."""
+def may_have(value: Any, texts: tuple[str, ...]) -> bool:
+    """Whether a field may contain one of the texts; false where it is absent, or is JSON bytes without any of them.
+
+    The texts are ASCII.
+    """
     if not isinstance(value, msgspec.Raw):
         return value is not None
-    data = bytes(value)
+    data = str(value, "latin-1")  # keeps each byte; a search in bytes costs several times one in text
     for text in texts:  # noqa: SIM110 - a generator takes longer than the search, and most containers have none
         if text in data:
             return True
