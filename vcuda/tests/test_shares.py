@@ -29,8 +29,3 @@ def test_the_pacer_by_itself_keeps_every_share(name: str) -> None:
 def test_eight_processes_get_their_containers_share_in_whatever_order_they_begin(order: int) -> None:
     (row,) = virtual_shares.rows("eight processes", windows=1, orders=(order,))
     assert row["value"] <= CROWD_POINTS, row["context"]
-
-
-def test_eight_processes_get_their_containers_share_where_the_gpu_changes_contexts_as_slowly_as_an_h100() -> None:
-    (row,) = virtual_shares.rows("eight processes", windows=2, orders=(0,), settings=virtual_shares.H100)
-    assert row["value"] <= LIMIT_POINTS, row["context"]

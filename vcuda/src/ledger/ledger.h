@@ -74,11 +74,6 @@ struct ledger_life {
     char padding[64 - sizeof(pthread_mutex_t)];
 };
 
-/* Estimates of what a slot's process has in flight or was granted on each device, ns; atomic. */
-struct ledger_queued {
-    uint64_t ns[VCUDA_MAX_DEVICES];
-};
-
 struct ledger {
     struct vcuda_ledger_public public;
     char padding_public[4096 - sizeof(struct vcuda_ledger_public)];
@@ -93,7 +88,6 @@ struct ledger {
     struct ledger_slot slots[LEDGER_SLOTS];
     struct ledger_sharing sharing[LEDGER_SLOTS]; /* of each slot */
     struct ledger_life lives[LEDGER_SLOTS];      /* of each slot */
-    struct ledger_queued queued[LEDGER_SLOTS];   /* of each slot */
 };
 _Static_assert(sizeof(struct ledger) <= VCUDA_LEDGER_SIZE, "the ledger fits its file");
 _Static_assert(offsetof(struct ledger, slots_used) == VCUDA_LEDGER_SLOTS_USED_AT, "what the node agent reads");

@@ -51,27 +51,6 @@ uint64_t account_contenders(int index)
     return count != 0 ? count : 1;
 }
 
-void account_queued(int index, uint64_t queued_ns)
-{
-    int slot = process()->slot;
-    if (slot >= 0)
-        __atomic_store_n(&ledger->queued[slot].ns[index], queued_ns, __ATOMIC_RELAXED);
-}
-
-uint64_t account_queued_by_others(int index, uint64_t most_ns)
-{
-    uint64_t sum = 0, now = clock_ns(), used = __atomic_load_n(&ledger->slots_used, __ATOMIC_RELAXED);
-    int own = process()->slot;
-    for (uint64_t i = 0; i < used && i < LEDGER_SLOTS; i++) {
-        const struct ledger_slot *slot = &ledger->slots[i];
-        if ((int)i == own || __atomic_load_n(&slot->state, __ATOMIC_RELAXED) != SLOT_LIVE ||
-            !fresh(__atomic_load_n(&slot->in_flight[index], __ATOMIC_RELAXED), now, PEER_NS))
-            continue;
-        sum += least_of(__atomic_load_n(&ledger->queued[i].ns[index], __ATOMIC_RELAXED), most_ns);
-    }
-    return sum;
-}
-
 /* Parts of a stretch of time, in ns. */
 struct parts {
     uint64_t own;   /* in the turn in which it began */

@@ -26,12 +26,6 @@ void account_launches(int index, uint32_t launches);
 /* Processes of this container that have or want work on the device, at least one: they share what may be queued. */
 uint64_t account_contenders(int index);
 
-/* How much work this process has in flight or was granted, ns. Of several contexts on a device, the one that said so last. */
-void account_queued(int index, uint64_t queued_ns);
-
-/* The same of this container's other processes that have work on the device, ns; of each `most_ns` at most. */
-uint64_t account_queued_by_others(int index, uint64_t most_ns);
-
 /* Gives what the turns since the last call were worth; returns the credit. */
 int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns);
 

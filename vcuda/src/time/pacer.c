@@ -18,10 +18,10 @@
 
 #define IN_FLIGHT_NS 2000000u /* of work that a stream may have queued in a turn, or one kernel that is longer */
 #define WAITER_NS 2000000u    /* after which what is in flight may be waiting for a launch that is held */
+#define STANDS_NS 25000000u   /* after which a stream that has not come to its work stands still: others have the GPU for less */
 #define FOLLOWS_NS 1000000000u /* the same while it may wait for the process's own work in another stream */
 #define QUIET_NS 2000000u     /* a batch that is open for longer is ended by the helper */
 #define BATCH_NS 500000u      /* of estimated work granted at a time */
-#define CHUNK_NS 1000000u     /* for which there must be room before the GPU is to change to another process of the container */
 #define MOST_GRANTED 256u
 #define LEAST_PAUSE_NS 20000u /* between looks of a thread that waits in the turn */
 #define MOST_PAUSE_NS 250000u
@@ -204,11 +204,11 @@ static void wait_ns(uint64_t ns)
 }
 
 /* How much work a stream may have in flight with so much left of the turn: one kernel, or 2 ms of shorter ones; close to the turn's
- * end less. Where several of the container share the turn, their parts of it (is_crowded), so that all are done at its end. A
- * second kernel behind one that runs is another matter (is_second). */
+ * end less. Where several of the container share the turn, their parts of it, so that all are done at its end. A second kernel
+ * behind one that runs is another matter (is_second). */
 static uint64_t part_of_turn(uint64_t left_ns, uint64_t contenders)
 {
-    return contenders > 1 ? most_of(left_ns * 7 / 8 / contenders, least_of(BATCH_NS, left_ns / 2)) : left_ns / 2;
+    return contenders > 1 ? left_ns * 3 / 4 / contenders : left_ns / 2;
 }
 
 /* How long to wait where so much more is queued than may be: for half of it to be worked off, and never for so long that a
@@ -247,25 +247,6 @@ struct wait {
     uint64_t patience_ns; /* for how long that may go on before it counts as waiting for this launch */
     bool stands;          /* its own stream has not come to its work */
 };
-
-/* What the container's other processes have queued; of each no more than its part of a turn. */
-static uint64_t queued_by_others(const struct queue *queue, const struct turn *turn, uint64_t contenders)
-{
-    return contenders > 1 ? account_queued_by_others(queue->index, turn->per_period_ns / contenders) : 0;
-}
-
-/* Whether the next launch would not end in the turn behind what all processes of the container have queued. The GPU changes to
- * each of them, and an eighth of the turn is for that. It should not change to one for a single short kernel. */
-static bool is_crowded(const struct queue *queue, struct wait *wait, uint64_t queued_ns, uint64_t by_others_ns,
-                       uint64_t left_ns)
-{
-    uint64_t most = left_ns * 7 / 8, next = queued_ns == 0 ? least_of(CHUNK_NS, left_ns / 4) : 0;
-    uint64_t ahead = queued_ns + by_others_ns + most_of(next, queue->estimate.mean_ns);
-    if (by_others_ns == 0 || queue->estimate.mean_ns == 0 || ahead <= most)
-        return false;
-    wait->pause_ns = most_of(least_of((ahead - most) / 2, MOST_PAUSE_NS), LEAST_PAUSE_NS);
-    return true;
-}
 
 static bool has_room(const struct queue *queue, struct wait *wait, uint64_t now_ns, uint64_t bound, uint64_t queued)
 {
@@ -359,11 +340,8 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
         wait->pause_ns = turn.open ? 1000000 : turn.end_ns - now_ns;
         return 0;
     }
-    uint64_t by_others = queued_by_others(queue, &turn, others);
-    if (is_crowded(queue, wait, queued, by_others, left))
-        return 0;
     /* To stop in time would leave the GPU idle for half a kernel at the end of each turn. What runs over is paid back. */
-    uint64_t until_end = left - least_of(left, by_others), needed = queued + queue->estimate.mean_ns / 4;
+    uint64_t until_end = left / others, needed = queued + queue->estimate.mean_ns / 4;
     if (needed > until_end && queue->estimate.mean_ns < turn.per_period_ns) {
         wait->pause_ns = left + 1000;
         return 0;
@@ -478,7 +456,6 @@ static uint32_t open_batch(struct queue *queue, CUstream stream, struct batch *b
     batch->granted_ns = granted * most_of(queue->estimate.mean_ns, 1);
     flow->granted_ns += batch->granted_ns;
     queue->granted_ns += batch->granted_ns;
-    spans_publish_queued(queue);
     __atomic_store_n(&batch->credits, granted - 1, __ATOMIC_RELAXED); /* the one that asked is the first */
     __atomic_store_n(&batch->queue, queue, __ATOMIC_RELEASE);
     __atomic_store_n(&batch->turn, __atomic_load_n(&pacer_gates[queue->index].turn, __ATOMIC_RELAXED), __ATOMIC_RELAXED);

@@ -329,17 +329,6 @@ static uint64_t earliest_of(const struct span *span)
     return most_of(span->begin_ns, span->stood_ns);
 }
 
-void spans_publish_queued(const struct queue *queue)
-{
-    uint64_t queued = queue->in_flight_ns + queue->granted_ns;
-    for (uint32_t i = 0; i < queue->count; i++) {
-        const struct span *span = &queue->spans[i];
-        if (span->stood_ns > span->begin_ns + STANDS_NS)
-            queued -= least_of(span->estimate_ns, queued);
-    }
-    account_queued(queue->index, queued);
-}
-
 /* Under the lock: since when something is in flight that is not accounted for. To other queues that is since when something
  * waits, whatever it waits for; what is charged leaves out the time in which nothing can have run. */
 static void publish_oldest(struct queue *queue)
@@ -352,7 +341,6 @@ static void publish_oldest(struct queue *queue)
     if (since != 0 && since < queue->cursor_ns)
         since = queue->cursor_ns;
     __atomic_store_n(&queue->all_in_flight_ns, queue->in_flight_ns, __ATOMIC_RELAXED);
-    spans_publish_queued(queue);
     __atomic_store_n(&queue->oldest_since_ns, since, __ATOMIC_RELEASE);
 }
 

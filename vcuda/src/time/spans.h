@@ -9,7 +9,6 @@
 
 #define SPANS 64 /* batches in flight at one time in a context */
 #define DEEP 16  /* of them: a program that puts so much ahead may fill the streams' queues, and events take places in them */
-#define STANDS_NS 25000000u /* after which a stream that has not come to its work stands still: others have the GPU for less */
 #define FLOWS 64 /* streams of a context that have something in flight at one time; more share the first entry */
 
 /* One stream's part of what is in flight. */
@@ -118,9 +117,6 @@ void spans_reap(struct queue *queue);
 void spans_end_unseen(struct queue *queue, const struct part *part);
 /* Charges what the oldest span that runs took up to now, where that is much. */
 void spans_charge_unfinished(struct queue *queue, uint64_t now_ns);
-/* Writes for the container's other processes how much is in flight or granted, but for what stands still: they need not wait
- * for that. */
-void spans_publish_queued(const struct queue *queue);
 /* The flow of a stream as this thread means it; in use until it is given back. */
 struct flow *spans_flow(struct queue *queue, CUstream stream);
 void spans_flow_back(struct flow *flow);
