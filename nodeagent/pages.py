@@ -46,6 +46,8 @@ CONTENDED_SECONDS = 0.02
 QUIET_EVERY = 2
 """The rounds between two writes of any other page: 40 ms, and less than 100 where the writer wakes late."""
 CONTENDED = 2
+AGAIN_NS = 1_000_000_000
+"""After how long the writer tries again what the host did not let it do, as where `/run` was full."""
 SCHEDULE = "schedule.json"
 
 NO_FIGURES: Keyed = {}
@@ -187,6 +189,7 @@ class Writer:
         self._pages: dict[str, Gpu] = {}
         self._figures: Mapping[str, Keyed] = {}
         self._versions: dict[str, tuple[int, int]] = {}
+        self._again_ns: dict[str, int] = {}
         # Text, and no Path: to compose and ask one took a twentieth of a round's time.
         self._schedule_file = str(root / SCHEDULE)
         self._figures_file = str(root / figures_file.NAME)
@@ -219,6 +222,7 @@ class Writer:
             return False
         except (OSError, ValueError) as error:
             _log.error("schedule refused", path=path, error=str(error))
+            self._read_again(path, error)
             return False
         for uuid, error_text in refused.items():
             _log.error("schedule refused", path=path, uuid=uuid, error=error_text)
@@ -228,6 +232,7 @@ class Writer:
                 self._pages[uuid] = Gpu(uuid, self._root / "gpus" / uuid / "schedule", self._clock())
             except OSError as error:
                 _log.error("page not made", uuid=uuid, error=str(error))
+                self._read_again(path, error)
         self._gpus = {uuid: containers for uuid, containers in gpus.items() if uuid in self._pages}
         self._ledgers.keep(each.ledger for containers in gpus.values() for each in containers)
         return True
@@ -241,11 +246,20 @@ class Writer:
             return
         except (OSError, ValueError) as error:
             _log.error("figures refused", path=path, error=str(error))
+            self._read_again(path, error)
+
+    def _read_again(self, path: str, error: Exception) -> None:
+        """Lets a file be read again after AGAIN_NS where the host, and not what the file says, was in the way."""
+        if isinstance(error, OSError):
+            self._again_ns[path] = self._clock() + AGAIN_NS
 
     def _is_new(self, path: str) -> bool:
         status = os.stat(path)  # noqa: PTH116 - see __init__
         version = status.st_ino, status.st_mtime_ns
         known, self._versions[path] = self._versions.get(path), version
+        if path in self._again_ns and self._clock() >= self._again_ns[path]:
+            del self._again_ns[path]
+            return True
         return version != known
 
 

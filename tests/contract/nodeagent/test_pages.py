@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from nodeagent import figures_file, schedule_page
 from nodeagent.driver_figures import Figure
 from nodeagent.pages import (
+    AGAIN_NS,
     CONTENDED_SECONDS,
     QUIET_EVERY,
     SCHEDULE,
@@ -73,6 +74,17 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
     yield node
     node.writer.close()
+
+
+def test_a_page_that_could_not_be_made_is_made_once_the_host_lets_it(node: Node) -> None:
+    obstacle = node.root / "gpus"
+    obstacle.write_text("a file in the place of the folder of pages")
+    node.tell(one=[node.container(0)])
+    node.look(2)
+    obstacle.unlink()
+    node.look(AGAIN_NS // ROUND_NS + 1)
+
+    assert [slot.slot for slot in node.page("one").slots] == [0]
 
 
 def test_each_gpu_has_a_page_with_its_containers_at_once(node: Node) -> None:
