@@ -63,7 +63,7 @@ class Unwritten(NamedTuple):
 
     Attributes:
         failed: those whose condition could not be written, or at which an unknown error arose.
-        not_tried: those that were not reached before this replica ceased to act.
+        not_tried: those that were not reached before one failed, or before this replica ceased to act.
     """
 
     failed: frozenset[str]
@@ -126,10 +126,11 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
         present, due = _versions(state), {uid for uid, one in late.items() if one.at <= now}
         if not conditions.acts() or (present == seen and not due):
             continue
+        again = {uid for uid in due if late[uid].failures}
         if present == seen:
-            unwritten = wake(state, conditions, clock.wait, uids=due)
+            unwritten = wake(state, conditions, clock.wait, uids=due, last=again)
         else:
-            unwritten = wake(state, conditions, clock.wait, but=late.keys() - due)
+            unwritten = wake(state, conditions, clock.wait, but=late.keys() - due, last=again)
         seen = present
         late = _still_late(late, due, unwritten, clock.now())
 
@@ -156,8 +157,11 @@ def wake(
     *,
     uids: AbstractSet[str] | None = None,
     but: AbstractSet[str] = frozenset(),
+    last: AbstractSet[str] = frozenset(),
 ) -> Unwritten:
     """Writes the condition of each waiting pod whose answer has changed, the highest class and the oldest first.
+
+    It ends behind the first pod that fails: a failure may take half a minute, and the caller has more to do than this.
 
     Args:
         state: the cluster.
@@ -165,11 +169,13 @@ def wake(
         wait: waits so many seconds; returns whether everything is to end.
         uids: the pods to look at; all where it is None.
         but: the pods to leave out.
+        last: the pods that come after all others: those that failed before.
     """
     with state.lock:
         waiting = [
             one for one in state.waiting.in_order() if (uids is None or one.pod.uid in uids) and one.pod.uid not in but
         ]
+    waiting.sort(key=lambda one: one.pod.uid in last)
     failed: set[str] = set()
 
     def note_error(uid: str) -> None:
@@ -177,7 +183,7 @@ def wake(
         conditions.measures.part_failed("waking")
 
     for at, one in enumerate(waiting):
-        if not conditions.acts():
+        if failed or not conditions.acts():
             return Unwritten(frozenset(failed), frozenset(rest.pod.uid for rest in waiting[at:]))
         tried = True
         with apart("waking", one.pod, partial(note_error, one.pod.uid)):

@@ -171,7 +171,7 @@ def test_a_pod_whose_condition_can_never_be_written_keeps_no_other_pod_from_bein
     time.at(9.0, lambda: held(state, "later"))
     time.at(10.0, lambda: learn(state, BudgetState.OPEN))
     keep_waking(state, api.conditions, time.clock)
-    assert api.tried["behind"][0] - api.tried["bad"][0] == pytest.approx(BETWEEN_SECONDS)
+    assert api.tried["behind"][0] - api.tried["bad"][0] == pytest.approx(BETWEEN_SECONDS + LOOK_SECONDS)
     assert any(10.0 <= second < 10.3 for second in api.tried["later"])
 
 
@@ -185,8 +185,24 @@ def test_a_pod_whose_condition_cannot_be_written_is_tried_less_and_less_often() 
     assert pauses == pytest.approx([2, 4, 8, 16, 16, 16], abs=2 * LOOK_SECONDS)
 
 
+def test_writes_that_fail_slowly_keep_no_reservation_from_being_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, state, looks = Ticking(100.0), state_of("n0"), list[float]()
+
+    def fail_slowly(*_arguments: Any) -> dict[str, Any]:
+        time.seconds += 10
+        raise ApiError(0, "Unanswered", "read timed out")
+
+    monkeypatch.setattr(State, "expire", lambda _state, now: looks.append(now))
+    held(state, *(f"p{number}" for number in range(9)))
+    time.at(1.0, lambda: learn(state, BudgetState.OPEN))
+    api = WakingApi()
+    monkeypatch.setattr(api, "patch", fail_slowly)
+    keep_waking(state, api.conditions, time.clock)
+    assert max(later - one for one, later in pairwise(looks)) < 11
+
+
 def test_writes_that_fail_count_among_the_fifty_a_second() -> None:
-    time, state = Ticking(6.0), state_of("n0")
+    time, state = Ticking(40.0), state_of("n0")
     api = OftenRefusing(time, ApiError(500, "InternalError", "always"))
     api.error = api.refusal
     held(state, *(f"p{number}" for number in range(200)))
