@@ -194,6 +194,7 @@ def _values(settings: Webhook) -> dict[str, str]:
         "deciding_annotations": _listed(sorted(deciding), 8),
         "schedulers_annotations": _listed(sorted(existing.schedulers_annotations), 8),
         "may_decide": _may_decide(existing.writers),
+        "writers": _listed(existing.writers, 8),
         "who_decides": "an account in existing.writers"
         if existing.writers
         else 'an account that may "update podstatuses.fairgpu.io" in the whole cluster',

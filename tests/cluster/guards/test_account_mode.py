@@ -105,6 +105,15 @@ def test_a_new_pod_does_not_say_what_it_got(control_plane: ControlPlane, editor:
     control_plane.admin.api.create(pods, pod, DRY_RUN)
 
 
+def test_nor_does_one_that_a_controller_makes_of_its_users_template(control_plane: ControlPlane, pods: str) -> None:
+    """Where controllers have no accounts of their own, kube-controller-manager makes the pods, which may end bills."""
+    manager = control_plane.user("system:kube-controller-manager", ["system:masters"])
+    pod = stack_pod()
+    pod["metadata"]["annotations"]["hami.io/vgpu-devices-allocated"] = "GPU-0,NVIDIA,1,1:;"
+
+    denied("fairgpu-spec", lambda: manager.api.create(pods, pod, DRY_RUN))
+
+
 def test_a_pod_with_a_claim_may_have_the_label_or_not_since_the_webhook_knows_what_it_is_for(
     editor: Identity, pods: str
 ) -> None:
