@@ -322,10 +322,11 @@ def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageFor
     failing = reading.not_settled(client)
     late = set[str]()
     for usage in accounts_usage(client, payers(assignments), assignments, within):
-        if usage.account in failing and now - usage.settled > LONGEST_LAG:
-            late.add(usage.account)
-        elif usage.has_open_sessions:
-            settled.append(usage.settled)
+        if usage.has_open_sessions:
+            if usage.account in failing and now - usage.settled > LONGEST_LAG:
+                late.add(usage.account)
+            else:
+                settled.append(usage.settled)
         for use in (usage.posted.of_pods(), usage.running.of_pods()):
             sums.add(usage.account, use, only)
             earliest += [min(row[0] for row in use.raw_rows) * HOUR] if use.raw_rows else []

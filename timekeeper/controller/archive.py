@@ -108,7 +108,6 @@ class Archivist:
         if not self._after and not self._steps and self._hour == now // HOUR:
             return
         self._hour = now // HOUR
-        self._prune_capacity(month_start(now, -self._retention.months))
         names = sorted(name for name in self._books.accounts if name > self._after)
         ends, done = self._time_is_up(), 0
         today = now // DAY * DAY
@@ -126,6 +125,7 @@ class Archivist:
                 break
         if done == len(names):
             self._after = ""
+            self._prune_capacity(month_start(now, -self._retention.months))
 
     def _archive(self, account: Account, run: _Run) -> None:
         if not account.periods or (account.name in run.due and not self._compact(account, run)):
