@@ -96,7 +96,7 @@ def decode(text: str) -> Earmark:
         raise EarmarkError(f"{len(text)} characters, and at most {MAX_BYTES} are read")
     try:
         document = msgspec.json.decode(text, type=_Document)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise EarmarkError(str(error)) from error
     if document.v != VERSION:
         raise EarmarkError(f"version {document.v}, and {VERSION} is known")

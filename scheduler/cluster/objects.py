@@ -370,7 +370,7 @@ def _shares_of(text: str) -> tuple[str, dict[str, list[Share]]]:
     """
     try:
         sound = _ALLOCATION.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         sound = None
     if sound is not None and len(text) <= allocation.MAX_ENCODED_BYTES:
         shares = {

@@ -80,6 +80,7 @@ def test_an_odd_allocation_holds_and_says_what_the_other_services_read_of_it(tex
     [
         "",
         "{",
+        '{"v":1,"a":' + "[" * 30_000,
         "[1]",
         '{"v":1,"v":2,"node":"n0","containers":[]}',
         '{"v":1.0,"node":"n0","containers":[]}',

@@ -66,3 +66,8 @@ def test_an_earmark_of_more_than_any_device_has_is_refused() -> None:
     assert decode(text % 100).node == "n0"
     with pytest.raises(EarmarkError, match="no device has"):
         decode(text % 10**30)
+
+
+def test_an_earmark_of_lists_that_are_nested_without_end_is_refused() -> None:
+    with pytest.raises(EarmarkError, match="recursion"):
+        decode('{"v":1,"a":' + "[" * 30_000)
