@@ -23,6 +23,9 @@ class ArgumentsError(ValueError):
     """A body that is not of the protocol; the message states the fault."""
 
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The errors of msgspec at bytes that are no such JSON: the last two are none of its own."""
+
 NamesKey = tuple[int, int, int]
 """Bytes of a list of names, number of names, and the sum of their hashes."""
 
@@ -109,8 +112,8 @@ class FilterArguments(msgspec.Struct, frozen=True, dict=True):
         """
         try:
             return _NAMES.decode(self.names_json)
-        except msgspec.DecodeError as error:
-            raise ArgumentsError(f"NodeNames: {error}") from error
+        except _UNREADABLE as error:
+            raise ArgumentsError(f"NodeNames: {_fault(error)}") from error
 
     def has(self, name: str) -> bool:
         """Whether a node is named; its name must be one that the API server accepts, so without an escape in JSON."""
@@ -188,8 +191,8 @@ def decode_filter(body: bytes) -> FilterArguments:
     """
     try:
         arguments = _FILTER.decode(body)
-    except msgspec.DecodeError as error:
-        raise ArgumentsError(str(error)) from error
+    except _UNREADABLE as error:
+        raise ArgumentsError(_fault(error)) from error
     if not arguments.names_text.startswith(b"["):
         raise ArgumentsError("NodeNames is missing: set nodeCacheCapable for the extender")
     return arguments
@@ -203,8 +206,8 @@ def decode_bind(body: bytes) -> BindArguments:
     """
     try:
         return _BIND.decode(body)
-    except msgspec.DecodeError as error:
-        raise ArgumentsError(str(error)) from error
+    except _UNREADABLE as error:
+        raise ArgumentsError(_fault(error)) from error
 
 
 def decode_preempt(body: bytes) -> PreemptArguments:
@@ -215,11 +218,17 @@ def decode_preempt(body: bytes) -> PreemptArguments:
     """
     try:
         arguments = _PREEMPT.decode(body)
-    except msgspec.DecodeError as error:
-        raise ArgumentsError(str(error)) from error
+    except _UNREADABLE as error:
+        raise ArgumentsError(_fault(error)) from error
     if arguments.victims is None:
         raise ArgumentsError("NodeNameToMetaVictims is missing: set nodeCacheCapable for the extender")
     return arguments
+
+
+def _fault(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "JSON is nested too deeply"
+    return f"JSON is not UTF-8: {error.reason}" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 def encode(answer: FilterResult | BindResult | PreemptResult) -> bytes:
@@ -243,7 +252,8 @@ def encode_scores(names_text: bytes, scores: npt.NDArray[np.integer[Any]]) -> by
 
     Names stay as they are in the text: an object for each of thousands of nodes takes longer than to score them.
     """
-    names = [] if b"\\" in names_text else names_text[2:-2].split(b'","')
+    plain = b"\\" not in names_text and names_text.startswith(b'["') and names_text.endswith(b'"]')
+    names = names_text[2:-2].split(b'","') if plain else []
     if len(names) != len(scores):
         names = [_ENCODER.encode(name)[1:-1] for name in _NAMES.decode(names_text)]
     parts: list[bytes] = [b""] * (2 * len(names))

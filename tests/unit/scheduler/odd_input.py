@@ -231,6 +231,8 @@ def more_than_there_is() -> Outcome:
 
 ODD_INPUT: dict[str, Callable[[], Outcome]] = {
     "a body that is no JSON": lambda: answered(b"<html>"),
+    "a body that is not UTF-8": lambda: answered(b'{"Pod":{"a":"\xff"},"NodeNames":[]}'),
+    "a body of 100,000 objects, each within the one before": lambda: answered(b'{"Pod":' + b'{"a":' * 100_000),
     "a body without `NodeNames`": lambda: answered(b'{"Pod":{}}'),
     "any body, at a replica that does not lead": lambda: answered(b"{}", acts=False),
     "a pod without a GPU that names our scheduler": lambda: refused(pod("a", containers=[{"name": "main"}])),

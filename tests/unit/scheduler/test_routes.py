@@ -101,3 +101,29 @@ def test_a_body_that_is_none_of_the_protocols_is_answered_400(body: bytes) -> No
     replica = routes(ApiServer(), CollectorRegistry())
     answers = [replica.filter(body), replica.prioritize(body), asyncio.run(replica.bind(Request({}, body)))]
     assert [answer.status for answer in answers] == [400] * 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"Pod":{"a":"\xff"},"NodeNames":["n0"],"PodName":"\xff","NodeNameToMetaVictims":{}}',
+        b'{"Pod":' + b'{"a":' * 100_000,
+    ],
+    ids=["not UTF-8", "nested"],
+)
+def test_bytes_that_are_no_text_or_nested_without_end_are_answered_400_by_every_route(body: bytes) -> None:
+    replica = routes(ApiServer(), CollectorRegistry())
+    answers = [replica.filter(body), replica.prioritize(body), replica.preempt(body)]
+    answers.append(asyncio.run(replica.bind(Request({}, body))))
+    assert [answer.status for answer in answers] == [400] * 4
+
+
+def test_names_that_are_not_utf8_are_answered_400() -> None:
+    replica, body = routes(ApiServer(), CollectorRegistry()), asked(pod("a")).replace(b'"n0"', b'"\xff"')
+    assert [replica.filter(body).status, replica.prioritize(body).status] == [400, 400]
+
+
+@pytest.mark.parametrize("names", ['[ "n0"]', '["n0" ]', '["n0" , "n0"]'])
+def test_whitespace_in_the_list_of_names_changes_no_name_in_the_scores(names: str) -> None:
+    replica, body = routes(ApiServer(), CollectorRegistry()), asked(pod("a")).replace(b'["n0"]', names.encode())
+    assert {one["Host"] for one in json.loads(replica.prioritize(body).body)} == {"n0"}
