@@ -8,7 +8,7 @@ import msgspec
 
 
 def may_have(value: Any, texts: tuple[str, ...]) -> bool:
-    """Whether a field may contain one of the texts; false where it is absent, or is JSON bytes without any of them.
+    """Returns whether a field may contain one of the texts: not where it is absent, or is JSON bytes without them.
 
     The texts are ASCII.
     """

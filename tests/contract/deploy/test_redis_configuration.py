@@ -98,7 +98,7 @@ class Pod:
         return done.stdout + done.stderr
 
     def probe(self, name: str) -> bool:
-        """Whether a probe of the container `redis` succeeds now, as the kubelet runs it."""
+        """Returns whether a probe of the container `redis` succeeds now, run as the kubelet runs it."""
         command = [self.mounted(word) for word in containers()["redis"][name]["exec"]["command"]]
         environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
         done = subprocess.run(command, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
@@ -279,12 +279,14 @@ def test_no_probe_succeeds_where_redis_has_ended(own_server: Pod) -> None:
 
 def test_it_is_not_ready_while_it_loads_its_file(own_server: Pod) -> None:
     with connect(own_server.settings()) as client, client.pipeline(transaction=False) as pipeline:
-        for number in range(20_000):
+        for number in range(200_000):
             pipeline.set(f"fairgpu:{{a}}:{number}", "x")
         pipeline.execute()
     own_server.end()
     with (own_server.folder / "etc" / "redis" / "redis.conf").open("a") as configuration:
-        configuration.write("key-load-delay 5000\n")  # microseconds a key: it loads for 100 seconds
+        configuration.write(
+            "key-load-delay 100\n"
+        )  # microseconds a key: it loads for 20 seconds or more, and answers each 1,024 keys
     own_server.run("redis")
     wait_until(lambda: "loading:1" in own_server.operator("info", "persistence"), "Redis loads its file")
     assert not own_server.probe("readinessProbe")
@@ -292,7 +294,7 @@ def test_it_is_not_ready_while_it_loads_its_file(own_server: Pod) -> None:
 
 
 def is_refused(client: redis.Redis) -> bool:
-    """Whether Redis refuses a write since it cannot write its file."""
+    """Returns whether Redis refuses a write because it cannot write its file."""
     try:
         client.set("fairgpu:{a}:tried", "x")
     except redis.ResponseError as error:

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from structlog.testing import capture_logs
@@ -103,6 +103,26 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
         kept.writer.end()
 
 
+class Waiting(NamedTuple):
+    """A writer with pages to write, which waits for the lock that another process would have."""
+
+    kept: Kept
+    lock: int
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[Waiting]:
+    kept = Kept(tmp_path)
+    lock = handover.lock(tmp_path / handover.PAGES)
+    assert lock is not None
+    kept.writer.keep()
+    try:
+        kept.share()
+        yield Waiting(kept, lock)
+    finally:
+        kept.writer.end()
+
+
 def test_a_writer_that_hangs_before_its_first_page_is_replaced(kept: Kept) -> None:
     wait_until(kept.locks, "the writer has begun")
     os.kill(kept.pid(), signal.SIGSTOP)
@@ -181,23 +201,16 @@ def test_a_silence_leads_to_an_end_only_if_the_writer_had_time_to_write_after_it
     assert silence(found, 5, 6, 5 + hangs_ns) is None, "it has had pages to write for a shorter time"
 
 
-def test_a_writer_that_waits_for_another_ones_lock_is_not_ended_and_the_log_says_so(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
-    others = handover.lock(tmp_path / handover.PAGES)
-    assert others is not None
-    kept.writer.keep()
-    try:
-        kept.share()
-        pid = kept.pid()
-        with capture_logs() as logs:
-            for _ in range(2):
-                kept.find_silence()
-        assert [event["event"] for event in logs] == ["another writer has the lock of the pages"] * 2
-        os.close(others)
-        wait_until(kept.written_ns, "the writer that waited writes")
-        assert (kept.pid(), kept.ended) == (pid, 0)
-    finally:
-        kept.writer.end()
+def test_a_writer_that_waits_for_another_ones_lock_is_not_ended_and_the_log_says_so(waiting: Waiting) -> None:
+    kept = waiting.kept
+    pid = kept.pid()
+    with capture_logs() as logs:
+        for _ in range(2):
+            kept.find_silence()
+    assert [event["event"] for event in logs] == ["another writer has the lock of the pages"] * 2
+    os.close(waiting.lock)
+    wait_until(kept.written_ns, "the writer that waited writes")
+    assert (kept.pid(), kept.ended) == (pid, 0)
 
 
 def test_the_oldest_page_is_stale_while_its_writer_is_stopped_and_no_longer_once_it_goes_on(kept: Kept) -> None:
@@ -211,18 +224,10 @@ def test_the_oldest_page_is_stale_while_its_writer_is_stopped_and_no_longer_once
     wait_until(lambda: not kept.has_a_stale_page(), "the page is written again")
 
 
-def test_a_page_is_stale_that_no_writer_has_ever_written(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
-    others = handover.lock(tmp_path / handover.PAGES)
-    assert others is not None
-    kept.writer.keep()
-    try:
-        kept.share()
-        wait_until(kept.has_a_stale_page, "its writer waits for another one's lock")
-        os.close(others)
-        wait_until(lambda: not kept.has_a_stale_page(), "its writer has the lock")
-    finally:
-        kept.writer.end()
+def test_a_page_is_stale_that_no_writer_has_ever_written(waiting: Waiting) -> None:
+    wait_until(waiting.kept.has_a_stale_page, "its writer waits for another one's lock")
+    os.close(waiting.lock)
+    wait_until(lambda: not waiting.kept.has_a_stale_page(), "its writer has the lock")
 
 
 def test_a_writer_that_refuses_what_it_is_to_write_is_not_ended_and_the_pages_of_other_gpus_go_on(kept: Kept) -> None:

@@ -68,7 +68,7 @@ ASKING_SCHEDULERS: Final = kai.SCHEDULERS
 """The schedulers whose pods may hold a part of a GPU without naming a resource."""
 
 is_of_a_container: Final = kai.is_of_a_container
-"""Whether an annotation of a pod decides what one of its containers holds."""
+"""Returns whether an annotation of a pod decides what one of its containers holds."""
 
 LABEL: Final = kai.GROUP
 """The label of pods that decides what they hold; some have a slash and a suffix behind it."""

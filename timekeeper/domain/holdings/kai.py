@@ -42,7 +42,7 @@ RESERVATION_NAMESPACES: Final = frozenset({"kai-resource-reservation", "runai-re
 
 
 def is_of_a_container(annotation: str) -> bool:
-    """Whether an annotation asks for a part of a GPU's memory for one container."""
+    """Returns whether an annotation asks for a part of a GPU's memory for one container."""
     return annotation.startswith(CONTAINER) and annotation.endswith(CONTAINER_MEMORY)
 
 
