@@ -21,10 +21,9 @@ def register(subparsers: Any) -> None:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until a signal ends it."""
-    import signal
-
     from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs
+    from fairgpu.signals import call_at_end
     from nodeagent.service import Agent, vendor_of
     from nodeagent.settings import read_settings
 
@@ -35,7 +34,6 @@ def run_serve(arguments: argparse.Namespace) -> int:
         agent = Agent(settings, api, vendor_of(settings))
     except OSError as error:
         raise CommandError(f"nodeagent.shim: {error}") from error
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stop())
+    call_at_end(agent.stop)
     agent.run()
     return 0

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +23,7 @@ from typing import Any
 import structlog
 
 from fairgpu.logs import configure_logs
+from fairgpu.signals import call_at_end
 from nodeagent import figures_file, handover, turns
 from nodeagent.figures_file import Keyed, of_slots
 from nodeagent.rounds import Container, State, begun, describe, step
@@ -285,8 +285,7 @@ def main() -> None:
     arguments = parser.parse_args()
     configure_logs()
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    call_at_end(stop.set)
     parent = os.getppid()
 
     def stopped(seconds: float = CONTENDED_SECONDS) -> bool:

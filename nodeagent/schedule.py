@@ -17,7 +17,6 @@ import argparse
 import json
 import mmap
 import os
-import signal
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairgpu.signals import call_at_end
 from nodeagent import turns
 from nodeagent.nvml import Figures, asked
 from nodeagent.rounds import Container, begun, describe, step
@@ -177,8 +177,7 @@ def main() -> None:
     parser.add_argument("--containers", type=Path, required=True, help="JSON: the GPU's uuid and its containers")
     arguments = parser.parse_args()
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    call_at_end(stop.set)
     run(arguments.page, arguments.containers, stop)
 
 

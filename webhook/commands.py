@@ -58,12 +58,12 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 def run_certificates(arguments: argparse.Namespace) -> int:
     """Renews the certificates until SIGTERM."""
-    import signal
     import threading
 
     from fairgpu.certificates import utc_now
     from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs
+    from fairgpu.signals import call_at_end
     from webhook.certificates.rotation import cluster_places, run_rotation
     from webhook.settings import read_settings
 
@@ -71,8 +71,7 @@ def run_certificates(arguments: argparse.Namespace) -> int:
     configure_logs(settings.log_level)
     api = connect(os.environ)
     ending = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+    call_at_end(ending.set)
     run_rotation(
         cluster_places(api, settings.certificates), settings.certificates, utc_now, ending.wait, arguments.alive
     )

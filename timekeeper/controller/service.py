@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import signal
 import socket
 import threading
 import time
@@ -23,6 +22,7 @@ from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
 from fairgpu.leadership import Term
 from fairgpu.serving.process_probe import Progress, serve_probe
+from fairgpu.signals import call_at_end
 from timekeeper.audit.auditing import AuditEnvironment, request_of
 from timekeeper.audit.cluster import ClusterView, read_cluster
 from timekeeper.controller.audit_job import AuditMeasures, Auditor
@@ -78,7 +78,8 @@ def run(
     progress = Progress(STUCK_SECONDS + WAITS_OF_A_COMMAND * settings.redis.timeout_seconds)
     api = connect(environ).noting(progress.answered) if folder is None else None
     rules = controller_rules(settings)
-    ending = _end_signal()
+    ending = threading.Event()
+    call_at_end(ending.set)
     client = connect_to_store(settings.redis, progress.answered)
     source = cluster_source(settings, api, folder)
     term, measures = Term(time.monotonic), JobMeasures()
@@ -112,14 +113,6 @@ def run(
     server.server_close()
     client.close()
     return 0
-
-
-def _end_signal() -> threading.Event:
-    """Returns an event that SIGTERM and SIGINT set."""
-    ending = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
-    return ending
 
 
 def _join(*threads: tuple[threading.Thread | None, float]) -> None:

@@ -39,14 +39,13 @@ def containers(folder: Path, *listed: dict[str, object]) -> Path:
 def writer(folder: Path) -> Iterator[Path]:
     page = folder / "schedule"
     command = [sys.executable, "-m", "nodeagent.schedule", "--page", page, "--containers", folder / "containers.json"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    try:
-        yield page
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LIMIT_S) == 0
-        if process.stderr is not None:
-            process.stderr.close()
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            yield page
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(LIMIT_S) == 0
+        finally:
+            process.kill()
 
 
 def eventually(page: Path, holds: Callable[[Page], bool]) -> Page:
