@@ -12,6 +12,7 @@ from fairgpu import names
 from fairgpu.asks import StackNames, read_asked
 from fairgpu.client.tables import table
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.optional_groups import KUEUE
 from fairgpu.cluster.reflector import Collection, list_collection
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.dialects.registry import FOREIGN
@@ -33,9 +34,6 @@ WRITERS: Final = {
 """The service accounts by which each stack's scheduler writes the status of pods, or the annotations by which they are
 charged, as its own manifests name them: NAMESPACE:NAME."""
 _SCHEDULERS: Final = {"hami-scheduler": "hami", "volcano": "volcano", "kai-scheduler": "kai"}
-_KUEUE: Final = "/apis/kueue.x-k8s.io"
-_KUEUE_VERSIONS: Final = ("v1beta2", "v1beta1")
-"""The versions of Kueue's queues that are read, newest first."""
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -157,19 +155,18 @@ def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[st
 def _queues(api: KubernetesAPI, own: Mapping[str, Listed], unreadable: list[str]) -> tuple[GPUQueue, ...]:
     """Returns Kueue's ClusterQueues that cover GPUs, by name; none where the API server does not have or show Kueue."""
     try:
-        served = {item.get("version") for item in mappings(api.get(_KUEUE).get("versions"))}
+        version = KUEUE.served_version(api)
     except ApiError as error:
         if not error.not_found:
-            unreadable.append(_KUEUE.rpartition("/")[2])
+            unreadable.append(KUEUE.path.rpartition("/")[2])
         return ()
-    version = next((version for version in _KUEUE_VERSIONS if version in served), None)
-    if version is None:
+    if not version:
         return ()
     users: dict[str, set[str]] = {}
-    for item in _optional(api, f"{_KUEUE}/{version}/localqueues", unreadable):
+    for item in _optional(api, f"{KUEUE.path}/{version}/localqueues", unreadable):
         users.setdefault(str(mapping(item.get("spec")).get("clusterQueue")), set()).add(namespace_of(item))
     found = []
-    for item in _optional(api, f"{_KUEUE}/{version}/clusterqueues", unreadable):
+    for item in _optional(api, f"{KUEUE.path}/{version}/clusterqueues", unreadable):
         groups = mappings(mapping(item.get("spec")).get("resourceGroups"))
         covered = {str(resource) for group in groups for resource in list_of(group.get("coveredResources"))}
         gpus = {name for name in covered if is_accelerator(name, own) or name in names.CANONICAL_RESOURCES}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from fairgpu.cluster.api import KubernetesAPI
-from fairgpu.json_values import mappings
+from fairgpu.cluster.optional_groups import OptionalGroup
 
 GROUP: Final = "/apis/resource.k8s.io"
 VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 """The versions that FairGPU reads, the newest first."""
+RESOURCE: Final = OptionalGroup(GROUP, VERSIONS)
 
 
 def served_version(api: KubernetesAPI) -> str:
@@ -18,5 +19,4 @@ def served_version(api: KubernetesAPI) -> str:
     Raises:
         ApiError: the API server does not have the group, or does not answer.
     """
-    served = {str(item.get("version")) for item in mappings(api.get(GROUP).get("versions"))}
-    return next((version for version in VERSIONS if version in served), "")
+    return RESOURCE.served_version(api)

@@ -59,6 +59,7 @@ NEEDED = {
         Access("watch", "namespaces"),
         Access("watch", "resourceclaims.resource.k8s.io"),
         Access("watch", "resourceslices.resource.k8s.io"),
+        Access("watch", "localqueues.kueue.x-k8s.io"),
         Access("watch", "resourcequotas"),
         Access("watch", "gpubudgets.fairgpu.io"),
         Access("patch", "gpubudgets/status.fairgpu.io"),

@@ -6,15 +6,17 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
 from fairgpu import names
 from fairgpu.cluster import resource_claims
 from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, KubernetesAPI
+from fairgpu.cluster.optional_groups import KUEUE, OptionalGroup
 from fairgpu.cluster.reflector import FIRST_RETRY_SECONDS, Collection, View, reflect
 from fairgpu.json_values import list_of, mapping, mappings
 from timekeeper.domain.attribution import TEMPLATE_HASH
@@ -37,6 +39,7 @@ from timekeeper.sources.base import (
     SourceError,
     uid_of,
 )
+from timekeeper.sources.local_queues import CLUSTER_QUEUE, LocalQueues, read_local_queue, with_cluster_queue
 
 KIND: Final = ("apiVersion", "kind")
 METADATA: Final = (
@@ -341,7 +344,9 @@ It gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadl
 _POD_WRITE = {"timeout": f"{POD_WRITE_SECONDS}s"}
 
 ASK_AGAIN_SECONDS: Final = 30.0
-"""The time after which an API server without Dynamic Resource Allocation is asked for it again."""
+"""The time after which an API server without Dynamic Resource Allocation, or Kueue, is asked for it again."""
+FIRST_QUEUES_SECONDS: Final = 5.0
+"""The longest time that the first list of pods waits for that of Kueue's LocalQueues."""
 FORBIDDEN: Final = 403
 
 _TOO_LARGE = "request is too large"
@@ -353,10 +358,18 @@ CHECKPOINTS_KEY = "checkpoints.json"
 _log = structlog.get_logger()
 
 
-class OptionalView:
-    """Passes a collection on to a mirror; where the API server lacks or forbids the collection, it counts as empty."""
+class ConfirmedView(View, Protocol):
+    """A view that says when it was current."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    @property
+    def confirmed_at(self) -> int | None:
+        """The last time at which it was confirmed to be current (ns since 1970); None before the first list."""
+
+
+class OptionalView:
+    """Passes a collection on to a view; where the API server lacks or forbids the collection, it counts as empty."""
+
+    def __init__(self, mirror: ConfirmedView) -> None:
         self._mirror = mirror
         self.not_served = False
         """Whether the API server does not have the collection, at least in the version that was asked for."""
@@ -388,21 +401,35 @@ class OptionalView:
             self._mirror.confirmed()
 
 
+@dataclass(frozen=True, slots=True)
+class OptionalCollection:
+    """A collection of a group that the cluster may lack.
+
+    Attributes:
+        group: the group.
+        kind: the collection's name in paths, such as `resourceclaims`.
+        read: returns the part of an object that the view gets, as Collection's.
+    """
+
+    group: OptionalGroup
+    kind: str
+    read: Callable[[Json], Json | None]
+
+
 def follow_optional(
     api: KubernetesAPI,
-    kind: str,
+    collection: OptionalCollection,
     view: OptionalView,
-    read: Callable[[Json], Json | None],
     wait: Callable[[float], bool],
     random: Callable[[], float],
 ) -> None:
-    """Keeps a view of a collection of Dynamic Resource Allocation current, until `wait` returns true.
+    """Keeps a view of such a collection current, until `wait` returns true.
 
     The API server is asked which version it has at the start, and again once that version is gone.
     """
     while not wait(0):
         try:
-            version = resource_claims.served_version(api)
+            version = collection.group.served_version(api)
         except ApiError as error:
             view.failed(error)
             if wait(ASK_AGAIN_SECONDS if error.not_found else FIRST_RETRY_SECONDS * (1 + random())):
@@ -412,8 +439,8 @@ def follow_optional(
             view.absent()
         else:
             view.not_served = False
-            collection = Collection(f"{resource_claims.GROUP}/{version}/{kind}", {}, read)
-            reflect(api, collection, view, lambda seconds: view.not_served or wait(seconds), random)
+            served = Collection(f"{collection.group.path}/{version}/{collection.kind}", {}, collection.read)
+            reflect(api, served, view, lambda seconds: view.not_served or wait(seconds), random)
         if wait(ASK_AGAIN_SECONDS if view.not_served or not version else 0):
             return
 
@@ -446,6 +473,7 @@ class KubernetesSource:
         self._pods = api.within(POD_WRITE_SECONDS)
         self._kept_labels, self._own = tuple(kept_labels), own
         self._random = random
+        self._queues = LocalQueues(now) if CLUSTER_QUEUE in kept_labels else None
         keeping = {
             "pods": keeps(own),
             "slices": lambda item: mapping(item.get("spec")).get("driver") in drivers,
@@ -460,6 +488,7 @@ class KubernetesSource:
 
     def start(self, wait: Callable[[float], bool]) -> None:
         """Watches each collection in a separate thread."""
+        self.watch_queues(wait)
         for name, path in COLLECTIONS.items():
             self.watch(name, path, wait)
         self.watch_claims(wait)
@@ -486,17 +515,41 @@ class KubernetesSource:
             ("resourceclaims", self._mirrors.claims, self._read_claim),
             ("resourceslices", self._mirrors.slices, partial(_read_slice_of, self._drivers)),
         ):
-            view = OptionalView(mirror)
-            arguments = (self.api, kind, view, read, wait, self._random)
-            threading.Thread(target=follow_optional, args=arguments, name=f"watch-{kind}", daemon=True).start()
+            self._follow(OptionalCollection(resource_claims.RESOURCE, kind, read), mirror, wait)
+
+    def watch_queues(self, wait: Callable[[float], bool]) -> None:
+        """Watches Kueue's LocalQueues where the cluster has them and use is kept by ClusterQueue, in a thread.
+
+        They say more of a pod and change no charge, so nothing but the first list of pods waits for them, and not long.
+        """
+        if self._queues is not None:
+            self._follow(OptionalCollection(KUEUE, "localqueues", read_local_queue), self._queues, wait)
+
+    def _follow(self, collection: OptionalCollection, view: ConfirmedView, wait: Callable[[float], bool]) -> None:
+        arguments = (self.api, collection, OptionalView(view), wait, self._random)
+        name = f"watch-{collection.kind}"
+        threading.Thread(target=follow_optional, args=arguments, name=name, daemon=True).start()
 
     def _read_pod(self, pod: Json) -> Json | None:
-        return metered_pod(pod, self._kept_labels, self._own, known=self._mirrors.pods.get(uid_of(pod)) is not None)
+        known = self._mirrors.pods.get(uid_of(pod)) is not None
+        if self._queues is not None:
+            pod = with_cluster_queue(pod, self._queues.cluster_queue)
+        return metered_pod(pod, self._kept_labels, self._own, known=known)
 
     def watch(self, name: str, path: str, wait: Callable[[float], bool]) -> None:
         """Watches a collection for the mirror of that name, in a thread of its own."""
         mirror: Mirror = getattr(self._mirrors, name)
-        self.reflect(name, Collection(path, {}, self._read_pod if name == "pods" else slim), mirror, wait)
+        if name != "pods":
+            self.reflect(name, Collection(path, {}, slim), mirror, wait)
+            return
+        collection = Collection(path, {}, self._read_pod)
+        threading.Thread(target=self._reflect_pods, args=(collection, wait), name="watch-pods", daemon=True).start()
+
+    def _reflect_pods(self, collection: Collection, wait: Callable[[float], bool]) -> None:
+        """Keeps the mirror of pods current; what the first pods' queues are is read before, where it comes soon."""
+        if self._queues is not None:
+            self._queues.wait_for_an_answer(FIRST_QUEUES_SECONDS)
+        reflect(self.api, collection, self._mirrors.pods, wait, self._random)
 
     def reflect(self, name: str, collection: Collection, view: View, wait: Callable[[float], bool]) -> None:
         """Keeps a view of a collection current, in a thread of its own."""

@@ -128,7 +128,8 @@ class LookingSource(KubernetesSource):
         self._budgets = BudgetsView(self.mirrors.budgets, self._read_statuses)
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Watches pods, nodes, namespaces, claims and budgets, each in a thread of its own."""
+        """Watches pods, nodes, namespaces, claims, queues and budgets, each in a thread of its own."""
+        self.watch_queues(wait)
         for name in WATCHED:
             self.watch(name, COLLECTIONS[name], wait)
         self.watch_claims(wait)

@@ -17,7 +17,7 @@ import redis
 
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane
-from tests.cluster.installation import Manifest, apply, served
+from tests.cluster.installation import Manifest
 from tests.cluster.look.devices import (
     claiming,
     create_claim,
@@ -28,6 +28,7 @@ from tests.cluster.look.devices import (
     publish,
 )
 from tests.cluster.look.installed import LOOK, SETTINGS, installed
+from tests.cluster.look.queues import create_cluster_queue, create_local_queue, define_queues
 from tests.cluster.services.replicas import COMMAND, environment
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.support.other_stacks import OWN_LINE, STACKS, Asking, Stack
@@ -119,21 +120,9 @@ def test_the_doctor_says_beforehand_what_each_team_would_pay(plane: ControlPlane
 
 def test_the_doctor_finds_the_queues_by_which_kueue_gives_gpus(plane: ControlPlane, team: str) -> None:
     """Queues as an admin of Kueue writes them; no controller of Kueue's runs."""
-    apply(plane, [_queues("ClusterQueue", "Cluster"), _queues("LocalQueue", "Namespaced")])
-    discovery = "/apis/kueue.x-k8s.io"
-    group = f"{discovery}/v1beta1"
-    # The API server lists a kind a moment before, or after, it names the kind's group.
-    for path in (discovery, f"{group}/clusterqueues", f"{group}/localqueues"):
-        wait_until(lambda path=path: served(plane, path), f"{path} are served")
-    covered = {"resourceGroups": [{"coveredResources": ["cpu", "nvidia.com/gpu"]}]}
-    metadata = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
-    plane.admin.api.create(
-        f"{group}/clusterqueues", {**metadata, "kind": "ClusterQueue", "metadata": {"name": "gpus"}, "spec": covered}
-    )
-    plane.admin.api.create(
-        f"{group}/namespaces/{team}/localqueues",
-        {**metadata, "kind": "LocalQueue", "metadata": {"name": "gpu"}, "spec": {"clusterQueue": "gpus"}},
-    )
+    define_queues(plane)
+    create_cluster_queue(plane, "gpus", ["cpu", "nvidia.com/gpu"])
+    create_local_queue(plane, team, "gpu", "gpus")
     command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig), "-o", "json"]
     environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
     doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
@@ -283,27 +272,6 @@ def _pod(name: str, stack: Stack, asking: Asking) -> Manifest:
         spec["schedulerName"] = asking.scheduler
     metadata = {"name": name, "annotations": asking.annotations, "labels": asking.labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def _queues(kind: str, scope: str) -> Manifest:
-    """A definition of one of Kueue's kinds of queues that takes any fields."""
-    singular = kind.lower()
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    group = "kueue.x-k8s.io"
-    # The API server asks for this of who defines a kind of a group of Kubernetes' own.
-    approved = {"api-approved.kubernetes.io": "unapproved, a test"}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{singular}s.{group}", "annotations": approved},
-        "spec": {
-            "group": group,
-            "scope": scope,
-            "names": {"kind": kind, "plural": f"{singular}s", "singular": singular},
-            "versions": [version],
-        },
-    }
 
 
 def _bind(plane: ControlPlane, namespace: str, name: str, node: str) -> None:

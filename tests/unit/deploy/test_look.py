@@ -37,7 +37,7 @@ def test_its_example_is_a_budget() -> None:
     assert parse_budget({"metadata": {"name": "vision"}, "spec": spec}).namespaces
 
 
-READ = ("pods", "nodes", "namespaces", "resourceclaims", "resourceslices")
+READ = ("pods", "nodes", "namespaces", "resourceclaims", "resourceslices", "localqueues")
 
 
 def test_outside_of_its_namespace_the_timekeeper_may_only_read_and_ask_who_calls() -> None:
