@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points, version
 
+from fairgpu.signals import end_while_starting
+
 COMMAND_GROUP = "fairgpu.commands"
 """The entry-point group of functions that take argparse's subparsers and add commands to them.
 
@@ -51,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status, or 2 for invalid arguments."""
+    end_while_starting()
     parsed = build_parser().parse_args(arguments)
     try:
         status: int = parsed.run(parsed)

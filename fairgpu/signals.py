@@ -1,11 +1,49 @@
-"""Ends a service when the kernel asks it to."""
+"""Ends a process when the kernel asks it to."""
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
 from collections.abc import Callable
+from types import FrameType
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
+
+def end_while_starting() -> None:
+    """Lets SIGTERM end this process until it has a handler of its own. The main thread calls this first of all.
+
+    The kernel drops a signal that the first process of a container has no handler for (pid_namespaces(7)). A service
+    that starts would go on until the end of its pod's grace period. Each other process ends by default.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, _end_at_once)
+
+
+def _end_at_once(number: int, _frame: FrameType | None) -> None:
+    os._exit(128 + number)  # takes no lock, which the main thread may have
+
+
+def end_forked_by_default() -> None:
+    """Lets SIGTERM, SIGINT and SIGQUIT end each process that is forked from now on, until it has its own handlers.
+
+    A forked process has its parent's handlers: a signal that comes before it has others is lost in it. The parent gets
+    a signal that comes during the fork after it, and the new process by its default.
+    """
+
+    def let_end() -> None:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        allow()
+
+    def allow() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ENDING), after_in_parent=allow, after_in_child=let_end
+    )
 
 
 def call_at_end(end: Callable[[], object]) -> None:

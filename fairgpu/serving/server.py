@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from fairgpu.serving.messages import ASGIApplication
 from fairgpu.serving.metrics import forget_process, memory_folder, share_metrics
 from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.tls import ReadChain
+from fairgpu.signals import end_forked_by_default
 
 _log = structlog.get_logger(__name__)
 
@@ -34,6 +34,7 @@ def serve(options: ServerOptions, build: BuildApplication, read_chain: ReadChain
         build: builds the application in each worker, after the fork: threads and connections are its own.
         read_chain: returns the chain to present, in each worker; None serves plain HTTP.
     """
+    end_forked_by_default()
     with share_metrics():
         try:
             GunicornServer(options, build, read_chain).run()
@@ -72,7 +73,6 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
             "worker_tmp_dir": memory_folder(),
             "control_socket_disable": True,
             "forwarded_allow_ips": "",
-            "post_fork": lambda _arbiter, _worker: end_by_default(),
             "child_exit": lambda _arbiter, worker: forget_process(worker.pid),
         }
         for name, value in settings.items():
@@ -86,15 +86,6 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
 def _bound(address: Address) -> list[str]:
     """Returns what gunicorn binds: without a host, a socket for each family that the kernel keeps apart."""
     return [str(Address(host, address.port)) for host in ([address.host] if address.host else every_address())]
-
-
-def end_by_default() -> None:
-    """Lets SIGTERM end a worker that has not set its own handler yet.
-
-    Until then the worker has the arbiter's handler, which only notes the signal: the worker would lose it, and the
-    arbiter would wait for the worker until the graceful timeout.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class EventLogger(Logger):  # type: ignore[misc] # gunicorn ships no types

@@ -255,6 +255,16 @@ def test_a_certificate_that_cannot_be_used_changes_nothing_and_is_tried_again(ow
     wait_until(current.exists, "the certificate is loaded")
 
 
+def test_the_loop_that_loads_certificates_ends_while_it_waits(own_server: Pod) -> None:
+    asleep, program = own_server.folder / "asleep", own_server.folder / "bin" / "sleep"
+    program.write_text(f"#!/bin/sh\n: > {asleep}\nexec /bin/sleep {10 * LIMIT_S}\n")
+    program.chmod(0o755)
+    loop = own_server.run("certificate")
+    wait_until(asleep.exists, "the loop waits")
+    loop.terminate()
+    assert loop.wait(LIMIT_S) == 0
+
+
 def test_it_keeps_an_append_only_file_and_evicts_nothing(server: Pod) -> None:
     wanted = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
     assert {key: server.operator("config", "get", key).split()[1] for key in wanted} == wanted

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +57,19 @@ def test_each_start_of_the_sidecar_has_its_own_boot(start_patient: Start, server
         assert sidecar.stop() == 0
     boots = {report.body["boot"] for report in server.wait_for(lambda reports: len(reports) >= 2)}
     assert len(boots) == 2
+
+
+def test_asked_to_stop_while_it_starts_it_ends(archive: Path, tmp_path: Path) -> None:
+    """It is its container's first process, to which the kernel passes nothing that has no handler."""
+    asked = tmp_path / "asked.pyz"
+    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(asked, "w") as changed:
+        for name in source.namelist():
+            text = source.read(name).decode()
+            if name == "sidecar/__main__.py":
+                text = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n" + text.replace("from __future", "#")
+            changed.writestr(name, text)
+    done = subprocess.run([sys.executable, "-I", "-S", asked], capture_output=True, timeout=LIMIT_S, check=False)
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
 
 
 def test_asked_to_stop_it_reports_the_final_figures_and_ends(
