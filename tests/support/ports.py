@@ -22,8 +22,7 @@ def free_port() -> int:
 
     Both lie below 32768, where Linux by default takes no port for outgoing connections.
     """
-    _, ports = _own_range()
-    return next(port for port in ports if _is_free(port) and _is_free(port + BUS))
+    return next(port for port in _own_range() if _is_free(port) and _is_free(port + BUS))
 
 
 def free_ports(count: int) -> list[int]:
@@ -32,8 +31,8 @@ def free_ports(count: int) -> list[int]:
 
 
 @cache
-def _own_range() -> tuple[socket.socket, Iterator[int]]:
-    """Returns the socket that claims this process's range of ports, and the ports round and round."""
+def _own_range() -> Iterator[int]:
+    """Claims a range of ports for this process; returns the ports round and round."""
     for number in range(RANGES):
         claim = socket.socket(socket.AF_UNIX)
         try:
@@ -41,8 +40,9 @@ def _own_range() -> tuple[socket.socket, Iterator[int]]:
         except OSError:
             claim.close()
             continue
+        claim.detach()  # the kernel closes it when the process ends
         first = FIRST + number * SIZE
-        return claim, itertools.cycle(range(first, first + SIZE))
+        return itertools.cycle(range(first, first + SIZE))
     raise RuntimeError(f"{RANGES} test processes have all the ports there are for tests: wait until some have ended")
 
 
