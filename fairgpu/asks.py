@@ -6,6 +6,7 @@ a resource counts as a whole GPU, unless the request itself states a smaller sha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final
@@ -13,11 +14,11 @@ from typing import Any, Final
 from fairgpu.charging import ChargeRules, UnplacedShare, unplaced_rate
 from fairgpu.container_parser import MAX_CONTAINERS
 from fairgpu.demand import is_native_sidecar, peak
-from fairgpu.dialects import aliyun, hami, registry, volcano
+from fairgpu.dialects import aliyun, hami, kai, registry, volcano
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.json_values import list_of, mapping
 from fairgpu.pod import read_pod
-from fairgpu.quantity import QuantityError, parse_count
+from fairgpu.quantity import MIB, QuantityError, parse_count, parse_quantity
 from fairgpu.request import GPURequest
 
 MOST_UNITS: Final = 10**6
@@ -102,7 +103,8 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
         if (found := _named(resources := mapping(mapping(item).get("resources")), names))
     }
     annotated = not names.annotations.isdisjoint(annotations)
-    if not named and not annotated and not claims:
+    own = {} if not annotations else _own_memory(annotations, containers, init)
+    if not named and not annotated and not own and not claims:
         return None
     requests: dict[tuple[str, int], GPURequest] = {}
     if annotated or any(not registry.FOREIGN.resources.isdisjoint(found) for _, found in named.values()):
@@ -113,12 +115,54 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
 
     def share(field: str, index: int) -> UnplacedShare | None:
         resources, gpu_names = named.get((field, index), ({}, []))
-        return _share(requests.get((field, index)), resources, gpu_names)
+        beside = _share(requests.get((field, index)), resources, gpu_names)
+        return _together(own.get((field, index)), beside)
 
     return Asked(
         tuple(share("containers", index) for index in range(len(containers))),
         tuple((share("initContainers", index), is_native_sidecar(mapping(item))) for index, item in enumerate(init)),
         claims,
+    )
+
+
+def _own_memory(
+    annotations: Mapping[str, Any], containers: list[Any], init: list[Any]
+) -> dict[tuple[str, int], UnplacedShare]:
+    """Returns the shares of the containers for which annotations ask for memory of a GPU, as in KAI's NvFractions.
+
+    A limit without a request is the request. One that is no quantity of memory asks for whole GPUs.
+    """
+    shares = {}
+    count = min(max(_units(annotations.get(kai.DEVICES, 1)), 1), MOST_UNITS)
+    for field, items in (("containers", containers), ("initContainers", init)):
+        for index, item in enumerate(items):
+            begins = f"{kai.OF_CONTAINER}{mapping(item).get('name')}"
+            request, limit = f"{begins}{kai.MEMORY_REQUEST}", f"{begins}{kai.MEMORY_LIMITED}"
+            if request in annotations or limit in annotations:
+                mib = _mib(annotations[request if request in annotations else limit])
+                shares[field, index] = (
+                    UnplacedShare(count, 0, count * mib) if mib else UnplacedShare(count, 100 * count)
+                )
+    return shares
+
+
+def _mib(text: Any) -> int:
+    """Returns a quantity of bytes in MiB, rounded up; 0 for what is no quantity above 0."""
+    try:
+        return max(math.ceil(parse_quantity(text) / MIB), 0)
+    except QuantityError:
+        return 0
+
+
+def _together(own: UnplacedShare | None, beside: UnplacedShare | None) -> UnplacedShare | None:
+    """Returns the share of a container that may ask in two ways: the sum of both."""
+    if own is None or beside is None:
+        return own or beside
+    return UnplacedShare(
+        own.gpus + beside.gpus,
+        own.core_percent + beside.core_percent,
+        own.memory_mib + beside.memory_mib,
+        own.memory_percentage + beside.memory_percentage,
     )
 
 

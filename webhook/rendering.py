@@ -18,7 +18,7 @@ import structlog
 import yaml
 
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
-from fairgpu.dialects import hami
+from fairgpu.dialects import hami, kai
 from fairgpu.dialects.registry import FOREIGN
 from fairgpu.json_values import mapping, mappings
 from fairgpu.names import RENDERED_CONDITION
@@ -190,6 +190,8 @@ def _values(settings: Webhook) -> dict[str, str]:
         "dialect_annotations": _listed(sorted(FOREIGN.requesting_annotations), 10),
         "stack_resources": _listed(stack, 14),
         "stack_annotations": _listed(existing.annotations, 10),
+        "of_container": kai.OF_CONTAINER,
+        "own_memory": _listed((kai.MEMORY_REQUEST, kai.MEMORY_LIMITED), 10),
         "stack_prefixes": "".join(f" || k.startsWith('{prefix}')" for prefix in existing.prefixes),
         "deciding_annotations": _listed(sorted(deciding), 8),
         "schedulers_annotations": _listed(sorted(existing.schedulers_annotations), 8),

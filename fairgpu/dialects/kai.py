@@ -23,6 +23,14 @@ MEMORY_LIMIT = "gpu-memory.limit"
 REQUESTING = (FRACTION, MEMORY, DEVICES)
 OTHERS = (CONTAINER_NAME, FRACTION_LIMIT, MEMORY_LIMIT)
 ANNOTATIONS = REQUESTING + OTHERS
+OF_CONTAINER = "nvidia.com/container."
+"""Begins the annotations of KAI's mode NvFractions (v0.18), which have the name of a container behind it."""
+MEMORY_REQUEST = ".gpu-memory.request"
+MEMORY_LIMITED = ".gpu-memory.limit"
+"""These end the annotations with the memory that the container asks for and may have, as quantities of bytes.
+
+Source: KAI-Scheduler v0.18, pkg/common/resources/gpu_sharing.go and docs/gpu-sharing/README.md.
+"""
 
 _DECIMAL = re.compile(r"(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")
 _WHOLE = re.compile(r"[0-9]{1,18}")

@@ -95,7 +95,10 @@ def may_hold(pod: Json, own: OwnResources) -> bool:
     spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
     if own is None:
         return False
-    if not mapping(metadata.get("annotations")).keys().isdisjoint(deciding.ASKING_ANNOTATIONS):
+    annotations = mapping(metadata.get("annotations"))
+    if not annotations.keys().isdisjoint(deciding.ASKING_ANNOTATIONS):
+        return True
+    if any(map(deciding.is_of_a_container, annotations)):
         return True
     if spec.get("resourceClaims") or spec.get("schedulerName") in deciding.ASKING_SCHEDULERS:
         return True
@@ -147,7 +150,7 @@ def _metadata(metadata: Json, kept_labels: Iterable[str], *, elsewhere: bool) ->
     annotations, labels = _read_keys(mapping(metadata.get("labels")), elsewhere=elsewhere)
     if elsewhere:
         own = [key for key in mapping(metadata.get("annotations")) if deciding.is_of_a_container(key)]
-        annotations = (*annotations, *own[:MOST_GROUPS])
+        annotations = (*annotations, *own[: deciding.MOST_OF_CONTAINERS + 1])
     for key, wanted in (("annotations", annotations), ("labels", (*labels, *kept_labels))):
         if key in metadata:
             chosen = _chosen(mapping(metadata[key]), wanted)

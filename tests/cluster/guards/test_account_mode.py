@@ -21,6 +21,11 @@ LABEL = "fairgpu.io/pod"
 GATE = {"name": "fairgpu.io/budget"}
 FORCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
 MODE = "fairgpu.io/mode"
+OF_ITS_CONTAINER = tuple(
+    f"nvidia.com/container.{plain_pod('gpu')['spec']['containers'][0]['name']}.gpu-memory.{end}"
+    for end in ("request", "limit")
+)
+"""The annotations by which KAI gives memory to the one container of the pods here."""
 RBAC = "rbac.authorization.k8s.io/v1"
 
 pytestmark = pytest.mark.usefixtures("installation")
@@ -93,6 +98,19 @@ def test_so_does_an_annotation_that_asks_for_a_part_of_a_gpu(editor: Identity, p
     editor.api.create(pods, pod, DRY_RUN)
     del pod["metadata"]["labels"]
     denied("fairgpu-spec", lambda: editor.api.create(pods, pod, DRY_RUN))
+
+
+@pytest.mark.parametrize("key", OF_ITS_CONTAINER)
+def test_so_does_one_that_asks_for_the_memory_of_a_container_which_the_pod_has(
+    editor: Identity, pods: str, key: str
+) -> None:
+    pod = stack_pod(limits={"cpu": "1"})
+    pod["metadata"]["annotations"] = {key: "40Gi"}
+    editor.api.create(pods, pod, DRY_RUN)
+    del pod["metadata"]["labels"]
+    denied("fairgpu-spec", lambda: editor.api.create(pods, pod, DRY_RUN))
+    pod["spec"]["containers"][0]["name"] = "another"
+    editor.api.create(pods, pod, DRY_RUN)
 
 
 @pytest.mark.parametrize("key", Existing().schedulers_annotations)
@@ -189,7 +207,7 @@ def test_annotations_of_fairgpu_stay(editor: Identity, bound: str, key: str) -> 
     assert f"{key} changed by" in denied("fairgpu-metadata", lambda: editor.api.patch(bound, patch))
 
 
-@pytest.mark.parametrize("key", [*Existing().schedulers_annotations, *Existing().annotations])
+@pytest.mark.parametrize("key", [*Existing().schedulers_annotations, *Existing().annotations, *OF_ITS_CONTAINER])
 def test_an_annotation_by_which_the_pod_is_charged_is_written_by_accounts_that_may_end_bills_alone(
     control_plane: ControlPlane, editor: Identity, bound: str, key: str
 ) -> None:

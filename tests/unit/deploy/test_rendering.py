@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fairgpu.dialects import kai
 from fairgpu.existing import Existing
 from tests.unit.deploy.test_manifests import quoted
 from webhook.rendering import IN_FORCE, MANIFESTS, as_patches, changed_status, differences, render
@@ -78,12 +79,15 @@ def test_a_pod_of_another_stack_is_sent_and_guarded_by_the_same_names() -> None:
     existing = Existing(resources=("example.com/npu",), prefixes=("example.com/part-",), annotations=("npu-part",))
     settings = Webhook(mode="account").beside(existing)
     extended = {f"deviceclass.resource.kubernetes.io/{name}" for name in existing.device_classes}
+    of_containers = {kai.OF_CONTAINER, kai.MEMORY_REQUEST, kai.MEMORY_LIMITED}
     names = {"example.com/npu", "example.com/part-", "npu-part", *extended}
 
     (condition,) = webhooks(settings)["account.fairgpu.io"]["matchConditions"]
-    assert quoted(condition["expression"]) == {*names, "fairgpu.io/"}
-    assert quoted(variables(settings, "fairgpu-spec")["asksElsewhere"]) == names
+    assert quoted(condition["expression"]) == {*names, *of_containers, "fairgpu.io/"}
+    assert quoted(variables(settings, "fairgpu-spec")["asksElsewhere"]) == {*names, *of_containers}
     assert quoted(variables(settings, "fairgpu-metadata")["asksElsewhere"]) == names
+    assert quoted(variables(settings, "fairgpu-metadata")["ofContainers"]) == of_containers
+    assert of_containers <= quoted(variables(settings, "fairgpu-binding")["decisions"])
     for policy in ("fairgpu-metadata", "fairgpu-binding"):
         assert "npu-part" in quoted(variables(settings, policy)["deciding"])
 

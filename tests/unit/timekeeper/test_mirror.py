@@ -252,6 +252,24 @@ def test_the_memory_of_a_container_by_kai_is_kept_and_other_annotations_of_conta
     assert kept["metadata"]["annotations"] == memory
 
 
+def test_a_pod_that_asks_for_the_memory_of_a_container_may_hold_it_whatever_its_scheduler_is_named() -> None:
+    annotations = {"nvidia.com/container.main.gpu-memory.limit": "40Gi"}
+
+    assert metered_pod({"metadata": {"annotations": annotations}, "spec": {"schedulerName": "our-kai"}}, own={})
+
+
+def test_annotations_for_containers_that_a_pod_does_not_have_hide_no_memory_that_it_holds() -> None:
+    """The API server sorts annotations, so that an author may place others in front of the one that counts."""
+    others = {f"nvidia.com/container.a{number:03}.gpu-memory.request": "1Mi" for number in range(100)}
+    annotations = {**others, "nvidia.com/container.main.gpu-memory.request": "40Gi"}
+    labels = {"runai-gpu-group": "g"}
+    kept = metered_pod({"metadata": {"annotations": annotations, "labels": labels}, "spec": {"nodeName": "n"}}, own={})
+
+    assert kept is not None
+    (held,) = decide(read_bound_pod(kept), read_host_node({"metadata": {"labels": {}}}), {}).holdings
+    assert (held.count, held.memory) == (1, 1)
+
+
 def test_a_pod_that_was_metered_is_read_without_its_annotations_too() -> None:
     bare = {"metadata": {"uid": "a", "annotations": {"more": "x"}}, "spec": {"nodeName": "n", "volumes": [1]}}
 

@@ -53,6 +53,15 @@ REQUESTS: dict[str, Pod] = {
     "HAMi, as no dialect reads it": pod(container(limits={"nvidia.com/gpu": "1", "nvidia.com/gpucores": "150"})),
     "Volcano": pod(container(limits={"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"})),
     "KAI": pod(container(), annotations={"gpu-fraction": "0.5"}),
+    "KAI, the memory of a container": pod(
+        container("main"), annotations={"nvidia.com/container.main.gpu-memory.request": "40Gi"}
+    ),
+    "KAI, the memory of an init container": pod(
+        container(),
+        annotations={"nvidia.com/container.load.gpu-memory.request": "40Gi"},
+        initContainers=[container("load")],
+    ),
+    "KAI, a limit alone": pod(container("main"), annotations={"nvidia.com/container.main.gpu-memory.limit": "40Gi"}),
     "Aliyun": pod(container(limits={"aliyun.com/gpu-mem": "3"})),
     "gpu-manager": pod(container(limits={"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "8"})),
     "AMD": pod(container(limits={"amd.com/gpu": "1"})),
@@ -102,6 +111,7 @@ def test_what_was_admitted_is_admitted_again_without_a_change(item: Pod) -> None
         pod(container(limits={"example.com/nic": "1"})),
         pod(container(limits={"gpu.intel.com/i915_monitoring": "1"})),
         pod(container(), annotations={"example.com/gpu-fraction": "0.5"}),
+        pod(container(), annotations={"nvidia.com/container.strange.gpu-memory.request": "40Gi"}),
         {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": None},
         {},
         None,

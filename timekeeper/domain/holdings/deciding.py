@@ -70,6 +70,9 @@ ASKING_SCHEDULERS: Final = kai.SCHEDULERS
 is_of_a_container: Final = kai.is_of_a_container
 """Returns whether an annotation of a pod decides what one of its containers holds."""
 
+MOST_OF_CONTAINERS: Final = kai.MOST_OF_CONTAINERS
+"""The most of those annotations that are read; a pod with more holds whole GPUs."""
+
 LABEL: Final = kai.GROUP
 """The label of pods that decides what they hold; some have a slash and a suffix behind it."""
 

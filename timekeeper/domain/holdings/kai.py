@@ -7,9 +7,11 @@ pkg/binder/binding/resourcereservation (reservation pods: one for each shared GP
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
+from fairgpu.dialects.kai import MEMORY_LIMITED, MEMORY_REQUEST, OF_CONTAINER
 from fairgpu.quantity import MIB, QuantityError, parse_quantity
 from timekeeper.domain.holdings import nvidia
 from timekeeper.domain.holdings.holding import (
@@ -28,10 +30,8 @@ WAY: Final = "kai"
 FRACTION: Final = "gpu-fraction"
 MEMORY: Final = "gpu-memory"
 DEVICES: Final = "gpu-fraction-num-devices"
-CONTAINER: Final = "nvidia.com/container."
-"""Begins the annotations of KAI's mode NvFractions (v0.18), which have the name of a container behind it."""
-CONTAINER_MEMORY: Final = ".gpu-memory.request"
-"""Ends the annotation with the memory that the container has of a GPU, as a quantity of bytes."""
+MOST_OF_CONTAINERS: Final = 16
+"""The most annotations of containers that are read. KAI refuses a pod that has them for more than one container."""
 RECEIVED: Final = "received-resource-type"
 RECEIVED_FRACTION: Final = "Fraction"
 SCHEDULERS: Final = frozenset({"kai-scheduler", "runai-scheduler"})
@@ -43,7 +43,7 @@ RESERVATION_NAMESPACES: Final = frozenset({"kai-resource-reservation", "runai-re
 
 def is_of_a_container(annotation: str) -> bool:
     """Returns whether an annotation asks for a part of a GPU's memory for one container."""
-    return annotation.startswith(CONTAINER) and annotation.endswith(CONTAINER_MEMORY)
+    return annotation.startswith(OF_CONTAINER) and annotation.endswith((MEMORY_REQUEST, MEMORY_LIMITED))
 
 
 def reserves(pod: BoundPod) -> bool:
@@ -73,11 +73,16 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
 def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
     """Returns the share of each GPU: the memory of the GPU's, or the fraction; a whole GPU if unreadable.
 
-    As for KAI, a container's own memory comes before the pod's annotations.
+    As for KAI, a container's own memory comes before the pod's annotations. Its limit is its memory where it has no
+    request.
     """
-    of_containers = [text for key, text in pod.annotations.items() if is_of_a_container(key)]
+    of_containers = {key: text for key, text in pod.annotations.items() if is_of_a_container(key)}
+    if len(of_containers) > MOST_OF_CONTAINERS:
+        doubts.add(Doubt.ALLOCATION_UNREADABLE)
+        return WHOLE
     if of_containers:
-        return _of_memory(max(map(_mib, of_containers)), node, doubts)
+        amounts = (_mib(text) for key, text in of_containers.items() if not _has_request(key, of_containers))
+        return _of_memory(max(amounts), node, doubts)
     if FRACTION in pod.annotations:
         text = pod.annotations[FRACTION].strip()
         fraction = Fraction(text) if _DECIMAL.fullmatch(text) else Fraction(0)
@@ -86,6 +91,11 @@ def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
         doubts.add(Doubt.ALLOCATION_UNREADABLE)
         return WHOLE
     return _of_memory(Fraction(_whole(pod.annotations.get(MEMORY, ""))), node, doubts)
+
+
+def _has_request(key: str, of_containers: Mapping[str, str]) -> bool:
+    """Whether an annotation is the limit of a container that has a request, too."""
+    return key.endswith(MEMORY_LIMITED) and key.removesuffix(MEMORY_LIMITED) + MEMORY_REQUEST in of_containers
 
 
 def _of_memory(asked: Fraction, node: HostNode, doubts: set[Doubt]) -> Fraction:

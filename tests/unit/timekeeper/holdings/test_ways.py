@@ -372,7 +372,16 @@ def test_a_fraction_with_a_huge_exponent_is_not_computed() -> None:
         ({"nvidia.com/container.main.gpu-memory.request": "40Gi"}, "1/2"),
         ({"nvidia.com/container.main.gpu-memory.request": "79Gi", "gpu-fraction": "0.01"}, "79/80"),
         ({"nvidia.com/container.main.gpu-memory.request": "much", "gpu-fraction": "0.01"}, "1"),
-        ({"nvidia.com/container.main.gpu-memory.limit": "1Gi", "gpu-fraction": "0.01"}, "1/100"),
+        ({"nvidia.com/container.main.gpu-memory.limit": "1Gi", "gpu-fraction": "0.01"}, "1/80"),
+        ({"nvidia.com/container.main.gpu-memory.limit": "40Gi"}, "1/2"),
+        (
+            {
+                "nvidia.com/container.main.gpu-memory.limit": "80Gi",
+                "nvidia.com/container.main.gpu-memory.request": "40Gi",
+            },
+            "1/2",
+        ),
+        ({f"nvidia.com/container.a{number}.gpu-memory.request": "1Mi" for number in range(17)}, "1"),
     ],
 )
 def test_the_memory_that_kai_gives_a_container_comes_before_the_pods_fraction(
