@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from timekeeper.domain.timestamps import from_datetime, to_datetime
+from timekeeper.domain.timestamps import HOUR, from_datetime, to_datetime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,8 +124,17 @@ def first_period(rule: PeriodRule, instant: int) -> Period:
 
 
 def following_period(rule: PeriodRule, last: Period) -> Period:
-    """Returns the period after `last`: it starts where `last` ends, whichever rule set that end."""
-    return Period(last.end, boundary_after(rule, last.end))
+    """Returns the period after `last`: it starts where `last` ends, whichever rule set that end.
+
+    Where another rule set it, the period ends with the first start of this rule that is at least half a period away: a
+    period has all of its allowance, however short it is.
+    """
+    end = boundary_after(rule, last.end)
+    if boundary_before(rule, last.end) != last.end:
+        following = boundary_after(rule, end)
+        if 2 * (end - last.end) < following - end:
+            end = following
+    return Period(last.end, end)
 
 
 def periods_until(rule: PeriodRule, last: Period, instant: int) -> Iterator[Period]:
@@ -136,15 +145,23 @@ def periods_until(rule: PeriodRule, last: Period, instant: int) -> Iterator[Peri
 
 
 def _boundaries_near(rule: PeriodRule, instant: int) -> set[int]:
-    """Returns starts of periods around an instant: some before and some after it, wherever the clocks jump."""
+    """Returns starts of periods around an instant: some before and some after it, wherever the clocks jump.
+
+    No hour is shorter than an hour, also where clocks change by half an hour, as on Lord Howe Island.
+    """
     zone = ZoneInfo(rule.zone)
     local = to_datetime(instant).astimezone(zone).replace(tzinfo=None)
-    folds = (0, 1) if rule.every is Every.HOUR and not rule.cron else (0,)
-    return {
-        from_datetime(moment.replace(tzinfo=zone, fold=fold).astimezone(UTC))
-        for moment in _wall_clock_moments(rule, local)
-        for fold in folds
-    }
+    moments = _wall_clock_moments(rule, local)
+    if rule.every is Every.HOUR and not rule.cron:
+        starts = {instant for moment in moments for instant in _instants(moment, zone)}
+        return {start for start in starts if not any(start - HOUR < other < start for other in starts)}
+    return {from_datetime(moment.replace(tzinfo=zone, fold=0).astimezone(UTC)) for moment in moments}
+
+
+def _instants(moment: datetime, zone: ZoneInfo) -> tuple[int, ...]:
+    """Returns the instants at which clocks show a time: none where they skip it, two where they repeat it."""
+    first, second = (from_datetime(moment.replace(tzinfo=zone, fold=fold).astimezone(UTC)) for fold in (0, 1))
+    return () if first > second else (first, second)
 
 
 def _wall_clock_moments(rule: PeriodRule, local: datetime) -> list[datetime]:

@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 EXAMPLES = 60 if os.environ.get("CI") == "true" else 20
 ROLLOVER = {"rollover": {"gpuHours": "0.4"}}
 NAMESPACES = ["team-a", "team-b", "team-c"]
+RULES: dict[str, dict[str, Any]] = {
+    "hour": {"every": "hour"},
+    "quarter past": {"every": "hour", "start": {"time": "00:15"}},
+    "day": {"every": "day"},
+    "day in Kathmandu": {"every": "day", "timeZone": "Asia/Kathmandu"},
+    "every three hours": {"cron": "7 */3 * * *"},
+}
+ORDERS = {"grant", "take", "lend", "grant again", "correct", "correct earlier"}
+EDITS = {"move", "rule", "allow", "delete", "make again"}
 STEPS = st.one_of(
     st.tuples(st.just("pod"), st.sampled_from(NAMESPACES), st.sampled_from([1, 30, 33, 100])),
     st.tuples(st.just("finish"), st.integers(0, 9), st.sampled_from([0, 0, 50])),
@@ -39,6 +48,11 @@ STEPS = st.one_of(
     st.tuples(st.just("correct"), st.sampled_from(["a", "b"]), st.sampled_from(["-0.003", "0.004", "-0.016", "-1"])),
     st.tuples(st.just("move"), st.sampled_from(NAMESPACES), st.sampled_from(["a", "b", ""])),
     st.tuples(st.just("allow"), st.sampled_from(["a", "b"]), st.sampled_from(["0.001", "1", "0.05"])),
+    st.tuples(st.just("correct earlier"), st.sampled_from(["a", "b"]), st.sampled_from(["-0.003", "0.004"])),
+    st.tuples(st.just("grant again"), st.sampled_from(["a", "b"]), st.sampled_from(["0.02", "-0.01"])),
+    st.tuples(st.just("rule"), st.sampled_from(["a", "b"]), st.sampled_from(sorted(RULES))),
+    st.tuples(st.just("delete"), st.sampled_from(["a", "b"]), st.just(0)),
+    st.tuples(st.just("make again"), st.sampled_from(["a", "b"]), st.just(0)),
     st.tuples(st.just("round"), st.sampled_from([0.001, 1.7, 61, 3599.3, 7200]), st.booleans()),
     st.tuples(st.just("lead"), st.sampled_from([1, 2, 3]), st.just(0)),
     st.tuples(st.just("write"), st.just(0), st.just(0)),
@@ -59,16 +73,21 @@ class Play:
         self.pods: list[dict[str, Any]] = []
         self.payers = {"team-a": "a", "team-b": "b", "team-c": ""}
         self.allowances = {"a": "1", "b": "0.05"}
+        self.rules = {"a": "hour", "b": "day"}
+        self.deleted: set[str] = set()
         self.bill = bill
         self.reports = 0
         harness.lead(ControllerRules(bill=bill))
         self.write_budgets()
 
     def write_budgets(self) -> None:
-        for name, every in (("a", "hour"), ("b", "day")):
+        for name, rule in self.rules.items():
             paid = [namespace for namespace, payer in self.payers.items() if payer == name] or [f"{name}-none"]
             more = {"grace": {"gpuHours": "0.01", "duration": "1h"}} if name == "b" else ROLLOVER
-            self.harness.budget(name, paid, self.allowances[name], period={"every": every}, **more)
+            self.harness.budget(name, paid, self.allowances[name], period=RULES[rule], **more)
+        kept = [each for each in self.harness.budgets if each["metadata"]["name"] not in self.deleted]
+        self.harness.budgets = kept
+        self.harness.write_budgets()
 
     def do(self, step: tuple[str, Any, Any]) -> None:
         kind, first, second = step
@@ -77,20 +96,37 @@ class Play:
             self.pods.append(harness.pod(f"p{len(self.pods)}", first, core=second))
         elif kind in {"finish", "remove"}:
             self.end(kind, first, second)
-        elif kind in {"grant", "take"}:
-            harness.grant(f"g{harness.now}", first, second)
-        elif kind == "lend":
-            harness.grant(f"g{harness.now}", first, second, expires=format_instant(harness.now + 3 * HOUR))
-        elif kind == "correct":
-            harness.correct(f"c{harness.now}", first, second, harness.now - HOUR)
-        elif kind == "move":
-            self.payers[first] = second
-            self.write_budgets()
-        elif kind == "allow":
-            self.allowances[first] = second
-            self.write_budgets()
+        elif kind in ORDERS:
+            self.order(kind, first, second)
+        elif kind in EDITS:
+            self.edit(kind, first, second)
         else:
             self.keep(kind, first, second)
+
+    def order(self, kind: str, budget: str, amount: str) -> None:
+        """Writes a grant or a correction; a grant that is made again has the name of an earlier one."""
+        harness = self.harness
+        if kind == "lend":
+            harness.grant(f"g{harness.now}", budget, amount, expires=format_instant(harness.now + 3 * HOUR))
+        elif kind == "grant again":
+            harness.grant(f"again-{budget}", budget, amount)
+        elif kind in {"grant", "take"}:
+            harness.grant(f"g{harness.now}", budget, amount)
+        else:
+            hours = 5 if kind == "correct earlier" else 1
+            harness.correct(f"c{harness.now}", budget, amount, harness.now - hours * HOUR)
+
+    def edit(self, kind: str, name: str, value: str) -> None:
+        """Changes a budget, deletes it, or makes it again; or moves a namespace to another payer."""
+        if kind == "move":
+            self.payers[name] = value
+        elif kind == "rule":
+            self.rules[name] = value
+        elif kind == "allow":
+            self.allowances[name] = value
+        else:
+            self.deleted = self.deleted | {name} if kind == "delete" else self.deleted - {name}
+        self.write_budgets()
 
     def keep(self, kind: str, first: Any, second: Any) -> None:
         """Runs a step of pods and timekeepers, and not of people."""
