@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.commands import CommandError
@@ -52,12 +53,58 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
 def read_kubeconfig(file: str | None) -> client.Configuration:
     """Returns what a kubeconfig says, or `~/.kube/config` for None.
 
+    The exec plugin of the kubeconfig's current user is run, where it has one.
+
     Raises:
-        KubeconfigError: it is not there or cannot be used.
+        KubeconfigError: it is not there or cannot be used, or its exec plugin makes no credentials.
     """
     from kubernetes import config  # noqa: PLC0415 - as in connect
 
-    return _configured(lambda client_configuration: config.load_kube_config(file, None, client_configuration))
+    said = _LibraryErrors()
+    logging.getLogger().addFilter(said)
+    try:
+        configuration = _configured(
+            lambda client_configuration: config.load_kube_config(file, None, client_configuration)
+        )
+    finally:
+        logging.getLogger().removeFilter(said)
+    if said.errors:
+        raise KubeconfigError(_plugin_error(file, said.errors[0]))
+    return configuration
+
+
+class _LibraryErrors(logging.Filter):
+    """Takes what the library logs by the root logger: a failed exec plugin, after which it goes on as nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[str] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keeps the message of an error; no handler gets it."""
+        if record.levelno < logging.ERROR:
+            return True
+        self.errors.append(record.getMessage())
+        return False
+
+
+def _plugin_error(file: str | None, reason: str) -> str:
+    """Returns which field names the exec plugin, its command, why it gives no credentials, and what to do."""
+    from kubernetes.config import kube_config  # noqa: PLC0415 - as in connect
+
+    merged: Any = kube_config.KubeConfigMerger(file or kube_config.KUBE_CONFIG_DEFAULT_LOCATION).config
+    name = merged["contexts"].get_with_name(merged["current-context"])["context"]["user"]
+    plugin = merged["users"].get_with_name(name)["user"]["exec"]
+    command, field = plugin.safe_get("command"), f"users[name={name}].user.exec"
+    if reason.startswith("[Errno "):  # Linux's reason why the program does not start
+        return (
+            f"{field}.command is {command!r}, a program that cannot be started ({reason}): install it, or write its "
+            "full path"
+        )
+    return (
+        f"{field} runs {command!r}, which gives no credentials ({reason.removeprefix('exec: ')}): log in anew, until "
+        "`kubectl get --raw /version` answers"
+    )
 
 
 def _configured(load: Callable[..., object]) -> client.Configuration:

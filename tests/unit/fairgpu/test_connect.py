@@ -44,6 +44,50 @@ def test_a_file_that_is_no_kubeconfig_is_named_with_the_reason(tmp_path: Path, t
         from_environment(SERVER | environ)
 
 
+EXEC = "{apiVersion: client.authentication.k8s.io/v1, command: "
+EMPTY = '{"apiVersion": "v1", "kind": "ExecCredential", "status": {}}'
+PLUGINS = {
+    "missing": (EXEC + "no-such-plugin}", r"\.command is 'no-such-plugin', .* cannot be started \(.*\): install it"),
+    "no program": (EXEC + "/}", r"\.command is '/', a program that cannot be started \(.*\): install it"),
+    "failing": (
+        EXEC + "sh, args: [-c, 'echo expired >&2; exit 3']}",
+        r" runs 'sh', .* \(process returned 3.*\): log in",
+    ),
+    "silent": (
+        EXEC + "'true'}",
+        r" runs 'true', which gives no credentials \(failed to decode process output.*\): log in",
+    ),
+    "without a token": (
+        f"{{apiVersion: v1, command: echo, args: ['{EMPTY}']}}",
+        r" runs 'echo', .* \(missing token or .*\)",
+    ),
+    "unnamed": ("{apiVersion: v1}", r" runs None, .* \(malformed request. missing key 'command'\)"),
+}
+
+
+@pytest.mark.parametrize(("plugin", "reason"), PLUGINS.values(), ids=PLUGINS)
+def test_an_exec_plugin_that_gives_no_credentials_is_named_with_the_reason(
+    tmp_path: Path, plugin: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "config"
+    file.write_text(SOUND.replace("{token: abc}", f"{{exec: {plugin}}}"))
+    environ = {"KUBECONFIG": str(file)}
+    with pytest.raises(NoClusterError, match=rf"(?s)users\[name=u\]\.user\.exec{reason}.*looked at {file}"):
+        connect(environ)
+    with pytest.raises(CommandError, match=rf"(?s)no kubeconfig can be used: users.*exec{reason}"):
+        from_environment(SERVER | environ)
+    assert caplog.messages == []
+
+
+def test_an_exec_plugin_makes_the_token(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    credential = '{"apiVersion": "v1", "kind": "ExecCredential", "status": {"token": "made"}}'
+    file.write_text(
+        SOUND.replace("{token: abc}", f"{{exec: {{apiVersion: v1, command: echo, args: ['{credential}']}}}}")
+    )
+    assert from_environment(SERVER | {"KUBECONFIG": str(file)}).token == "made"
+
+
 def test_a_kubeconfig_that_can_be_used_is(tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(SOUND)
