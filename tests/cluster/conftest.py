@@ -30,7 +30,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
             pytest.exit(str(error), returncode=1)
 
 
-_APART = ("journey", "demonstration", "upgrade", "look", "account")
+_APART = ("journey", "demonstration", "upgrade", "look", "account", "removal")
 """The folders whose tests have a control plane of their own; all others share one."""
 
 

@@ -51,6 +51,20 @@ class Identity:
             raise AssertionError(f"{self.name}: kubectl {' '.join(arguments)}: {result.stderr.strip()}")
         return result
 
+    def shell(
+        self, command: str, folder: Path | None = None, limit_s: float = LIMIT_S
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command in a shell that has kubectl under this identity, in a folder; at most `limit_s`."""
+        environment = {
+            "HOME": str(self.kubeconfig.parent),
+            "KUBECONFIG": str(self.kubeconfig),
+            "PATH": f"{self.kubectl_binary.parent}:{os.defpath}",
+        }
+        shell = ["/bin/bash", "-euo", "pipefail", "-c", command]
+        return subprocess.run(
+            shell, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
+        )
+
     def may(self, verb: str, resource: str, *, namespace: str = "", name: str = "") -> bool:
         """Whether the API server's authorizer lets this identity do it. `resource` is `RESOURCE[/SUB][.GROUP]`."""
         path, _, group = resource.partition(".")

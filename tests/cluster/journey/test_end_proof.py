@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, spent_in
 from tests.cluster.services.everything import Services
 from tests.support.servers.redis_server import RedisServer
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.ledger import reading
 from timekeeper.ledger.reading import load_accounts
@@ -134,13 +133,7 @@ def documented(page: str) -> str:
 
 def passes(plane: ControlPlane, command: str) -> bool:
     """Whether an admin's shell runs a command through."""
-    environment = {
-        "HOME": str(plane.folder),
-        "KUBECONFIG": str(plane.admin.kubeconfig),
-        "PATH": f"{plane.kubectl_binary.parent}:{os.defpath}",
-    }
-    shell = ["/bin/bash", "-euo", "pipefail", "-c", command]
-    return subprocess.run(shell, env=environment, check=False, timeout=LIMIT_S).returncode == 0
+    return plane.admin.shell(command).returncode == 0
 
 
 def test_what_waits_for_a_timekeeper_that_is_gone_is_released_by_the_documented_commands(
