@@ -19,7 +19,7 @@ import redis
 
 from timekeeper.api.exported_months import ExportedMonths, held_before
 from timekeeper.api.usage_query import Query, cursor_of
-from timekeeper.domain.charges import Assignments
+from timekeeper.domain.charges import Assignments, payers_since
 from timekeeper.domain.forecast import LONGEST_LAG, UsageForecast, edges_at, usage_forecast
 from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.usage import UNKNOWN, Key, asks_for_details, asks_for_sums, capacity_of, keys_of
@@ -320,11 +320,11 @@ def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageFor
     assignments = reading.assignments(client) if only is None else reading.assignments_of(client, sorted(only))
     earliest, settled = list[int](), list[int]()
     failing = reading.not_settled(client)
-    late = set[str]()
+    late = dict[str, int]()
     for usage in accounts_usage(client, payers(assignments), assignments, within):
         if usage.has_open_sessions:
             if usage.account in failing and now - usage.settled > LONGEST_LAG:
-                late.add(usage.account)
+                late[usage.account] = usage.settled
             else:
                 settled.append(usage.settled)
         for use in (usage.posted.of_pods(), usage.running.of_pods()):
@@ -342,14 +342,47 @@ def _forecast(client: redis.Redis, query: Query, now: int, end: int) -> UsageFor
     if not late:
         return forecast
     span = Window(min(query.window.start, within.start), max(query.window.end, within.end))
-    keys_of_late: dict[str, set[Key]] = {}
-    for usage in accounts_usage(client, sorted(late), assignments, span):
-        for use in (usage.posted, usage.running):
-            found = keys_of(query.aggregate, usage.account, use.dimensions, only)
-            keys_of_late.setdefault(usage.account, set()).update(key for key in found if key is not None)
-    unknown = frozenset[Key]().union(*keys_of_late.values())
-    named = tuple(sorted(account for account, keys in keys_of_late.items() if keys))
+    named, unknown = _not_known(client, query.aggregate, late, assignments, span)
     return replace(forecast, not_settled=named, unknown=unknown)
+
+
+def _not_known(
+    client: redis.Redis,
+    aggregate: Sequence[str],
+    late: Mapping[str, int],
+    assignments: Mapping[str, Assignments],
+    span: Window,
+) -> tuple[tuple[str, ...], frozenset[Key]]:
+    """Returns the late accounts that hide use of these namespaces, and the keys whose use since is not known.
+
+    These are the keys of all use in a span by namespaces that a late account has paid for since its last settlement,
+    whichever account paid for that use, and of the sessions that it has open.
+
+    Args:
+        client: the store.
+        aggregate: the dimensions of the keys.
+        late: the accounts that are not settled, each with the instant of its last settlement.
+        assignments: the payers of the namespaces that are asked about.
+        span: the time whose use is looked through.
+    """
+    hidden = {
+        name: {account for account, settled in late.items() if account in payers_since(payers_of, settled)}
+        for name, payers_of in assignments.items()
+    }
+    of_late = {name: assignments[name] for name, accounts in hidden.items() if accounts}
+    only, asked = frozenset(of_late), frozenset(assignments)
+    named = set[str]().union(*hidden.values())
+    unknown = set[Key]()
+    for usage in accounts_usage(client, sorted({*payers(of_late), *late}), assignments, span):
+        found = keys_of(aggregate, usage.account, [*usage.posted.dimensions, *usage.running.dimensions], only)
+        if usage.account in late:
+            running = [
+                key for key in keys_of(aggregate, usage.account, usage.running.dimensions, asked) if key is not None
+            ]
+            named |= {usage.account} if running else set()
+            found += running
+        unknown.update(key for key in found if key is not None)
+    return tuple(sorted(named)), frozenset(unknown)
 
 
 def _everything_and_files(

@@ -16,6 +16,12 @@ Assignments = tuple[tuple[int, str], ...]
 """(from, account): the payer of a namespace from an instant on; the first one also pays for all time before."""
 
 
+def payers_since(assignments: Assignments, instant: int) -> set[str]:
+    """Returns the accounts that have paid for a namespace at an instant or later, in nanoseconds since 1970."""
+    ends = [since for since, _ in assignments[1:]] + [FOREVER]
+    return {account for (_, account), end in zip(assignments, ends, strict=True) if end > instant}
+
+
 def cost(rate: int, nanoseconds: int) -> int:
     """Returns the cost of a rate (microGPU-seconds a second) over a duration, rounded down."""
     return rate * nanoseconds // SECOND

@@ -178,6 +178,31 @@ def test_an_account_whose_settlement_fails_for_ten_minutes_has_none_and_all_othe
     assert (forecast.not_settled, [hours(amount) for amount in expected["team-b",]]) == ((), [12, 12])
 
 
+def test_an_account_that_is_not_settled_hides_only_what_it_has_paid_for_since(harness: LedgerHarness) -> None:
+    """A namespace that it paid for before is settled by another account; one that came to it lately is not."""
+    harness.budget("fails", ["stays", "leaves"])
+    harness.budget("works", ["comes"])
+    for team, model in (("stays", "A100"), ("leaves", "H100"), ("comes", "L40")):
+        harness.pod(team, team, model=model)
+    harness.round(0)
+    harness.round(3600)
+    harness.budget("fails", ["stays"])
+    harness.budget("works", ["leaves", "comes"])
+    harness.round(600)
+    harness.client.hset(AccountKeys("fails").head, "burn", "[1]")
+    harness.lead()
+    harness.budget("fails", ["stays", "comes"])
+    harness.budget("works", ["leaves"])
+    harness.round(LONGEST_LAG // SECOND + 60)
+
+    forecast, of_namespaces = asked(harness, "namespace", "today")
+    assert forecast.not_settled == ("fails",)
+    assert {key[0] for key, expected in of_namespaces.items() if None in expected} == {"stays", "comes"}
+    of_models = asked(harness, "model", "today")[1]
+    assert {key[0] for key, expected in of_models.items() if None in expected} == {"A100", "L40"}
+    assert asked(harness, "namespace", "today", namespace="leaves")[0].not_settled == ()
+
+
 def test_pods_that_are_charged_for_the_time_before_metering_began_are_measured_from_then_on(
     harness: LedgerHarness,
 ) -> None:
