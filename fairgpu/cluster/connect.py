@@ -74,7 +74,7 @@ def read_kubeconfig(file: str | None) -> client.Configuration:
 
 
 class _LibraryErrors(logging.Filter):
-    """Takes what the library logs by the root logger: a failed exec plugin, after which it goes on as nobody."""
+    """Takes what the library logs by the root logger: a failed exec plugin, after which it goes on without credentials."""
 
     def __init__(self) -> None:
         super().__init__()
