@@ -17,7 +17,7 @@ from fairgpu.json_values import mapping
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import ImmediateAnswer, Response, problem
-from fairgpu.serving.probes import build_about, build_probes
+from fairgpu.serving.probes import Missing, build_about, build_probes
 from fairgpu.states_client import ReadAuthority, follow_authority, follow_states
 from webhook.admission.review import ROUTES, ReviewError, answer
 from webhook.admission.verdict import Subject, Verdict
@@ -55,7 +55,12 @@ def build_application(
     wait = lifecycle.ending.wait
     lifecycle.run_thread("authority", lambda: follow_authority(read_authority, cache, wait))
     lifecycle.run_thread("states", lambda: follow_states(settings.states, cache, wait, time.monotonic, random.random))
-    lifecycle.run_thread("measures", lambda: _publish_measures(cache, measures, wait))
+    waits_until = time.monotonic() + settings.states.first_wait_seconds
+
+    def missing() -> tuple[str, ...]:
+        return cache.missing(cluster=api is not None, states=time.monotonic() < waits_until)
+
+    lifecycle.run_thread("measures", lambda: _publish_measures(cache, missing, measures, wait))
     lifecycle.on_stop(measures.publish)
     if api is not None:
         namespaces, classes = NamespacesView(cache), PriorityClassesView(cache, settings.priorities)
@@ -70,11 +75,6 @@ def build_application(
         lifecycle.run_thread("ingress", lambda: follow_policy(api, measures.set_ingress_open, wait))
         lifecycle.run_thread("classes", lambda: reflect(api, PRIORITY_CLASSES, classes, wait, random.random))
     reviews = {("POST", f"/{route}"): review_answer(route, cache, settings, measures) for route in ROUTES}
-    waits_until = time.monotonic() + settings.states.first_wait_seconds
-
-    def missing() -> tuple[str, ...]:
-        return cache.missing(cluster=api is not None, states=time.monotonic() < waits_until)
-
     # Other workers may have all knowledge already: they answer reviews until this one has it.
     lifecycle.on_start(lambda: _wait_until(lambda: not missing(), settings.states.first_wait_seconds, wait))
     immediate = {**reviews, **build_probes(lifecycle, missing)}
@@ -119,9 +119,12 @@ def _outcome(verdict: Verdict) -> str:
     return "changed" if verdict.operations else "untouched"
 
 
-def _publish_measures(cache: AdmissionCache, measures: Measures, wait: Callable[[float], bool]) -> None:
+def _publish_measures(
+    cache: AdmissionCache, missing: Missing, measures: Measures, wait: Callable[[float], bool]
+) -> None:
     while not wait(PUBLISH_SECONDS):
         measures.publish()
+        measures.set_ready(not missing())
         states = cache.knowledge.states
         if states is not None:
             measures.set_states_confirmed(time.time() - (time.monotonic() - states.confirmed_at))

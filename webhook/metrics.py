@@ -63,6 +63,12 @@ class Measures:
             registry=registry,
             multiprocess_mode="livemin",
         )
+        self._ready = Gauge(
+            "fairgpu_webhook_ready",
+            "Whether a worker of the replica has all that reviews wait for (1), or none has (0).",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
         self._certificate_expiry = Gauge(
             "fairgpu_webhook_certificate_expiry_timestamp_seconds",
             "When the served certificate ends, in seconds since 1970.",
@@ -115,6 +121,10 @@ class Measures:
     def set_states_confirmed(self, moment: float) -> None:
         """Sets the time of the states' last confirmation, in seconds since 1970."""
         self._states_confirmed.set(moment)
+
+    def set_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback's argument
+        """Sets whether the worker has all that reviews wait for."""
+        self._ready.set(is_ready)
 
     def set_ingress_open(self, is_open: bool) -> None:  # noqa: FBT001 - a callback's argument
         """Sets whether every address may connect."""

@@ -74,7 +74,7 @@ def read_kubeconfig(file: str | None) -> client.Configuration:
 
 
 class _LibraryErrors(logging.Filter):
-    """Takes what the library logs by the root logger: a failed exec plugin, after which it goes on without credentials."""
+    """Takes the errors that the library logs by the root logger: it goes on without credentials after them."""
 
     def __init__(self) -> None:
         super().__init__()
