@@ -60,7 +60,7 @@ def build_application(
     def missing() -> tuple[str, ...]:
         return cache.missing(cluster=api is not None, states=time.monotonic() < waits_until)
 
-    lifecycle.run_thread("measures", lambda: _publish_measures(cache, missing, measures, wait))
+    lifecycle.run_thread("measures", lambda: publish_measures(cache, missing, measures, wait))
     lifecycle.on_stop(measures.publish)
     if api is not None:
         namespaces, classes = NamespacesView(cache), PriorityClassesView(cache, settings.priorities)
@@ -119,9 +119,10 @@ def _outcome(verdict: Verdict) -> str:
     return "changed" if verdict.operations else "untouched"
 
 
-def _publish_measures(
+def publish_measures(
     cache: AdmissionCache, missing: Missing, measures: Measures, wait: Callable[[float], bool]
 ) -> None:
+    """Publishes the counts, whether the worker is ready, and the age of the states, until `wait` returns true."""
     while not wait(PUBLISH_SECONDS):
         measures.publish()
         measures.set_ready(not missing())

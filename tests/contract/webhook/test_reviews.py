@@ -95,16 +95,8 @@ def test_metrics_are_those_of_all_workers_on_a_plain_port(server: WebhookServer)
     assert metrics["fairgpu_webhook_certificate_expiry_timestamp_seconds"] > 1.7e9
 
 
-def test_a_replica_that_waits_for_the_timekeepers_ca_says_in_its_metrics_that_it_is_not_ready(
-    server: WebhookServer, tmp_path: Path
-) -> None:
+def test_a_replica_that_is_ready_says_so_in_its_metrics(server: WebhookServer) -> None:
     wait_until(lambda: server.metrics()["fairgpu_webhook_ready"] == 1.0, "it says that it is ready")
-    ca_file = tmp_path / "ca.crt"
-    ca_file.touch()
-    settings = {"states": {"ca_file": str(ca_file), "first_wait_seconds": 0}}
-    with WebhookServer(tmp_path / "waits", settings) as waits:
-        wait_until(lambda: waits.ask("GET", "/readyz")[0] == 503, "it waits for the CA")
-        assert waits.metrics()["fairgpu_webhook_ready"] == 0.0
 
 
 def test_a_refusal_is_in_the_log_with_its_ids(server: WebhookServer) -> None:

@@ -6,6 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from webhook.application import publish_measures
+from webhook.cache.admission_cache import AdmissionCache
 from webhook.metrics import BUCKETS, Measures
 
 
@@ -48,3 +50,17 @@ def test_a_duration_falls_into_every_bucket_whose_bound_it_does_not_pass(seconds
     assert figures[bucket("mutate", "+Inf")] == 1
     for bound in BUCKETS:
         assert figures[bucket("mutate", str(bound))] == (seconds <= bound)
+
+
+def test_readiness_is_published_as_it_is_at_each_moment() -> None:
+    registry = CollectorRegistry()
+    missing = iter([("the timekeeper's CA",), (), ("namespaces",)])
+    seen: list[float] = []
+
+    def wait(_seconds: float) -> bool:
+        seen.append(shown(registry)["fairgpu_webhook_ready"])
+        return len(seen) == 4
+
+    publish_measures(AdmissionCache(), lambda: next(missing), Measures(registry), wait)
+
+    assert seen == [0, 0, 1, 0]
