@@ -23,6 +23,13 @@ static bool names(const char *text, const CUuuid *uuid)
     return dash != NULL && strcmp(dash + 1, hex) == 0;
 }
 
+static CUresult uuid_of(CUdevice ordinal, CUuuid *uuid)
+{
+    if (REAL(cuDeviceGetUuid_v2) != NULL)
+        return REAL(cuDeviceGetUuid_v2)(uuid, ordinal);
+    return REAL(cuDeviceGetUuid) != NULL ? REAL(cuDeviceGetUuid)(uuid, ordinal) : CUDA_ERROR_NOT_FOUND;
+}
+
 int device_index(CUdevice ordinal)
 {
     if (ordinal < 0 || ordinal >= ORDINALS)
@@ -31,12 +38,7 @@ int device_index(CUdevice ordinal)
     if (likely(known != 0))
         return known > 0 ? known - 1 : -1;
     CUuuid uuid;
-    CUresult result = CUDA_ERROR_NOT_FOUND;
-    if (REAL(cuDeviceGetUuid_v2) != NULL)
-        result = REAL(cuDeviceGetUuid_v2)(&uuid, ordinal);
-    else if (REAL(cuDeviceGetUuid) != NULL)
-        result = REAL(cuDeviceGetUuid)(&uuid, ordinal);
-    if (result != CUDA_SUCCESS)
+    if (uuid_of(ordinal, &uuid) != CUDA_SUCCESS)
         return -1;
     int found = -1;
     for (uint32_t i = 0; i < config.device_count; i++)
@@ -44,6 +46,14 @@ int device_index(CUdevice ordinal)
             found = (int)i + 1;
     __atomic_store_n(&index_of[ordinal], (int8_t)found, __ATOMIC_RELAXED);
     return found > 0 ? found - 1 : -1;
+}
+
+CUresult device_refusal(CUdevice ordinal)
+{
+    CUuuid uuid;
+    CUresult result = uuid_of(ordinal, &uuid);
+    bool none = result == CUDA_ERROR_NOT_INITIALIZED || result == CUDA_ERROR_DEINITIALIZED;
+    return none ? result : CUDA_ERROR_INVALID_DEVICE;
 }
 
 /* A thread seldom changes its context: what it last found is good until some context ends. */

@@ -6,6 +6,8 @@
 
 /* Index in the config of a CUDA device; -1 when the container was not given it. */
 int device_index(CUdevice ordinal);
+/* The answer to a call that names a device of which device_index is -1: that it is none, or that the driver has not begun. */
+CUresult device_refusal(CUdevice ordinal);
 
 /* The current context and the index of its device: false when there is no context, or not on a device of ours. */
 bool current_device(CUcontext *context, int *index);

@@ -56,7 +56,7 @@ static CUresult reserve(CUdevice ordinal, int *index)
 {
     *index = device_index(ordinal);
     if (*index < 0)
-        return CUDA_ERROR_INVALID_DEVICE;
+        return device_refusal(ordinal);
     if (context_bytes(*index) == 0)
         estimate(ordinal, *index);
     return charge(*index, context_bytes(*index)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -252,7 +252,7 @@ static CUresult retain_primary(CUcontext *context, CUdevice device)
 {
     int index = device_index(device);
     if (index < 0)
-        return CUDA_ERROR_INVALID_DEVICE;
+        return device_refusal(device);
     begin_change(index, true);
     CUresult result = retain_in_turn(context, device, index);
     end_change(index, true);
@@ -282,7 +282,7 @@ static CUresult release_primary(CUdevice device, bool for_all_users, __typeof__(
     struct context_memory memory;
     int index = device_index(device);
     if (index < 0)
-        return CUDA_ERROR_INVALID_DEVICE;
+        return device_refusal(device);
     uint32_t retains;
     begin_change(index, false);
     CUcontext primary = primary_of(index, &retains);

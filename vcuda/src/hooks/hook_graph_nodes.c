@@ -9,7 +9,7 @@ static CUresult can_fit(const CUmemPoolProps *pool, uint64_t bytes)
         return CUDA_SUCCESS;
     int index = device_index(pool->location.id);
     if (index < 0)
-        return CUDA_ERROR_INVALID_DEVICE;
+        return device_refusal(pool->location.id);
     uint64_t whole = granule_up(bytes, GRANULE);
     if (whole >= bytes && whole <= memory_limit(index))
         return CUDA_SUCCESS;

@@ -18,7 +18,7 @@ EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *object, const CU
 EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle object, CUdevice device)
 {
     PASS_UNLESS_ACTIVE(cuMulticastAddDevice, object, device);
-    return device_index(device) < 0 ? CUDA_ERROR_INVALID_DEVICE : REAL(cuMulticastAddDevice)(object, device);
+    return device_index(device) < 0 ? device_refusal(device) : REAL(cuMulticastAddDevice)(object, device);
 }
 
 /* What is recommended for a large GPU may be more than the slice has: programs make their buffers of multiples of it. */

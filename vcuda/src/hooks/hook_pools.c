@@ -189,7 +189,7 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *proper
     int index;
     PASS_UNLESS_ACTIVE(cuMemPoolCreate, pool, properties);
     if (!device_of(properties, &index))
-        return CUDA_ERROR_INVALID_DEVICE;
+        return device_refusal(properties->location.id);
     CUresult result = REAL(cuMemPoolCreate)(pool, properties);
     if (result == CUDA_SUCCESS)
         pools_add(*pool, index);

@@ -13,7 +13,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
         return REAL(cuMemCreate)(handle, size, properties, flags);
     int index = device_index(properties->location.id);
     if (index < 0)
-        return CUDA_ERROR_INVALID_DEVICE;
+        return device_refusal(properties->location.id);
     if (!charge(index, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemCreate)(handle, size, properties, flags);

@@ -60,6 +60,7 @@ void context_memory_take(struct context_memory *memory, CUcontext context, int i
 void context_memory_unknown_ends(CUcontext context)
 {
     pacer_context_ends(context, false);
+    pacer_context_ended(context);
     device_context_ends();
     deferred_frees_context_ends(context);
     deferred_frees_context_ended(context, true);
@@ -76,6 +77,7 @@ static void put_back(const struct context_memory *memory)
 void context_memory_settle(struct context_memory *memory, bool gone)
 {
     if (gone) {
+        pacer_context_ended(memory->context);
         discharge(memory->index, memory->bytes - memory->exported);
         orphan(memory->index, memory->exported);
     } else {

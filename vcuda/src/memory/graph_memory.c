@@ -140,7 +140,7 @@ CUresult graph_memory_trim(CUdevice ordinal)
     struct graph_memory *ours = &process()->graphs;
     int index = device_index(ordinal);
     if (index < 0)
-        return CUDA_ERROR_INVALID_DEVICE;
+        return device_refusal(ordinal);
     CUresult result = REAL(cuDeviceGraphMemTrim)(ordinal);
     pthread_mutex_lock(&ours->lock);
     struct graph_device *device = &ours->devices[index];

@@ -280,6 +280,16 @@ static CUresult grow(struct pool *row, uint64_t bytes, CUresult (*allocate)(void
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* It is not known whose memory it would be: the driver says what is wrong with the call, and nothing of it is kept. */
+static CUresult refused(CUresult (*allocate)(void *), void (*release)(void *), void *call)
+{
+    CUresult result = allocate(call);
+    if (result != CUDA_SUCCESS)
+        return result;
+    release(call);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call)
 {
     struct pools *all = &process()->pools;
@@ -291,8 +301,10 @@ CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(
         fits = take(row, bytes);
     }
     pthread_mutex_unlock(&all->lock);
+    if (row == NULL)
+        return refused(allocate, release, call);
     if (!charges)
-        return row == NULL ? CUDA_ERROR_OUT_OF_MEMORY : allocate(call);
+        return allocate(call);
     if (!fits)
         return grow(row, bytes, allocate, release, call);
     CUresult result = allocate(call);

@@ -4,9 +4,12 @@
 
 #include "loading/driver.h"
 
-void captures_begin(CUstream stream);
+/* `context`: the stream's; NULL: unknown. */
+void captures_begin(CUstream stream, CUcontext context);
 /* Nothing where the stream does not capture. */
 void captures_end(CUstream stream);
+/* The context has ended, and its streams with it. */
+void captures_context_ended(CUcontext context);
 
 /* Whether some stream captures; whether this one does, by the driver's word. */
 bool captures_any(void);

@@ -115,10 +115,14 @@ static void close_batches_of(const struct queue *queue)
     pthread_mutex_unlock(&registry_lock);
 }
 
+/* Of a thread that ends, once its block is forgotten: destructors of the program's may launch after that. */
+static __thread bool ended __attribute__((tls_model("initial-exec")));
+
 /* The thread ends, and its block, which goes with it, is forgotten. */
 static void thread_ends(void *argument)
 {
     struct registered *gone = argument;
+    ended = true;
     pthread_mutex_lock(&registry_lock);
     for (struct registered **at = &registry; *at != NULL; at = &(*at)->next)
         if (*at == gone) {
@@ -137,21 +141,21 @@ static void make_key(void)
 }
 
 /* Makes this thread's batches known to the others. When the thread ends, their ends stay unrecorded: a thread that ends makes
- * no driver call. */
-static void register_thread(void)
+ * no driver call. False: they are not known, and none may be left open. */
+static bool register_thread(void)
 {
     pthread_once(&registry_once, make_key);
     if (pthread_getspecific(registry_key) != NULL)
-        return;
-    struct registered *ours = malloc(sizeof *ours);
+        return true;
+    struct registered *ours = ended ? NULL : malloc(sizeof *ours);
     if (ours == NULL)
-        return;
+        return false;
     ours->batches = pacer_batches;
     pthread_mutex_lock(&registry_lock);
     ours->next = registry;
     registry = ours;
     pthread_mutex_unlock(&registry_lock);
-    pthread_setspecific(registry_key, ours);
+    return pthread_setspecific(registry_key, ours) == 0;
 }
 
 /* Afterwards no thread launches by a grant on the stream, and none asks the driver about it. */
@@ -481,7 +485,7 @@ static void end_before(struct queue *queue, CUstream stream, struct batch *batch
 static bool admit(CUstream stream, struct batch *batch, CUcontext context, int index)
 {
     struct before before;
-    register_thread();
+    bool registered = register_thread();
     helper_start(); /* the context may have been made without the shim */
     struct queue *queue = spans_queue(context, index);
     if (queue == NULL || !spans_enter(queue, &before))
@@ -499,7 +503,7 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
     pthread_mutex_lock(&queue->lock);
     if (there && queue->serial == serial) {
         /* No other thread can ask whether a thread's own default stream is done: each launch is measured by itself. */
-        bool own = stream == CU_STREAM_PER_THREAD, alone = sample || captures_any();
+        bool own = stream == CU_STREAM_PER_THREAD, alone = sample || !registered || captures_any();
         single = open_batch(queue, stream, batch, flow, alone ? 1 : grant(queue, work, own)) == 1;
     }
     pthread_mutex_unlock(&queue->lock);
@@ -612,6 +616,11 @@ void pacer_context_ends(CUcontext context, bool is_alive)
     spans_forget(context);
 }
 
+void pacer_context_ended(CUcontext context)
+{
+    captures_context_ended(context);
+}
+
 void pacer_stream_ends(CUstream stream)
 {
     captures_end(stream);
@@ -620,7 +629,10 @@ void pacer_stream_ends(CUstream stream)
 
 void pacer_capture_begins(CUstream stream)
 {
-    captures_begin(stream);
+    CUcontext context = NULL;
+    int index;
+    stream_device(stream, &context, &index);
+    captures_begin(stream, context);
     for (int i = 0; i < VCUDA_MAX_DEVICES; i++)
         pacer_set_gate(i, 0); /* all threads ask again: a stream may join the capture */
     forget_stream(stream);

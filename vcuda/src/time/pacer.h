@@ -78,6 +78,8 @@ bool pacer_context_at(uint32_t i, int index, CUcontext *context);
 /* The context is about to end: nothing of it may be touched any more. What it did is accounted for, and its driver asked about
  * that where it still lives for certain (`is_alive`). NULL: nothing. */
 void pacer_context_ends(CUcontext context, bool is_alive);
+/* It has ended, and the captures of its streams with it. */
+void pacer_context_ended(CUcontext context);
 /* The stream is about to be destroyed. */
 void pacer_stream_ends(CUstream stream);
 

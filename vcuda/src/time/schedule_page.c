@@ -16,9 +16,10 @@
 
 static struct page {
     const struct vcuda_schedule *shared; /* constant after schedule_open; NULL: no page */
-    pthread_mutex_t lock;                /* guards `good`, `past` and `seen` */
+    pthread_mutex_t lock;                /* guards what follows up to `seen` */
     struct vcuda_schedule good;          /* the last good copy; period_ns 0 while there is none */
     struct vcuda_schedule past[PAST];    /* the last copy of each of the periods before, the newest first; likewise */
+    struct vcuda_schedule copy;          /* is being made; too large for a stack that is not ours */
     uint64_t seen;                       /* generation of `good` */
     uint64_t live_limit;                 /* atomic; 0: the config's */
 } pages[VCUDA_MAX_DEVICES];
@@ -68,29 +69,30 @@ static bool copy_page(const struct vcuda_schedule *shared, struct vcuda_schedule
     return false;
 }
 
+/* Under the lock. */
+static void take_over(struct page *page, const struct vcuda_config_device *ours)
+{
+    const struct vcuda_slot *slot = &page->copy.slots[ours->slot];
+    if (page->good.epoch_ns != page->copy.epoch_ns && page->good.period_ns != 0) {
+        memmove(&page->past[1], &page->past[0], sizeof page->past - sizeof page->past[0]);
+        page->past[0] = page->good;
+    }
+    page->good = page->copy;
+    page->seen = page->copy.generation;
+    __atomic_store_n(&page->live_limit, slot->key == ours->slot_key ? slot->memory_limit_bytes : 0, __ATOMIC_RELAXED);
+}
+
 void schedule_refresh(int index)
 {
     struct page *page = &pages[index];
     if (page->shared == NULL)
         return;
     uint64_t generation = __atomic_load_n(&page->shared->generation, __ATOMIC_ACQUIRE);
-    struct vcuda_schedule copy;
     pthread_mutex_lock(&page->lock);
     bool newer = generation != page->seen || page->good.period_ns == 0;
+    if (newer && copy_page(page->shared, &page->copy))
+        take_over(page, &given->devices[index]);
     pthread_mutex_unlock(&page->lock);
-    if (!newer || !copy_page(page->shared, &copy))
-        return;
-    const struct vcuda_config_device *ours = &given->devices[index];
-    bool own = copy.slots[ours->slot].key == ours->slot_key;
-    pthread_mutex_lock(&page->lock);
-    if (page->good.epoch_ns != copy.epoch_ns && page->good.period_ns != 0) {
-        memmove(&page->past[1], &page->past[0], sizeof page->past - sizeof page->past[0]);
-        page->past[0] = page->good;
-    }
-    page->good = copy;
-    page->seen = copy.generation;
-    pthread_mutex_unlock(&page->lock);
-    __atomic_store_n(&page->live_limit, own ? copy.slots[ours->slot].memory_limit_bytes : 0, __ATOMIC_RELAXED);
 }
 
 uint64_t schedule_live_limit(int index)

@@ -22,7 +22,7 @@ bool schedule_slot(int index, struct vcuda_slot *slot);
 /* Limit in force by the page; 0: the config's. One atomic load. */
 uint64_t schedule_live_limit(int index);
 
-/* Whether `size` bytes are a good page. */
+/* Whether `size` bytes, aligned as the page is, are a good one. */
 bool schedule_check(const void *bytes, size_t size);
 
 /* When a slot may launch, seen from `now`. */

@@ -6,24 +6,22 @@
 
 bool schedule_check(const void *bytes, size_t size)
 {
-    static const struct vcuda_schedule *const shape = NULL;
-    struct vcuda_schedule head;
-    if (size != sizeof *shape)
+    const struct vcuda_schedule *page = bytes;
+    if (size != sizeof *page)
         return false;
-    memcpy(&head, bytes, sizeof head);
-    if (memcmp(head.magic, VCUDA_SCHEDULE_MAGIC, sizeof head.magic) != 0 || head.version != VCUDA_SCHEDULE_VERSION ||
-        head.size != sizeof head || (head.generation & 1) != 0)
+    if (memcmp(page->magic, VCUDA_SCHEDULE_MAGIC, sizeof page->magic) != 0 || page->version != VCUDA_SCHEDULE_VERSION ||
+        page->size != sizeof *page || (page->generation & 1) != 0)
         return false;
-    if (head.checksum != crc32_of((const char *)bytes + VCUDA_SCHEDULE_CHECKED_FROM,
-                                  sizeof head - VCUDA_SCHEDULE_CHECKED_FROM - sizeof head.checksum))
+    if (page->checksum != crc32_of((const char *)bytes + VCUDA_SCHEDULE_CHECKED_FROM,
+                                   sizeof *page - VCUDA_SCHEDULE_CHECKED_FROM - sizeof page->checksum))
         return false;
-    if (head.period_ns < 1000000 || head.period_ns > 1000000000 || head.turn_count > VCUDA_SCHEDULE_TURNS ||
-        head.slot_count > VCUDA_SCHEDULE_SLOTS || head.stale_after_ns == 0 || head.epoch_ns > head.heartbeat_ns)
+    if (page->period_ns < 1000000 || page->period_ns > 1000000000 || page->turn_count > VCUDA_SCHEDULE_TURNS ||
+        page->slot_count > VCUDA_SCHEDULE_SLOTS || page->stale_after_ns == 0 || page->epoch_ns > page->heartbeat_ns)
         return false;
-    for (uint32_t i = 0; i < head.turn_count; i++) {
-        const struct vcuda_turn *turn = &head.turns[i];
-        if (turn->slot >= VCUDA_SCHEDULE_SLOTS || turn->length_ns == 0 || turn->start_ns > head.period_ns ||
-            turn->length_ns > head.period_ns - turn->start_ns)
+    for (uint32_t i = 0; i < page->turn_count; i++) {
+        const struct vcuda_turn *turn = &page->turns[i];
+        if (turn->slot >= VCUDA_SCHEDULE_SLOTS || turn->length_ns == 0 || turn->start_ns > page->period_ns ||
+            turn->length_ns > page->period_ns - turn->start_ns)
             return false;
     }
     return true;

@@ -1,0 +1,100 @@
+"""Programs that are correct and do what few do end as without the shim."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from agent import PERIOD_NS, Agent, Tenant
+from deck_programs import part_of_a_gpu, run
+from node import BUILD, Container, Node, Share
+
+STACK = 4096
+"""Stacks are tried in steps of so many bytes."""
+LARGEST = 64 * STACK
+STACK_OF_THE_SHIM = 3 * STACK
+
+SLICE = Share(memory=80 << 30)
+
+
+def test_a_thread_may_launch_in_the_last_pass_over_its_keys_destructors(node: Node) -> None:
+    assert run(node.container("a"), ("unusual", "last"), virtual=False)[0] == 0
+
+
+def stack_needed(container: Container, least: int, *, shim: bool) -> int:
+    """The smallest stack, in bytes from `least` on, with which the thread ends."""
+    given = container.environment()
+    if not shim:
+        del given["LD_PRELOAD"]
+    program = str(BUILD / "tests" / "programs" / "unusual")
+    for size in range(least, LARGEST, STACK):
+        command = [program, "small", str(size)]
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=120)
+        if (done.returncode, done.stdout[:2]) == (0, "0 "):
+            return size
+    raise AssertionError(f"{LARGEST} bytes are not enough")
+
+
+def test_a_thread_needs_little_more_of_a_stack(node: Node) -> None:
+    """Threads of runtimes with many, and fibers, have small ones."""
+    page = node.folder / "page"
+    container = node.container("a", Share(schedule=str(page)))
+    with Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS // 2),))):
+        plain = stack_needed(container, 4 * STACK, shim=False)
+        assert stack_needed(container, plain, shim=True) <= plain + STACK_OF_THE_SHIM
+
+
+def test_a_capture_that_ends_with_its_context_costs_later_launches_nothing(node: Node) -> None:
+    calls = node.folder / "calls"
+    container = part_of_a_gpu(node, 50)
+    container.settings["SIMGPU_TRACE"] = str(calls)
+    assert run(container, ("unusual", "capture", "1000"))[0] == 0
+    assert calls.read_text().count("cuEventRecord") < 500, "most launches are not measured by themselves"
+
+
+IN_ODD_STATES = """
+import ctypes, sys
+driver, state = ctypes.CDLL("libcuda.so.1"), sys.argv[1]
+context, free, pool, number = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_void_p(), ctypes.c_uint64()
+size, here = ctypes.c_size_t(4 << 20), ctypes.byref
+words = (ctypes.c_int * 64)(1, 0, 1, 0)  # pinned memory of device 0; a pool of it
+if state != "before cuInit":
+    print(driver.cuInit(0))
+if state == "ended context":
+    print(driver.cuDevicePrimaryCtxRetain(here(context), 0), driver.cuCtxPushCurrent_v2(context),
+          driver.cuMemAlloc_v2(here(number), size), driver.cuDevicePrimaryCtxReset_v2(0))
+calls = {
+    "cuDevicePrimaryCtxRelease_v2": (0,), "cuDevicePrimaryCtxReset_v2": (0,),
+    "cuDeviceTotalMem_v2": (here(free), 0), "cuDeviceGraphMemTrim": (0,), "cuMemPoolCreate": (here(pool), words),
+    "cuMemCreate": (here(number), size, words, ctypes.c_uint64(0)), "cuMemAlloc_v2": (here(number), size),
+    "cuMemAllocManaged": (here(number), size, 1), "cuMemAllocPitch_v2": (here(number), here(free), size, size, 4),
+    "cuMemAllocAsync": (here(number), size, None), "cuMemAllocFromPoolAsync": (here(number), size, None, None),
+    "cuMemFreeAsync": (ctypes.c_uint64(77), None), "cuMemFree_v2": (ctypes.c_uint64(77),),
+    "cuMemGetInfo_v2": (here(free), here(free)), "cuCtxSetLimit": (2, size), "cuModuleLoadData": (here(pool), None),
+    "cuMemsetD8_v2": (ctypes.c_uint64(0), 1, ctypes.c_size_t(32 << 20)), "cuCtxDetach": (None,),
+    "cuStreamEndCapture": (None, here(pool)), "cuGraphLaunch": (None, None), "cuCtxSynchronize": (),
+    "cuDevicePrimaryCtxRetain": (here(context), 0), "cuCtxCreate_v2": (here(context), 0, 0),
+}
+for name, arguments in calls.items():
+    for device in (0, 70) if 0 in arguments and "Ctx" in name else (0,):
+        given = [device if type(argument) is int and argument == 0 else argument for argument in arguments]
+        print(name, device, getattr(driver, name)(*given), flush=True)
+"""
+"""What calls answer where there is nothing to do them in."""
+
+
+@pytest.mark.parametrize("state", ["before cuInit", "no context", "ended context"])
+@pytest.mark.parametrize("release", ["11.8", "12", "13"])
+def test_calls_answer_as_the_driver_where_there_is_nothing_to_do_them_in(node: Node, release: str, state: str) -> None:
+    """A library takes "not initialized" from a child of a fork for what it is, and "invalid device" for a fault."""
+    node.driver = Path(BUILD / "simgpu" / release)
+    given = node.container("a", SLICE).environment()
+    answers = []
+    for shim in (True, False):
+        if not shim:
+            del given["LD_PRELOAD"]
+        command = [sys.executable, "-c", IN_ODD_STATES, state]
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        answers.append(done.stdout.splitlines())
+    assert answers[0] == answers[1]
