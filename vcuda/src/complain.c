@@ -1,8 +1,25 @@
 #include "complain.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
+
+/* One write: lines of processes stay whole. Where nothing reads them any more the program goes on: it may have written nothing
+ * there itself. */
+static void write_line(const char *line, size_t size)
+{
+    sigset_t broken, before, pending;
+    sigemptyset(&broken);
+    sigaddset(&broken, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken, &before);
+    sigpending(&pending);
+    if (write(STDERR_FILENO, line, size) < 0 && errno == EPIPE && sigismember(&pending, SIGPIPE) == 0)
+        sigtimedwait(&broken, NULL, &(struct timespec){0, 0});
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
 
 void complain(const char *format, ...)
 {
@@ -15,6 +32,5 @@ void complain(const char *format, ...)
     if (size > (int)sizeof line - 2)
         size = (int)sizeof line - 2;
     line[size] = '\n';
-    ssize_t ignored = write(STDERR_FILENO, line, (size_t)size + 1); /* one write: lines of processes stay whole */
-    (void)ignored;
+    write_line(line, (size_t)size + 1);
 }

@@ -61,8 +61,21 @@ static enum mode decide(void)
     return MODE_ACTIVE;
 }
 
+/* In the child of a fork, where the thread that held the lock is not. */
+static void begin_anew(void)
+{
+    pthread_mutex_init(&decide_lock, NULL);
+}
+
+static void look_out_for_forks(void)
+{
+    pthread_atfork(NULL, NULL, begin_anew);
+}
+
 enum mode state_decide(void)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, look_out_for_forks);
     pthread_mutex_lock(&decide_lock);
     if (state_published == MODE_UNKNOWN)
         __atomic_store_n(&state_published, decide(), __ATOMIC_RELEASE);

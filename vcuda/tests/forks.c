@@ -1,6 +1,7 @@
 /* forks: forks while another thread looks functions of the driver up, or walks over all libraries; each child looks one up.
  *
  *     forks dlsym | phdr       prints "0", or "1" where a child did not come back
+ *     forks first              the same while the other thread looks the first function up; prints "forked" before it waits for them
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CHILDREN 100
@@ -48,11 +50,45 @@ static bool comes_back(void)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+static void *looks_one_up(void *unused)
+{
+    dlsym(library, "cuInit");
+    return unused;
+}
+
+static int first(void)
+{
+    pid_t children[CHILDREN];
+    pthread_t thread;
+    int failed = 0;
+    pthread_create(&thread, NULL, looks_one_up, NULL);
+    for (int i = 0; i < CHILDREN; i++) {
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+        children[i] = fork();
+        if (children[i] == 0) {
+            alarm(LONGEST_SECONDS);
+            _exit(dlsym(library, "cuMemAlloc_v2") == NULL);
+        }
+    }
+    puts("forked");
+    fflush(stdout);
+    for (int i = 0; i < CHILDREN; i++) {
+        int status = 0;
+        waitpid(children[i], &status, 0);
+        failed |= status;
+    }
+    pthread_join(thread, NULL);
+    printf("%d\n", failed != 0);
+    return 0;
+}
+
 int main(int count, char **arguments)
 {
     pthread_t thread;
     int children = 0;
     library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (count == 2 && library != NULL && strcmp(arguments[1], "first") == 0)
+        return first();
     if (count != 2 || library == NULL || dlsym(library, "cuMemAlloc_v2") == NULL)
         return 2;
     walks = strcmp(arguments[1], "phdr") == 0;

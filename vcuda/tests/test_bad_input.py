@@ -160,6 +160,13 @@ def test_a_ledger_in_a_full_tmpfs_refuses_cuda_with_one_line(node: Node) -> None
     assert "No space left on device" in errors
 
 
+def test_a_ledger_is_made_whatever_signals_a_program_gets(node: Node) -> None:
+    container = node.container("a")
+    interrupted = str(BUILD / "tests" / "unit" / "interrupted.so")
+    container.settings["LD_PRELOAD"] = ":".join([*SANITIZERS, interrupted, str(container.library)])
+    assert [answer[0] for answer in container.run("init", "ctx")] == [0, 0]
+
+
 def test_a_ledger_that_may_only_be_read_refuses_cuda_with_one_line(node: Node) -> None:
     container = node.container("a")
     container.ledger.chmod(0o444)

@@ -1,5 +1,6 @@
 """Programs and drivers that look functions up while others do."""
 
+import fcntl
 import platform
 import shutil
 import subprocess
@@ -39,6 +40,16 @@ def test_a_child_of_a_fork_finds_functions_whatever_lock_of_the_loaders_another_
     node: Node, other_thread: str
 ) -> None:
     with ended(node.container("a").start("forks", other_thread)) as program:
+        assert program.communicate(timeout=240) == ("0\n", "")
+
+
+def test_a_child_of_a_fork_finds_functions_while_another_thread_looks_up_the_first(node: Node) -> None:
+    container = node.container("a")
+    with container.ledger.open("rb") as ledger, ended(container.start("forks", "first")) as program:
+        fcntl.flock(ledger, fcntl.LOCK_EX)  # the look-up waits for it
+        assert program.stdout is not None
+        assert program.stdout.readline() == "forked\n"
+        fcntl.flock(ledger, fcntl.LOCK_UN)
         assert program.communicate(timeout=240) == ("0\n", "")
 
 

@@ -1,5 +1,6 @@
 """Programs that are correct and do what few do end as without the shim."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from agent import PERIOD_NS, Agent, Tenant
 from deck_programs import part_of_a_gpu, run
-from node import BUILD, Container, Node, Share
+from node import BUILD, MIB, Container, Node, Share, ended
 
 STACK = 4096
 """Stacks are tried in steps of so many bytes."""
@@ -50,6 +51,44 @@ def test_a_capture_that_ends_with_its_context_costs_later_launches_nothing(node:
     container.settings["SIMGPU_TRACE"] = str(calls)
     assert run(container, ("unusual", "capture", "1000"))[0] == 0
     assert calls.read_text().count("cuEventRecord") < 500, "most launches are not measured by themselves"
+
+
+WITHOUT_DESCRIPTORS = """
+import ctypes, resource, sys
+driver, context, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+answers, most = [driver.cuInit(0)], resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, most[1]))
+answers.append(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+resource.setrlimit(resource.RLIMIT_NOFILE, most)
+size = ctypes.c_size_t(500 << 20)
+answers += [driver.cuCtxPushCurrent_v2(context), driver.cuMemAlloc_v2(ctypes.byref(pointer), size)]
+print(*answers, flush=True)
+sys.stdin.readline()
+"""
+"""All descriptors are in use when the first context is made."""
+
+
+def test_a_program_that_could_open_no_file_when_it_made_its_context_is_not_taken_for_dead(node: Node) -> None:
+    container, pipe = node.container("a"), subprocess.PIPE
+    command = [sys.executable, "-c", WITHOUT_DESCRIPTORS]
+    program = subprocess.Popen(command, env=container.environment(), stdin=pipe, stdout=pipe, text=True)
+    with ended(program):
+        assert program.stdout is not None
+        assert program.stdout.readline() == "0 0 0 0\n"
+        lines = ["init", "ctx", "info", "release"]  # to say what is free it looks for the dead
+        assert [answer[0] for answer in container.run(*lines)] == [0] * len(lines)
+        assert container.living() == 1
+        assert container.charged() == node.truth("a")[0] == 756 * MIB
+
+
+def test_a_line_that_nothing_reads_ends_no_program(node: Node) -> None:
+    container = node.container("a", Share(schedule=str(node.folder / "missing")))
+    reads, writes = os.pipe()
+    os.close(reads)
+    program, given, pipe = str(BUILD / "tests" / "actor"), container.environment(), subprocess.PIPE
+    done = subprocess.run([program], env=given, input="init\n", stdout=pipe, stderr=writes, text=True, check=False)
+    os.close(writes)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "0")
 
 
 IN_ODD_STATES = """

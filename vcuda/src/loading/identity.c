@@ -58,8 +58,9 @@ bool identity_gone(pid_t pid, uint64_t start_time)
 {
     char text[1024];
     ssize_t size = read_stat(pid, text, sizeof text);
+    uint64_t now = size > 0 ? identity_parse_stat(text, (size_t)size) : 0;
     if (size > 0)
-        return identity_parse_stat(text, (size_t)size) != start_time;
+        return now == 0 || (start_time != 0 && now != start_time);
     return kill(pid, 0) != 0 && errno == ESRCH;
 }
 

@@ -10,7 +10,7 @@
 /* When the process started, in clock ticks since boot; 0 when there is none, it is a zombie, or /proc is hidden. */
 uint64_t identity_start_time(pid_t pid);
 
-/* Whether the process that started then is certainly no more. Where /proc says nothing, only kill(2) counts. */
+/* Whether the process that started then (0: unknown, as it could not read /proc itself) is certainly no more. Where /proc says nothing, only kill(2) counts. */
 bool identity_gone(pid_t pid, uint64_t start_time);
 
 /* The inode of this process's pid namespace; 0 when it cannot be read. */
