@@ -1,6 +1,7 @@
 #include "complain.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,6 +13,8 @@
 static void write_line(const char *line, size_t size)
 {
     sigset_t broken, before, pending;
+    int state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     sigemptyset(&broken);
     sigaddset(&broken, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &broken, &before);
@@ -19,6 +22,7 @@ static void write_line(const char *line, size_t size)
     if (write(STDERR_FILENO, line, size) < 0 && errno == EPIPE && sigismember(&pending, SIGPIPE) == 0)
         sigtimedwait(&broken, NULL, &(struct timespec){0, 0});
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_setcancelstate(state, &state);
 }
 
 void complain(const char *format, ...)

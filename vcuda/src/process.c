@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -69,10 +68,8 @@ struct process *process(void)
             return current;
     }
     pthread_once(&forgetful_once, map_forgetful);
-    while (__atomic_exchange_n(&forgetful->making, 1, __ATOMIC_ACQUIRE) != 0) {
-        struct timespec moment = {0, 100000};
-        nanosleep(&moment, NULL);
-    }
+    while (__atomic_exchange_n(&forgetful->making, 1, __ATOMIC_ACQUIRE) != 0)
+        clock_sleep(100000);
     if (forgetful->current == NULL)
         __atomic_store_n(&forgetful->current, make_process(), __ATOMIC_RELEASE);
     __atomic_store_n(&forgetful->making, 0, __ATOMIC_RELEASE);

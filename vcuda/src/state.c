@@ -75,11 +75,14 @@ static void look_out_for_forks(void)
 enum mode state_decide(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int cancels;
     pthread_once(&once, look_out_for_forks);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancels); /* files are opened under the lock */
     pthread_mutex_lock(&decide_lock);
     if (state_published == MODE_UNKNOWN)
         __atomic_store_n(&state_published, decide(), __ATOMIC_RELEASE);
     enum mode mode = state_published;
     pthread_mutex_unlock(&decide_lock);
+    pthread_setcancelstate(cancels, &cancels);
     return mode;
 }

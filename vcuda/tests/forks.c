@@ -2,6 +2,8 @@
  *
  *     forks dlsym | phdr       prints "0", or "1" where a child did not come back
  *     forks first              the same while the other thread looks the first function up; prints "forked" before it waits for them
+ *     forks cancelled          cancels the other thread while it looks the first function up, and prints "cancelled"; then
+ *                              looks one up itself: prints "0", or is ended
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -82,6 +84,20 @@ static int first(void)
     return 0;
 }
 
+static int cancelled(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, looks_one_up, NULL);
+    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    pthread_cancel(thread);
+    puts("cancelled");
+    fflush(stdout);
+    alarm(LONGEST_SECONDS);
+    pthread_join(thread, NULL);
+    printf("%d\n", dlsym(library, "cuMemAlloc_v2") == NULL);
+    return 0;
+}
+
 int main(int count, char **arguments)
 {
     pthread_t thread;
@@ -89,6 +105,8 @@ int main(int count, char **arguments)
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (count == 2 && library != NULL && strcmp(arguments[1], "first") == 0)
         return first();
+    if (count == 2 && library != NULL && strcmp(arguments[1], "cancelled") == 0)
+        return cancelled();
     if (count != 2 || library == NULL || dlsym(library, "cuMemAlloc_v2") == NULL)
         return 2;
     walks = strcmp(arguments[1], "phdr") == 0;

@@ -43,12 +43,15 @@ def test_a_child_of_a_fork_finds_functions_whatever_lock_of_the_loaders_another_
         assert program.communicate(timeout=240) == ("0\n", "")
 
 
-def test_a_child_of_a_fork_finds_functions_while_another_thread_looks_up_the_first(node: Node) -> None:
+@pytest.mark.parametrize(("what", "said"), [("first", "forked"), ("cancelled", "cancelled")])
+def test_functions_are_found_in_a_fork_and_after_a_cancellation_while_another_thread_looks_up_the_first(
+    node: Node, what: str, said: str
+) -> None:
     container = node.container("a")
-    with container.ledger.open("rb") as ledger, ended(container.start("forks", "first")) as program:
+    with container.ledger.open("rb") as ledger, ended(container.start("forks", what)) as program:
         fcntl.flock(ledger, fcntl.LOCK_EX)  # the look-up waits for it
         assert program.stdout is not None
-        assert program.stdout.readline() == "forked\n"
+        assert program.stdout.readline() == f"{said}\n"
         fcntl.flock(ledger, fcntl.LOCK_UN)
         assert program.communicate(timeout=240) == ("0\n", "")
 

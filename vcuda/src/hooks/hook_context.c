@@ -1,6 +1,4 @@
 /* hook_context.c: a context takes hundreds of MiB that no allocation shows; it is charged before it exists. */
-#include <time.h>
-
 #include "clock.h"
 #include "hooks/hook.h"
 #include "memory/context_memory.h"
@@ -179,7 +177,7 @@ static void begin_change(int index, bool makes)
     while (!inside && ((us->making[index] != 0 && (makes || (us->primary[index] == NULL && clock_ns() < at_last))) ||
                        ((us->making[index] != 0 || us->ending[index] != 0) && clock_ns() < until))) {
         pthread_mutex_unlock(&us->contexts);
-        nanosleep(&(struct timespec){0, MOMENT_NS}, NULL);
+        clock_sleep(MOMENT_NS);
         pthread_mutex_lock(&us->contexts);
     }
     (makes ? us->making : us->ending)[index]++;

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "ledger/ledger.h"
 
 #define OWNER_MASK 0x3fffffff   /* futex(2): the owner's thread */
@@ -87,7 +88,7 @@ bool ledger_lock_file(int file)
             return true;
         if (errno != EINTR && errno != EWOULDBLOCK)
             return false;
-        nanosleep(&(struct timespec){0, 1000000}, NULL);
+        clock_sleep(1000000);
     }
     return false;
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,12 +39,14 @@ uint64_t identity_parse_stat(const char *text, size_t size)
 static ssize_t read_stat(pid_t pid, char *text, size_t size)
 {
     char path[32];
+    int state;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state); /* the file would stay open, and callers may count for others */
     int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
-        return -1;
-    ssize_t got = read(file, text, size);
-    close(file);
+    ssize_t got = file >= 0 ? read(file, text, size) : -1;
+    if (file >= 0)
+        close(file);
+    pthread_setcancelstate(state, &state);
     return got;
 }
 

@@ -1,6 +1,5 @@
 #include "memory/charge.h"
 
-#include <time.h>
 
 #include "clock.h"
 #include "compiler.h"
@@ -58,7 +57,7 @@ bool charge(int index, uint64_t bytes)
     uint64_t until = clock_ns() + CHARGE_WAIT_MS * 1000000ull;
     bool charged = ledger_charge(ledger, slot, index, bytes, memory_limit(index), false);
     while (!charged && fits(index, bytes, memory_held(index)) && clock_ns() < until) {
-        nanosleep(&(struct timespec){0, LOOK_AGAIN_NS}, NULL);
+        clock_sleep(LOOK_AGAIN_NS);
         look_for_the_dead(index);
         charged = ledger_charge(ledger, slot, index, bytes, memory_limit(index), false);
     }

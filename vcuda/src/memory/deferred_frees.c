@@ -1,7 +1,6 @@
 #include "memory/deferred_frees.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "clock.h"
 #include "device.h"
@@ -172,7 +171,7 @@ void deferred_frees_context_ends(CUcontext context)
     mark_ending(all->taken, context, true);
     while (all->asked != NULL && all->asked->context == context && clock_ns() < until) {
         pthread_mutex_unlock(&all->lock);
-        nanosleep(&(struct timespec){0, MOMENT_NS}, NULL);
+        clock_sleep(MOMENT_NS);
         pthread_mutex_lock(&all->lock);
     }
     pthread_mutex_unlock(&all->lock);

@@ -199,10 +199,9 @@ bool pacer_look(int index, uint64_t now_ns, struct turn *turn)
 /* Sleeps as exactly as the kernel can; the thread's own timer slack is put back. */
 static void wait_ns(uint64_t ns)
 {
-    struct timespec moment = {0, (long)(ns < 999999999 ? ns : 999999999)};
     int slack = prctl(PR_GET_TIMERSLACK);
     prctl(PR_SET_TIMERSLACK, 1000ul);
-    nanosleep(&moment, NULL);
+    clock_sleep(least_of(ns, 999999999));
     if (slack > 0)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }

@@ -72,7 +72,7 @@ static void wait_for_others(struct queue *queue, bool only_reaping)
     uint64_t until = clock_ns() + LONGEST_WAIT_NS;
     while ((only_reaping ? queue->reaping : queue->callers != 0) && clock_ns() < until) {
         pthread_mutex_unlock(&queue->lock);
-        nanosleep(&(struct timespec){0, MOMENT_NS}, NULL);
+        clock_sleep(MOMENT_NS);
         pthread_mutex_lock(&queue->lock);
     }
 }
