@@ -26,13 +26,12 @@ from fairgpu.logs import configure_logs
 from fairgpu.signals import call_at_end
 from nodeagent import figures_file, handover, turns
 from nodeagent.figures_file import Keyed, of_slots
-from nodeagent.rounds import Container, State, begun, describe, step
+from nodeagent.rounds import Container, State, active_since_ns, begun, describe, rest, step
 from nodeagent.schedule import PageFile, containers_of
 from nodeagent.schedule_page import (
     HEARTBEAT_BYTES,
     LEDGER_DEVICES,
     Activity,
-    Page,
     activity_bytes,
     heartbeat_ns,
     pack,
@@ -92,8 +91,8 @@ class Gpu:
         self._uuid = uuid
         self._file = PageFile(page)
         self._state: State = begun(now_ns)
-        self._made: turns.Plan | None = None
-        self._written: tuple[tuple[Container, ...], Keyed, Page] | None = None
+        self._written: tuple[turns.Plan, tuple[Container, ...], Keyed] | None = None
+        """What the page says apart from its times."""
 
     @property
     def contended(self) -> bool:
@@ -103,22 +102,30 @@ class Gpu:
     def write(
         self, containers: tuple[Container, ...], ledgers: Ledgers, figures: Keyed, clock: Callable[[], int]
     ) -> None:
-        """Reads the containers' activity, plans turns, and publishes them with the driver's last figures."""
-        activities = {each.slot: ledgers.activity(each.ledger, each.device) for each in containers}
+        """Reads the activity that may change turns, plans these, and publishes them with the driver's last figures."""
         now_ns = clock()
-        self._state, made = step(self._state, containers, activities, now_ns)
-        self._file.write(self._page(containers, figures, made, now_ns))
-
-    def _page(self, containers: tuple[Container, ...], figures: Keyed, made: turns.Plan, now_ns: int) -> Page:
-        """Returns the page. Of one plan only its times change, unless a figure or what containers are given does."""
+        rested = rest(self._state, containers, now_ns)
+        if rested is None or self._wakes(containers, ledgers, now_ns):
+            activities = {each.slot: ledgers.activity(each.ledger, each.device) for each in containers}
+            now_ns = clock()
+            rested = step(self._state, containers, activities, now_ns)
+        self._state, made = rested
         last = self._written
-        if last is not None and made is self._made and containers is last[0] and figures is last[1]:
-            page = last[2]._replace(heartbeat_ns=now_ns, epoch_ns=self._state.period_start_ns)
-        else:
-            known = of_slots(figures, ((each.slot, each.key) for each in containers))
-            page = describe(self._uuid, containers, self._state, made, now_ns, known)
-        self._made, self._written = made, (containers, figures, page)
-        return page
+        if last is not None and made is last[0] and containers is last[1] and figures is last[2]:
+            self._file.renew(now_ns, self._state.period_start_ns)
+            return
+        known = of_slots(figures, ((each.slot, each.key) for each in containers))
+        self._file.write(describe(self._uuid, containers, self._state, made, now_ns, known))
+        self._written = made, containers, figures
+
+    def _wakes(self, containers: tuple[Container, ...], ledgers: Ledgers, now_ns: int) -> bool:
+        """Returns whether a container that was idle at the last look has work."""
+        active, since_ns = self._state.active, active_since_ns(now_ns)
+        return any(
+            ledgers.activity(each.ledger, each.device).activity_ns > since_ns
+            for each in containers
+            if each.slot not in active
+        )
 
     def close(self) -> None:
         """Unmaps the page, which stays as it is."""

@@ -83,6 +83,8 @@ class State(NamedTuple):
     """The activities at the last look."""
     seen_ns: int = 0
     """The time of the last look."""
+    active_until_ns: int = 0
+    """Until when every active container counts as active, if it does nothing more."""
 
 
 def begun(now_ns: int) -> State:
@@ -129,9 +131,27 @@ def step(
             for each in containers
         ]
         made = turns.plan(tenants, turns.PERIOD_NS, state.period_number)
-        state = state._replace(plan=made, active=active, containers=containers)
-    elif containers is not state.containers:  # equal ones, read anew: the next comparison is of identities again
-        state = state._replace(containers=containers)
+        state = state._replace(plan=made)
+    until_ns = min([activities[slot].activity_ns for slot in active], default=now_ns) + ACTIVE_FOR_NS
+    # Equal containers may have been read anew: the next comparison is of identities again.
+    return state._replace(active=active, containers=containers, active_until_ns=until_ns), made
+
+
+def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[State, turns.Plan] | None:
+    """Returns the state and the turns after a look that reads no active container; None where `step` has to be asked.
+
+    Turns stay within a period in which no container becomes active or idle, starts or ends. What active containers used
+    is settled as the period ends, and need not be known before. The caller has to read those that are idle, and asks
+    `step` where one of them has become active.
+    """
+    period_end_ns = state.period_start_ns + turns.PERIOD_NS
+    made = state.plan
+    if made is None or containers is not state.containers or now_ns >= min(period_end_ns, state.active_until_ns):
+        return None
+    since_ns = active_since_ns(now_ns)
+    wanting = [slot for slot, activity in state.seen.items() if activity.waiting_ns > since_ns]
+    if not state.wanting.issuperset(wanting):
+        state = state._replace(wanting=state.wanting.union(wanting))
     return state, made
 
 

@@ -28,8 +28,22 @@ from fairgpu.signals import call_at_end
 from nodeagent import turns
 from nodeagent.nvml import Figures, asked
 from nodeagent.rounds import Container, begun, describe, step
-from nodeagent.schedule_page import GENERATION_AT, LEDGER_PAGE_SIZE, SIZE, Activity, Page, pack, renew, unpack_activity
+from nodeagent.schedule_page import (
+    CHECKSUM_AT,
+    GENERATION_AT,
+    LEDGER_PAGE_SIZE,
+    SIZE,
+    TIMES_AT,
+    Activity,
+    Page,
+    checksum,
+    pack,
+    rest_checksum,
+    times,
+    unpack_activity,
+)
 
+GENERATION_END = GENERATION_AT + 8
 PERIOD_AT = Page._fields.index("period_ns")
 """Where a page's fields begin that are the same in each period of one plan, but for its uuid."""
 INTERVAL_SECONDS = 0.01
@@ -53,25 +67,47 @@ class PageFile:
             self._memory = mmap.mmap(descriptor, SIZE)
         finally:
             os.close(descriptor)
-        self._generation = int.from_bytes(self._memory[GENERATION_AT : GENERATION_AT + 8], "little") // 2 * 2
-        self._packed = bytearray()
+        self._generation = int.from_bytes(self._memory[GENERATION_AT:GENERATION_END], "little") // 2 * 2
         self._last: Page | None = None
+        self._rest = 0
+        """The checksum of what follows the times of the last page."""
 
     def write(self, page: Page) -> None:
-        """Writes a page in place; a reader gets the old or the new one, or sees that it must read again."""
+        """Writes a page in place; a reader gets the old or the new one, or sees that it must read again.
+
+        Raises:
+            ValueError: the page has no room for it; the last one stays.
+        """
         last = self._last
         if last is not None and last.uuid == page.uuid and last[PERIOD_AT:] == page[PERIOD_AT:]:
-            renew(self._packed, page.heartbeat_ns, page.epoch_ns, self._generation + 2)
-        else:
-            self._packed = bytearray(pack(page, self._generation + 2))
-        self._last = page
-        after = GENERATION_AT + 8
-        view = memoryview(self._packed)
-        self._memory[GENERATION_AT:after] = (self._generation + 1).to_bytes(8, "little")
-        self._memory[:GENERATION_AT] = view[:GENERATION_AT]
-        self._memory[after:] = view[after:]
+            self.renew(page.heartbeat_ns, page.epoch_ns)
+            return
+        packed = pack(page, self._generation + 2)
+        self._begin()
+        self._memory[:GENERATION_AT] = packed[:GENERATION_AT]
+        self._memory[GENERATION_END:] = packed[GENERATION_END:]
+        self._end()
+        self._last, self._rest = page, rest_checksum(packed)
+
+    def renew(self, heartbeat_ns: int, epoch_ns: int) -> None:
+        """Gives the page that `write` wrote last another heartbeat and epoch; the rest stays as it is.
+
+        Raises:
+            ValueError: a time does not fit its field; the page stays.
+        """
+        encoded = times(heartbeat_ns, epoch_ns)
+        checked = checksum(encoded, self._rest)
+        self._begin()
+        self._memory[TIMES_AT : TIMES_AT + len(encoded)] = encoded
+        self._memory[CHECKSUM_AT:] = checked
+        self._end()
+
+    def _begin(self) -> None:
+        self._memory[GENERATION_AT:GENERATION_END] = (self._generation + 1).to_bytes(8, "little")
+
+    def _end(self) -> None:
         self._generation += 2
-        self._memory[GENERATION_AT:after] = self._generation.to_bytes(8, "little")
+        self._memory[GENERATION_AT:GENERATION_END] = self._generation.to_bytes(8, "little")
 
     def close(self) -> None:
         """Unmaps the page, which stays as it is."""

@@ -1,7 +1,10 @@
 """Encodes a GPU's schedule page, and decodes the public page of a container's ledger, as vcuda/include/schedule.h."""
 
+from __future__ import annotations
+
 import struct
 import zlib
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -37,6 +40,7 @@ HEARTBEAT_BYTES = _HEARTBEAT.size
 _GENERATION = struct.Struct("<Q")
 _TIMES = struct.Struct("<QQQ")
 _CHECKSUM = struct.Struct("<I")
+_REST_AT = HEAD.size + _TIMES.size
 _ONE_ACTIVITY = tuple(
     struct.Struct(f"<QQ{48 + device * ACTIVITY.size}x{ACTIVITY.format[1:]}") for device in range(LEDGER_DEVICES)
 )
@@ -111,15 +115,56 @@ def pack(page: Page, generation: int) -> bytes:
     return bytes(packed)
 
 
-def renew(packed: bytearray, heartbeat_ns: int, epoch_ns: int, generation: int) -> None:
-    """Gives an encoded page, in place, another heartbeat, epoch and generation; the rest stays as it is.
+TIMES_AT = HEAD.size
+CHECKSUM_AT = SIZE - _CHECKSUM.size
+
+
+def times(heartbeat_ns: int, epoch_ns: int) -> bytes:
+    """Encodes the fields from TIMES_AT on that change though a page's turns do not.
 
     Raises:
-        struct.error: a number does not fit its field.
+        ValueError: a number does not fit its field.
     """
-    _GENERATION.pack_into(packed, GENERATION_AT, generation)
-    _TIMES.pack_into(packed, HEAD.size, heartbeat_ns, STALE_AFTER_NS, epoch_ns)
-    _CHECKSUM.pack_into(packed, SIZE - 4, zlib.crc32(memoryview(packed)[CHECKED_FROM:-4]))
+    try:
+        return _TIMES.pack(heartbeat_ns, STALE_AFTER_NS, epoch_ns)
+    except struct.error as error:
+        raise ValueError(f"a time does not fit the schedule page: {error}") from error
+
+
+def rest_checksum(packed: bytes) -> int:
+    """Returns the CRC-32 of what follows an encoded page's times, for `checksum`."""
+    return zlib.crc32(memoryview(packed)[_REST_AT:CHECKSUM_AT])
+
+
+def _moved_bytes() -> tuple[array[int], ...]:
+    """Returns, for each byte of a CRC-32 and each of its values, what the rest of a page makes of it.
+
+    A CRC-32 is linear: that of two parts is that of the second one, combined by exclusive or with what as many zeros as
+    the second part is long make of the first one's, bit by bit.
+    """
+    zeros = bytes(CHECKSUM_AT - _REST_AT)
+    none = zlib.crc32(zeros)
+    bits = [zlib.crc32(zeros, 1 << bit) ^ none for bit in range(32)]
+    tables = []
+    for first in range(0, 32, 8):
+        table = array("I", [0])
+        for bit in bits[first : first + 8]:
+            table.extend([value ^ bit for value in table])
+        tables.append(table)
+    return tuple(tables)
+
+
+_MOVED_0, _MOVED_1, _MOVED_2, _MOVED_3 = _moved_bytes()
+
+
+def checksum(encoded_times: bytes, rest: int) -> bytes:
+    """Encodes a page's checksum, from its `times` and the `rest_checksum` of what follows them.
+
+    It reads 24 bytes instead of 7264: a node's writer gives every page new times fifty times a second.
+    """
+    first = zlib.crc32(encoded_times)
+    moved = _MOVED_0[first & 255] ^ _MOVED_1[first >> 8 & 255] ^ _MOVED_2[first >> 16 & 255] ^ _MOVED_3[first >> 24]
+    return _CHECKSUM.pack(moved ^ rest)
 
 
 def _body(page: Page) -> tuple[int, ...]:

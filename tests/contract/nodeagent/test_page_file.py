@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from nodeagent.rounds import Container
 from nodeagent.schedule import PageFile, read_activity
 from nodeagent.schedule_page import GENERATION_AT, LEDGER_MAGIC, SIZE, Activity, Page, PageSlot, pack
@@ -51,6 +53,19 @@ def test_each_writing_leaves_exactly_its_page_whatever_stood_there_before(tmp_pa
     file.close()
 
 
+def test_a_page_that_is_renewed_has_new_times_and_all_else_of_the_last_one(tmp_path: Path) -> None:
+    file = PageFile(tmp_path / "page")
+    for number, page in enumerate(WRITINGS, 1):
+        file.write(page)
+        file.renew(page.heartbeat_ns + number, page.epoch_ns + 1)
+        expected = page._replace(heartbeat_ns=page.heartbeat_ns + number, epoch_ns=page.epoch_ns + 1)
+        assert unpack((tmp_path / "page").read_bytes()) == expected
+    with pytest.raises(ValueError, match="page"):
+        file.renew(-1, 0)
+    assert unpack((tmp_path / "page").read_bytes()) == expected
+    file.close()
+
+
 def test_a_page_has_room_on_its_file_system_before_it_is_written(tmp_path: Path) -> None:
     """A store into a hole of a mapped file would end the writer where the file system is full."""
     page = tmp_path / "page"
@@ -74,6 +89,9 @@ def test_while_a_page_is_written_its_generation_is_odd(tmp_path: Path) -> None:
     file._memory.close()
     file._memory = Watched(SIZE)  # type: ignore[assignment]
     file.write(PAGE)
+    assert seen == [1, 1, 1, 0]
+    seen.clear()
+    file.renew(3_000, 1_000)
     assert seen == [1, 1, 1, 0]
 
 

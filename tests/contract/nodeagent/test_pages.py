@@ -20,13 +20,15 @@ from nodeagent.pages import (
     CONTENDED_SECONDS,
     QUIET_EVERY,
     SCHEDULE,
+    Ledgers,
     Pace,
     Writer,
     last_write_ns,
     read_gpus,
     written_ns,
 )
-from nodeagent.schedule_page import Page
+from nodeagent.schedule_page import Activity, Page
+from nodeagent.turns import PERIOD_NS
 from tests.bench.nodeagent import GPUS, lay_out, use
 from tests.support.descriptors import open_below
 from tests.support.schedule_page import unpack
@@ -255,6 +257,43 @@ def test_a_figure_that_changes_within_a_period_is_on_the_page_at_the_next_writin
         beside.replace(node.root / figures_file.NAME)  # as the agent does: a file made anew may be given the same inode
         node.look()
         assert node.page("GPU-0").slots[0].driver_bytes == held
+
+
+def test_a_container_that_wakes_beside_others_is_active_on_the_page_at_the_next_round(node: Node) -> None:
+    node.tell(one=[node.container(0), node.container(1), node.container(2)])
+    for _ in range(6):
+        node.works(0)
+        node.works(1)
+        node.look()
+    node.now_ns += PERIOD_NS - node.now_ns % PERIOD_NS - ROUND_NS  # the next round is a period's first
+    node.look()
+    for slot in range(3):
+        node.works(slot)
+    node.look()
+    assert [slot.active for slot in node.page("one").slots] == [True] * 3
+
+
+def test_a_round_within_a_period_reads_the_ledgers_of_idle_containers_alone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    plain = Ledgers.activity
+
+    def noted(ledgers: Ledgers, ledger: Path, device: int) -> Activity:
+        read.append(ledger.name)
+        return plain(ledgers, ledger, device)
+
+    node.tell(one=[node.container(0), node.container(1), node.container(2)])
+    node.now_ns -= node.now_ns % PERIOD_NS + ROUND_NS
+    node.works(0)
+    node.works(1)
+    node.look()  # a period's first round
+    monkeypatch.setattr(Ledgers, "activity", noted)
+    node.look(2)
+    assert read == ["ledger-2"] * 2
+    read.clear()
+    node.look()
+    assert read == ["ledger-0", "ledger-1", "ledger-2"]
 
 
 def test_a_page_that_cannot_be_made_leaves_the_others_written(node: Node) -> None:

@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nodeagent.rounds import Container, State, begun, describe, step
+from nodeagent.rounds import ACTIVE_FOR_NS, Container, State, active_since_ns, begun, describe, rest, step
 from nodeagent.schedule_page import Activity
 from nodeagent.turns import PERIOD_NS, Policy
 
@@ -245,3 +247,67 @@ def test_the_state_is_not_changed_in_place() -> None:
     kept = state._replace()
     step(state, (THIRTY,), {0: busy(NOW)}, NOW)
     assert state == kept
+
+
+BOTH = (THIRTY, SEVENTY)
+
+
+def test_a_look_within_a_period_reads_no_active_container_and_changes_no_turn() -> None:
+    state, made = step(State(NOW), BOTH, {0: busy(NOW)}, NOW)
+    assert rest(state, BOTH, NOW + PERIOD_NS - 1) == (state, made)
+
+
+def test_each_container_is_read_where_a_period_begins_or_what_it_is_given_may_have_changed() -> None:
+    state, _ = step(State(NOW), BOTH, {0: busy(NOW)}, NOW)
+    assert rest(state, BOTH, NOW + PERIOD_NS) is None
+    assert rest(state, (THIRTY,), NOW + 20 * MS) is None
+    assert rest(State(NOW), (), NOW) is None
+
+
+def test_each_container_is_read_at_the_look_at_which_one_may_have_become_idle() -> None:
+    last_ns = NOW - 80 * MS
+    state, _ = step(State(NOW), BOTH, {0: busy(last_ns), 1: busy(NOW)}, NOW)
+    assert rest(state, BOTH, last_ns + ACTIVE_FOR_NS - 1) is not None
+    assert rest(state, BOTH, last_ns + ACTIVE_FOR_NS) is None
+
+
+def test_a_wait_shortly_before_a_period_counts_in_it_though_no_active_container_is_read() -> None:
+    begins = NOW + PERIOD_NS
+    state, _ = step(State(NOW), BOTH, {0: busy(NOW)}, NOW)
+    state, _ = step(state, BOTH, {0: Activity(activity_ns=begins, waiting_ns=begins - 60 * MS)}, begins)
+    assert not state.wanting
+    rested = rest(state, BOTH, begins + 20 * MS)
+    assert rested is not None
+    assert rested[0].wanting == {0}
+    late = rest(state, BOTH, begins + 45 * MS)
+    assert late is not None
+    assert not late[0].wanting
+
+
+LOOKS = st.lists(st.tuples(*[st.tuples(st.booleans(), st.booleans(), st.integers(0, 20))] * 2), min_size=1, max_size=40)
+"""Looks at two containers: whether each works and waits, and the ms by which its counters grew since the last look."""
+
+
+@given(LOOKS, st.sampled_from([BOTH, (THIRTY, ELASTIC)]))
+def test_turns_are_those_of_a_writer_that_reads_every_container_at_every_look(
+    looks: list[tuple[tuple[bool, bool, int], ...]], containers: tuple[Container, ...]
+) -> None:
+    often, seldom = begun(NOW), begun(NOW)
+    said = {0: Activity(), 1: Activity()}
+    for number, look in enumerate(looks, 1):
+        now_ns = NOW + number * 20 * MS
+        for slot, (works, waits, grown) in enumerate(look):
+            before = said[slot]
+            said[slot] = Activity(
+                activity_ns=now_ns if works or waits else before.activity_ns,
+                waiting_ns=now_ns if waits else before.waiting_ns,
+                busy_ns=before.busy_ns + grown * MS,
+                overrun_ns=before.overrun_ns + grown // 2 * MS,
+            )
+        often, expected = step(often, containers, dict(said), now_ns)
+        rested = rest(seldom, containers, now_ns)
+        if rested is None or any(said[slot].activity_ns > active_since_ns(now_ns) for slot in {0, 1} - seldom.active):
+            rested = step(seldom, containers, dict(said), now_ns)
+        seldom, made = rested
+        assert made == expected
+        assert seldom.active == often.active

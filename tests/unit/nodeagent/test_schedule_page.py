@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.schedule_page import (
+    CHECKSUM_AT,
     LEDGER_MAGIC,
     Activity,
     Page,
     PageSlot,
     activity_bytes,
+    checksum,
     pack,
+    rest_checksum,
+    times,
     unpack_activity,
     unpack_one,
 )
@@ -47,6 +51,19 @@ def test_any_changed_byte_of_what_counts_is_noticed(position: int, change: int) 
 def test_what_is_no_page_is_refused(packed: bytes) -> None:
     with pytest.raises(ValueError, match="page"):
         unpack(packed)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_the_checksum_of_new_times_is_that_of_the_whole_page(heartbeat_ns: int, epoch_ns: int, key: int) -> None:
+    slots = (PAGE.slots[0]._replace(key=key), *PAGE.slots[1:])
+    expected = pack(PAGE._replace(heartbeat_ns=heartbeat_ns, epoch_ns=epoch_ns, slots=slots), 4)
+    rest = rest_checksum(pack(PAGE._replace(slots=slots), 2))
+    assert checksum(times(heartbeat_ns, epoch_ns), rest) == expected[CHECKSUM_AT:]
+
+
+def test_a_time_that_has_no_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="page"):
+        times(-1, 0)
 
 
 def test_a_page_that_is_being_written_is_refused() -> None:
