@@ -141,30 +141,36 @@ Added = tuple[int, tuple[int, int, int, int | None]]
 
 
 class Running(NamedTuple):
-    """An open session of an account.
+    """An open session of an account, as the store holds it.
 
     Attributes:
         account: the payer.
-        session: the session.
+        record: the session's record.
         amounts: its stored amounts in the latest periods that it was in, the latest first.
     """
 
     account: str
-    session: Session
-    amounts: Sequence[tuple[Period, StoredAmount]]
+    record: bytes
+    amounts: tuple[tuple[Period, bytes], ...]
+
+    @property
+    def session(self) -> Session:
+        """The session."""
+        return _decoded(self.record)
 
 
-_decoded = lru_cache(maxsize=8192)(decode_session)
+SESSIONS_CACHED = 8192
+"""The open sessions of which a worker caches the parsed record, and what they have added."""
+_decoded = lru_cache(SESSIONS_CACHED)(decode_session)
 """Decodes a session's record; a session keeps its record for hours, and each question reads it again."""
 
 
 def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any]) -> list[Running]:
-    """Parses open sessions from a flat list: each record is followed by its amounts in two periods, latest first."""
+    """Divides a flat list into open sessions: each record is followed by its amounts in two periods, latest first."""
     running = []
     for record, *texts in zip(stored[::3], stored[1::3], stored[2::3], strict=True):
         amounts = zip(periods, texts, strict=False)
-        readable = [(period, read_amount(text)) for period, text in amounts if text is not None]
-        running.append(Running(account, _decoded(record), readable))
+        running.append(Running(account, record, tuple([each for each in amounts if each[1] is not None])))
     return running
 
 
@@ -178,24 +184,38 @@ def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int 
     return dict(zip(uids, used(client, uids), strict=True))
 
 
-def added(running: Running, assignments: Mapping[str, Assignments], until: int, count: int | None) -> Iterator[Added]:
-    """Yields the usage of an open session that is not posted yet, by hour.
+class AddedUsage(NamedTuple):
+    """The usage of an open session that is not posted yet, by hour, and the dimensions that it belongs to."""
+
+    dimensions: list[Any]
+    hours: tuple[Added, ...]
+
+
+@lru_cache(SESSIONS_CACHED)
+def added(running: Running, assigned: Assignments, until: int, count: int | None) -> AddedUsage:
+    """Returns the usage of an open session that is not posted yet.
+
+    The result follows from the arguments alone, so that it is cached: until its account is settled or its pod reports,
+    each question meets the same session with the same arguments.
 
     Args:
         running: the session.
-        assignments: the payers of namespaces over time.
+        assigned: the payers of its namespace over time.
         until: the time of its last settlement, in nanoseconds since 1970.
         count: the GPU time in its reports; None without reports.
     """
-    assigned = assignments.get(running.session.namespace, ((0, running.account),))
-    used_now = _used_now(running, count) if count is not None and running.amounts else None
-    for index, (period, amount) in enumerate(running.amounts):
-        yield from _added_in(running, period, amount, assigned, until, used_now if index == 0 else None)
+    session = running.session
+    amounts = [(period, read_amount(text)) for period, text in running.amounts]
+    used_now = _used_now(running, amounts[0], count) if count is not None and amounts else None
+    hours = list[Added]()
+    for index, (period, amount) in enumerate(amounts):
+        hours += _added_in(running, period, amount, assigned, until, used_now if index == 0 else None)
+    return AddedUsage(dimension_values(session.namespace, session.node, session.attribution), tuple(hours))
 
 
-def _used_now(running: Running, count: int) -> int:
+def _used_now(running: Running, present: tuple[Period, StoredAmount], count: int) -> int:
     """Returns the GPU time in the session's present period, by its reports."""
-    period, amount = running.amounts[0]
+    period, amount = present
     bases = running.session.report_bases
     used_here = parts(bases, count).get((running.account, period.start), 0) if bases else count
     return max(used_here, amount.used)
@@ -208,7 +228,7 @@ def _added_in(
 
     Where `used_now` is given, it includes the unposted GPU time.
     """
-    account, session, _ = running
+    account, session = running.account, running.session
     stretches = segments(assignments, lambda payer: [period] if payer == account else (), session.start, until)
     if amount.amount == amount.posted and not stretches:
         return
@@ -329,11 +349,9 @@ def accounts_usage(
     chunks = [accounts[start : start + READ_AT_ONCE] for start in range(0, len(accounts), READ_AT_ONCE)]
     for answers, counts in _one_ahead([partial(_read, client, chunk, within, read_before, view) for chunk in chunks]):
         for name, answer, sessions in answers:
-            adding = [(each, added(each, assignments, answer.settled, counts[each.session.uid])) for each in sessions]
+            running = _running(sessions, assignments, answer.settled, counts, within)
             posted = _posted_usage(answer, within, read_before, view)
-            yield AccountUsage(
-                name, answer.settled, answer.past, answer.past_unchanged, posted, _running(adding, within)
-            )
+            yield AccountUsage(name, answer.settled, answer.past, answer.past_unchanged, posted, running)
 
 
 _Result = TypeVar("_Result")
@@ -520,17 +538,25 @@ def _posted_usage(answer: _Answer, within: Window, read_before: UsageReadBefore,
     return use
 
 
-def _running(sessions: Iterable[tuple[Running, Iterator[Added]]], within: Window) -> Use:
+def _running(
+    sessions: Iterable[Running],
+    assignments: Mapping[str, Assignments],
+    settled: int,
+    counts: Mapping[str, int | None],
+    within: Window,
+) -> Use:
     """Returns the usage of open sessions, within a window, that is not posted to hours yet.
 
     Its hours may be old: no usage is posted while no leader settles.
     """
     first, end = within.start // HOUR, within.end // HOUR
     use = Use()
-    for (_, session, _), added_since in sessions:
-        place = len(use.dimensions)
-        use.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
-        use.raw_rows += [(hour, 1, place, *figures) for hour, figures in added_since if first <= hour < end]
+    for running in sessions:
+        session, place = running.session, len(use.dimensions)
+        assigned = assignments.get(session.namespace, ((0, running.account),))
+        dimensions, hours = added(running, assigned, settled, counts[session.uid])
+        use.dimensions.append(dimensions)
+        use.raw_rows += [(hour, 1, place, *figures) for hour, figures in hours if first <= hour < end]
     return use
 
 

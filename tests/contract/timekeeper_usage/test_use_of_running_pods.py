@@ -13,9 +13,10 @@ from timekeeper.api.usage_finding import find
 from timekeeper.api.usage_query import Query
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import DAY
+from timekeeper.domain.usage_grouping import Group
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import reading
-from timekeeper.ledger.usage import accounts_usage
+from timekeeper.ledger.usage import accounts_usage, added
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,12 @@ def used(harness: LedgerHarness, *aggregate: str, step: str | None = None) -> di
     return {((hours[item],) if step else ()) + item.key: item.figures.used for item in found.items}
 
 
+def answer(harness: LedgerHarness) -> list[Group]:
+    """Returns the items of a question about all payers by hour."""
+    window = Window(NOON, NOON + DAY // 4)
+    return find(harness.client, Query(window, "1h", ("namespace", "budget"), 1000), harness.now).items
+
+
 def entered(harness: LedgerHarness, account: str) -> int:
     """Returns the use that is posted to hours, without the reported use of running pods."""
     (usage,) = accounts_usage(harness.client, [account], reading.assignments(harness.client))
@@ -55,6 +62,50 @@ def test_use_is_shown_as_soon_as_it_was_reported_and_settled_long_before_the_led
     harness.round(0)
     assert used(harness, "namespace") == {("team-a",): 45 * GPU_SECOND, ("team-b",): None}
     assert entered(harness, "namespace:team-a") == 0
+
+
+def test_a_second_question_computes_nothing_of_a_pod_that_was_neither_settled_nor_reported_since(
+    harness: LedgerHarness,
+) -> None:
+    harness.pod("p1", "team-a")
+    harness.round(0)
+    harness.pass_time(60)
+    report(harness, "p1", 1, 45)
+    harness.round(0)
+    used(harness, "namespace")
+    computed = added.cache_info().misses
+    assert used(harness, "namespace", "node") == {("team-a", "n1"): 45 * GPU_SECOND}
+    assert added.cache_info().misses == computed
+
+
+def test_a_worker_that_was_asked_before_answers_like_one_that_was_not(harness: LedgerHarness) -> None:
+    harness.budget("one", ["team-a"])
+    harness.pod("p1", "team-a")
+    harness.round(0)
+
+    def grow() -> None:
+        harness.pass_time(600)
+
+    def move() -> None:
+        harness.budget("one", ["none"])
+        harness.budget("two", ["team-a"])
+
+    changes = (
+        grow,
+        lambda: report(harness, "p1", 1, 45),
+        lambda: harness.round(1),
+        move,
+        lambda: harness.round(1),
+        lambda: report(harness, "p1", 2, 300),
+        lambda: harness.round(3600),
+        lambda: harness.remove("p1"),
+        lambda: harness.round(1),
+    )
+    for change in changes:
+        change()
+        asked_before = answer(harness)
+        added.cache_clear()
+        assert asked_before == answer(harness)
 
 
 def test_a_sidecar_that_begins_anew_takes_nothing_back_whoever_leads_then(harness: LedgerHarness) -> None:
