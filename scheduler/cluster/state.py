@@ -17,6 +17,7 @@ from itertools import islice, repeat
 import msgspec
 import numpy as np
 
+from fairgpu.inventory import Health
 from scheduler.cluster.budgets import BudgetEffect, Budgets
 from scheduler.cluster.earmarks import Earmark, EarmarkError
 from scheduler.cluster.earmarks import decode as decode_earmark
@@ -55,13 +56,16 @@ class Reservation:
         pod: the pod.
         placed: its node, and the devices there.
         until: when they are freed, in monotonic seconds; None while the pod is being bound.
-        sent: whether a Binding was sent: then only an answer of the API server frees them.
+        site: the node's labels and taints when they were chosen; None where they were not known.
+        sent: the allocation in the Binding that was sent: from then on only an answer of the API server frees the
+            devices. Empty before.
     """
 
     pod: WaitingPod
     placed: Placed
     until: float | None
-    sent: bool = False
+    site: Site | None = None
+    sent: str = ""
 
 
 @dataclass(slots=True)
@@ -429,7 +433,8 @@ class State:
 
     def keep(self, pod: WaitingPod, placed: Placed, until: float | None) -> Reservation:
         """Reserves the devices of a place for a pod without a reservation; for ever where `until` is None."""
-        reservation = self._reservations[pod.uid] = Reservation(pod, placed, until)
+        site = self._sites.get(placed.node)
+        reservation = self._reservations[pod.uid] = Reservation(pod, placed, until, site)
         self.fleet.hold(pod.uid, holding_of(placed, pod.request))
         return reservation
 
@@ -447,11 +452,29 @@ class State:
         """Whether the API server shows a pod as bound."""
         return uid in self._bound
 
-    def binding(self, uid: str) -> None:
-        """Keeps a pod's reservation while its Binding is sent."""
-        kept = self._reservations.get(uid)
-        if kept is not None:
-            self._reservations[uid] = replace(kept, until=None, sent=True)
+    def withdrawn(self, kept: Reservation) -> str:
+        """Returns why a pod can go no more where devices are reserved for it; empty where it can.
+
+        Since they were chosen the node may have been deleted, cordoned or tainted, and a GPU lost or fenced.
+        """
+        name = kept.placed.node
+        row = self.fleet.rows.get(name)
+        node = None if row is None else self.fleet.nodes[row]
+        devices = () if node is None else node.inventory.devices
+        offered = {device.uuid: device.memory_mib for device in devices if device.health is Health.OK}
+        if any(share.memory_mib > offered.get(share.uuid, -1) for shares in kept.placed.shares for share in shares):
+            return f"{name} offers the chosen devices no more"
+        site = self._sites.get(name)
+        if site == kept.site or site is None or kept.site is None:
+            return ""
+        # Only what has changed counts: kube-scheduler has found that the pod may go where it was named.
+        before, now = Sites([kept.site, site]).open_to(kept.pod.rules)
+        return "" if now or not before else f"{name} was cordoned, or its taints or labels keep the pod away now"
+
+    def binding(self, kept: Reservation, text: str) -> Reservation:
+        """Keeps a pod's reservation while its Binding with this allocation is sent; returns it as it is kept."""
+        sent = self._reservations[kept.pod.uid] = replace(kept, until=None, sent=text)
+        return sent
 
     def bind_ended(self, uid: str, now: float) -> None:
         """Keeps a pod's reservation until the outcome of its Binding is known."""

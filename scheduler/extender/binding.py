@@ -111,15 +111,20 @@ def bind(state: State, pods: Pods, arguments: BindArguments, clock: Clock, leads
         BindError: the pod is not bound, or it is unknown whether it is.
     """
     uid, path = arguments.pod_uid, f"/api/v1/namespaces/{arguments.pod_namespace}/pods/{arguments.pod_name}"
-    reservation, doubted = _reserved(state, pods, arguments, path, clock)
-    text = _allocation(state, reservation)
-    failed = _post(pods, path, _binding(arguments, text), clock, leads, doubted=doubted)
-    fate = Fate.BOUND if failed is None else _fate(pods, path, arguments, text, failed)
-    with state.lock:
-        if fate is Fate.NOT_BOUND:
-            state.forget(uid)
-        else:
-            state.bind_ended(uid, clock.now())
+    kept, doubted = _reserved(state, pods, arguments, path, clock)
+    fate, found = Fate.UNKNOWN, None
+    try:
+        failed = _post(pods, path, _binding(arguments, kept.sent), clock, leads, doubted=doubted)
+        fate, found = (Fate.BOUND, None) if failed is None else _fate(pods, path, arguments, kept.sent, failed)
+    finally:
+        with state.lock:
+            if fate is not Fate.NOT_BOUND:
+                state.bind_ended(uid, clock.now())
+            elif found is None:
+                state.forget(uid)
+            elif state.reservation(uid) is kept:
+                # It is bound in another way. What it holds counts before the watch shows it.
+                state.put_pod(read_note(found))
     if failed is not None and fate is Fate.UNKNOWN:
         raise BindError(f"it is not known whether the pod is bound: {failed.message}") from failed.error
     if failed is not None and fate is Fate.NOT_BOUND:
@@ -167,7 +172,7 @@ def _settle(state: State, pods: Pods, kept: Reservation) -> None:
 
 
 def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> tuple[Reservation, bool]:
-    """Returns the pod's reservation on this node, and whether a Binding of it may be under way.
+    """Returns the pod's reservation on this node with the allocation to send, and whether a Binding may be under way.
 
     Makes a reservation where filter made none.
     """
@@ -178,8 +183,11 @@ def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clo
             # It may be bound already, and must not hold other devices.
             if kept.placed.node != arguments.node:
                 raise BindError(f"it is not known whether the pod is bound to {kept.placed.node}")
-            state.binding(uid)
-            return kept, True
+            fault = state.withdrawn(kept)
+            if fault:
+                raise BindError(f"it is not known whether the pod is bound: {fault}")
+            # The same allocation: the API server may have taken it already.
+            return state.binding(kept, kept.sent), True
     pod = (kept.pod if kept is not None else state.pod_asked_about(uid)) or _read(pods, arguments, path)
     with state.lock:
         block = budget_block(state, pod)
@@ -188,8 +196,8 @@ def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clo
             raise BindError(f"since the node was chosen: {block.message}")
         kept = state.reservation(uid)
         if kept is not None and kept.placed.node == arguments.node:
-            state.binding(uid)
-            return kept, kept.sent
+            doubted = bool(kept.sent)
+            return state.binding(kept, kept.sent or _allocation(state, kept)), doubted
         if pod.gang is not None and len(state.gangs.of(GangKey(pod.namespace, *pod.gang)).placed) < pod.gang.pods:
             raise BindError(FREED)
         state.expire(clock.now())
@@ -198,8 +206,7 @@ def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clo
             kept = None if row is None or state.bound(uid) else state.reserve(pod, row, clock.now())
         if kept is None:
             raise BindError(f"the devices on {arguments.node} were taken since they were chosen")
-        state.binding(uid)
-        return kept, False
+        return state.binding(kept, _allocation(state, kept)), False
 
 
 def _read(pods: Pods, arguments: BindArguments, path: str) -> WaitingPod:
@@ -214,16 +221,15 @@ def _read(pods: Pods, arguments: BindArguments, path: str) -> WaitingPod:
     return pod
 
 
-def _allocation(state: State, reservation: Reservation) -> str:
-    placed = reservation.placed
-    with state.lock:
-        row = state.fleet.rows.get(placed.node)
-        node = state.fleet.nodes[row] if row is not None else None
-        offered = {device.uuid for device in node.inventory.devices} if node is not None else set()
-        if node is None or not all(share.uuid in offered for shares in placed.shares for share in shares):
-            state.forget(reservation.pod.uid)
-            raise BindError(f"{placed.node} offers the chosen devices no more")
-        return encode(allocation_of(reservation.pod, placed, node))
+def _allocation(state: State, kept: Reservation) -> str:
+    """Returns the allocation of a pod to which no Binding was sent; frees its devices where it can go there no more."""
+    fault = state.withdrawn(kept)
+    if fault:
+        state.forget(kept.pod.uid)
+        raise BindError(f"since the node was chosen: {fault}")
+    node = state.fleet.nodes[state.fleet.rows[kept.placed.node]]
+    assert node is not None  # noqa: S101 - `withdrawn` has looked
+    return encode(allocation_of(kept.pod, kept.placed, node))
 
 
 def _binding(arguments: BindArguments, text: str) -> Json:
@@ -273,19 +279,25 @@ def _definite(error: ApiError) -> bool:
     return 400 <= error.status < 500 and error.status != TOO_MANY
 
 
-def _fate(pods: Pods, path: str, arguments: BindArguments, text: str, failed: Attempts) -> Fate:
-    """Returns the outcome of a Binding whose last attempt failed; only the pod as it is now can say more."""
+def _fate(pods: Pods, path: str, arguments: BindArguments, text: str, failed: Attempts) -> tuple[Fate, Json | None]:
+    """Returns the outcome of a Binding whose last attempt failed; only the pod as it is now can say more.
+
+    Returns the pod with it where it is bound in another way.
+    """
+    unsettled = Fate.UNKNOWN if failed.open else Fate.NOT_BOUND
     if failed.error is None or not _definite(failed.error):
-        return Fate.UNKNOWN if failed.open else Fate.NOT_BOUND
+        return unsettled, None
     try:
         pod = pods.get(path)
     except ApiError as error:
-        return Fate.NOT_BOUND if error.not_found else Fate.UNKNOWN
+        return (Fate.NOT_BOUND if error.not_found else Fate.UNKNOWN), None
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     if metadata.get("uid") != arguments.pod_uid:
-        return Fate.NOT_BOUND
+        return Fate.NOT_BOUND, None
     if not spec.get("nodeName"):
-        return Fate.UNKNOWN if failed.open else Fate.NOT_BOUND
+        return unsettled, None
     written = (metadata.get("annotations") or {}).get(names.ALLOCATION)
+    if spec["nodeName"] == arguments.node and written == text:
+        return Fate.BOUND, None
     # A pod that is bound in another way refuses every Binding from then on.
-    return Fate.BOUND if spec["nodeName"] == arguments.node and written == text else Fate.NOT_BOUND
+    return Fate.NOT_BOUND, pod

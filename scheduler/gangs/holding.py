@@ -63,6 +63,10 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
             return None
         hold.arrived.add(uid)
         if hold.arrived >= hold.uids and len(gang.placed) + len(hold.uids) >= key.pods:
+            fault = _withdrawn(state, hold)
+            if fault:
+                release(state, key, gang, f"gang: since the nodes were chosen: {fault}")
+                return hold
             state.gangs.end_hold(key)
             gang.placed |= hold.uids
             for one in hold.uids:
@@ -72,6 +76,12 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
             state.gangs.outcomes["placed"] += 1
             _log.info("gang placed", gang=str(key), pods=len(hold.uids))
         return hold
+
+
+def _withdrawn(state: State, hold: Hold) -> str:
+    """Returns why a pod of a hold can go no more to its node; empty where each can."""
+    kept = [reservation for uid in sorted(hold.uids) if (reservation := state.reservation(uid)) is not None]
+    return next((fault for one in kept if (fault := state.withdrawn(one))), "")
 
 
 def release_overdue(state: State, now: float) -> None:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from fairgpu.cluster.api import ApiError
@@ -17,6 +18,7 @@ from fairgpu.inventory import Inventory, encode
 from fairgpu.serving.messages import Response
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
 from scheduler.application import Routes
+from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
 from scheduler.cluster.watches import NODES, PODS, AllocationFaults, NodesView, PodsView
@@ -68,13 +70,15 @@ def counted(item: dict[str, Any]) -> Outcome:
     return ("holds no GPU" if free else "its GPU counts as held"), "; ".join(said)
 
 
-def not_bound(state: State, api: ApiServer, item: dict[str, Any]) -> Outcome:
+def not_bound_now(state: State, item: dict[str, Any], api: ApiServer | None = None) -> str:
+    """Returns bind's error; the pod holds nothing of n0 then."""
+    with pytest.raises(BindError) as error:
+        bind_pod(state, api or ApiServer(item), item, "n0")
+    return str(error.value)
+
+
+def not_bound(state: State, said: str) -> Outcome:
     """Returns bind's error, after which the devices must be free."""
-    try:
-        bind_pod(state, api, item, "n0")
-    except BindError as error:
-        said = str(error)
-    state.remove_pod(item["metadata"]["uid"])
     assert ask(state, pod("next", core=100)).node_names == ["n0"]
     return "not bound; its GPUs are free", said
 
@@ -82,14 +86,14 @@ def not_bound(state: State, api: ApiServer, item: dict[str, Any]) -> Outcome:
 def made_anew() -> Outcome:
     state, item = state_of("n0"), pod("a", core=100)
     ask(state, item)
-    return not_bound(state, ApiServer(pod("a", uid="another")), item)
+    return not_bound(state, not_bound_now(state, item, ApiServer(pod("a", uid="another"))))
 
 
 def bound_by_another_scheduler() -> Outcome:
     state, item = state_of("n0"), pod("a", core=100)
     ask(state, item)
     api = ApiServer(pod("a", core=100, nodeName="n7"))
-    return not_bound(state, api, item)
+    return not_bound(state, not_bound_now(state, item, api))
 
 
 def told_inventory(*items: dict[str, Any]) -> Outcome:
@@ -120,7 +124,33 @@ def gone_since_filter() -> Outcome:
     state, item = state_of("n0"), pod("a", core=100)
     ask(state, item)
     state.put_node(node("n0", 1).__class__("n0", node("m", 1).inventory))
-    return not_bound(state, ApiServer(item), item)
+    return not_bound(state, not_bound_now(state, item))
+
+
+def fenced_since_filter() -> Outcome:
+    state, item = state_of("n0"), pod("a", core=100)
+    ask(state, item)
+    state.put_node(node("n0", 1, fenced=[0]))
+    said = not_bound_now(state, item)
+    state.put_node(node("n0", 1))
+    return not_bound(state, said)
+
+
+def cordoned_since_filter() -> Outcome:
+    state, item = state_of("n0"), pod("a", core=100)
+    state.put_site(Site("n0"))
+    ask(state, item)
+    state.put_site(Site("n0", unschedulable=True))
+    return not_bound(state, not_bound_now(state, item))
+
+
+def deleted_since_filter() -> Outcome:
+    state, item = state_of("n0"), pod("a", core=100)
+    ask(state, item)
+    state.remove_node("n0")
+    said = not_bound_now(state, item)
+    state.put_node(node("n0", 1))
+    return not_bound(state, said)
 
 
 def old_states() -> Outcome:
@@ -255,6 +285,9 @@ ODD_INPUT: dict[str, Callable[[], Outcome]] = {
     "an inventory with a GPU of another node": lambda: told_inventory(api_node("n0"), twin()),
     "an inventory that shrinks below what pods hold": shrunk,
     "a GPU that is gone between filter and bind": gone_since_filter,
+    "a GPU that is fenced between filter and bind": fenced_since_filter,
+    "a node that is cordoned or tainted between filter and bind": cordoned_since_filter,
+    "a node that is deleted between filter and bind": deleted_since_filter,
     "a pod that another scheduler has bound": bound_by_another_scheduler,
     "a pod that was deleted and made anew under its name": made_anew,
     "states that never came": no_states,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fairgpu.cluster.api import ApiError
 from scheduler.application import LEARN_AT, keep_learning
+from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import PodError, read_note, read_waiting
 from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS, State
 from scheduler.extender.binding import BindError, settle
@@ -345,6 +346,81 @@ def test_bind_fails_where_the_node_no_longer_offers_the_devices_that_were_chosen
     with pytest.raises(BindError, match="n0 offers the chosen devices no more"):
         bind_pod(state, ApiServer(item), item, "n0")
     assert state.reservation("uid-a") is None
+
+
+def test_the_taint_that_kube_scheduler_knew_when_it_named_the_node_keeps_no_pod_from_it() -> None:
+    state, item = state_of("n0"), pod("a")
+    state.put_site(Site("n0", taints=({"key": "k", "effect": "NoSchedule"},)))
+    ask(state, item)
+    state.put_site(Site("n0", {"rack": "7"}, ({"key": "k", "effect": "NoSchedule"},)))
+    bind_pod(state, ApiServer(item), item, "n0")
+    assert item["spec"]["nodeName"] == "n0"
+
+
+def test_a_pod_that_tolerates_the_cordon_is_bound_to_the_node_that_was_chosen() -> None:
+    toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
+    state, item = state_of("n0"), pod("a", tolerations=[toleration])
+    state.put_site(Site("n0"))
+    ask(state, item)
+    state.put_site(Site("n0", unschedulable=True))
+    bind_pod(state, ApiServer(item), item, "n0")
+    assert item["spec"]["nodeName"] == "n0"
+
+
+def test_devices_of_a_binding_in_doubt_stay_held_where_one_of_them_is_lost() -> None:
+    state, item, time = state_of("n0", gpus=2), pod("a", core=100, gpus=2), Time()
+    api = ApiServer(item)
+    api.answers = [(SILENT, None), *[(SILENT, False)] * 50]
+    ask(state, item)
+    with pytest.raises(BindError, match="it is not known whether the pod is bound"):
+        bind_pod(state, api, item, "n0", time)
+    state.put_node(node("n0", 1))
+    with pytest.raises(BindError, match="it is not known whether the pod is bound: n0 offers"):
+        bind_pod(state, api, item, "n0", time)
+    assert ask(state, pod("b", core=10), now=time.now).node_names == []
+    api.finish()
+    settle(state, api, time.now + SETTLE_SECONDS)
+    assert ask(state, pod("b", core=10), now=time.now).node_names == []
+
+
+def test_a_binding_in_doubt_is_posted_again_as_it_was_whatever_the_node_offers_now() -> None:
+    state, item, time = state_of("n0"), pod("a"), Time()
+    api = ApiServer(item)
+    api.answers = [(SILENT, True), *[(SILENT, False)] * 50]
+    ask(state, item)
+    with pytest.raises(BindError, match="it is not known whether the pod is bound"):
+        bind_pod(state, api, item, "n0", time)
+    api.answers = []
+    state.put_node(node("n0", 1, memory_mib=2000))
+    bind_pod(state, api, item, "n0", time)
+    assert api.posted == [api.posted[0]] * len(api.posted)
+
+
+def test_what_a_pod_holds_that_was_bound_in_another_way_counts_before_the_watch_shows_it() -> None:
+    state, item = state_of("n0", gpus=2), pod("a", core=100)
+    other = pod("a", core=100, gpus=2, nodeName="n0")
+    devices = [{"uuid": f"n0-{at}", "model": "A100", "totalMiB": 1000, "core": 100, "memoryMiB": 1000} for at in (0, 1)]
+    allocation = {"v": 1, "node": "n0", "containers": [{"name": "main", "devices": devices}]}
+    other["metadata"]["annotations"]["fairgpu.io/allocation"] = json.dumps(allocation)
+    ask(state, item)
+    with pytest.raises(BindError, match="the Binding was not made"):
+        bind_pod(state, ApiServer(other), item, "n0")
+    assert ask(state, pod("b", core=10)).node_names == []
+
+
+def test_a_binding_that_an_unknown_error_ends_is_settled() -> None:
+    state, item, time = state_of("n0"), pod("a", core=100), Time()
+
+    class Broken(ApiServer):
+        def create(self, *_: Any) -> dict[str, Any]:
+            raise RuntimeError("an error that the scheduler does not know")
+
+    ask(state, item)
+    with pytest.raises(RuntimeError):
+        bind_pod(state, Broken(item), item, "n0", time)
+    assert ask(state, pod("b", core=100), now=time.now).node_names == []
+    settle(state, ApiServer(item), time.now + SETTLE_SECONDS)
+    assert ask(state, pod("b", core=100), now=time.now).node_names == ["n0"]
 
 
 def test_a_refusal_frees_the_devices() -> None:

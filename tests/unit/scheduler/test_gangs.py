@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from fairgpu.serving.messages import Request as HTTPRequest
 from scheduler.application import Routes
+from scheduler.cluster.eligible import Site
 from scheduler.cluster.gang_pods import Hold
 from scheduler.cluster.objects import read_note, read_waiting
 from scheduler.cluster.state import State
@@ -177,6 +178,20 @@ def test_a_gang_whose_replica_stops_leading_while_its_binds_wait_is_not_bound() 
     answers = asyncio.run(bind_both())
     assert all("does not lead" in json.loads(one.body)["Error"] for one in answers)
     assert api.posted == []
+
+
+def test_a_gang_with_a_pod_for_a_node_that_was_cordoned_meanwhile_is_not_bound_at_all() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(2)
+    for name in ("n0", "n1"):
+        state.put_site(Site(name))
+    created(state, *pods)
+    nodes = [answer(state, item) for item in pods]
+    first = arrive(state, "uid-train-0", nodes[0], 1000.0)
+    state.put_site(Site(nodes[0], unschedulable=True))
+    second = arrive(state, "uid-train-1", nodes[1], 1000.0)
+    assert first is second is not None
+    assert first.outcome.result().startswith(f"gang: since the nodes were chosen: {nodes[0]} was cordoned")
+    assert [state.reservation(f"uid-train-{at}") for at in range(2)] == [None, None]
 
 
 def test_what_is_held_too_long_is_released_as_a_whole_with_the_cause() -> None:
