@@ -165,6 +165,12 @@ class Container:
         """Returns the number of slots of the ledger that were ever taken."""
         return int.from_bytes(self.ledger.read_bytes()[SLOTS_USED_AT:][:8], "little")
 
+    def processes(self) -> frozenset[bytes]:
+        """Returns the identities that its slots have or had last: one that ended empty leaves its slot free."""
+        data = self.ledger.read_bytes()[SLOTS_AT : SLOTS_AT + 1024 * SLOT_SIZE]
+        identities = (data[at + 8 :][:24] for at in range(0, len(data), SLOT_SIZE))
+        return frozenset(each for each in identities if any(each))
+
     def shared(self, device: int = 0) -> tuple[int, int]:
         """Bytes that others may go on holding, and how many allocations of others are open, over all processes."""
         data = self.ledger.read_bytes()[SLOTS_AT + 1024 * SLOT_SIZE :][: 1024 * SHARING_SIZE]

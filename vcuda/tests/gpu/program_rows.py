@@ -42,7 +42,7 @@ def run(container: Container, *command: str, shim: bool, **settings: str) -> sub
         RuntimeError: it was to run with the shim, and no process took a slot in the ledger.
     """
     environment = costs.environment(container, shim=shim) | settings
-    before = container.slots_used()
+    before = container.processes()
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS
     )
@@ -51,9 +51,9 @@ def run(container: Container, *command: str, shim: bool, **settings: str) -> sub
     return done
 
 
-def must_have_begun(container: Container, before: int) -> None:
-    """Raises RuntimeError where no process has taken a slot of the ledger since it had so many: the shim was inert."""
-    if container.slots_used() == before:
+def must_have_begun(container: Container, before: frozenset[bytes]) -> None:
+    """Raises RuntimeError where only these processes have ever had a slot of the ledger: the shim was inert."""
+    if container.processes() <= before:
         raise RuntimeError(f"nothing ran under {container.library}: does it read its config from VCUDA_CONFIG?")
 
 
@@ -169,7 +169,7 @@ def matmuls(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
             try:
                 begin_at_once(running)
                 for each in containers if shim else ():
-                    must_have_begun(each, 0)
+                    must_have_begun(each, frozenset())
                 return [float(process.communicate(timeout=LONGEST_SECONDS)[0]) for process in running]
             finally:
                 for process in running:
