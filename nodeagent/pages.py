@@ -92,7 +92,7 @@ class Gpu:
         self._file = PageFile(page)
         self._state: State = begun(now_ns)
         self._written: tuple[turns.Plan, tuple[Container, ...], Keyed] | None = None
-        """What the page says apart from its times."""
+        """The content of the page apart from its times."""
 
     @property
     def contended(self) -> bool:
