@@ -119,7 +119,7 @@ for name, arguments in calls.items():
         given = [device if type(argument) is int and argument == 0 else argument for argument in arguments]
         print(name, device, getattr(driver, name)(*given), flush=True)
 """
-"""What calls answer where there is nothing to do them in."""
+"""Prints the result of each call before cuInit, without a context, or after its context ended."""
 
 
 @pytest.mark.parametrize("state", ["before cuInit", "no context", "ended context"])

@@ -105,6 +105,14 @@ class ControlPlane:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
         self.admin.api.delete(f"/api/v1/namespaces/{namespace}/pods", options)
 
+    def remove_finalizers(self, path: str) -> None:
+        """Removes the finalizers of the object at this path of the API, if it is still there."""
+        try:
+            self.admin.api.patch(path, {"metadata": {"finalizers": None}})
+        except ApiError as error:
+            if not error.not_found:  # its deletion may be over meanwhile
+                raise
+
     def exists(self, path: str) -> bool:
         """Whether there is an object at this path of the API."""
         try:

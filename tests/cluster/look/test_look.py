@@ -15,7 +15,6 @@ from urllib.error import HTTPError
 import pytest
 import redis
 
-from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane
 from tests.cluster.installation import Manifest
 from tests.cluster.look.devices import (
@@ -252,7 +251,7 @@ def test_taking_it_away_leaves_nothing_of_it_and_every_pod_as_it_was(
         # No kubelet confirms that pods have ended, and the controller that frees claims of volumes does not run here.
         plane.remove_pods("fairgpu-system")
         for claim in plane.admin.api.get(CLAIMS)["items"]:
-            _free(plane, f"{CLAIMS}/{claim['metadata']['name']}")
+            plane.remove_finalizers(f"{CLAIMS}/{claim['metadata']['name']}")
         return False
 
     wait_until(ended, "the namespace is gone")
@@ -279,14 +278,6 @@ def _bind(plane: ControlPlane, namespace: str, name: str, node: str) -> None:
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
     plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
-
-
-def _free(plane: ControlPlane, claim: str) -> None:
-    try:
-        plane.admin.api.patch(claim, {"metadata": {"finalizers": None}})
-    except ApiError as error:
-        if not error.not_found:  # its deletion may be over meanwhile
-            raise
 
 
 def _rates(sessions: Any) -> dict[str, int]:

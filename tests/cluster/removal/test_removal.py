@@ -154,20 +154,12 @@ def delete(plane: ControlPlane, folder: Path, command: str) -> None:
                     continue
                 plane.remove_pods(namespace)
                 for claim in plane.admin.api.get(f"{path}/persistentvolumeclaims")["items"]:
-                    free(plane, f"{path}/persistentvolumeclaims/{claim['metadata']['name']}")
+                    plane.remove_finalizers(f"{path}/persistentvolumeclaims/{claim['metadata']['name']}")
             return running.done()
 
         wait_until(ended, "the overlay is deleted", DELETION_LIMIT_S)
         done = running.result()
     assert done.returncode == 0, done.stderr
-
-
-def free(plane: ControlPlane, claim: str) -> None:
-    try:
-        plane.admin.api.patch(claim, {"metadata": {"finalizers": None}})
-    except ApiError as error:
-        if not error.not_found:  # its deletion may be over meanwhile
-            raise
 
 
 def refusal(plane: ControlPlane, pods: str) -> str:

@@ -94,7 +94,7 @@ def _share(pod: BoundPod, node: HostNode, doubts: set[Doubt]) -> Fraction:
 
 
 def _has_request(key: str, of_containers: Mapping[str, str]) -> bool:
-    """Whether an annotation is the limit of a container that has a request, too."""
+    """Returns whether an annotation is the memory limit of a container that also has a request."""
     return key.endswith(MEMORY_LIMITED) and key.removesuffix(MEMORY_LIMITED) + MEMORY_REQUEST in of_containers
 
 
