@@ -79,7 +79,7 @@ def build_application(
     acting = Acting(lease.pod_name)
 
     def acts(seconds: float = 0.0) -> bool:
-        return not lease.pod_name or acting.acts(time.monotonic(), seconds)
+        return not lease.pod_name or acting.acts(_boot_seconds(), seconds)
 
     def informed(seconds: float = 0.0) -> bool:
         return acts(seconds) and not state.missing()
@@ -130,7 +130,7 @@ def _follow_cluster(
     pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults)
     nodes = NodesView(state, warnings.warn, faults)
     if lease.pod_name:
-        run_part("lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, time.monotonic, wait))
+        run_part("lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, _boot_seconds, wait))
     run_part("pods", lambda: reflect(api, PODS, pods, wait, random.random))
     run_part("nodes", lambda: reflect(api, NODES, nodes, wait, random.random))
 
@@ -261,6 +261,11 @@ def keep_showing(state: State, measures: Measures, acts: Callable[[], bool], wai
         confirmed_at = state.budgets.confirmed_at
         if confirmed_at is not None:
             measures.set_states_confirmed(time.time() - (time.monotonic() - confirmed_at))
+
+
+def _boot_seconds() -> float:
+    """Returns seconds of a clock that goes on while the machine is suspended, as the monotonic one does not."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _stamp() -> str:

@@ -4,6 +4,10 @@ kube-scheduler in the same pod elects by that Lease. This replica's own clock ti
 no clock of another machine decides (https://kubernetes.io/docs/concepts/architecture/leases/). Bindings of another
 replica may still be on their way through the watch of pods when this one begins to lead. So it first writes a mark on
 its own pod: the watch shows changes of pods in order, and once it shows the mark it has shown all earlier Bindings.
+
+The replica that led before, or an earlier process of this pod, may have sent Bindings until its Lease would have run
+out: a kube-scheduler that is ended gives its Lease away sooner, and a killed extender leaves its pod's Lease as it is.
+So the mark is written once that time is over.
 """
 
 from __future__ import annotations
@@ -36,26 +40,35 @@ class Acting:
         self.pod_name = pod_name
         self._renewal: tuple[str, str] | None = None
         self._looked = 0.0
-        self._until = float("-inf")
+        # When another process was last known to have the Lease: it was renewed for another pod, or first looked at.
+        self._others = float("-inf")
+        self._until = self._settled = float("-inf")
         self._mark = ""
         self._shown = ""
 
     def see(self, spec: dict[str, Any], now: float) -> None:
         """Takes the Lease's spec as it was read at `now`, in seconds of a monotonic clock."""
         self.acts(now)
-        holder = str(spec.get("holderIdentity") or "")
+        holder, duration = str(spec.get("holderIdentity") or ""), float(spec.get("leaseDurationSeconds") or 0)
         renewal = (holder, str(spec.get("renewTime")))
         # kube-scheduler's identity is the host's name, which is the pod's, an underline, and a uuid.
-        if holder.rpartition("_")[0] != self.pod_name:
+        ours = holder.rpartition("_")[0] == self.pod_name
+        if self._renewal is None or (renewal != self._renewal and not ours):
+            self._others = now
+        elif ours and now < self._others + duration and self._renewal[0].rpartition("_")[0] not in {"", self.pod_name}:
+            # The Lease passed to this pod before it ran out: it was given away, perhaps after a renewal unseen here.
+            self._others = now
+        if not ours:
             self._until = float("-inf")
         elif self._renewal is not None and renewal != self._renewal:
             # It was renewed at some time since the last look, at which it is taken to have been.
-            self._until = self._looked + float(spec.get("leaseDurationSeconds") or 0)
+            self._until = self._looked + duration
+            self._settled = self._others + duration
         self._renewal, self._looked = renewal, now
 
     def wanted_mark(self, now: float) -> str:
         """Returns the mark to write on this replica's pod; empty where none is to be written now."""
-        if self.acts(now) or now >= self._until:
+        if self.acts(now) or not self._settled <= now < self._until:
             return ""
         self._mark = self._mark or secrets.token_hex(8)
         return self._mark

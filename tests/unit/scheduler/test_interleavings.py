@@ -173,8 +173,16 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(replica=st.integers(0, 1))
     def restart(self, replica: int) -> None:
+        """A replica's process ends, and another begins in its place.
+
+        If its pod still has the Lease, the new process acts once no attempt of the old one can be under way any more
+        and its watch shows the mark that it writes then.
+        """
         self.binding = [one for one in self.binding if one[3] is not self.states[replica]]
         self.states[replica], self.read[replica] = self.listed(), len(self.log)
+        if replica == self.leader:
+            self.carry_out()
+            self.catch_up(replica, len(self.log))
 
     @rule()
     def take_over(self) -> None:

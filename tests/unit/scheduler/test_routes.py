@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Request
 from fairgpu.serving.options import Address, ServerOptions
 from scheduler.application import Routes, build_application
+from scheduler.cluster.acting import Acting
 from scheduler.measures import PARTS, Measures
 from scheduler.settings import LeaseSettings, SchedulerSettings
 from tests.unit.scheduler.extended import ApiServer, Time, pod, state_of
@@ -62,6 +64,25 @@ def test_the_failures_of_each_part_are_counted_under_its_name(monkeypatch: pytes
     assert sorted(lifecycle.parts) == sorted(PARTS)
     for part in PARTS:
         assert registry.get_sample_value("fairgpu_scheduler_part_failures_total", {"part": part}) == 1
+
+
+def test_a_lease_runs_out_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock stands still meanwhile, and the one since the start of the machine goes on."""
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
+    monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 1000.0}.__getitem__)
+    seen: list[float] = []
+
+    def acts(_: Acting, now: float, seconds: float = 0.0) -> bool:
+        seen.append(now + seconds)
+        return False
+
+    monkeypatch.setattr(Acting, "acts", acts)
+    settings = SchedulerSettings(lease=LeaseSettings(namespace="fairgpu-system", pod_name="s-0"))
+    application = build_application(
+        Threads(), KubernetesAPI(client.ApiClient()), settings, Measures(CollectorRegistry())
+    )
+    assert application.immediate[b"POST", b"/filter"](asked(pod("a"))).status == 503
+    assert seen == [1000.0]
 
 
 def test_a_pod_is_filtered_scored_and_bound_in_the_protocols_own_words() -> None:

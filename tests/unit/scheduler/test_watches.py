@@ -226,26 +226,58 @@ def nonsense(_: Inventory) -> str:
     return "{}"
 
 
+OTHERS = "fairgpu-scheduler-1_77"
+RELEASED = ""
+
+
 @pytest.mark.parametrize(
     ("looks", "leads"),
     [
         ([(OURS, "t0", 0)], False),
-        ([(OURS, "t0", 0), (OURS, "t0", 1)], False),
-        ([(OURS, "t0", 0), (OURS, "t1", 2)], True),
-        ([(OURS, "t0", 0), (OURS, "t1", 2), (OURS, "t1", 14)], True),
-        ([(OURS, "t0", 0), (OURS, "t1", 2), (OURS, "t1", 15)], False),
-        ([(OURS, "t0", 0), (OURS, "t1", 2), ("fairgpu-scheduler-1_77", "t2", 3)], False),
-        ([("fairgpu-scheduler-1_77", "t0", 0), (OURS, "t1", 2)], True),
-        ([("fairgpu-scheduler-01_77", "t0", 0), ("fairgpu-scheduler-01_77", "t1", 2)], False),
+        ([(OURS, "t0", 0), (OURS, "t0", 15)], False),
+        ([(OURS, "t0", 0), (OURS, "t1", 2)], False),
+        ([(OURS, "t0", 0), (OURS, "t0", 10), (OURS, "t1", 14), (OURS, "t1", 15)], True),
+        ([(OURS, "t0", 0), (OURS, "t0", 10), (OURS, "t1", 14), (OURS, "t1", 24)], True),
+        ([(OURS, "t0", 0), (OURS, "t0", 10), (OURS, "t1", 14), (OURS, "t1", 25)], False),
+        ([(OURS, "t0", 0), (OURS, "t1", 20), (OTHERS, "t2", 21)], False),
+        ([(OTHERS, "t0", 0), (OTHERS, "t0", 14), (OURS, "t1", 15)], True),
+        ([("fairgpu-scheduler-01_77", "t0", 0), ("fairgpu-scheduler-01_77", "t1", 20)], False),
     ],
 )
 def test_an_extender_leads_while_its_pods_lease_was_seen_to_be_renewed(
     looks: list[tuple[str, str, float]], *, leads: bool
 ) -> None:
+    assert wants_mark(looks) == leads
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        # An extender that was killed, beside a kube-scheduler that leads on.
+        [(OURS, "t1", 100)],
+        # A kube-scheduler that was ended, and gave its Lease away before it ran out.
+        [(OTHERS, "t0", 90), (OTHERS, "t1", 99), (RELEASED, "t2", 100)],
+        [(RELEASED, "t2", 100)],
+        # The other one renews its Lease once more and gives it away, both between two looks.
+        [(OTHERS, "t0", 90), (RELEASED, "t2", 100)],
+        [(OTHERS, "t0", 90), (OURS, "t2", 100)],
+    ],
+    ids=["killed", "released", "released before the first look", "released unseen", "released and taken unseen"],
+)
+def test_an_extender_that_begins_waits_until_no_binding_of_another_process_can_be_made(
+    looks: list[tuple[str, str, float]],
+) -> None:
+    """By then each Binding that was sent under the Lease of the time before is made, or never is."""
+    assert not wants_mark([*looks, (OURS, "t3", 102), (OURS, "t4", 114)])
+    assert wants_mark([*looks, (OURS, "t3", 102), (OURS, "t4", 114), (OURS, "t4", 115)])
+
+
+def wants_mark(looks: list[tuple[str, str, float]]) -> bool:
+    """Returns whether an extender that saw the Lease so writes its mark after the last look."""
     acting = Acting("fairgpu-scheduler-0")
     for holder, renewed, now in looks:
         acting.see({"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}, now)
-    assert bool(acting.wanted_mark(looks[-1][2])) == leads
+    return bool(acting.wanted_mark(looks[-1][2]))
 
 
 def leading(acting: Acting, renewed: str, now: float) -> None:
@@ -261,6 +293,7 @@ def marked(mark: str) -> dict[str, Any]:
 def test_a_leader_acts_once_its_watch_shows_its_mark_and_not_by_an_earlier_one() -> None:
     acting = Acting("fairgpu-scheduler-0")
     view = PodsView(State(), "team/fairgpu-scheduler-0", acting.show)
+    leading(acting, "t0", -20)
     leading(acting, "t0", 0)
     leading(acting, "t1", 2)
     first = acting.wanted_mark(2)
@@ -282,6 +315,7 @@ def test_a_leader_acts_once_its_watch_shows_its_mark_and_not_by_an_earlier_one()
 def test_the_mark_of_another_replica_is_not_ours() -> None:
     acting = Acting("fairgpu-scheduler-0")
     view = PodsView(State(), "team/fairgpu-scheduler-1", acting.show)
+    leading(acting, "t0", -20)
     leading(acting, "t0", 0)
     leading(acting, "t1", 2)
     view.changed("MODIFIED", marked(acting.wanted_mark(2)))
