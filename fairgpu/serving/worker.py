@@ -48,6 +48,12 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         self._connections: set[BoundedConnection] = set()
         self.arrivals = Arrivals(self.options.max_arriving_bytes)
 
+    def init_signals(self) -> None:
+        """Leaves signals their defaults while the worker starts: one that has answered nothing ends at once.
+
+        uvloop loses a signal that comes between `add_signal_handler` and the start of the loop.
+        """
+
     def handle_exit_signal(self) -> None:
         """Begins the shutdown on SIGTERM at once, instead of at the next heartbeat."""
         super().handle_exit_signal()
@@ -73,6 +79,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         # What is there now stays: collections need not walk through it again and again while requests wait.
         gc.collect()
         gc.freeze()
+        super().init_signals()
         self._listen(live)
         reading = asyncio.create_task(self._cut_off_unread())
         reloading = asyncio.create_task(self._reload(live, read_chain)) if live and read_chain else None
@@ -92,7 +99,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             except ChainError as error:
                 _log.warning("no certificate chain yet", server=self.options.name, error=str(error))
             await self._beat(HEARTBEAT_SECONDS)
-            if not self.alive:
+            if self.ppid != os.getppid():
                 raise SystemExit(0)
 
     def _listen(self, live: LiveContext | None) -> None:

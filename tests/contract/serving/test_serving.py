@@ -17,7 +17,13 @@ import pytest
 
 from fairgpu.certificates import make_leaf, utc_now
 from tests.contract.serving.served import LEAF, Served, serving
-from tests.support.servers.serving_program import MAX_BODY_BYTES, MAX_CONNECTIONS, STREAM_ENDED, WAITING
+from tests.support.servers.serving_program import (
+    MAX_BODY_BYTES,
+    MAX_CONNECTIONS,
+    STARTED_ON,
+    STREAM_ENDED,
+    WAITING,
+)
 from tests.support.waiting import LIMIT_S, wait_until
 
 
@@ -211,6 +217,13 @@ def test_a_long_poll_is_answered_when_the_server_is_asked_to_end(alone: Served) 
     assert response.getheader("Connection") == "close"
     connection.close()
     assert alone.process.wait(LIMIT_S) == 0
+
+
+def test_a_worker_that_is_asked_to_end_while_it_starts_ends_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, "interrupted") as served:
+        assert served.ask("POST", "/echo", b"x") == (200, b"x")
+    assert (tmp_path / "begun").exists()
+    assert STARTED_ON not in (tmp_path / "log").read_text()
 
 
 def requests_of(served: Served) -> float:

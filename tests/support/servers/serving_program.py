@@ -1,16 +1,20 @@
 """A small service over `fairgpu.serving`, for tests: it echoes, fails, waits and counts.
 
-    python -m tests.support.servers.serving_program PORT METRICS_PORT FOLDER PATIENCE [logged] [everywhere]
+    python -m tests.support.servers.serving_program PORT METRICS_PORT FOLDER PATIENCE [logged] [everywhere] [interrupted]
 
 The folder holds `tls.crt` and `tls.key`; it waits that many seconds for what a client owes it, logs each request if
-asked to, and listens on loopback unless it is to listen everywhere.
+asked to, and listens on loopback unless it is to listen everywhere. Its first worker gets SIGTERM while it starts, if it
+is to be interrupted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -33,6 +37,7 @@ MAX_HANDSHAKES_OF_ADDRESS = 40
 LARGE_BYTES = 16 << 20
 WAITING = "a client waits"
 STREAM_ENDED = "a stream has ended"
+STARTED_ON = "a worker that got SIGTERM while it started went on"
 
 
 def build(lifecycle: Lifecycle) -> Application:
@@ -70,6 +75,16 @@ def build(lifecycle: Lifecycle) -> Application:
         **build_streams(released),
     }
     return Application(lifecycle, hot, build_flask(), immediate=immediate)
+
+
+def build_interrupted(folder: Path, lifecycle: Lifecycle) -> Application:
+    """Builds the application; the first worker sends SIGTERM to itself before."""
+    begun = folder / "begun"
+    if not begun.exists():
+        begun.touch()
+        os.kill(os.getpid(), signal.SIGTERM)
+        structlog.get_logger().info(STARTED_ON)
+    return build(lifecycle)
 
 
 def build_streams(released: asyncio.Event) -> dict[Route, Handler]:
@@ -133,7 +148,8 @@ def main() -> int:
         reload_seconds=0.1,
         access_log="logged" in sys.argv[5:],
     )
-    return serve(options, build, lambda: read_chain_files(folder / "tls.crt", folder / "tls.key"))
+    builds = partial(build_interrupted, folder) if "interrupted" in sys.argv[5:] else build
+    return serve(options, builds, lambda: read_chain_files(folder / "tls.crt", folder / "tls.key"))
 
 
 if __name__ == "__main__":
