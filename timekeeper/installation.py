@@ -86,7 +86,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The findings on an installation: its parts, and what is the matter with it."""
+    """The findings on an installation: its parts, their faults (`matters`), and what could not be read."""
 
     parts: tuple[InstalledPart, ...]
     matters: tuple[str, ...]

@@ -40,7 +40,7 @@ class View(Protocol):
         """Takes note that the view is current: after a list, an event or a bookmark."""
 
     def failed(self, error: ApiError) -> None:
-        """Takes note that the API server did not answer; the view stays as it is, and the request is repeated."""
+        """Notes that a request failed; the view stays as it is, and the request is repeated."""
 
 
 def whole(item: Json) -> Json:

@@ -162,7 +162,7 @@ class State:
         return tuple(name for name in ("nodes", "pods") if name not in self._listed)
 
     def put_node(self, node: Node) -> set[str]:
-        """Stores a node's inventory; returns it and the nodes that offer one of its devices, too, or did until now."""
+        """Stores a node's inventory; returns its name, and those of nodes that offer or offered one of its devices."""
         with self.lock:
             self.offers += 1
             return self.inventories.put(node)

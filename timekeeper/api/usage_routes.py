@@ -74,8 +74,8 @@ class UsageForecastAnswer(Answer):
 class UsageItem(Answer):
     """The figures of one key in one step.
 
-    `billed` is money as in the ledger; `core` and `memory` are what was reserved of GPU time and of device memory, no
-    price in it; `used` is the GPU time of reports, null where there are none; `cost` is `billed` in the display
+    `billed` is money as in the ledger; `core` and `memory` are what was reserved of GPU time and of device memory,
+    without a price; `used` is the GPU time of reports, null where there are none; `cost` is `billed` in the display
     currency, null where there is none. The key `__idle__` is capacity that no pod held, and
     `__idle__ MODEL` that of a model. `forecast` is there where the
     question asks for it: what was billed in the window, and what pods add to it.

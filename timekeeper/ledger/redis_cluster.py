@@ -134,7 +134,7 @@ class ClusterStore(CoreCommands):
     def _send_each(
         self, cluster: RedisCluster, commands: Sequence[Command], chosen: Sequence[int], answers: list[Any]
     ) -> None:
-        """Sends the chosen commands to each node its share, and writes their answers among the others."""
+        """Sends each node its share of the chosen commands; stores each answer at its command's index."""
         shares: dict[str, tuple[ClusterNode, list[int]]] = {}
         for index in chosen:
             node = cluster.get_node_from_key(_key(commands[index][0]))

@@ -1,10 +1,10 @@
 """A small service over `fairgpu.serving`, for tests: it echoes, fails, waits and counts.
 
-    python -m tests.support.servers.serving_program PORT METRICS_PORT FOLDER PATIENCE [logged] [everywhere] [interrupted]
+    python -m tests.support.servers.serving_program PORT METRICS_PORT FOLDER PATIENCE [OPTION...]
 
-The folder holds `tls.crt` and `tls.key`; it waits that many seconds for what a client owes it, logs each request if
-asked to, and listens on loopback unless it is to listen everywhere. Its first worker gets SIGTERM while it starts, if it
-is to be interrupted.
+The folder holds `tls.crt` and `tls.key`. The service waits PATIENCE seconds for what a client owes it. It logs each
+request with the option `logged`, and listens on each address instead of on loopback with `everywhere`. With
+`interrupted`, its first worker gets SIGTERM while it starts.
 """
 
 from __future__ import annotations
