@@ -8,8 +8,8 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 AGENT = "agent.lock"
@@ -45,6 +45,21 @@ def wait_for(path: Path, stopped: Callable[[], bool]) -> int | None:
         if stopped():
             return None
     return descriptor
+
+
+@contextmanager
+def turn_of(folder: Path) -> Iterator[None]:
+    """Waits until no other process is in such a block for the same folder, and keeps others waiting until its end.
+
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def note(descriptor: int, now_ns: int) -> None:

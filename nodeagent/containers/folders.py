@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nodeagent import handover
 from nodeagent.containers import cdi_spec, config_file, records
 from nodeagent.containers.cdi_name import spec_file
 from nodeagent.containers.cdi_spec import Mount
@@ -72,12 +73,18 @@ class Folders:
 def void_after_boot(folders: Folders, boot_id: str) -> None:
     """Removes all containers' files, pages and CDI specs of an earlier boot, where the folders are on a disk.
 
-    Files of an agent that wrote no boot count as of this one: its containers may run.
+    Files of an agent that wrote no boot count as of this one: its containers may run. Of two agents that start at once,
+    the second waits until the first is done: it would remove what that one writes next.
 
     Raises:
         OSError: the host refuses.
     """
     folders.root.mkdir(parents=True, exist_ok=True)
+    with handover.turn_of(folders.root):
+        _void(folders, boot_id)
+
+
+def _void(folders: Folders, boot_id: str) -> None:
     path = folders.root / "boot"
     known = path.read_text() if path.exists() else None
     if known is None:
@@ -203,14 +210,17 @@ def _specs(folders: Folders) -> list[Path]:
 
 
 def install_shim(folders: Folders, library: Path) -> Path:
-    """Returns the shim's file on the host; writes it, named by its digest, where it is missing.
+    """Returns the shim's file on the host; writes it, named by its digest, where it is missing or damaged.
+
+    A disk whose machine loses its power may keep a file's name without its bytes. A program goes on without a library
+    that its loader cannot read, and nothing would limit it.
 
     Raises:
         OSError: it cannot be read or written.
     """
     content = library.read_bytes()
     path = folders.shim / hashlib.sha256(content).hexdigest() / "libvcuda.so.1"
-    if not path.exists():
+    if _read(path) != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         put(path, content, 0o755)
     return path

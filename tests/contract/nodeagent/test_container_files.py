@@ -6,16 +6,19 @@ import errno
 import json
 import os
 import stat
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nodeagent import handover
 from nodeagent.containers import folders as files
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import GivenDevice, Record
 from nodeagent.turns import Policy
+from tests.support.waiting import LIMIT_S, wait_until
 
 DEVICES = (GivenDevice("GPU-a", 30, 100, 0, 7), GivenDevice("GPU-b", 30, 100, 5, 8))
 RECORD = Record(
@@ -191,6 +194,23 @@ def test_an_upgrade_leaves_running_containers_their_shim(folders: Folders, shim:
     assert files.install_shim(folders, tmp_path / "built.so") == newer
 
 
+@pytest.mark.parametrize("left", [b"", b"shim", b"shim 0"], ids=["no bytes", "some bytes", "other bytes"])
+def test_a_shim_of_which_a_machine_without_power_kept_only_the_name_is_written_again(
+    folders: Folders, shim: Path, tmp_path: Path, left: bytes
+) -> None:
+    shim.write_bytes(left)
+    assert files.install_shim(folders, tmp_path / "built.so") == shim
+    assert shim.read_bytes() == b"shim 1"
+    assert stat.S_IMODE(shim.stat().st_mode) == 0o755
+
+
+def test_a_shim_that_is_whole_stays_the_file_that_containers_have_mounted(
+    folders: Folders, shim: Path, tmp_path: Path
+) -> None:
+    inode = shim.stat().st_ino
+    assert files.install_shim(folders, tmp_path / "built.so").stat().st_ino == inode
+
+
 def test_a_boot_voids_the_files_of_the_one_before(folders: Folders, shim: Path) -> None:
     files.void_after_boot(folders, "first")
     files.write(folders, RECORD, VENDOR, shim)
@@ -223,6 +243,27 @@ def test_an_agent_killed_while_it_voids_an_earlier_boot_begins_again(
             files.void_after_boot(folders, "second")
     files.void_after_boot(folders, "second")
     assert everything(folders.root) == {"boot"}
+
+
+def test_of_two_agents_that_start_after_a_boot_the_second_removes_nothing_of_what_the_first_has_written(
+    folders: Folders, shim: Path
+) -> None:
+    files.void_after_boot(folders, "first")
+    voiding = threading.Thread(target=files.void_after_boot, args=(folders, "second"))
+    with handover.turn_of(folders.root):
+        voiding.start()
+        wait_until(lambda: is_waited_for(folders.root), "the second agent waits")
+        (folders.root / "boot").write_text("second")
+        files.write(folders, RECORD, VENDOR, shim)
+    voiding.join(LIMIT_S)
+    assert list(files.read_records(folders)) == [RECORD]
+    assert folders.spec(RECORD).exists()
+
+
+def is_waited_for(folder: Path) -> bool:
+    """Whether a thread waits for the lock of a folder (proc(5))."""
+    inode = f":{folder.stat().st_ino} "
+    return any("-> FLOCK" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 def killed_agent(*_arguments: object) -> None:
