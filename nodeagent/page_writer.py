@@ -44,10 +44,12 @@ def silence(before: Silence | None, worked_ns: int, since_ns: int, now_ns: int) 
 
     Args:
         before: the answer of the last look.
-        worked_ns: when the writer last showed that it works; 0 before the first time.
+        worked_ns: when the writer last showed that it works; 0 before the first time. A later time than `now_ns` is of
+            an earlier boot, whose notes stay where the agent's folder lies on a disk, and counts as none.
         since_ns: from when on the writer has had pages to write.
         now_ns: the time of this look; all times are ns of CLOCK_MONOTONIC.
     """
+    worked_ns = worked_ns if worked_ns <= now_ns else 0
     if now_ns - max(worked_ns, since_ns) < HANGS_SECONDS * NS:
         return None
     return before if before is not None and before.worked_ns == worked_ns else Silence(worked_ns, now_ns)
@@ -110,15 +112,15 @@ class PageWriter:
         if not known:
             self._silence = None
             return
-        now_ns = self._clock()
         since_ns = max(min(known.values()), self._since_ns)
         # A writer that refuses what it has to write works all the same: another one would refuse it, too. A note needs
         # room on the host, which a page already has.
         worked_ns = max(handover.noted_ns(self._root / handover.PAGES), last_write_ns(self._root, known.keys()) or 0)
+        now_ns = self._clock()  # after the signs of work, none of which may seem to come from an earlier boot
         self._silence = silence(self._silence, worked_ns, since_ns, now_ns)
         if self._silence is None or not self._silence.lasts(now_ns):
             return
-        silent_seconds = (now_ns - max(worked_ns, since_ns)) / NS
+        silent_seconds = (now_ns - max(self._silence.worked_ns, since_ns)) / NS
         if self._waits_for_another(process.pid):
             _log.error("another writer has the lock of the pages", silent_seconds=silent_seconds)
         else:

@@ -201,6 +201,12 @@ def test_a_silence_leads_to_an_end_only_if_the_writer_had_time_to_write_after_it
     assert silence(found, 5, 6, 5 + hangs_ns) is None, "it has had pages to write for a shorter time"
 
 
+def test_a_sign_of_work_that_lies_ahead_is_of_an_earlier_boot_and_counts_as_none() -> None:
+    hangs_ns = int(HANGS_SECONDS * 10**9)
+    assert silence(None, 2 * hangs_ns, 5, 5 + hangs_ns) == Silence(0, 5 + hangs_ns)
+    assert silence(None, 5 + hangs_ns, 5, 5 + hangs_ns) is None, "it worked in this instant"
+
+
 def test_a_writer_that_waits_for_another_ones_lock_is_not_ended_and_the_log_says_so(waiting: Waiting) -> None:
     kept = waiting.kept
     pid = kept.pid()
