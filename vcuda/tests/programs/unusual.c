@@ -1,7 +1,8 @@
 /* unusual.c: programs that are correct and do what few do.
  *
  *     unusual last              a thread launches in the last pass over its keys' destructors; then its stream ends
- *     unusual small BYTES       a thread with a stack of so many bytes launches, allocates, frees and captures
+ *     unusual stack             a thread launches, allocates, frees and captures; prints how many bytes of its stack were written
+ *                               in place of the time
  *     unusual capture COUNT     a context ends while a stream of it captures; then so many launches in another context
  */
 #include "program.h"
@@ -49,7 +50,7 @@ static void last(void)
     must(CU(cuStreamDestroy_v2)(works));
 }
 
-static void *on_a_small_stack(void *unused)
+static void *on_its_own_stack(void *unused)
 {
     CUdeviceptr memory;
     CUgraph graph;
@@ -72,14 +73,24 @@ static void *on_a_small_stack(void *unused)
     return thread_ended(unused);
 }
 
-static void small(size_t bytes)
+#define STACK (256u << 10)
+#define UNTOUCHED 0xA5
+
+/* How far down its stack the thread wrote. */
+static uint64_t stack(void)
 {
+    static _Alignas(65536) unsigned char bytes[STACK];
     pthread_attr_t attributes;
+    size_t left = 0;
+    memset(bytes, UNTOUCHED, sizeof bytes);
     must(pthread_attr_init(&attributes) != 0);
-    must(pthread_attr_setstacksize(&attributes, bytes) != 0);
+    must(pthread_attr_setstack(&attributes, bytes, sizeof bytes) != 0);
     crew.count = 1;
-    must(pthread_create(&crew.threads[0], &attributes, on_a_small_stack, NULL) != 0);
+    must(pthread_create(&crew.threads[0], &attributes, on_its_own_stack, NULL) != 0);
     crew_wait(&crew);
+    while (left < sizeof bytes && bytes[left] == UNTOUCHED)
+        left++;
+    return sizeof bytes - left;
 }
 
 static void capture(int count)
@@ -104,8 +115,8 @@ int main(int count, char **arguments)
     uint64_t from = now_us();
     if (strcmp(arguments[1], "last") == 0)
         last();
-    else if (count == 3 && strcmp(arguments[1], "small") == 0)
-        small(strtoul(arguments[2], NULL, 10));
+    else if (strcmp(arguments[1], "stack") == 0)
+        done(CUDA_SUCCESS, stack());
     else if (count == 3 && strcmp(arguments[1], "capture") == 0)
         capture(atoi(arguments[2]));
     else
