@@ -56,6 +56,7 @@ LEARN_LOOK_SECONDS = 1.0
 GANG_LOOK_SECONDS = 1.0
 """The interval at which a bind that waits for its gang checks the gang's deadline."""
 SHOW_SECONDS = 2.0
+OVERLAP_LOOK_SECONDS = 2.0
 SWITCH_SECONDS = 0.001
 """The time after which a thread lets the event loop run: learning and planning take 40 to 100 ms of processor time.
 
@@ -133,6 +134,7 @@ def _follow_cluster(
         run_part("lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, _boot_seconds, wait))
     run_part("pods", lambda: reflect(api, PODS, pods, wait, random.random))
     run_part("nodes", lambda: reflect(api, NODES, nodes, wait, random.random))
+    run_part("overlaps", lambda: keep_looking_for_overlaps(faults, wait))
 
 
 class Acts(Protocol):
@@ -252,6 +254,12 @@ def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
         learned_classes = len(classes)
         state.learn(learn(mix, classes, capacity, generator))
         _log.info("learned", requests=learned, kinds=len(mix.kinds))
+
+
+def keep_looking_for_overlaps(faults: AllocationFaults, wait: Wait) -> None:
+    """Names the pods whose allocations overlap, until `wait` says that the process ends."""
+    while not wait(OVERLAP_LOOK_SECONDS):
+        faults.look_for_overlaps()
 
 
 def keep_showing(state: State, measures: Measures, acts: Callable[[], bool], wait: Callable[[float], bool]) -> None:

@@ -43,6 +43,7 @@ class Figures:
         gangs: gangs by state, one of GANG_STATES.
         gang_outcomes: the number of holds for gangs that have ended since the start, by outcome, one of HOLDS.
         searches_cut: the number of times since the start that a node was left out because its search was cut.
+        overlapping: devices of which bound pods hold more than there is.
     """
 
     nodes: int = 0
@@ -55,6 +56,7 @@ class Figures:
     gangs: Mapping[str, int] = field(default_factory=dict)
     gang_outcomes: Mapping[str, int] = field(default_factory=dict)
     searches_cut: int = 0
+    overlapping: int = 0
 
 
 PARTS = (
@@ -63,6 +65,7 @@ PARTS = (
     "lease",
     "pods",
     "nodes",
+    "overlaps",
     "settling",
     "waking",
     "learning",
@@ -112,6 +115,9 @@ class Measures:
             "fairgpu_scheduler_held_gpus",
             "GPUs that pods hold: each piece counts by the larger of its shares of time and memory.",
             registry,
+        )
+        self._overlapping = _gauge(
+            "fairgpu_scheduler_overlapping_gpus", "GPUs of which bound pods hold more than there is.", registry
         )
         self._waiting = _gauge("fairgpu_scheduler_waiting_pods", "GPU pods that wait for a node.", registry)
         self._fragmented = _gauge(
@@ -208,6 +214,7 @@ class Measures:
         self._left_out.labels("shared").set(figures.shared)
         self._gpus.set(figures.gpus)
         self._held.set(figures.held)
+        self._overlapping.set(figures.overlapping)
         self._waiting.set(figures.waiting)
         self._fragmented.set(figures.fragmented)
         for state in GANG_STATES:

@@ -32,6 +32,7 @@ from scheduler.placement.causes import LASTING
 from scheduler.placement.choosing import NONE, Chooser, Placed
 from scheduler.placement.fleet import NO_CLASS, Fleet, Ints, Node
 from scheduler.placement.mix import Mix, MixCounter
+from scheduler.placement.overlaps import Overlap, overlaps
 from scheduler.placement.request import Request
 from scheduler.placement.together import holding_of
 from scheduler.placement.worth import Worth
@@ -369,6 +370,23 @@ class State:
         with self.lock:
             return [self._pods[uid] for uid in self.fleet.holders(name) if uid in self._bound and uid in self._pods]
 
+    def overlaps(self) -> list[tuple[PodNote, Overlap]]:
+        """Returns the bound pods whose allocations exceed a GPU beside those bound before them, and each such GPU.
+
+        Reservations and what is kept for waiting pods count for nothing here: pods that are still to go hold that, too.
+        """
+        with self.lock:
+            fleet, found = self.fleet, list[tuple[PodNote, Overlap]]()
+            short = (fleet.core < 0) | (fleet.memory < 0) | (fleet.slots < 0)
+            for row in np.flatnonzero(short.any(axis=1)).tolist():
+                node = fleet.nodes[row]
+                if node is None:
+                    continue
+                notes = sorted(self.notes_on(node.name), key=lambda note: (note.since, note.uid))
+                held = [(note.uid, note.holding) for note in notes if note.holding is not None]
+                found += [(self._pods[overlap.uid], overlap) for overlap in overlaps(node, held)]
+            return found
+
     # What is decided.
 
     def rows_asked(self, key: Hashable | None, names: Callable[[], list[str]]) -> Asked:
@@ -576,6 +594,7 @@ class State:
                 gangs=self.gangs.count(),
                 gang_outcomes=dict(self.gangs.outcomes),
                 searches_cut=self.chooser.cut,
+                overlapping=len({overlap.gpu for _, overlap in self.overlaps()}),
             )
 
     def mix(self) -> Mix:

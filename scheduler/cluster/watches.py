@@ -26,8 +26,10 @@ REFUSED = "InventoryRefused"
 
 IGNORED = "AllocationIgnored"
 """The reason of events about a Pod whose allocation is not counted, or names a GPU that its node does not offer."""
+OVERLAP = "AllocationsOverlap"
+"""The reason of events about a Pod that was given more of a GPU than the pods bound before it have left."""
 MAX_WARNED = 100
-"""The most pods with such an allocation that have an event; the log names the others."""
+"""The most pods with a fault of one kind that have an event; the log names the others."""
 
 Warn = Callable[[str, str, str, str], None]
 WarnOfPod = Callable[[PodNote, str, str], None]
@@ -55,10 +57,10 @@ NODES = Collection("/api/v1/nodes", {}, _slim, excerpt(NodeList), excerpt(NodeEv
 
 
 class AllocationFaults:
-    """Names the bound pods whose allocation is not counted, or names a GPU that their node does not offer. Thread-safe.
+    """Names the bound pods whose allocation is not counted, is of a GPU that their node does not offer, or overlaps.
 
     A pod is named once while its fault lasts, by a log event and an event of its own. Of more than MAX_WARNED pods at
-    once the others have the log event alone.
+    once the others have the log event alone. Thread-safe; one thread looks for overlaps.
     """
 
     def __init__(self, state: State, warn: WarnOfPod = lambda *_: None) -> None:
@@ -69,6 +71,7 @@ class AllocationFaults:
         # at a pod is at the newest facts.
         self._lock = threading.Lock()
         self._faulty: set[str] = set()
+        self._overlapping: set[str] = set()
 
     def look(self, uid: str) -> None:
         """Looks at one pod as the state has it; forgets it where the state has it no more."""
@@ -90,6 +93,23 @@ class AllocationFaults:
         """Looks at the pods of a node that offers other devices than before."""
         for note in self._state.notes_on(name):
             self.look(note.uid)
+
+    def look_for_overlaps(self) -> None:
+        """Looks for pods whose allocations exceed a GPU beside those of the pods bound before them."""
+        found = {note.uid: (note, overlap) for note, overlap in reversed(self._state.overlaps())}
+        count = len(self._overlapping & found.keys())
+        for note, overlap in (found[uid] for uid in found.keys() - self._overlapping):
+            count += 1
+            pod = f"{note.namespace}/{note.name}"
+            _log.error("allocations overlap", pod=pod, uid=note.uid, gpu=overlap.gpu, held=overlap.excess)
+            if count <= MAX_WARNED:
+                text = (
+                    f"the allocations of pods exceed the GPU {overlap.gpu}: with this pod, bound after the others, "
+                    f"{overlap.excess}. The node agent starts no container beyond that. Delete the pod: its controller "
+                    "makes another, which has a place of its own"
+                )
+                self._warn(note, OVERLAP, text)
+        self._overlapping = set(found)
 
     def keep(self, uids: Iterable[str]) -> None:
         """Forgets all pods but these."""
