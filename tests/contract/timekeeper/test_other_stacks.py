@@ -168,6 +168,51 @@ def test_labels_that_make_the_pod_cheaper_give_the_difference_back(harness: Ledg
     assert harness.spent("a") == (160 + 3600) * GPU_SECOND // 8
 
 
+@pytest.mark.parametrize(
+    "cloud",
+    [
+        {"node.kubernetes.io/instance-type": "p4de.24xlarge"},
+        {"karpenter.k8s.aws/instance-gpu-name": "a100"},
+        {"karpenter.azure.com/sku-gpu-name": "A100"},
+    ],
+)
+def test_a_node_whose_model_a_cloud_names_gets_the_labels_of_feature_discovery_late_too(
+    harness: LedgerHarness, cloud: dict[str, str]
+) -> None:
+    """The cloud's labels come with the node, and do not say that four pods share each GPU."""
+    harness.budget("a", ["team-a"])
+    write_node(harness, cloud)
+    harness.lead(ControllerRules(prices=PRICES | {"a100": PRICES["A100"]}, own_resources={}))
+    harness.round()
+    shared(harness, "p1")
+    harness.round(120)
+    before = harness.spent("a")
+    write_node(harness, cloud | LABELS)
+    harness.round(40)
+    write_node(harness, cloud | {"nvidia.com/gpu.product": "Tesla-T4"})
+    harness.round(40)
+    write_node(harness, cloud)
+    harness.round(HOUR / SECOND)
+
+    assert (before, harness.spent("a")) == (4 * 120 * GPU_SECOND, (200 + 3600) * GPU_SECOND)
+
+
+def test_what_was_decided_by_the_labels_of_feature_discovery_is_kept_on_a_clouds_node(harness: LedgerHarness) -> None:
+    cloud = {"node.kubernetes.io/instance-type": "p4de.24xlarge"}
+    harness.budget("a", ["team-a"])
+    write_node(harness, cloud | LABELS)
+    harness.lead(RULES)
+    harness.round()
+    shared(harness, "p1")
+    harness.round(10)
+    write_node(harness, cloud)
+    harness.round(10)
+    write_node(harness, cloud | {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
+    harness.round(10)
+
+    assert harness.spent("a") == 30 * GPU_SECOND
+
+
 def test_labels_that_come_after_ten_minutes_change_nothing(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     write_node(harness, {})

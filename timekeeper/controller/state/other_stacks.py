@@ -1,7 +1,8 @@
 """Stores the devices that pods hold by other stacks; they are decided once, when a pod is first seen after its binding.
 
 A new node's labels come minutes after its first pods. Until its model is known, a session is charged at the price of
-`*`. Once the labels are there, within PROVISIONAL, the session is charged anew from its start by what they state.
+`*`; where a cloud's labels name the model, as a whole GPU of it. Once the labels are there, within PROVISIONAL, the
+session is charged anew from its start by what they state.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.loading import from_now_on
 from timekeeper.domain.attribution import Origin, attribution
 from timekeeper.domain.charges import rate_now
+from timekeeper.domain.holdings import nvidia
 from timekeeper.domain.holdings.claims import FullName, without_claimed
 from timekeeper.domain.holdings.deciding import capacity, decide
 from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, Decision, Doubt, Holding, holding_rate, summed
@@ -26,10 +28,10 @@ from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.holdings.observed import HostNode, read_host_node
 from timekeeper.domain.pricing import ONE
 from timekeeper.domain.reservations import Reservation, tariff
-from timekeeper.domain.sessions import CLAIM
+from timekeeper.domain.sessions import CLAIM, Session
 from timekeeper.domain.timestamps import MINUTE
 from timekeeper.domain.usage import own_capacity
-from timekeeper.sources.base import Mirrors, uid_of
+from timekeeper.sources.base import Mirrors, name_of, uid_of
 from timekeeper.sources.kubernetes import counts_own_resources
 
 PROVISIONAL = 10 * MINUTE
@@ -99,11 +101,14 @@ def _full_name(item: Json) -> FullName:
 
 
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
-    """Decides the holdings of young sessions of unknown model again; returns the uids of those that changed."""
+    """Decides the holdings of young sessions again that lacked labels of their node; returns the uids that changed."""
     changed = set()
+    discovered = _DiscoveredLater(mirrors)
     for metered in books.pods.sessions.all():
         session = metered.session
-        if session.end is not None or now - session.start >= PROVISIONAL or not _lacks_model(session.holdings):
+        if session.end is not None or now - session.start >= PROVISIONAL:
+            continue
+        if not (_lacks_model(session.holdings) or discovered.since(session)):
             continue
         if session.pod.startswith(CLAIM):
             decision = books.claims.decide_again(session, mirrors, books.rules.drivers)
@@ -180,6 +185,29 @@ def _only_accounts(books: Books, mirrors: Mirrors, namespace: str) -> bool:
     pods = (mirrors.pods.get(session.uid) for session in running)
     labelled = any(names.POD_LABEL in mapping(mapping((pod or {}).get("metadata")).get("labels")) for pod in pods)
     return labelled and all(session.holdings for session in running)
+
+
+class _DiscoveredLater:
+    """The nodes whose GPUs both a cloud and feature discovery name, by the model that the cloud names.
+
+    A holding of that model was decided before feature discovery had labelled the node.
+    """
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._nodes = mirrors.nodes
+        self._models: dict[str, str] | None = None
+
+    def since(self, session: Session) -> bool:
+        """Whether feature discovery has labelled a session's node since the session's holdings were decided."""
+        if not any(holding.way == nvidia.WAY for holding in session.holdings):
+            return False
+        if self._models is None:
+            hosts = {name_of(node): read_host_node(node) for node in self._nodes.items()}
+            self._models = {
+                name: nvidia.cloud_model(host) for name, host in hosts.items() if host.label(nvidia.PRODUCT)
+            }
+        model = self._models.get(session.node)
+        return bool(model) and any(holding.model == model for holding in session.holdings)
 
 
 def _lacks_model(holdings: tuple[Holding, ...]) -> bool:

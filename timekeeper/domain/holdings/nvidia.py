@@ -137,8 +137,15 @@ def model_of(node: HostNode) -> str:
     Feature discovery has it from the driver, and wins over the labels and the instance type of a cloud.
     """
     product = node.label(PRODUCT)
-    if product:
-        return _MIG_IN_PRODUCT.sub("", product).removesuffix("-SHARED")
+    return _MIG_IN_PRODUCT.sub("", product).removesuffix("-SHARED") if product else cloud_model(node)
+
+
+def cloud_model(node: HostNode) -> str:
+    """Returns the model by the labels and the instance type of a cloud alone; empty for none.
+
+    A cloud writes them with the node, minutes before feature discovery writes how the GPUs are shared. No name that
+    feature discovery has is equal to one of these.
+    """
     named = node.label(*MODEL_LABELS)
     if named:
         return named
