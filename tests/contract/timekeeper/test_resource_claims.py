@@ -301,6 +301,28 @@ def test_an_extended_resource_that_a_claim_covers_is_no_second_bill(looking: Led
     assert looking.spent("a") == 4 * 10 * GPU_SECOND
 
 
+@pytest.mark.parametrize("new_leader", [False, True], ids=["the same leader", "a new leader"])
+def test_it_is_none_either_once_the_pod_has_ended_and_kubernetes_has_deleted_the_claim(
+    looking: LedgerHarness,
+    new_leader: bool,  # noqa: FBT001
+) -> None:
+    pod = claiming(looking, "p1")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    mapped = [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
+    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c1", "requestMappings": mapped}
+    looking.write_pod(pod)
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+    looking.finish(pod)
+    (looking.folder / "claims" / "c1.json").unlink()
+    looking.round(10)
+    if new_leader:
+        looking.lead(RULES)
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 10 * GPU_SECOND
+
+
 def test_an_extended_resource_without_its_claim_is_charged_as_the_device_plugins(looking: LedgerHarness) -> None:
     pod = claiming(looking, "p1")
     pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}

@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 from fairgpu.json_values import mapping, mappings
+from fairgpu.names import TERMINAL_PHASES
 from fairgpu.quantity import QuantityError, parse_quantity
 from timekeeper.domain.holdings import listed, nvidia
 from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join, summed
@@ -170,15 +171,18 @@ def without_claimed(
     """Returns a bound pod without the extended resources that it has by a claim, which is metered by itself.
 
     The pod's status counts only if the claim confirms it: the claim must be reserved for the pod, and have a device of
-    one of the drivers.
+    one of the drivers. Kubernetes takes the devices from the claim of a pod that has ended, and deletes it: for such a
+    pod, only a claim that has devices of other drivers refutes the status.
     """
     bound = read_bound_pod(pod)
     covering = extended_claim(pod)
     if covering is None:
         return bound
     claim = claims().get((bound.namespace, covering.claim), {})
-    uid = str(mapping(pod.get("metadata")).get("uid"))
-    believed = uid in reserving_pods(claim) and names_drivers(claim, drivers)
+    ended = mapping(pod.get("status")).get("phase") in TERMINAL_PHASES
+    of_the_pod = ended or str(mapping(pod.get("metadata")).get("uid")) in reserving_pods(claim)
+    freed = ended and not results_of(claim)
+    believed = freed or (of_the_pod and names_drivers(claim, drivers))
     return bound.without(covering.resources) if believed else bound
 
 
