@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -57,7 +57,9 @@ class Seen:
 
 
 def parts_of_pod(pod: Json, node: Json) -> list[Part]:
-    """Returns what a pod holds on a node, by one rule for each stack."""
+    """Returns what a pod holds on a node, by one rule for each stack; what it has by a claim is the claim's."""
+    if "extendedResourceClaimStatus" in pod["status"]:
+        return []
     seen = Seen(pod, node)
     if "gpu-fraction" in seen.written or "gpu-memory" in seen.written:
         return _kai(seen)
@@ -161,10 +163,48 @@ def _of_nvidia(seen: Seen, name: str, amount: int) -> Part:
     share = _mig(within[1], seen.nvidia) if within else Fraction(1)
     stated = labels.get("nvidia.com/gpu.replicas", labels.get("cloud.google.com/gke-max-shared-clients-per-gpu"))
     replicas = int(stated) if stated and stated.isdigit() else 1
-    cloud = labels.get("cloud.google.com/gke-accelerator", "")
+    return seen.nvidia or _cloud(labels), amount, share / max(replicas, 1)
+
+
+def _cloud(labels: Mapping[str, str]) -> str:
+    """The model that a cloud names; empty for none."""
     instance = labels.get("node.kubernetes.io/instance-type", "")
-    model = seen.nvidia or cloud or ("NVIDIA A10G" if instance.startswith("g5.") else "")
-    return model, amount, share / max(replicas, 1)
+    named = labels.get("cloud.google.com/gke-accelerator", "")
+    return named or ("NVIDIA A10G" if instance.startswith("g5.") else "")
+
+
+def parts_of_claim(claim: Json, slices: Sequence[Json]) -> list[Part]:
+    """Returns what a claim holds of the devices in some slices, by one rule for each way to divide one.
+
+    A device of another driver than those of GPUs costs nothing, and neither does administrative access.
+    """
+    found = []
+    for result in claim["status"].get("allocation", {}).get("devices", {}).get("results", []):
+        if result.get("adminAccess") or result["driver"] not in {"gpu.nvidia.com", "gpu.amd.com"}:
+            continue
+        (spec,) = (one["spec"] for one in slices if one["spec"]["pool"]["name"] == result["pool"])
+        (device,) = (one for one in spec["devices"] if one["name"] == result["device"])
+        (model,) = device["attributes"]["productName"].values()
+        found.append((model, 1, _share_of_device(device, spec, result)))
+    return found
+
+
+def _share_of_device(device: Json, spec: Json, result: Json) -> Fraction:
+    if device.get("allowMultipleAllocations"):
+        (whole,) = device["capacity"]["memory"].values()
+        return Fraction(_gib(result["consumedCapacity"]["memory"]), _gib(whole))
+    for taken in device.get("consumesCounters", []):
+        (totals,) = (one["counters"] for one in spec["sharedCounters"] if one["name"] == taken["counterSet"])
+        used = taken["counters"]
+        of_memory = Fraction(_gib(used["memory"]["value"]), _gib(totals["memory"]["value"]))
+        compute = "multiprocessors"
+        return max(of_memory, Fraction(int(used[compute]["value"]), int(totals[compute]["value"])))
+    profile = device["attributes"].get("partitionProfile", {}).get("string", "")
+    return Fraction(1, 8) if profile.startswith("cpx_") else Fraction(1)
+
+
+def _gib(text: str) -> int:
+    return int(text.removesuffix("Gi"))
 
 
 def _mig(profile: str, model: str) -> Fraction:
@@ -184,11 +224,13 @@ class Line:
     parts: list[Part]
     start: int
     end: int | None = None
+    by_cloud: bool = False
+    """Whether a cloud named the model, on a node that feature discovery had not labelled."""
 
     @property
     def provisional(self) -> bool:
-        """Whether a part has no model yet."""
-        return any(not model for model, *_ in self.parts)
+        """Whether labels of the node are still to come: a part has no model, or the cloud's alone."""
+        return self.by_cloud or any(not model for model, *_ in self.parts)
 
     def cost(self, prices: Mapping[str, Fraction], until: int) -> int:
         """Returns the cost in microGPU-seconds up to an instant, rounded down once."""
@@ -212,9 +254,10 @@ class PlainBill:
                 found = parts_of_pod(pod, node)
                 if not found:
                     continue
-                line = self.lines[uid] = Line(found, max(self._bound(pod), self.since))
+                line = self.lines[uid] = Line(found, max(self._bound(pod), self.since), by_cloud=self._by_cloud(node))
             elif line.end is None and line.provisional and now - line.start < PROVISIONAL:
                 line.parts = parts_of_pod(pod, node) or line.parts
+                line.by_cloud = self._by_cloud(node)
             if line.end is None and pod["status"]["phase"] == "Succeeded":
                 (status,) = pod["status"]["containerStatuses"][:1]
                 line.end = max(nanoseconds(status["state"]["terminated"]["finishedAt"]), line.start)
@@ -223,19 +266,23 @@ class PlainBill:
                 line.end = max(deleted_at, line.start)
 
     def see_claims(
-        self, now: int, claims: Mapping[str, Json], pods: Mapping[str, Json], models: Mapping[str, str]
+        self, now: int, claims: Mapping[str, Json], pods: Mapping[str, Json], slices: Sequence[Json]
     ) -> None:
-        """Takes what a list of all claims shows at an instant; `models` has the model of each device."""
+        """Takes what a list of all claims shows at an instant, whose devices are in `slices`."""
         for uid, claim in claims.items():
-            devices = claim["status"].get("allocation", {}).get("devices", {}).get("results", [])
             bound = [self._bound(pods[user["uid"]]) for user in claim["status"]["reservedFor"] if user["uid"] in pods]
-            if devices and uid not in self.lines:
-                found = [(models[item["device"]], 1, Fraction(1)) for item in devices]
+            found = parts_of_claim(claim, slices)
+            if found and uid not in self.lines:
                 self.lines[uid] = Line(found, max(min(bound, default=now), self.since))
 
     def free(self, uid: str, ends: list[int]) -> None:
         """Ends a claim's line with the last of the pods that reserved it."""
         self.lines[uid].end = max(ends)
+
+    @staticmethod
+    def _by_cloud(node: Json) -> bool:
+        labels = node["metadata"].get("labels", {})
+        return bool(_cloud(labels)) and "nvidia.com/gpu.product" not in labels
 
     @staticmethod
     def _bound(pod: Json) -> int:
