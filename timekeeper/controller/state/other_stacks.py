@@ -103,12 +103,12 @@ def _full_name(item: Json) -> FullName:
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
     """Decides the holdings of young sessions again that lacked labels of their node; returns the uids that changed."""
     changed = set()
-    discovered = _DiscoveredLater(mirrors)
+    discovered_later = _discovered_later(mirrors)
     for metered in books.pods.sessions.all():
         session = metered.session
         if session.end is not None or now - session.start >= PROVISIONAL:
             continue
-        if not (_lacks_model(session.holdings) or discovered.since(session)):
+        if not (_lacks_model(session.holdings) or discovered_later(session)):
             continue
         if session.pod.startswith(CLAIM):
             decision = books.claims.decide_again(session, mirrors, books.rules.drivers)
@@ -187,27 +187,23 @@ def _only_accounts(books: Books, mirrors: Mirrors, namespace: str) -> bool:
     return labelled and all(session.holdings for session in running)
 
 
-class _DiscoveredLater:
-    """The nodes whose GPUs both a cloud and feature discovery name, by the model that the cloud names.
+def _discovered_later(mirrors: Mirrors) -> Callable[[Session], bool]:
+    """Returns a function that says whether feature discovery labelled a session's node after it had its holdings.
 
-    A holding of that model was decided before feature discovery had labelled the node.
+    Such a holding has the model that the labels of a cloud name, on a node that feature discovery has labelled since.
     """
+    nodes = cache(lambda: {name_of(node): node for node in mirrors.nodes.items()})
 
-    def __init__(self, mirrors: Mirrors) -> None:
-        self._nodes = mirrors.nodes
-        self._models: dict[str, str] | None = None
+    @cache
+    def model_before(name: str) -> str:
+        host = read_host_node(nodes().get(name, {}))
+        return nvidia.cloud_model(host) if host.label(nvidia.PRODUCT) else ""
 
-    def since(self, session: Session) -> bool:
-        """Whether feature discovery has labelled a session's node since the session's holdings were decided."""
-        if not any(holding.way == nvidia.WAY for holding in session.holdings):
-            return False
-        if self._models is None:
-            hosts = {name_of(node): read_host_node(node) for node in self._nodes.items()}
-            self._models = {
-                name: nvidia.cloud_model(host) for name, host in hosts.items() if host.label(nvidia.PRODUCT)
-            }
-        model = self._models.get(session.node)
-        return bool(model) and any(holding.model == model for holding in session.holdings)
+    def later(session: Session) -> bool:
+        models = {holding.model for holding in session.holdings if holding.way == nvidia.WAY}
+        return bool(models) and model_before(session.node) in models - {""}
+
+    return later
 
 
 def _lacks_model(holdings: tuple[Holding, ...]) -> bool:
