@@ -1,4 +1,4 @@
-"""A day of every stack: 2,000 pods and claims of each kind while nodes change, against a bill that was computed apart."""
+"""A day of every stack: 2,000 pods and claims of each kind while nodes change, against a bill computed apart."""
 
 from __future__ import annotations
 
