@@ -71,7 +71,7 @@ def post(port: int, body: bytes, path: str = "/filter") -> tuple[int, str]:
         return answer.status, json.loads(answer.read())["detail"]
 
 
-@pytest.mark.parametrize("path", ["/filter", "/prioritize"])
+@pytest.mark.parametrize("path", ["/filter", "/prioritize", "/bind"])
 def test_a_body_above_the_limit_is_refused_and_the_extender_goes_on(extender: int, path: str) -> None:
     assert post(extender, b" " * (LARGEST + 1), path) == (413, f"the body is longer than {LARGEST} bytes")
     assert post(extender, b" " * LARGEST, path) == (503, "this replica does not lead")
@@ -80,3 +80,5 @@ def test_a_body_above_the_limit_is_refused_and_the_extender_goes_on(extender: in
 def test_no_pod_is_placed_before_nodes_and_pods_were_read(extender: int) -> None:
     body = json.dumps({"Pod": {}, "NodeNames": ["n0"]}).encode()
     assert post(extender, body) == (503, "this replica does not lead")
+    bind = json.dumps({"PodName": "a", "PodNamespace": "team", "PodUID": "uid-a", "Node": "n0"}).encode()
+    assert post(extender, bind, "/bind") == (503, "this replica does not lead")
