@@ -14,7 +14,7 @@ from fairgpu.names import INVENTORY
 from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, create_node, forged_allocation, inventory_of, now
+from tests.cluster.control_plane.stand_ins import StandInNode, bind, create_node, forged_allocation, inventory_of, now
 from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, plain_pod, spent_in
 from tests.cluster.services.everything import H100_PRICE, Services
@@ -209,6 +209,25 @@ def test_pods_without_a_gpu_keep_no_gpu_from_others_whatever_their_author_writes
 
     user.api.create(pods, on(node, "trains", whole))
     wait_until(lambda: _bound(user, f"{pods}/trains"), "the GPU is given to the pod that asks for it")
+
+
+def test_a_pod_that_is_bound_past_the_scheduler_to_a_gpu_in_use_has_an_event_that_says_so(
+    control_plane: ControlPlane, user: Identity, namespace: str
+) -> None:
+    node, whole = create_node(control_plane, f"taken-{namespace}", gpus=1), {"fairgpu.io/gpu-core": 100}
+    pods, core = f"/api/v1/namespaces/{namespace}/pods", f"/api/v1/namespaces/{namespace}"
+    user.api.create(pods, on(node, "older", whole))
+    older = wait_until(lambda: _bound(user, f"{pods}/older"), "the first pod has the GPU")
+    younger = user.api.create(pods, on(node, "younger", whole))
+    [since] = [one["lastTransitionTime"] for one in older["status"]["conditions"] if one["type"] == "PodScheduled"]
+    wait_until(lambda: now() > since, "the next second begins: the API server stamps no finer")
+    account = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
+    bind(account, younger, node.name, forged_allocation(younger, node.name))
+
+    overlap = {"fieldSelector": "reason=AllocationsOverlap"}
+    [event] = wait_until(lambda: user.api.get(f"{core}/events", overlap)["items"], "an event says so")
+    assert event["involvedObject"]["name"] == "younger"
+    assert "200 of 100 percent of its time" in event["message"]
 
 
 def test_a_cordoned_node_gets_no_pod_until_it_is_uncordoned(
