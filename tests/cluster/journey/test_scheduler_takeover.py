@@ -1,9 +1,11 @@
-"""Two replicas of the scheduler: one places pods, and the other goes on where it is killed or stands still."""
+"""The scheduler goes on where a replica, or its extender alone, is killed or stands still; no device is given twice."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +19,14 @@ from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import create_node
 from tests.cluster.journey.manifests import pod
 from tests.cluster.services.everything import Services
-from tests.cluster.services.scheduler import Scheduler, scheduler_pods, scheduler_replica
+from tests.cluster.services.scheduler import (
+    LEASE,
+    Scheduler,
+    extender,
+    running_scheduler,
+    scheduler_pods,
+    scheduler_replica,
+)
 from tests.support.waiting import LIMIT_S, wait_until
 
 
@@ -71,6 +80,39 @@ def test_a_replica_that_stood_still_answers_nothing_when_it_goes_on(
         assert connection.getresponse().status == 503
     wait_until(lambda: leader.kube_scheduler.popen.poll() is not None, "its kube-scheduler ends, without the Lease")
     assert set(held(user, namespace).values()) == {100}
+
+
+def test_an_extender_that_is_killed_alone_is_replaced_and_waits_until_its_lease_would_have_run_out(
+    control_plane: ControlPlane, services: Services, user: Identity, namespace: str
+) -> None:
+    """What it has sent may be made until then, and the watch of the one in its place has not shown it."""
+    node = create_node(control_plane, f"eight-{namespace}")
+    with running_scheduler(control_plane, services.timekeeper) as replica:
+        create(user, namespace, node.name, range(12))
+        wait_until(lambda: bound(user, namespace), "the first pods are bound")
+        os.killpg(replica.extender.popen.pid, signal.SIGKILL)
+        replica.extender.popen.wait(LIMIT_S)
+        began = time.monotonic()
+        with extender(control_plane, replica.pod, replica.environment):
+            create(user, namespace, node.name, range(12, 18))
+            wait_until(lambda: acts(replica.port), "the extender in its place answers")
+            waited = time.monotonic() - began
+            wait_until(lambda: len(bound(user, namespace)) == 16, "all pods for which there is a GPU are bound")
+            assert replica.leads(control_plane)
+            replica.kube_scheduler.check_alive()
+    # No machine is too slow for this: a slower one only waits longer.
+    assert waited >= control_plane.admin.api.get(LEASE)["spec"]["leaseDurationSeconds"]
+    assert set(held(user, namespace).values()) == {100}
+
+
+def acts(port: int) -> bool:
+    """Whether the extender at a port answers; one that does not lead says so."""
+    try:
+        with closing(HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)) as connection:
+            connection.request("POST", "/filter", json.dumps({"Pod": {}, "NodeNames": []}))
+            return connection.getresponse().status != 503
+    except OSError:
+        return False
 
 
 def create(user: Identity, namespace: str, node: str, numbers: range) -> None:

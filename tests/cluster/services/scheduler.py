@@ -12,7 +12,7 @@ import shutil
 import signal
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,6 +41,7 @@ class Scheduler:
         extender, kube_scheduler: its processes.
         port: where the extender answers kube-scheduler.
         metrics: where it shows its metrics.
+        environment: the extender's environment.
     """
 
     pod: str
@@ -48,6 +49,7 @@ class Scheduler:
     kube_scheduler: Process
     port: int
     metrics: int
+    environment: Mapping[str, str]
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to all processes of the replica, kube-scheduler first."""
@@ -123,14 +125,18 @@ def scheduler_replica(
         f"--secure-port={secure}",
     ]
     with ExitStack() as stack:
-        extender = service(plane, f"extender-{pod}", ["scheduler", "serve"], {**account, **settings}, AT_ONCE)
-        asked = stack.enter_context(extender)
+        asked = stack.enter_context(extender(plane, pod, {**account, **settings}))
         log = plane.folder / f"kube-scheduler-{pod}.log"
         asks = stack.enter_context(running(f"kube-scheduler of {pod}", command, log, {"PATH": os.defpath}))
         ready = (asked, f"http://127.0.0.1:{metrics}/readyz"), (asks, f"https://127.0.0.1:{secure}/readyz")
         for process, address in ready:
             wait_until(lambda process=process, address=address: is_ready(process, address), f"{address} is ready")
-        yield Scheduler(pod, asked, asks, port, metrics)
+        yield Scheduler(pod, asked, asks, port, metrics, {**account, **settings})
+
+
+def extender(plane: ControlPlane, pod: str, settings: Mapping[str, str]) -> AbstractContextManager[Process]:
+    """The extender of a pod, with this environment, for the length of a with statement."""
+    return service(plane, f"extender-{pod}", ["scheduler", "serve"], settings, AT_ONCE)
 
 
 def installed_configuration(plane: ControlPlane) -> dict[str, Any]:
