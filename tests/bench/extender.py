@@ -29,7 +29,7 @@ from scheduler.extender.binding import Clock
 from scheduler.measures import Measures
 from tests.bench.placement import NODES, PLACED, body, placed, row
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 CALLS = 200
 KINDS = 40
@@ -100,7 +100,8 @@ def extender(state: State) -> Iterator[tuple[int, int]]:
         yield port, int(worker)
     finally:
         process.terminate()
-        process.join()
+        process.join(LIMIT_S)
+        process.kill()  # where that was not enough
 
 
 def serve_state(state: State, port: int) -> None:

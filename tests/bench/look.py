@@ -24,6 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.support.other_stacks import OWN_LINE, STACKS
 from tests.support.ports import free_ports
+from tests.support.processes import end
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.ledger import keys, reading
 from timekeeper.sources.base import CHECKPOINT_SHARDS
@@ -61,9 +62,8 @@ def rows() -> Iterator[Row]:
                 sessions = len(reading.open_sessions(client, "", 10 * PODS))
             peak = _mib(process.pid, "VmHWM")
         finally:
-            process.terminate()
-            process.wait(60)
             server.shutdown()
+            end(process)
     yield {
         "name": "memory of the leader that looks at 50,000 pods, at its highest",
         "value": peak,

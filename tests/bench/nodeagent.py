@@ -40,6 +40,7 @@ from nodeagent.starting import Starter, World
 from nodeagent.turns import Policy
 from tests.support.background import in_background
 from tests.support.fake_kubelet import FakeKubelet
+from tests.support.processes import ending
 from tests.support.schedule_page import unpack
 from tests.support.waiting import wait_until
 
@@ -141,8 +142,7 @@ def _writer(containers: int, goal_percent: float) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         root = Path(name)
         ledgers = lay_out(root, containers)
-        writer = subprocess.Popen([sys.executable, "-m", "nodeagent.pages", "--root", root])
-        try:
+        with ending(subprocess.Popen([sys.executable, "-m", "nodeagent.pages", "--root", root])) as writer:
             pages = [root / "gpus" / f"GPU-{number}" / "schedule" for number in range(GPUS)]
             use(ledgers)
             wait_until(lambda: all(page.exists() for page in pages), "the pages are there")
@@ -153,9 +153,6 @@ def _writer(containers: int, goal_percent: float) -> Iterator[dict[str, Any]]:
                 ages.extend(ages_of(pages))
                 time.sleep(0.04)
             percent = 100 * (_processor_seconds(writer.pid) - before) / (time.monotonic() - began)
-        finally:
-            writer.terminate()
-            writer.wait()
     context = f"{GPUS} GPUs, {containers} active containers each"
     yield row(f"nodeagent.pages.{containers}.processor", percent, "% of a core", goal_percent, context)
     oldest = sorted(ages)[int(0.999 * len(ages))]

@@ -23,7 +23,7 @@ from tests.bench._builds import builds
 from tests.bench.placement import row
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
-from tests.cluster.control_plane.processes import Process, running
+from tests.cluster.control_plane.processes import OF_OTHERS_S, Process, running
 from tests.cluster.control_plane.stand_ins import inventory_of
 from tests.cluster.services.replicas import AT_ONCE, service
 from tests.cluster.services.scheduler import is_ready, without_a_pod
@@ -138,7 +138,7 @@ def kube_scheduler(plane: ControlPlane, kubeconfig: Path, port: int | None) -> I
     file.write_text(yaml.safe_dump(configured))
     command = [plane.binaries / "kube-scheduler", f"--config={file}", "--secure-port=0"]
     log = plane.folder / "bench-scheduler.log"
-    with running("kube-scheduler", command, log, {"PATH": os.defpath}) as process:
+    with running("kube-scheduler", command, log, {"PATH": os.defpath}, OF_OTHERS_S) as process:
         yield process
 
 

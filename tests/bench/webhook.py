@@ -28,6 +28,7 @@ from tests.bench._builds import builds
 from tests.bench._https_load import Load, check_keep_alive, measure
 from tests.bench._reviews import both_reviews
 from tests.support.ports import free_port
+from tests.support.processes import ending
 from tests.support.servers.webhook_server import WebhookServer
 
 ROUNDS = 9
@@ -181,9 +182,5 @@ def constant_answer(folder: Path) -> Iterator[Side]:
         str(WORKERS), "--worker-class", "gthread", "--threads", "8", "--keep-alive", "120", "--certfile",
         str(certificate), "--keyfile", str(key), "--log-level", "error", "--no-control-socket", "constant:application",
     ]  # fmt: skip
-    process = subprocess.Popen(command, start_new_session=True)
-    try:
+    with ending(subprocess.Popen(command, start_new_session=True)) as process:
         yield Side(port, process.pid)
-    finally:
-        process.terminate()
-        process.wait(30)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.control_plane.build import BINARIES, CONTROL_PLANE, built
+from tests.support.processes import ending
 from tests.support.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
@@ -52,8 +53,8 @@ def start(world: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def run(world: dict[str, str]) -> tuple[int, str, str]:
-    process = start(world)
-    output, errors = process.communicate(timeout=LIMIT_S)
+    with ending(start(world)) as process:
+        output, errors = process.communicate(timeout=LIMIT_S)
     return process.returncode, output.strip(), errors
 
 
@@ -63,8 +64,8 @@ def cached(world: dict[str, str]) -> list[str]:
 
 
 def test_two_who_need_the_binaries_at_once_compile_them_once(world: dict[str, str]) -> None:
-    first, second = start(world), start(world)
-    folders = {process.communicate(timeout=LIMIT_S)[0].strip() for process in (first, second)}
+    with ending(start(world)) as first, ending(start(world)) as second:
+        folders = {process.communicate(timeout=LIMIT_S)[0].strip() for process in (first, second)}
     assert (first.returncode, second.returncode) == (0, 0)
     assert run(world)[1] in folders
     assert Path(world["GO_LOG"]).read_text() == "build\n"

@@ -143,7 +143,7 @@ def test_a_process_ends_when_the_session_that_started_it_is_killed(tmp_path: Pat
     wait_until(lambda: not _alive(sleeper), "the kernel ends the sleeper")
 
 
-def test_a_process_that_ignores_sigterm_is_killed_with_its_group(tmp_path: Path) -> None:
+def test_a_process_that_may_be_killed_and_ignores_sigterm_is_killed_with_its_group(tmp_path: Path) -> None:
     deaf = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     )

@@ -21,6 +21,7 @@ from tests.cluster.control_plane.control_plane import AUDIT_LOG
 from tests.node import images
 from tests.node.machine import SIMULATED, VCUDA, Machine, running_node, uuid
 from tests.node.pods import Placed, container, place
+from tests.support.processes import ending
 from tests.support.waiting import wait_until
 
 GPUS, MEMORY_MIB = 8, 81920
@@ -173,10 +174,9 @@ def _ages(file: Path) -> Iterator[list[float]]:
     """The ages of all pages, in ms, read in a process of its own until the end; there after it."""
     command = [sys.executable, "-m", "tests.node.figures", str(file)]
     ages: list[float] = []
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    with ending(subprocess.Popen(command, stdout=subprocess.DEVNULL)):
         wait_until(file.exists, "the pages are read")
         yield ages
-        process.terminate()
     ages.extend(map(float, file.read_text().split()))
 
 

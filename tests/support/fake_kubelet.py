@@ -22,6 +22,7 @@ from nodeagent.containers.resolving import Listed
 from nodeagent.kubelet import deviceplugin_pb2 as plugins
 from nodeagent.kubelet import podresources_pb2 as resources
 from nodeagent.kubelet.device_plugin import CHECKPOINT
+from tests.support.waiting import LIMIT_S
 
 
 class FakeKubelet:
@@ -74,13 +75,16 @@ class FakeKubelet:
 
     def __exit__(self, *exception: object) -> None:
         assert self._server is not None
-        self._server.stop(grace=0).wait()
+        stopped = self._server.stop(grace=0).wait(LIMIT_S)
         with self._changing:
             self._is_over = True
         self._quick.set()
         self.end_calls()
-        for follower in self._followers.values():
-            follower.join()
+        followers = list(self._followers.values())
+        for follower in followers:
+            follower.join(LIMIT_S)
+        assert stopped, "a registration has not ended"
+        assert not any(follower.is_alive() for follower in followers), "a plugin's slots are still followed"
 
     def end_calls(self) -> None:
         """Ends the calls by which the slots of plugins are followed."""
@@ -124,9 +128,11 @@ class FakeKubelet:
         self.before_register()
         before = self._followers.pop(request.endpoint, None)
         if before is not None:
-            before.join()  # the plugin has ended that call; noted any later, its end would stop the new one
+            before.join(LIMIT_S)  # the plugin has ended that call; noted any later, its end would stop the new one
+            assert not before.is_alive(), "the plugin registers while its call of before goes on"
         self.registered.append(request)
-        follower = threading.Thread(target=self._follow, args=(request.endpoint, request.resource_name))
+        arguments = (request.endpoint, request.resource_name)
+        follower = threading.Thread(target=self._follow, args=arguments, daemon=True)
         self._followers[request.endpoint] = follower
         follower.start()
         return plugins.Empty()

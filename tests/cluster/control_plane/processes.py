@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from demo import children
+from tests.support.processes import end, kill
 
 _HELPER = Path(children.__file__).with_name("die_with_parent.py")
 _TAIL = 4000
+OF_OTHERS_S = 20.0
+"""How long a program of other projects may take to end."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,13 @@ def running(
     command: Sequence[str | Path],
     log: Path,
     environment: Mapping[str, str],
-    stop_limit_s: float = 20.0,
+    stop_limit_s: float | None = None,
     stop_signal: signal.Signals = signal.SIGTERM,
 ) -> Iterator[Process]:
-    """Run a server in a process group of its own: `stop_signal` at the end, SIGKILL to the group after `stop_limit_s`.
+    """Run a server in a process group of its own, and end it with `stop_signal` at the end of the block.
 
+    A server that is still there after LIMIT_S fails the test, with an AssertionError. Where `stop_limit_s` is given, as
+    for a server whose own end is no concern of the test, SIGKILL ends its group after that time and nothing fails.
     Should this process be killed, the kernel kills the server. `environment` is all that it gets.
     """
     helper: list[str | Path] = [sys.executable, "-I", "-S", _HELPER, str(os.getpid())]
@@ -59,7 +64,10 @@ def running(
     try:
         yield Process(name, popen, log)
     finally:
-        _end(popen, stop_signal, stop_limit_s)
+        if stop_limit_s is None:
+            end(popen, stop_signal)
+        else:
+            _end_or_kill(popen, stop_signal, stop_limit_s)
 
 
 class Restartable:
@@ -86,10 +94,8 @@ class Restartable:
             self.process = self._stack.enter_context(self._start())
 
 
-def _end(popen: subprocess.Popen[bytes], stop_signal: signal.Signals, limit_s: float) -> None:
+def _end_or_kill(popen: subprocess.Popen[bytes], stop_signal: signal.Signals, limit_s: float) -> None:
     popen.send_signal(stop_signal)
-    try:
+    with suppress(subprocess.TimeoutExpired):
         popen.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(popen.pid, signal.SIGKILL)
-        popen.wait()
+    kill(popen)

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.processes import running
+from tests.cluster.control_plane.processes import OF_OTHERS_S, running
 from tests.cluster.control_plane.stand_ins import StandInNode
 from tests.cluster.installation import Manifest, apply
 from tests.cluster.look.devices import create_node
@@ -101,9 +101,11 @@ def running_hami(plane: ControlPlane, checkout: Path, programs: Path) -> Iterato
         run_pod(kubelet, pod)
 
     with ExitStack() as stack:
-        asked = stack.enter_context(running("hami", extender, plane.folder / "hami.log", environment))
+        asked = stack.enter_context(running("hami", extender, plane.folder / "hami.log", environment, OF_OTHERS_S))
         wait_until(lambda: listens(asked, port), "HAMi's extender answers")
-        asks = stack.enter_context(running("hami-kube", scheduler, plane.folder / "hami-kube.log", environment))
+        asks = stack.enter_context(
+            running("hami-kube", scheduler, plane.folder / "hami-kube.log", environment, OF_OTHERS_S)
+        )
         create_webhook(plane, "hami-webhook", f"https://127.0.0.1:{port}/webhook", "*", WEBHOOK)
         wait_until(lambda: _rewrites(plane), "HAMi's webhook names its scheduler")
         more = (

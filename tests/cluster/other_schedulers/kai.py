@@ -12,7 +12,7 @@ from shutil import copyfile
 
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.processes import Process, running
+from tests.cluster.control_plane.processes import OF_OTHERS_S, Process, running
 from tests.cluster.control_plane.stand_ins import StandInNode
 from tests.cluster.installation import Manifest, apply, served
 from tests.cluster.look.devices import create_node
@@ -112,7 +112,7 @@ def _run(
     for name, path in found.items():
         environment = {"KUBECONFIG": str(kubeconfigs[name]), "HOME": str(plane.folder), "TMPDIR": str(plane.folder)}
         log = plane.folder / f"{name}.log"
-        processes.append(stack.enter_context(running(name, [path, *arguments[name]], log, environment)))
+        processes.append(stack.enter_context(running(name, [path, *arguments[name]], log, environment, OF_OTHERS_S)))
     admission = processes[-1]
     wait_until(lambda: listens(admission, webhook), "KAI's webhook answers")
     return tuple(processes), webhook

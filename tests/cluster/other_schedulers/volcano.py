@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.processes import Process, running
+from tests.cluster.control_plane.processes import OF_OTHERS_S, Process, running
 from tests.cluster.control_plane.stand_ins import StandInNode, now
 from tests.cluster.installation import Manifest, apply, named, served
 from tests.cluster.look.devices import create_node
@@ -78,8 +78,8 @@ def running_volcano(plane: ControlPlane, checkout: Path, programs: Path) -> Iter
 
     with ExitStack() as stack:
         logs = plane.folder / "volcano.log", plane.folder / "volcano-controllers.log"
-        places = stack.enter_context(running("vc-scheduler", scheduler, logs[0], environment))
-        makes = stack.enter_context(running("vc-controller-manager", controllers, logs[1], environment))
+        places = stack.enter_context(running("vc-scheduler", scheduler, logs[0], environment, OF_OTHERS_S))
+        makes = stack.enter_context(running("vc-controller-manager", controllers, logs[1], environment, OF_OTHERS_S))
         queue = f"{GROUPS}/queues/default"
         wait_until(lambda: plane.exists(queue), "Volcano's scheduler has made its queue")
         wait_until(

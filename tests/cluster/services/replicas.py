@@ -15,10 +15,10 @@ from typing import Self
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process, running
 from tests.cluster.pods import SIDECAR_IMAGE
+from tests.support.processes import end
 from tests.support.waiting import wait_until
 
 COMMAND = Path(sys.executable).with_name("fairgpu")
-STOP_LIMIT_SECONDS = 60.0
 LOG_TAIL = 3000
 
 AT_ONCE = signal.SIGINT
@@ -116,15 +116,16 @@ class Replicas:
         """Sends a replica SIGTERM, as the kubelet does, and returns once it has."""
         process, stack = self._running.pop(number)
         with stack:
-            process.popen.terminate()
-            process.popen.wait(STOP_LIMIT_SECONDS)
+            end(process.popen)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        all_of_them = ExitStack()  # ends each, whatever another's end raises
         for _, stack in self._running.values():
-            stack.__exit__(kind, error, None)
+            all_of_them.push(stack)
+        all_of_them.__exit__(kind, error, None)
 
 
 @contextmanager
@@ -184,7 +185,7 @@ def service(
 ) -> Iterator[Process]:
     """A `fairgpu` command for the length of a with statement."""
     log = plane.folder / f"{name}.log"
-    with running(name, [COMMAND, *arguments], log, settings, STOP_LIMIT_SECONDS, stop_signal) as process:
+    with running(name, [COMMAND, *arguments], log, settings, stop_signal=stop_signal) as process:
         try:
             yield process
         except Exception as error:

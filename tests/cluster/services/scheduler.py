@@ -22,7 +22,7 @@ from urllib.request import urlopen
 import yaml
 
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.processes import Process, running
+from tests.cluster.control_plane.processes import OF_OTHERS_S, Process, running
 from tests.cluster.services.replicas import AT_ONCE, environment, service
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
@@ -127,7 +127,7 @@ def scheduler_replica(
     with ExitStack() as stack:
         asked = stack.enter_context(extender(plane, pod, {**account, **settings}))
         log = plane.folder / f"kube-scheduler-{pod}.log"
-        asks = stack.enter_context(running(f"kube-scheduler of {pod}", command, log, {"PATH": os.defpath}))
+        asks = stack.enter_context(running(f"kube-scheduler of {pod}", command, log, {"PATH": os.defpath}, OF_OTHERS_S))
         ready = (asked, f"http://127.0.0.1:{metrics}/readyz"), (asks, f"https://127.0.0.1:{secure}/readyz")
         for process, address in ready:
             wait_until(lambda process=process, address=address: is_ready(process, address), f"{address} is ready")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -41,8 +42,9 @@ def start() -> Iterator[Start]:
     yield begin
     for process in started:
         for member in in_session(process.pid):
-            os.kill(member, signal.SIGKILL)
-        process.wait()
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                os.kill(member, signal.SIGKILL)
+        process.wait(LIMIT_SECONDS)
         assert process.stdout is not None
         process.stdout.close()
 

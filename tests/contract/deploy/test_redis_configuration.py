@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
@@ -25,6 +26,7 @@ from pydantic import SecretStr
 from fairgpu.certificates import Pair, make_authority, make_leaf, utc_now
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ports import free_port
+from tests.support.processes import end
 from tests.support.servers.redis_binaries import redis_7, redis_cli
 from tests.support.waiting import LIMIT_S, wait_until
 from timekeeper.domain.money import GPU_SECOND
@@ -106,9 +108,7 @@ class Pod:
 
     def end(self) -> None:
         """SIGTERM to Redis; returns once it has ended."""
-        process = self.processes.pop()
-        process.terminate()
-        process.wait(LIMIT_S)
+        end(self.processes.pop())
 
     def limit_files(self, size_bytes: int | None) -> None:
         """Lets no file of Redis grow beyond this size: its writes then fail as on a full disk. None takes that back."""
@@ -152,7 +152,8 @@ def prepared() -> Iterator[Pod]:
             yield pod
         finally:
             for process in pod.processes:
-                os.killpg(process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has ended, and all that it started
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait(LIMIT_S)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from tests.support.admission import gpu_pod, review
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.periods import month_midway
 from tests.support.ports import free_port
+from tests.support.processes import ending
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.rest_server import RestServer
 from tests.support.servers.webhook_server import WebhookServer
@@ -82,14 +82,10 @@ def jobs(folder: Path, port: int) -> Iterator[None]:
     program = str(Path(sys.executable).with_name("fairgpu"))
     settings = {"JOBS_METRICS_PORT": str(port), "PROMETHEUS_URL": "http://127.0.0.1:9"}  # nothing listens there
     environment = {**os.environ, **{f"FAIRGPU_TIMEKEEPER_{name}": value for name, value in settings.items()}}
-    with (folder / "jobs.log").open("ab") as log:
-        command = [program, "timekeeper", "jobs", "--standalone", str(folder)]
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-    try:
+    command = [program, "timekeeper", "jobs", "--standalone", str(folder)]
+    log = (folder / "jobs.log").open("ab")
+    with log, ending(subprocess.Popen(command, stdout=log, stderr=log, env=environment)):
         yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(LIMIT_S)
 
 
 def scrape(port: int) -> Families:

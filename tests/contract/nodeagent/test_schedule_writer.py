@@ -1,7 +1,6 @@
 """The process that writes a schedule page, as a container on that GPU sees it."""
 
 import json
-import signal
 import struct
 import subprocess
 import sys
@@ -15,8 +14,9 @@ import pytest
 
 from nodeagent import schedule
 from nodeagent.schedule_page import LEDGER_MAGIC, Page
+from tests.support.processes import ending
 from tests.support.schedule_page import unpack
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.waiting import wait_until
 
 
 def ledger(folder: Path, name: str, activity_ns: int = 0) -> str:
@@ -39,13 +39,9 @@ def containers(folder: Path, *listed: dict[str, object]) -> Path:
 def writer(folder: Path) -> Iterator[Path]:
     page = folder / "schedule"
     command = [sys.executable, "-m", "nodeagent.schedule", "--page", page, "--containers", folder / "containers.json"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        try:
-            yield page
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(LIMIT_S) == 0
-        finally:
-            process.kill()
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process, ending(process):
+        yield page
+    assert process.returncode == 0
 
 
 def eventually(page: Path, holds: Callable[[Page], bool]) -> Page:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.support.ports import free_ports
+from tests.support.processes import ending
 from tests.support.waiting import LIMIT_S, wait_until
 
 LARGEST = 8 << 20
@@ -46,7 +47,8 @@ def extender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         "FAIRGPU_SCHEDULER_STATES_CA_FILE": str(folder / "none"),
     }
     command = [str(Path(sys.executable).with_name("fairgpu")), "scheduler", "serve"]
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, env=settings, stdout=log, stderr=log) as process:
+    log = (folder / "log").open("wb")
+    with log, ending(subprocess.Popen(command, env=settings, stdout=log, stderr=log)) as process:
 
         def answers() -> bool:
             assert process.poll() is None, (folder / "log").read_text()
@@ -55,12 +57,8 @@ def extender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
             except OSError:
                 return False
 
-        try:
-            wait_until(answers, "the extender answers")
-            yield port
-        finally:
-            process.terminate()
-            process.wait(LIMIT_S)
+        wait_until(answers, "the extender answers")
+        yield port
 
 
 def post(port: int, body: bytes, path: str = "/filter") -> tuple[int, str]:

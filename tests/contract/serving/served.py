@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import signal
 import ssl
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from fairgpu.certificates import Pair, make_authority, make_leaf, utc_now
 from tests.support.ports import free_port
+from tests.support.processes import ending
 from tests.support.servers.https_requests import one_request
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -50,17 +50,13 @@ def serving(tmp_path: Path, *options: str, patience: float = LIMIT_S) -> Iterato
     arguments = [str(port), str(metrics_port), str(tmp_path), str(patience), *options]
     command = [sys.executable, "-m", "tests.support.servers.serving_program", *arguments]
     (tmp_path / "tls.crt").write_bytes(make_leaf(authority, ("localhost",), utc_now(), LEAF).certificate_pem)
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    # Its key is not there yet: it waits for a chain that it can use.
-    served = Served(tmp_path, authority, port, metrics_port, process)
-    served.present(make_leaf(authority, ("localhost",), utc_now(), LEAF))
-    try:
+    log = (tmp_path / "log").open("wb")
+    with log, ending(subprocess.Popen(command, stdout=log, stderr=log)) as process:
+        # Its key is not there yet: it waits for a chain that it can use.
+        served = Served(tmp_path, authority, port, metrics_port, process)
+        served.present(make_leaf(authority, ("localhost",), utc_now(), LEAF))
         wait_until_listening(served)
         yield served
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(LIMIT_S)
 
 
 def wait_until_listening(served: Served) -> None:

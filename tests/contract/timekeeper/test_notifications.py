@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 from fairgpu.leadership import Term
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.periods import month_midway
+from tests.support.processes import ending
 from tests.support.servers.webhook_receiver import Receiver as Server
 from tests.support.servers.webhook_receiver import webhook_receiver
 from tests.support.waiting import LIMIT_S, wait_until
@@ -251,12 +252,8 @@ def test_the_process_of_the_jobs_decides_and_delivers(redis_server: RedisServer,
         }
         command = [Path(sys.executable).with_name("fairgpu"), "timekeeper", "jobs"]
         log = (tmp_path / "jobs.log").open("wb")
-        with log, subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process:
-            try:
-                wait_until(lambda: server.taken or process.poll() is not None, "a notification comes, or the end")
-            finally:
-                process.terminate()
-                process.wait(LIMIT_S)
+        with log, ending(subprocess.Popen(command, env=environment, stdout=log, stderr=log)) as process:
+            wait_until(lambda: server.taken or process.poll() is not None, "a notification comes, or the end")
         said = (tmp_path / "jobs.log").read_text()
         (text,) = [json.loads(taken.body)["text"] for taken in server.taken] or [said]
         assert text.startswith("GPU budget vision: 0.00 of 0.00 GPU-hours are spent. New pods run in what others leave")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -18,6 +17,7 @@ import yaml
 
 from fairgpu.commands import main
 from tests.support.ports import free_port
+from tests.support.processes import ending
 from tests.support.servers.bad_server import hang, serving
 from tests.support.servers.prometheus_server import exporter, prometheus
 from tests.support.servers.rest_server import RestServer
@@ -81,13 +81,9 @@ def jobs(folder: Path, port: int) -> Iterator[None]:
     settings["timekeeper"]["jobs"] = {"metrics_port": port, "metrics_host": "127.0.0.1"}
     (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
     command = [str(Path(sys.executable).with_name("fairgpu")), "timekeeper", "jobs", "--standalone", str(folder)]
-    with (folder / "jobs.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
+    log = (folder / "jobs.log").open("ab")
+    with log, ending(subprocess.Popen(command, stdout=log, stderr=log)):
         yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(LIMIT_S)
 
 
 def metric(port: int, name: str) -> float | None:

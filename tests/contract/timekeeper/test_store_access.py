@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from fairgpu.certificates import Pair, make_authority, make_leaf
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ports import free_port
+from tests.support.processes import kill
 from tests.support.servers.redis_binaries import redis_7
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.redis_shapes import ClusterShape, SentinelShape
@@ -133,8 +134,7 @@ def test_sentinels_and_their_master_are_reached_over_tls(
                 wait_until(lambda: answers(client), "the master is reached")
                 assert client.set("fairgpu:{a}:written", "over TLS")
         finally:
-            process.kill()
-            process.wait(20)
+            kill(process)
 
 
 def answers(client: redis.Redis) -> bool:

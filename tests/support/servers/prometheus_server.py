@@ -24,6 +24,7 @@ import orjson
 import yaml
 
 from tests.support.ports import free_port
+from tests.support.processes import ending
 from tests.support.waiting import LIMIT_S, wait_until
 
 EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x7k2p"}
@@ -88,6 +89,8 @@ class PrometheusServer:
     """A running Prometheus."""
 
     port: int
+    process: subprocess.Popen[bytes]
+    log: Path
 
     @property
     def url(self) -> str:
@@ -98,6 +101,7 @@ class PrometheusServer:
         asked = urlencode({"query": query})
 
         def found() -> bool:
+            assert self.process.poll() is None, self.log.read_text(errors="replace")[-3000:]
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{PATH}/api/v1/query?{asked}") as response:
                     return bool(orjson.loads(response.read())["data"]["result"])
@@ -122,12 +126,8 @@ def prometheus(folder: Path, exporter_port: int, *, honor_labels: bool = False) 
         f"--web.listen-address=127.0.0.1:{port}",
         f"--web.external-url=http://127.0.0.1:{port}{PATH}",
     ]
-    with (folder / "prometheus.log").open("ab") as log:
-        process = subprocess.Popen([program, *options], stdout=log, stderr=log)
-    server = PrometheusServer(port)
-    try:
+    log = (folder / "prometheus.log").open("ab")
+    with log, ending(subprocess.Popen([program, *options], stdout=log, stderr=log)) as process:
+        server = PrometheusServer(port, process, Path(log.name))
         server.wait_for("up == 1")
         yield server
-    finally:
-        process.terminate()
-        process.wait(LIMIT_S)

@@ -10,7 +10,6 @@ Use the fixture `redis_server` (one per test, empty), or `RedisServer` as a cont
 from __future__ import annotations
 
 import resource
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -21,8 +20,9 @@ import redis
 from redis.driver_info import DriverInfo
 
 from tests.support.ports import free_port
+from tests.support.processes import end, kill
 from tests.support.servers.redis_binaries import chosen
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,11 +69,15 @@ class RedisServer:
 
     def kill(self) -> None:
         """SIGKILL, as when the machine takes the process away; returns once it is gone."""
-        self._end(signal.SIGKILL)
+        if self.process is not None:
+            process, self.process = self.process, None
+            kill(process)
 
     def stop(self) -> None:
         """SIGTERM: a clean end; returns once it is gone."""
-        self._end(signal.SIGTERM)
+        if self.process is not None:
+            process, self.process = self.process, None
+            end(process)
 
     def limit_files(self, size: int | None) -> None:
         """Lets every write beyond this size of a file fail, as a full disk would; None for no limit."""
@@ -102,12 +106,6 @@ class RedisServer:
 
     def __exit__(self, *exception: object) -> None:
         self.kill()
-
-    def _end(self, number: signal.Signals) -> None:
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.wait(LIMIT_S)
-            self.process = None
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         with self.client(socket_timeout=1.0) as client:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 import redis
 
 from tests.support.ports import free_port
+from tests.support.processes import kill
 from tests.support.servers.redis_binaries import chosen
 from tests.support.servers.redis_server import RedisServer
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.waiting import wait_until
 from timekeeper.settings import ClusterSettings, RedisSettings, SentinelSettings
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class SentinelShape:
         )
         with (self.folder / f"sentinel-{port}.log").open("ab") as log:
             process = subprocess.Popen([chosen(), str(file), "--sentinel"], stdout=log, stderr=log)
-        self._ending.callback(_end, process)
+        self._ending.callback(kill, process)
 
 
 class ClusterShape:
@@ -226,11 +227,6 @@ def _accepted(ask: Callable[[], Any]) -> bool:
     except redis.ResponseError:
         return False
     return True
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait(LIMIT_S)
 
 
 def _made(folder: Path) -> Path:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import signal
 import ssl
 import subprocess
 import sys
@@ -21,6 +19,7 @@ from typing import Any, Self
 import yaml
 
 from tests.support.ports import free_port
+from tests.support.processes import end
 from tests.support.tokens import TokenSigner
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -83,14 +82,8 @@ class RestServer:
     def stop(self) -> None:
         """Ends it gently, and its workers with it."""
         if self.process is not None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(LIMIT_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait(LIMIT_S)
-                raise
-            self.process = None
+            process, self.process = self.process, None
+            end(process)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -18,6 +18,7 @@ from typing import Self
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.processes import end
 from tests.support.waiting import LIMIT_S, wait_until
 
 BUCKET = "finance"
@@ -47,15 +48,18 @@ class S3Server:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
         with (self.folder / "s3.log").open("ab") as log:
             self.process = subprocess.Popen([program, *options], stdout=log, stderr=log, env=environment)
-        wait_until(self._answers, "the S3 server answers")
+        try:
+            wait_until(self._answers, "the S3 server answers")
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def stop(self) -> None:
         """Ends the server, and what it holds with it; returns once it is gone."""
         if self.process is not None:
-            self.process.terminate()
-            self.process.wait(LIMIT_S)
-            self.process = None
+            process, self.process = self.process, None
+            end(process)
 
     def make_bucket(self) -> None:
         self._ask("PUT", f"/{BUCKET}")

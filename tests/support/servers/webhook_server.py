@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import signal
 import ssl
 import subprocess
@@ -18,6 +17,7 @@ import yaml
 
 from fairgpu.certificates import make_authority, utc_now
 from tests.support.ports import free_port
+from tests.support.processes import end, wait_for_end
 from tests.support.servers.https_requests import one_request
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -71,22 +71,16 @@ class WebhookServer:
             self.process.send_signal(signal.SIGTERM)
 
     def wait_until_ended(self) -> int:
-        """The exit status."""
+        """The exit status, after `tell_to_end`."""
         assert self.process is not None
-        try:
-            return self.process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(LIMIT_S)
-            raise
+        return wait_for_end(self.process)
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *exception: object) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.tell_to_end()
-            self.wait_until_ended()
+        if self.process is not None:
+            end(self.process)
 
     def connect(self, ca_file: Path | None = None) -> http.client.HTTPSConnection:
         """A connection that trusts the webhook's own CA as it is now; the caller closes it."""

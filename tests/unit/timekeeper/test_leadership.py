@@ -15,6 +15,7 @@ from fairgpu import leadership
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.leadership import LeaseOptions, LeaseRecord, Observation, Term, may_take, next_term, observe
 from tests.support.background import in_background
+from tests.support.processes import ending
 from tests.support.waiting import LIMIT_S
 from timekeeper.sources.folder import campaign_by_lock
 
@@ -78,7 +79,7 @@ def test_on_one_machine_the_lock_goes_to_the_next_process_when_its_holder_is_kil
         stdout=subprocess.PIPE,
     )
     assert holder.stdout is not None
-    with holder.stdout:
+    with ending(holder), holder.stdout:
         holder.stdout.readline()
         term = Term(lambda: 0.0)
         with in_background(partial(campaign_by_lock, file, term, lambda: 0, end.wait, 0.01), end.set):

@@ -1,0 +1,54 @@
+"""Be sure of the end of a process that a test has started, whatever the test or the process does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import AnyStr
+
+from tests.support.waiting import LIMIT_S
+
+
+@contextmanager
+def ending(
+    process: subprocess.Popen[AnyStr], stop_signal: signal.Signals = signal.SIGTERM
+) -> Iterator[subprocess.Popen[AnyStr]]:
+    """Gives the process to a block, and ends it with the block as `end` does."""
+    try:
+        yield process
+    finally:
+        end(process, stop_signal)
+
+
+def end(
+    process: subprocess.Popen[AnyStr], stop_signal: signal.Signals = signal.SIGTERM, limit_s: float = LIMIT_S
+) -> int:
+    """Sends `stop_signal`, and returns the exit status once the process has ended.
+
+    Raises AssertionError where the process has not ended within `limit_s`; SIGKILL has then ended it.
+    """
+    process.send_signal(stop_signal)
+    return wait_for_end(process, limit_s)
+
+
+def wait_for_end(process: subprocess.Popen[AnyStr], limit_s: float = LIMIT_S) -> int:
+    """Returns the exit status of a process that ends by itself, or was asked to; raises as `end` does."""
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"{process.args!r} was asked to end and had not within {limit_s} s") from None
+    finally:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[AnyStr]) -> None:
+    """Sends SIGKILL, to all of the process's group where the group is its own; returns once the process is gone."""
+    if process.poll() is None:
+        if os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait(LIMIT_S)
