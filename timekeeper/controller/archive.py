@@ -168,11 +168,16 @@ class Archivist:
     def _prune_capacity(self, before: int) -> None:
         """Deletes the capacity of months past retention, once a month.
 
-        Where months are exported, a question may go back as far as their files do, and all of it stays.
+        Where months are exported, a question may go back as far as their files do, by the day: a few changes of each
+        day stay.
         """
-        if self._capacity_pruned != before and not self._retention.exported:
+        if self._capacity_pruned == before:
+            return
+        if self._retention.exported:
+            shared.thin_capacity(self._client, before)
+        else:
             shared.prune_capacity(self._client, before)
-            self._capacity_pruned = before
+        self._capacity_pruned = before
 
     def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
         """Repeats a step until all is done, the time is up or the limit of steps is reached; returns whether all is."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,6 +18,7 @@ from fairgpu.json_values import mapping
 from fairgpu.quantity import QuantityError, parse_count
 from timekeeper.domain.attribution import Attribution
 from timekeeper.domain.charges import cost
+from timekeeper.domain.timestamps import DAY
 from timekeeper.domain.windows import Window
 
 UNKNOWN = "__unallocated__"
@@ -170,6 +173,10 @@ Points = Mapping[int, int]
 """The nodes' capacity from each instant (nanoseconds since 1970) on, in microGPU-seconds a second."""
 
 
+MOST_CHANGES_A_DAY = 2
+"""The most changes of the capacity that are kept of a day of which answers have days at the finest."""
+
+
 def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
     """Returns the GPUs of a node by model: as many as its extended resource of FairGPU's, of the inventory's models.
 
@@ -210,6 +217,52 @@ def capacity_of(points: Points, windows: Sequence[Window], now: int) -> list[int
             place += 1
         sums.append(total)
     return sums
+
+
+@dataclass(frozen=True, slots=True)
+class MeanOfDay:
+    """A day of UTC whose capacity is known by its mean from now on.
+
+    Attributes:
+        since: the start of what the mean covers: the day's, or the first instant of which anything is known.
+        mean: the mean by model until `end`, in microGPU-seconds a second, rounded to the nearest.
+        replaced: the later instants of the day at which the capacity changed.
+        end: the end of the day.
+        last: what was there by model at the end.
+    """
+
+    since: int
+    mean: Mapping[str, int]
+    replaced: Sequence[int]
+    end: int
+    last: Mapping[str, int]
+
+
+def means_of_days(points: Mapping[int, Mapping[str, int]], before: int) -> list[MeanOfDay]:
+    """Returns the days that ended by `before` and in which the capacity changed more than MOST_CHANGES_A_DAY times.
+
+    Args:
+        points: the capacity by model from each instant on.
+        before: nanoseconds since 1970.
+    """
+    ordered = sorted(points)
+    found = []
+    for day, instants in groupby(ordered, key=lambda instant: instant // DAY):
+        start, end = day * DAY, (day + 1) * DAY
+        inside = [instant for instant in instants if instant != start]
+        if end > before or len(inside) <= MOST_CHANGES_A_DAY:
+            continue
+        place = bisect_left(ordered, inside[0])
+        edges = [start, *inside] if place else inside
+        rates = [points[instant] for instant in (*ordered[max(place - 1, 0) : place], *inside)]
+        sums = Counter[str]()
+        for rate, since, until in zip(rates, edges, [*edges[1:], end], strict=True):
+            for model, value in rate.items():
+                sums[model] += value * (until - since)
+        whole = end - edges[0]
+        mean = {model: (2 * total + whole) // (2 * whole) for model, total in sums.items()}
+        found.append(MeanOfDay(edges[0], mean, edges[1:], end, rates[-1]))
+    return found
 
 
 def _percent(node: Mapping[str, Any]) -> int:

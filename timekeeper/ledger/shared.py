@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +12,12 @@ import redis
 
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.pricing import Prices
+from timekeeper.domain.usage import means_of_days
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import Call, put, run_one
 from timekeeper.ledger.codec import as_text, compact, encode_assignments, encode_prices
 from timekeeper.ledger.settlement import HeldTerm
+from timekeeper.ledger.usage import capacity, changes_by_model
 
 GONE_REPORT_SECONDS = 86400
 """The time for which a deleted pod's last report is kept; short, since every past pod has one."""
@@ -128,6 +130,38 @@ def prune_capacity(client: redis.Redis, before: int) -> None:
         instants = sorted(instant for instant in map(reading.whole, names) if instant is not None and instant <= before)
         for start in range(0, len(instants) - 1, POINTS_PER_CALL):
             client.hdel(key, *map(str, instants[start : min(start + POINTS_PER_CALL, len(instants) - 1)]))
+
+
+def thin_capacity(client: redis.Redis, before: int) -> None:
+    """Keeps at most MOST_CHANGES_A_DAY changes of the capacity within each day of UTC that ended by an instant.
+
+    A day that has more is kept as its mean. The instant is in nanoseconds since 1970. Each command by itself leaves
+    the means of all days as they were, so that a leader may stop between any two.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+        redis.RedisError: the store does not answer.
+    """
+    _thin(client, keys.CAPACITY_OF_MODELS, changes_by_model(client), before, lambda rates: compact(dict(rates)))
+    of_all = {instant: {"": rate} for instant, rate in capacity(client).items()}
+    _thin(client, keys.CAPACITY, of_all, before, lambda rates: str(rates[""]))
+
+
+def _thin(
+    client: redis.Redis,
+    key: str,
+    points: Mapping[int, Mapping[str, int]],
+    before: int,
+    encode: Callable[[Mapping[str, int]], str],
+) -> None:
+    days = means_of_days(points, before)
+    ends = {str(day.end): encode(day.last) for day in days if day.end not in points}
+    put(client, "HSET", key, [part for point in ends.items() for part in point])
+    for day in days:
+        put(client, "HSET", key, [part for at in (day.since, *day.replaced) for part in (str(at), encode(day.mean))])
+    replaced = [str(instant) for day in days for instant in day.replaced]
+    for start in range(0, len(replaced), POINTS_PER_CALL):
+        client.hdel(key, *replaced[start : start + POINTS_PER_CALL])
 
 
 def write_watched(client: redis.Redis, until: int) -> None:

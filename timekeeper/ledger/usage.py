@@ -391,11 +391,7 @@ def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
 
     An empty name stands for GPUs whose model is not known. Entries that cannot be read are left out.
     """
-    changes: dict[int, Mapping[str, int]] = {}
-    for text, document in _hash_or_nothing(client, keys.CAPACITY_OF_MODELS).items():
-        instant, rates = whole(text), _rates(document)
-        if instant is not None and rates is not None:
-            changes[instant] = rates
+    changes = changes_by_model(client)
     points: dict[str, dict[int, int]] = {}
     before: Mapping[str, int] = {}
     for instant in sorted(changes):
@@ -405,6 +401,19 @@ def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
                 points.setdefault(model, {})[instant] = rates.get(model, 0)
         before = rates
     return {model: points[model] for model in sorted(points)}
+
+
+def changes_by_model(client: redis.Redis) -> dict[int, Mapping[str, int]]:
+    """Returns the capacity by model, in microGPU-seconds a second, from each instant at which that of any changed.
+
+    Entries that cannot be read are left out.
+    """
+    changes: dict[int, Mapping[str, int]] = {}
+    for text, document in _hash_or_nothing(client, keys.CAPACITY_OF_MODELS).items():
+        instant, rates = whole(text), _rates(document)
+        if instant is not None and rates is not None:
+            changes[instant] = rates
+    return changes
 
 
 def _rates(document: bytes) -> Mapping[str, int] | None:

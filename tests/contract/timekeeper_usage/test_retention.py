@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
+import redis
 
 from tests.support.ledger.harness import NOON, LedgerHarness
 from tests.support.ledger.stored_hours import delete_rows, parts_of, rows_of, write_rows
@@ -9,9 +12,9 @@ from timekeeper.api.usage_query import Query
 from timekeeper.controller import archive
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.reconcile.reconciler import Reconciler
-from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.timestamps import DAY, HOUR
-from timekeeper.domain.usage_grouping import FoldedHoursError
+from timekeeper.domain.usage_grouping import FoldedHoursError, Group
 from timekeeper.domain.windows import Retention, Window, month_start
 from timekeeper.ledger import compaction, entries, keys, reading, shared
 from timekeeper.ledger.client import FencedError
@@ -107,7 +110,7 @@ def test_archiving_whose_time_is_up_goes_on_where_it_was(
 
 @pytest.mark.parametrize("exported", [False, True])
 def test_capacity_is_kept_as_long_as_a_question_may_ask_for_it(harness: LedgerHarness, *, exported: bool) -> None:
-    """It is kept for good where exported files answer questions about older months."""
+    """It is kept for good where exported files answer questions about older months, and no day has many changes."""
     keeper, client = harness.lead(), harness.client
     harness.round(0)
     kept_from = month_start(harness.now, -2)
@@ -142,6 +145,49 @@ def test_capacity_before_the_oldest_kept_month_is_that_of_its_last_change(harnes
         kept_from - DAY: 2,
         kept_from + DAY: 3,
     }
+
+
+def test_of_exported_months_a_day_of_many_changes_is_kept_as_its_mean(
+    harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that ends between two commands leaves what the next one finishes."""
+    keeper, client = harness.lead(), harness.client
+    harness.round(0)
+    kept_from = month_start(harness.now, -2)
+    first = kept_from - 3 * DAY
+    for number in range(72 * 2):  # every half an hour of the three days before, and at their ends
+        at = first + number * HOUR // 2
+        shared.write_capacity(client, at, {"A100": (1 + number % 5) * 10**6, "": 10**6 * (number % 2)})
+    shared.write_capacity(client, kept_from + HOUR, {"A100": 10**6})
+    window = Window(first, kept_from + DAY)
+    query = Query(window, "1d", ("model",), 1000, idle=True, idle_models=True)
+    before = find(client, query, harness.now).items
+    retention = Retention(hourly_days=2, months=2, exported=True)
+
+    def stopped(*_arguments: object) -> None:
+        raise redis.ConnectionError("the leader ends here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "hdel", stopped)
+        with pytest.raises(redis.ConnectionError):
+            Archivist(client, harness.source, keeper.books, keeper.epoch, retention).archive(harness.now)
+    assert {item.step.start for item in before} == set(range(first, kept_from + DAY, DAY))
+    assert close(find(client, query, harness.now).items, before)
+    for _ in range(2):
+        Archivist(client, harness.source, keeper.books, keeper.epoch, retention).archive(harness.now)
+
+    assert close(find(client, query, harness.now).items, before)
+    days = [first + number * DAY for number in range(4)]
+    assert sorted(at for at in capacity(client) if at <= kept_from + HOUR) == [*days, kept_from + HOUR]
+    assert capacity(client)[kept_from] == 10**6 * (1 + 143 % 5) + 10**6
+
+
+def close(found: Sequence[Group], expected: Sequence[Group]) -> bool:
+    """Whether items are the same, and of the same capacity to a tenth of a GPU-second a day."""
+    return [item.key for item in found] == [item.key for item in expected] and all(
+        abs(item.figures.core - other.figures.core) <= GPU_SECOND // 10
+        for item, other in zip(found, expected, strict=True)
+    )
 
 
 def test_a_leader_that_was_replaced_folds_nothing(harness: LedgerHarness) -> None:
