@@ -41,6 +41,19 @@ def canonical_pod(name: str = "gpu", *, priority_class: str = "gpu-in-budget", g
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
+def stack_pod(limits: dict[str, str] | None = None, *, gated: bool = False) -> Pod:
+    """A pod of another stack, as the webhook leaves it where the mode is account."""
+    pod = plain_pod("gpu")
+    pod["metadata"] |= {
+        "labels": {"fairgpu.io/pod": "gpu"},
+        "annotations": {"fairgpu.io/budget-state": "open", "fairgpu.io/created-by": "alice"},
+    }
+    pod["spec"]["containers"][0]["resources"] = {"limits": limits or {"nvidia.com/gpu": "1"}}
+    if gated:
+        pod["spec"]["schedulingGates"] = [{"name": "fairgpu.io/budget"}]
+    return pod
+
+
 def _canonical_spec(priority_class: str) -> dict[str, Any]:
     limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30", "fairgpu.io/gpu-memory": "4096"}
     token = {"audience": "fairgpu-timekeeper", "expirationSeconds": 3600, "path": "token"}

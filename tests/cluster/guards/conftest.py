@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, create_node
+from tests.cluster.pods import stack_pod
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def make_namespace_of(control_plane: ControlPlane, make_namespace: Callable[..., str]) -> Callable[[str], str]:
+    """Create a namespace of a mode; returns its name once the policies have read its label."""
+
+    def make(mode: str) -> str:
+        name = make_namespace(f"{mode}-", labels={"fairgpu.io/mode": mode})
+        wait_until(lambda: _stacks_pods_pass(control_plane, name) is (mode == "account"), "policies know the mode")
+        return name
+
+    return make
+
+
+def _stacks_pods_pass(control_plane: ControlPlane, namespace: str) -> bool:
+    """Whether the guard of new pods lets one of another stack pass; only in the mode account it does."""
+    try:
+        control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", stack_pod(), {"dryRun": "All"})
+    except ApiError as error:
+        return "fairgpu-spec" not in error.message
+    return True
 
 
 @pytest.fixture

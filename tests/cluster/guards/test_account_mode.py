@@ -13,7 +13,7 @@ from fairgpu.names import NOTICES
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, bind
-from tests.cluster.pods import Pod, canonical_pod, plain_pod
+from tests.cluster.pods import Pod, canonical_pod, plain_pod, stack_pod
 from tests.support.waiting import wait_until
 
 DRY_RUN = {"dryRun": "All"}
@@ -32,32 +32,8 @@ pytestmark = pytest.mark.usefixtures("installation")
 
 
 @pytest.fixture
-def namespace(control_plane: ControlPlane, make_namespace: Callable[..., str]) -> str:
-    name = make_namespace("account-", labels={MODE: "account"})
-    pods = f"/api/v1/namespaces/{name}/pods"
-
-    def known() -> bool:
-        try:
-            control_plane.admin.api.create(pods, stack_pod(), DRY_RUN)
-        except ApiError as error:
-            return "fairgpu-spec" not in error.message
-        return True
-
-    wait_until(known, "the policies have read the namespace's mode")
-    return name
-
-
-def stack_pod(limits: dict[str, str] | None = None, *, gated: bool = False) -> Pod:
-    """A pod of another stack, as the webhook leaves it where the mode is account."""
-    pod = plain_pod("gpu")
-    pod["metadata"] |= {
-        "labels": {LABEL: "gpu"},
-        "annotations": {"fairgpu.io/budget-state": "open", "fairgpu.io/created-by": "alice"},
-    }
-    pod["spec"]["containers"][0]["resources"] = {"limits": limits or {"nvidia.com/gpu": "1"}}
-    if gated:
-        pod["spec"]["schedulingGates"] = [GATE]
-    return pod
+def namespace(make_namespace_of: Callable[[str], str]) -> str:
+    return make_namespace_of("account")
 
 
 @pytest.fixture

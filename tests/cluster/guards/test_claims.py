@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,12 @@ PROTECTION = "resource.kubernetes.io/delete-protection"
 DEVICE = {"driver": "gpu.nvidia.com", "pool": "node", "device": "gpu-0"}
 
 pytestmark = pytest.mark.usefixtures("installation")
+
+
+@pytest.fixture(params=["share", "account"])
+def namespace(request: pytest.FixtureRequest, make_namespace_of: Callable[[str], str]) -> str:
+    """A namespace of each mode: both charge claims."""
+    return make_namespace_of(request.param)
 
 
 @pytest.fixture

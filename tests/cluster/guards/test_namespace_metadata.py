@@ -34,6 +34,13 @@ def test_an_admin_of_a_namespace_cannot_permit_it_anything(
     assert f"metadata: fairgpu.io/allow changed by {editor.name}, who may not update gpubudgets" in message
 
 
+@pytest.mark.parametrize("mode", ["account", "share"])
+def test_an_admin_of_a_namespace_cannot_choose_its_mode(editor: Identity, namespace: str, mode: str) -> None:
+    """Where the mode is that of the settings; tests/cluster/guards/test_account_mode.py tries to take a label away."""
+    message = refused(editor, f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {"fairgpu.io/mode": mode}}})
+    assert f"metadata: fairgpu.io/mode changed by {editor.name}" in message
+
+
 @pytest.mark.parametrize("label", ["resource.kubernetes.io/admin-access", "resource.k8s.io/admin-access"])
 def test_an_admin_of_a_namespace_cannot_give_it_administrative_access_to_devices(
     control_plane: ControlPlane, editor: Identity, namespace: str, label: str

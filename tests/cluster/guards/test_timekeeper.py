@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.pods import canonical_pod, plain_pod
+from tests.cluster.pods import Pod, canonical_pod, plain_pod, stack_pod
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -19,11 +20,11 @@ def timekeeper(control_plane: ControlPlane) -> Identity:
     return control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
 
 
-@pytest.fixture
-def pods(control_plane: ControlPlane, namespace: str) -> str:
-    """A namespace's pods: a gated GPU pod with a finalizer and a label of its own."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    pod = canonical_pod(gated=True)
+@pytest.fixture(params=["share", "account"])
+def pods(request: pytest.FixtureRequest, control_plane: ControlPlane, make_namespace_of: Callable[[str], str]) -> str:
+    """The pods of a namespace of each mode: a gated GPU pod with a finalizer and a label of its own."""
+    path = f"/api/v1/namespaces/{make_namespace_of(request.param)}/pods"
+    pod = gated_pods()[request.param]
     pod["metadata"] |= {
         "labels": {"app": "x", "fairgpu.io/pod": "gpu"},
         "finalizers": ["example.org/own", "fairgpu.io/meter"],
@@ -32,6 +33,14 @@ def pods(control_plane: ControlPlane, namespace: str) -> str:
     pod["spec"]["initContainers"].append({"name": "prepare", "image": "example.org/prepare:1"})
     control_plane.admin.api.create(path, pod)
     return path
+
+
+def gated_pods() -> dict[str, Pod]:
+    """A pod as the webhook leaves it in each mode, with a gate of its own and an init container in the first place."""
+    of_a_stack = stack_pod(gated=True)
+    of_a_stack["spec"]["schedulingGates"].append({"name": "example.org/own"})
+    of_a_stack["spec"]["initContainers"] = [{"name": "first", "image": "example.org/first:1"}]
+    return {"share": canonical_pod(gated=True), "account": of_a_stack}
 
 
 def test_it_lifts_its_gate_removes_its_finalizer_and_writes_its_annotations(
