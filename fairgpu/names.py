@@ -81,7 +81,7 @@ NAMESPACE_MODE: Final = "fairgpu.io/mode"
 """On a Namespace: `account` or `share`; without it, the setting `webhook.mode` counts."""
 
 RENDERED_CONDITION: Final = "RenderedFromSettings"
-"""The condition of FairGPU's policies that says whether they and the webhook rules are what the settings make."""
+"""The condition of FairGPU's policies that says whether they, webhook rules and bindings are what the settings make."""
 RENDERED_POLICIES: Final = ("fairgpu-spec", "fairgpu-metadata", "fairgpu-binding")
 """The policies that are written from the settings."""
 

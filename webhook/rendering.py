@@ -37,14 +37,20 @@ MANIFESTS: Final = {
 }
 """The names of the templates, and the file of deploy/base that each makes with the default settings."""
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+_WRITERS: Final = "fairgpu-pod-status-writers"
 IN_FORCE: Final = {
     ("MutatingWebhookConfiguration", "zz-fairgpu"): f"{_ADMISSION}/mutatingwebhookconfigurations/zz-fairgpu",
     ("ValidatingWebhookConfiguration", "zz-fairgpu"): f"{_ADMISSION}/validatingwebhookconfigurations/zz-fairgpu",
     **{("ValidatingAdmissionPolicy", name): f"{_ADMISSION}/validatingadmissionpolicies/{name}" for name in _POLICIES},
+    **{
+        ("ValidatingAdmissionPolicyBinding", name): f"{_ADMISSION}/validatingadmissionpolicybindings/{name}"
+        for name in _POLICIES
+    },
+    ("ClusterRoleBinding", _WRITERS): f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{_WRITERS}",
 }
 """The objects that the webhook compares with its settings, by kind and name, and their paths."""
 CHECK_SECONDS: Final = 300.0
-_AS_RENDERED: Final = "Policies and webhook rules are what the webhook's settings make."
+_AS_RENDERED: Final = "Policies, webhook rules and role bindings are what the webhook's settings make."
 _DIFFERS: Final = "not what the webhook's settings make; write them with `fairgpu render`, and apply them"
 _OF_THE_OVERLAY: Final = ("sidecarRepository",)
 _WIDTH: Final = 120
@@ -80,9 +86,9 @@ def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[
         for document in yaml.safe_load_all(text)
     }
     return tuple(
-        path.rpartition("/admissionregistration.k8s.io/v1/")[2]
+        "/".join(path.rsplit("/", 2)[1:])
         for (kind, name), path in IN_FORCE.items()
-        if (live := read(path)) is None or _decisive(live) != _decisive(wanted[kind, name])
+        if (live := read(path)) is None or _decisive(kind, live) != _decisive(kind, wanted[kind, name])
     )
 
 
@@ -158,8 +164,20 @@ def changed_status(policy: Json | None, differing: Sequence[str], now: dt.dateti
     return {"conditions": [*others, {**wanted, "lastTransitionTime": changed}]}
 
 
-def _decisive(document: Json) -> Json:
-    """Returns the expressions and selectors of a policy or a configuration, without their white space."""
+def _decisive(kind: str, document: Json) -> Json:
+    """Returns the fields of an object that settings decide, or by which it is in force.
+
+    Those are the expressions and selectors of a policy, its binding or a configuration, without their white space, and
+    the subjects of a role binding.
+    """
+    if kind == "ClusterRoleBinding":
+        subjects = mappings(document.get("subjects"))
+        return {"subjects": sorted([str(one.get(key)) for key in ("kind", "namespace", "name")] for one in subjects)}
+    if kind == "ValidatingAdmissionPolicyBinding":
+        spec = mapping(document.get("spec"))
+        selector = mapping(mapping(spec.get("matchResources")).get("namespaceSelector"))
+        actions = {key: spec.get(key) for key in ("policyName", "validationActions")}
+        return {**actions, "namespaces": selector.get("matchExpressions") or []}
     if "webhooks" in document:
         return {
             webhook["name"]: (

@@ -336,6 +336,22 @@ def test_the_policies_say_what_is_not_as_the_settings_make_it_and_the_doctor_rep
     assert "`fairgpu render`" in described
     assert _doctor(plane)["policies"] == {name: said(name)[1] for name in names}
 
+    binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/fairgpu-metadata"
+    writers = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/fairgpu-pod-status-writers"
+    subjects = plane.admin.api.get(writers)["subjects"]
+    mallory = {"kind": "User", "name": "mallory", "apiGroup": "rbac.authorization.k8s.io"}
+    plane.admin.api.patch(binding, {"spec": {"validationActions": ["Audit"]}})
+    plane.admin.api.patch(writers, {"subjects": [*subjects, mallory]})
+    try:
+        (https, metrics) = free_ports(2)
+        with webhook_replica(plane, "sees-bindings", Ports(https, metrics), timekeeper, **settings_of("WEBHOOK")):
+            named = lambda name: said(name)[1].partition(":")[0].split(", ")  # noqa: E731 - read here alone
+            differing = [path.split("/v1/")[1] for path in (binding, writers)]
+            wait_until(lambda: all(named(name) == differing for name in names), "it says what does not hold")
+    finally:
+        plane.admin.api.patch(binding, {"spec": {"validationActions": ["Deny"]}})
+        plane.admin.api.patch(writers, {"subjects": subjects})
+
 
 def test_the_doctor_says_in_which_state_the_installation_is(account: Account) -> None:
     """No kubelet runs the parts here: the services run beside them, so that somebody leads and CAs are published."""

@@ -156,8 +156,39 @@ def test_the_webhook_finds_what_is_not_as_its_settings_make_it() -> None:
     }
     more = account.beside(Existing(resources=("example.com/npu",)))
     assert "validatingadmissionpolicies/fairgpu-spec" in differences(more, in_force(account).get)
-    absent = differences(account, in_force(account, without="fairgpu-spec").get)
+    absent = differences(account, in_force(account, without="policies/fairgpu-spec").get)
     assert absent == ("validatingadmissionpolicies/fairgpu-spec",)
+
+
+def test_it_finds_a_guard_that_is_not_in_force_and_writers_of_bills_that_the_settings_do_not_name() -> None:
+    settings = Webhook().beside(Existing(writers=("kai",), left_alone=("operators",)))
+    live = copy.deepcopy(in_force(settings))
+    guard = live[IN_FORCE["ValidatingAdmissionPolicyBinding", "fairgpu-metadata"]]["spec"]
+    guard["validationActions"] = ["Audit"]
+    exempt = live[IN_FORCE["ValidatingAdmissionPolicyBinding", "fairgpu-spec"]]["spec"]["matchResources"]
+    exempt["namespaceSelector"]["matchExpressions"][0]["values"].append("team-a")
+    writers = live[IN_FORCE["ClusterRoleBinding", "fairgpu-pod-status-writers"]]
+    writers["subjects"].reverse()
+    bindings = ("validatingadmissionpolicybindings/fairgpu-spec", "validatingadmissionpolicybindings/fairgpu-metadata")
+
+    assert differences(settings, live.get) == bindings
+    writers["subjects"].append({"kind": "User", "name": "mallory", "apiGroup": "rbac.authorization.k8s.io"})
+    assert differences(settings, live.get) == (*bindings, "clusterrolebindings/fairgpu-pod-status-writers")
+
+
+def test_the_webhook_may_read_each_object_that_it_compares() -> None:
+    documents = yaml.safe_load_all((DEPLOY / "base" / "access" / "webhook.yaml").read_text())
+    (role,) = [one for one in documents if one["kind"] == "ClusterRole"]
+    readable = {
+        f"/apis/{group}/v1/{resource}/{name}"
+        for rule in role["rules"]
+        if "get" in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [])
+    }
+
+    assert set(IN_FORCE.values()) <= readable
 
 
 def test_an_image_of_the_admins_is_no_difference() -> None:
