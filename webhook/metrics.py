@@ -83,7 +83,7 @@ class Measures:
         )
         self._differing = Gauge(
             "fairgpu_webhook_rendered_objects_differing",
-            "Policies, their bindings, webhook configurations and role bindings that differ from what the settings would write.",
+            "Policies, their bindings, webhook rules and role bindings that differ from what the settings would write.",
             registry=registry,
             multiprocess_mode="livemax",
         )
