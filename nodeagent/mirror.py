@@ -14,7 +14,7 @@ class Mirror:
 
     Attributes:
         notify: called after each change of the objects.
-        notify_of_failure: called where the API server did not answer.
+        notify_of_failure: called where a request to the API server failed.
         notify_of_confirmation: called when the mirror is known to be current.
     """
 
@@ -27,5 +27,5 @@ class Mirror:
         self.notify_of_confirmation()
 
     def failed(self, error: ApiError) -> None:
-        """Passes on that the API server did not answer; the mirror stays as it is."""
+        """Passes on that a request to the API server failed; the mirror stays as it is."""
         self.notify_of_failure(error)

@@ -251,7 +251,7 @@ def _dynamic(api: KubernetesAPI, unreadable: list[str]) -> tuple[list[Json], lis
     What the API server refuses to show, or cannot show now, is named in `unreadable`.
     """
     try:
-        version = resource_claims.served_version(api)
+        version = resource_claims.RESOURCE.served_version(api)
     except ApiError as error:
         if not error.not_found:
             unreadable.append(resource_claims.GROUP.rpartition("/")[2])

@@ -103,7 +103,7 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
         lease: the name of the leader's Lease.
 
     Raises:
-        ApiError: the API server does not answer.
+        ApiError: the API server refuses another request, or does not answer.
     """
     unreadable: list[str] = []
     workloads = [item for path in _PARTS for item in _list(api, path, unreadable)]

@@ -91,7 +91,7 @@ class KubernetesAPI:
         return KubernetesAPI(self._transport, seconds, self._answered)
 
     def noting(self, answered: Callable[[], None]) -> KubernetesAPI:
-        """Returns the same API server, of which each answer and each failure calls a function, in the asking thread."""
+        """Returns the same API server; it calls `answered` after each answer and failure, in the calling thread."""
         return KubernetesAPI(self._transport, self._answer_seconds, answered)
 
     def get(

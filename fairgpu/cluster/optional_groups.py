@@ -25,7 +25,7 @@ class OptionalGroup:
         """Returns the newest version that the API server has and FairGPU reads; empty where there is none.
 
         Raises:
-            ApiError: the API server does not have the group, or does not answer.
+            ApiError: the API server does not have the group, refuses, or does not answer.
         """
         served = {str(item.get("version")) for item in mappings(api.get(self.path).get("versions"))}
         return next((version for version in self.versions if version in served), "")

@@ -21,10 +21,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Progress:
-    """When the thread of a loop last got on with its work. Safe to use from several threads.
+    """The time at which the thread of a loop last made progress. Safe to use from several threads.
 
-    A thread that hangs notes nothing. One that waits for a slow server gets on with each answer, however many there are
-    in a pass of its loop.
+    A thread that hangs notes nothing. For one that waits for a slow server each answer is progress, however many there
+    are in a pass of its loop.
     """
 
     def __init__(self, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +35,7 @@ class Progress:
         """The thread of the loop, and the time of its last note; replaced whole, so that it needs no lock."""
 
     def note(self) -> None:
-        """Notes that the calling thread, which is the loop's from now on, gets on."""
+        """Notes that the loop makes progress; from now on the calling thread counts as the loop's."""
         self._last = threading.get_ident(), self._clock()
 
     def answered(self) -> None:
@@ -45,7 +45,7 @@ class Progress:
             self.note()
 
     def lasts(self) -> bool:
-        """Returns whether the loop gets on; true until it begins."""
+        """Returns whether the loop makes progress; true until its first note."""
         last = self._last
         return last is None or self._clock() - last[1] < self._most_seconds
 
@@ -57,7 +57,7 @@ def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Call
         host: the address; without one, each that the machine has.
         port: the port; with 0 the kernel chooses one.
         registry: the metrics.
-        healthy: whether the process gets on with its work. `/healthz` answers 503 while it does not.
+        healthy: returns whether the process makes progress. `/healthz` answers 503 while it does not.
 
     Raises:
         OSError: the address cannot be listened on.

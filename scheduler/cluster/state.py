@@ -107,7 +107,7 @@ class State:
         gang_seconds: how long devices are held for all pods of a gang.
         offers: grows when a node offers other devices than before.
         frees: grows when the API server shows that a pod which held devices has ended.
-        keeps: grows when an earmark comes or falls, or a reservation expires.
+        keeps: grows when an earmark is made or dropped, or the reservation of a pod that was not bound is freed.
         yields: grows when pods of spent budgets wait for fewer pods within theirs: see `lowest_in_budget`.
         sites: grows when a node's labels or taints change.
         earmarks: the devices that are kept for waiting pods, by the pods' uid.
@@ -151,7 +151,7 @@ class State:
         self._leaving: set[str] = set()
         self.earmarks: dict[str, tuple[WaitingPod, Earmark]] = {}
 
-    # What watches observe.
+    # Observations of watches.
 
     def listed(self, collection: str) -> None:
         """Notes that a collection was read to its end."""
@@ -238,7 +238,7 @@ class State:
             for note in by_uid.values():
                 self.put_pod(note)
 
-    # What is freed and kept for pods that wait.
+    # Devices that are kept for waiting pods.
 
     def earmark(self, pod: WaitingPod, earmark: Earmark) -> None:
         """Keeps devices for a waiting pod; only pods of a higher class may take them."""
@@ -387,7 +387,7 @@ class State:
                 found += [(self._pods[overlap.uid], overlap) for overlap in overlaps(node, held)]
             return found
 
-    # What is decided.
+    # Decisions: reservations and Bindings.
 
     def rows_asked(self, key: Hashable | None, names: Callable[[], list[str]]) -> Asked:
         """Returns the nodes that kube-scheduler asks about, in any order.
@@ -490,12 +490,12 @@ class State:
         return "" if now or not before else f"{name} was cordoned, or its taints or labels keep the pod away now"
 
     def binding(self, kept: Reservation, text: str) -> Reservation:
-        """Keeps a pod's reservation while its Binding with this allocation is sent; returns it as it is kept."""
+        """Notes that a Binding with this allocation is sent; returns the reservation, which no time limit ends now."""
         sent = self._reservations[kept.pod.uid] = replace(kept, until=None, sent=text)
         return sent
 
     def bind_ended(self, uid: str, now: float) -> None:
-        """Keeps a pod's reservation until the outcome of its Binding is known."""
+        """Keeps a reservation for SETTLE_SECONDS more, in which the watch can show whether the pod was bound."""
         kept = self._reservations.get(uid)
         if kept is not None:
             self._reservations[uid] = replace(kept, until=now + SETTLE_SECONDS)
@@ -512,10 +512,10 @@ class State:
         """Frees overdue reservations of pods whose Binding was never sent."""
         for uid, kept in self._late(now):
             if not kept.sent:
-                self.end_reservation(uid)
+                self.release_unbound(uid)
 
-    def end_reservation(self, uid: str) -> None:
-        """Frees the reservation of a pod that is bound no more, so that the conditions of waiting pods follow."""
+    def release_unbound(self, uid: str) -> None:
+        """Frees the reservation of a pod that was not bound; the conditions of waiting pods are then written anew."""
         self.keeps += uid in self._reservations
         self.forget(uid)
 

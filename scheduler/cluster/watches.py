@@ -157,7 +157,7 @@ class PodsView:
         """Does nothing: no decision depends on the view's age."""
 
     def failed(self, error: ApiError) -> None:
-        """Logs that the API server did not answer."""
+        """Logs that a request for the pods failed; the pods stay as they were last seen."""
         _log.warning("pods cannot be watched", error=str(error))
 
     def _look_for_mark(self, item: Json) -> None:
@@ -177,7 +177,7 @@ class NodeWarnings:
     def warn(self, node: str, uid: str, reason: str, message: str) -> None:
         """Writes a warning about a Node; a replica with the same finding does not write it again.
 
-        An API server that refuses costs a log line.
+        Where the request fails, a line of the log says so.
         """
         try:
             post(self._api, warning_event(About("Node", node, uid), reason, message, self._stamp(), SOURCE))
@@ -185,7 +185,7 @@ class NodeWarnings:
             _log.warning("warning of a node not written", node=node, reason=reason, error=str(error))
 
     def warn_of_pod(self, note: PodNote, reason: str, message: str) -> None:
-        """Writes a warning about a Pod, on the same terms."""
+        """Writes a warning about a Pod; where the request fails, a line of the log says so."""
         about = About("Pod", note.name, note.uid, note.namespace)
         try:
             post(self._api, warning_event(about, reason, message, self._stamp(), SOURCE))
@@ -204,7 +204,7 @@ class NodesView:
         self._state = state
         self._warn = warn
         self._faults = faults or AllocationFaults(state)
-        # All nodes that were shown, also those without an inventory, or with a refused one.
+        # All nodes of the API server, also those without an inventory, or with a refused one.
         self._written: dict[str, Any] = {}
         self._uids: dict[str, str] = {}
 
@@ -228,7 +228,7 @@ class NodesView:
         """Does nothing: no decision depends on the view's age."""
 
     def failed(self, error: ApiError) -> None:
-        """Logs that the API server did not answer."""
+        """Logs that a request for the nodes failed; the nodes stay as they were last seen."""
         _log.warning("nodes cannot be watched", error=str(error))
 
     def _put(self, item: Json) -> None:

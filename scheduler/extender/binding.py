@@ -168,7 +168,7 @@ def _settle(state: State, pods: Pods, kept: Reservation) -> None:
         elif (item.get("spec") or {}).get("nodeName"):
             state.put_pod(read_note(item))
         else:
-            state.end_reservation(pod.uid)
+            state.release_unbound(pod.uid)
 
 
 def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> tuple[Reservation, bool]:

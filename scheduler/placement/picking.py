@@ -74,12 +74,12 @@ def linked_pick(request: Request, fleet: Fleet, plain: Pick, *, first: bool = Fa
 
 
 def relinked(request: Request, fleet: Fleet, free: Free, assignment: Assignment) -> Assignment:
-    """Returns devices of one node for each container, such that none of them could have better linked ones alone.
+    """Returns devices of one node for each container, with links that no exchange by one container improves.
 
-    The containers of several GPUs change devices in turn, the largest first, until no change brings any nearer to each
-    other. With `topology` one may take all devices on which it fits beside the others. Else it may take those of the
-    same model of which as much is left as of the one it gives for it, so that nothing but links changes. Init
-    containers that end run on devices that others hold: where there is one, all stay as they are.
+    The containers of several GPUs exchange devices in turn, the largest first, until no exchange gives one of them
+    better links. With `topology` a container may take any device on which it fits beside the others. Without it, a
+    container exchanges a device only for one of the same model of which as much is left, so that nothing but links
+    changes. A pod with an init container that ends keeps its devices, since that container runs on devices of others.
 
     Args:
         request: the pod's need.

@@ -112,9 +112,9 @@ class Reclaimer:
         self._outcomes: dict[tuple[str, Earmark], str] = {}
         self._freed_at: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
-        # By pod: until when the watch may not show the notice that it was given.
+        # By pod: the time up to which the watch may still show the pod without its notice.
         self._noticed_until: dict[str, float] = {}
-        # By pod and instant of eviction: when its event is due; infinity once it was written.
+        # By pod and instant of eviction: the time at which the event is due; infinity once the event was written.
         self._event_at: dict[tuple[str, str], float] = {}
         self._rest_until = float("-inf")
         self._nodes_left_out: dict[str, tuple[str, ...]] = {}
@@ -152,7 +152,7 @@ class Reclaimer:
             self._rest_until = ended + REST * (ended - began)
 
     def _apart(self, pod: WaitingPod | PodNote, *others: WaitingPod) -> AbstractContextManager[None]:
-        """Keeps an unknown error at one pod apart; its turn and that of the others come again after RETRY_SECONDS."""
+        """Logs an unknown error at one pod and goes on; this pod and the others have their turn after RETRY_SECONDS."""
 
         def failed() -> None:
             self._pause(pod, *others)
@@ -164,7 +164,7 @@ class Reclaimer:
         """Leaves pods out of all steps for RETRY_SECONDS."""
         self._retry_at |= {pod.uid: self._clocks.now() + RETRY_SECONDS for pod in pods}
 
-    # What was planned.
+    # Plans of earlier steps.
 
     def _count_placed(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> None:
         present = {(uid, earmark) for uid, (_, earmark) in earmarks.items()}
@@ -361,7 +361,7 @@ class Reclaimer:
                 else:
                     self._pause(note)
 
-    # What is to be planned.
+    # New plans.
 
     def _plan(self) -> None:
         """Plans for the waiting pods, by class and then by age, and writes their earmarks."""

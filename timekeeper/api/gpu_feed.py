@@ -132,7 +132,7 @@ class GPUFeed:
         self._last_pod_version = 0
         self._changes = {kind: _Changes() for kind in KINDS}
 
-    # What the API server shows.
+    # Changes that the API server reports.
 
     def reach(self, source: str, version: int) -> None:
         """Records that a collection, nodes or pods, was read up to a version."""
@@ -226,7 +226,7 @@ class GPUFeed:
             body = self._bodies[name] = node_body(self._nodes[name], self._on.get(name, {}).values())
         return body
 
-    # What clients ask.
+    # Questions of clients.
 
     def is_known(self) -> bool:
         """Whether nodes and pods were read to their end."""
@@ -362,7 +362,7 @@ class _View:
         self._feed.reach(self._source, self._version)
 
     def failed(self, error: ApiError) -> None:
-        """Logs that the API server could not be asked; the feed stays as it is."""
+        """Logs that a request to the API server failed; the feed stays as it is."""
         _log.warning("collection not refreshed", collection=self._source, status=error.status, reason=error.reason)
 
 

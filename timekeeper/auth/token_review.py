@@ -126,7 +126,7 @@ class ClusterReviewer:
         try:
             status: Any = self._api.create(path, review).get("status")
         except ApiError as error:
-            raise IdentityUnavailableError(f"the API server could not be asked who is calling: {error}") from error
+            raise IdentityUnavailableError(f"the API server did not review the caller: {error}") from error
         return status if isinstance(status, dict) else {}
 
 
@@ -134,7 +134,7 @@ def fetch_issuer(api: KubernetesAPI) -> Issuer:
     """Fetches the API server's name as an issuer of tokens, and its keys.
 
     Raises:
-        ApiError: the API server does not answer.
+        ApiError: the API server refuses, or does not answer.
     """
     return Issuer(name=str(api.get(DISCOVERY).get("issuer", "")), key_set=api.get(KEYS))
 

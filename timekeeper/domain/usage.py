@@ -147,9 +147,9 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Use:
-    """Rows as they are read: dimensions as lists of values, and rows that refer to them by index."""
+    """Rows as they are read: dimensions as sequences of values, and rows that refer to them by index."""
 
-    dimensions: list[list[Any]] = field(default_factory=list)
+    dimensions: list[Sequence[Any]] = field(default_factory=list)
     raw_rows: list[UsageRow] = field(default_factory=list)
 
     def rows(self) -> list[Row]:

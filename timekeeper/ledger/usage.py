@@ -187,7 +187,7 @@ def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int 
 class AddedUsage(NamedTuple):
     """The usage of an open session that is not posted yet, by hour, and the dimensions that it belongs to."""
 
-    dimensions: list[Any]
+    dimensions: tuple[Any, ...]
     hours: tuple[Added, ...]
 
 
@@ -210,7 +210,8 @@ def added(running: Running, assigned: Assignments, until: int, count: int | None
     hours = list[Added]()
     for index, (period, amount) in enumerate(amounts):
         hours += _added_in(running, period, amount, assigned, until, used_now if index == 0 else None)
-    return AddedUsage(dimension_values(session.namespace, session.node, session.attribution), tuple(hours))
+    dimensions = dimension_values(session.namespace, session.node, session.attribution)
+    return AddedUsage(tuple(dimensions), tuple(hours))
 
 
 def _used_now(running: Running, present: tuple[Period, StoredAmount], count: int) -> int:

@@ -138,7 +138,7 @@ class Mirror:
             self._confirmed_at = self._now()
 
     def failed(self, error: ApiError) -> None:
-        """Logs that the API server could not be asked; the mirror stays as it is."""
+        """Logs that a request to the API server failed; the mirror stays as it is."""
         _log.warning("collection not refreshed", collection=self.name, status=error.status, reason=error.reason)
 
 
@@ -166,7 +166,7 @@ MAX_TERMINATION_SECONDS = 600
 
 
 class SourceError(RuntimeError):
-    """A write failed and may be tried again. Unless a subclass says more, the API server does not answer."""
+    """A write failed and may be tried again. Unless a subclass says more, the API server failed or did not answer."""
 
 
 class ChangedMeanwhileError(SourceError):

@@ -700,7 +700,7 @@ class KubernetesSource:
             ChangedMeanwhileError: there is no such object, or another version of it.
             ExistsError: an object of that name exists.
             RefusedError: a schema, a policy or a webhook refuses this write.
-            SourceError: the API server does not answer.
+            SourceError: the API server failed or did not answer.
         """
         try:
             return request()

@@ -70,7 +70,7 @@ class LocalQueues:
             return self._cluster_queues.get((namespace, queue), "")
 
     def wait_for_an_answer(self, seconds: float) -> bool:
-        """Waits until the API server has answered once, also that it has no LocalQueues; returns whether it did."""
+        """Waits until a first request has succeeded or failed; returns whether one has within that many seconds."""
         return self._answered.wait(seconds)
 
     def replaced(self, items: list[Json]) -> None:
@@ -95,7 +95,7 @@ class LocalQueues:
         self._answered.set()
 
     def failed(self, error: ApiError) -> None:
-        """Logs that the API server could not be asked; the view stays as it is, and pods are read without it."""
+        """Logs that a request to the API server failed; the view stays as it is, and no reader of pods waits for it."""
         _log.warning("collection not refreshed", collection="localqueues", status=error.status, reason=error.reason)
         self._answered.set()
 

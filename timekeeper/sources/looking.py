@@ -92,7 +92,7 @@ class BudgetsView:
         self._mirror.confirmed()
 
     def failed(self, error: ApiError) -> None:
-        """Takes note that the API server did not answer; budgets stay as they are."""
+        """Passes on that a request to the API server failed; budgets stay as they are."""
         self._mirror.failed(error)
 
     def stated(self, name: str, status: Json) -> None:

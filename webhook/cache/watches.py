@@ -34,7 +34,7 @@ class _Logged:
         """Does nothing: no decision depends on the age of these objects."""
 
     def failed(self, error: ApiError) -> None:
-        """Logs the failure; the view stays as it is."""
+        """Logs that a request to the API server failed; the view stays as it is."""
         _log.warning("watch failed", view=type(self).__name__, error=str(error))
 
 
@@ -189,7 +189,7 @@ def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, r
 def _version_of_claims(api: KubernetesAPI) -> str:
     """Returns the newest version of claims that the API server has and admission reads; empty where there is none."""
     try:
-        return resource_claims.served_version(api)
+        return resource_claims.RESOURCE.served_version(api)
     except ApiError as error:
         if not error.not_found:
             _log.warning("watch failed", view=ClaimsView.__name__, error=str(error))

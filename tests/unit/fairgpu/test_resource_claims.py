@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from fairgpu.cluster.api import KubernetesAPI
-from fairgpu.cluster.resource_claims import served_version
+from fairgpu.cluster.resource_claims import RESOURCE
 from tests.unit.fairgpu.json_values import JSON
 
 
@@ -23,7 +23,7 @@ class Group:
 
 
 def version_of(versions: Any) -> str:
-    return served_version(cast("KubernetesAPI", Group(versions)))
+    return RESOURCE.served_version(cast("KubernetesAPI", Group(versions)))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class ReconcileContext:
         nodes: the GPUs of nodes.
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
-        store_time: the witness's time at the beginning of the reconciliation, in nanoseconds since 1970.
+        store_time: the time by the store's clock when the reconciliation began, in nanoseconds since 1970.
     """
 
     client: redis.Redis
@@ -65,7 +65,7 @@ class ReconcileContext:
     _counter: int = 0
 
     def surely_past(self, now: int) -> int:
-        """Returns the instant up to which time has passed both by our clock and by the witness's.
+        """Returns the instant up to which time has passed both by our clock and by the store's.
 
         Irrevocable changes are made only up to that instant, so a clock that was ahead leaves no trace once it is
         right.

@@ -85,8 +85,8 @@ class Reconciler:
             source: the cluster.
             rules: the settings of the controller.
             epoch: the term with its fencing token. A bare number is both the token and the term's number.
-            clocks: the clocks that correct the `now` of a reconciliation. Without them `now` is taken as given, and the
-                witness is the store's clock.
+            clocks: the clocks that correct the `now` of a reconciliation. Without them `now` is taken as given, and
+                the store is asked for its own.
         """
         self.books = Books(rules)
         led = epoch if isinstance(epoch, LedEpoch) else LedEpoch(epoch, HeldTerm(epoch))
@@ -135,7 +135,7 @@ class Reconciler:
             raise NotReadyError("not every collection of the API server has been read yet")
         try:
             self._lost = None
-            self._context.store_time = self._context.clocks.witness()
+            self._context.store_time = self._context.clocks.store()
             now = self._not_before_the_past(now)
             self._check_store()
             unreadable = self.books.unreadable or self.books.payers_unreadable or self.books.ends_unreadable

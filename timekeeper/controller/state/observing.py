@@ -150,11 +150,11 @@ class Clocks:
     Attributes:
         ours: this machine's clock. It is read after the mirrors, so that everything they show is in the past, even if
             this process was suspended in between.
-        witness: a third clock, which decides when ours and the API server's differ.
+        store: the store's clock, which decides when ours and the API server's differ.
     """
 
     ours: Callable[[], int]
-    witness: Callable[[], int]
+    store: Callable[[], int]
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class PodView:
         """Reads new pods and deletions from the mirror; returns the uids of the sessions that changed.
 
         Where our clock is behind a stamp of the API server, the stamp counts as now; ends are clamped to now. A stamp
-        far ahead of our clock counts only where the witness shows that our clock is wrong.
+        far ahead of our clock counts only where the store's clock shows that ours is wrong.
         """
         self.as_of = max(now, self.newest)
         if not mirror.wait_for_change(0) and not self._behind:
@@ -202,7 +202,7 @@ class PodView:
         seen_at = now = max(now, clocks.ours())
         changed_items = {uid: item for uid, item in items.items() if self._objects.get(uid) is not item}
         fresh = {uid: self._read(uid, item, rules) for uid, item in changed_items.items()}
-        self.newest = latest_believed([self.newest, *(facts.created for facts in fresh.values())], now, clocks.witness)
+        self.newest = latest_believed([self.newest, *(facts.created for facts in fresh.values())], now, clocks.store)
         self.as_of = now = max(now, self.newest)
         for facts in fresh.values():
             self._take_facts(facts, now)
@@ -316,16 +316,21 @@ def _is_gated(facts: PodFacts) -> bool:
     return facts.gated or facts.gated_elsewhere
 
 
-def latest_believed(stamps: Iterable[int], now: int, witness: Callable[[], int]) -> int:
-    """Returns the latest of some creation stamps that is not ahead of our clock by more than clocks may differ.
+def latest_believed(stamps: Iterable[int], now: int, store_clock: Callable[[], int]) -> int:
+    """Returns the latest of some creation stamps that is ahead of our clock by SKEW at most; 0 where none is.
 
-    An API server whose clock is wrong must not open future periods, nor spend their money. Where the witness's clock is
-    ahead of ours, too, ours is the one that is behind.
+    An API server whose clock is wrong must not open future periods, nor spend their money. Where the store's clock is
+    ahead of ours, too, ours is the one that is behind, and a stamp may be ahead of the store's by SKEW.
+
+    Args:
+        stamps: the creation stamps, in nanoseconds since 1970; at least one.
+        now: the present by our clock, likewise.
+        store_clock: returns the present by the store's clock; asked only where a stamp is further ahead.
     """
     in_order = sorted(stamps)
     limit = now + SKEW
     if in_order[-1] > limit:
-        limit = max(now, witness()) + SKEW
+        limit = max(now, store_clock()) + SKEW
     return max((stamp for stamp in in_order if stamp <= limit), default=0)
 
 

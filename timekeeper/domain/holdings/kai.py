@@ -57,8 +57,8 @@ def reserves(pod: BoundPod) -> bool:
 def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the fraction of each of its GPUs that a pod holds.
 
-    KAI marks a pod that it has bound to a fraction. Without the mark the annotations are a wish that no scheduler
-    granted, and hold nothing. A mark without a wish that is read here is a whole GPU.
+    KAI marks a pod that it has bound to a fraction. Without the mark the annotations are a request that no scheduler
+    granted, and the pod holds nothing. A pod with the mark and no request that can be read holds whole GPUs.
     """
     grouped = any(label == GROUP or label.startswith(f"{GROUP}/") for label in pod.labels)
     if not grouped and pod.annotations.get(RECEIVED) != RECEIVED_FRACTION:
