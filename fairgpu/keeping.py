@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -40,6 +41,13 @@ def keep_running(
                 return
         else:
             return
+
+
+def start_thread(name: str, part: Callable[[], None], wait: Callable[[float], bool]) -> threading.Thread:
+    """Starts a daemon thread in which `keep_running` runs a part; returns the thread, which has the part's name."""
+    thread = threading.Thread(target=keep_running, args=(name, part, wait), name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def pause_after(last_seconds: float, ran_seconds: float) -> float:

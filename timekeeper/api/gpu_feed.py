@@ -26,6 +26,7 @@ import structlog
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.json_values import mapping
+from fairgpu.keeping import start_thread
 from fairgpu.names import POD_LABEL, POD_LABEL_VALUE
 from fairgpu.serving.messages import Request, Response, Stream
 from timekeeper.api.gpu_objects import (
@@ -405,7 +406,7 @@ class GPUWatches:
                 view = _View(self.feed, source)
                 collection = Collection(path, selectors, view.read, view.decode, view.decode)
                 follow = partial(reflect, self._api, collection, view, self._wait, self._random)
-                threading.Thread(target=follow, name=f"watch-gpu-{source}", daemon=True).start()
+                start_thread(f"watch-gpu-{source}", follow, self._wait)
         await self._until(self.feed.is_known, CATCH_UP_SECONDS)
         return self.feed.is_known()
 

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -20,6 +21,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from fairgpu import leadership, names
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
+from fairgpu.keeping import start_thread
 from fairgpu.leadership import Term
 from fairgpu.serving.process_probe import Progress, serve_probe
 from fairgpu.signals import call_at_end
@@ -144,10 +146,7 @@ def _sender(
         return None
     receiver = Receiver(settings.url_file, settings.secret_file, settings.ca_file, settings.timeout_seconds)
     sender = NotificationSender(client, receiver, term, measures.notifications, measures.notifications_pending)
-    arguments = (ending.wait, time.time, random.random)
-    thread = threading.Thread(target=sender.run, args=arguments, name="sender", daemon=True)
-    thread.start()
-    return thread
+    return start_thread("sender", partial(sender.run, ending.wait, time.time, random.random), ending.wait)
 
 
 def _exporter(
@@ -158,10 +157,7 @@ def _exporter(
     if place is None:
         return None
     exporter = Exporter(client, place, term, settings.usage.hourly_days, export_measures)
-    arguments = (ending.wait, time.time_ns)
-    thread = threading.Thread(target=exporter.run, args=arguments, name="exporter", daemon=True)
-    thread.start()
-    return thread
+    return start_thread("exporter", partial(exporter.run, ending.wait, time.time_ns), ending.wait)
 
 
 def _read_present_use(
@@ -177,8 +173,7 @@ def _read_present_use(
         return
     present_use = PresentUseMeasures(measures.registry)
     reader = PresentUseReader(settings.prometheus, client, term, tasks.open_sessions, present_use)
-    arguments = (ending.wait, time.time_ns)
-    threading.Thread(target=reader.run, args=arguments, name="present-use", daemon=True).start()
+    start_thread("present-use", partial(reader.run, ending.wait, time.time_ns), ending.wait)
 
 
 def schedule(tasks: LeaderTasks, settings: JobsSettings, *, writes_pods: bool = True) -> BackgroundScheduler:

@@ -29,6 +29,7 @@ import yaml
 from fairgpu import names
 from fairgpu.cluster.api import Json
 from fairgpu.cluster.reflector import Wait
+from fairgpu.keeping import start_thread
 from fairgpu.leadership import Term
 from timekeeper.sources.base import ChangedMeanwhileError, Mirror, Mirrors, ObjectEvent, uid_of
 from timekeeper.sources.kubernetes import OwnResources, keeps
@@ -83,7 +84,7 @@ class FolderSource:
             while not wait(POLL_SECONDS):
                 self.refresh()
 
-        threading.Thread(target=follow, name="watch-folder", daemon=True).start()
+        start_thread("watch-folder", follow, wait)
 
     def refresh(self) -> None:
         """Updates the mirrors from the folder."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, Kuberne
 from fairgpu.cluster.optional_groups import KUEUE, OptionalGroup
 from fairgpu.cluster.reflector import FIRST_RETRY_SECONDS, Collection, View, reflect
 from fairgpu.json_values import list_of, mapping, mappings
+from fairgpu.keeping import start_thread
 from timekeeper.domain.attribution import TEMPLATE_HASH
 from timekeeper.domain.holdings import deciding
 from timekeeper.domain.holdings.claims import ATTRIBUTES, DRIVERS, results_of
@@ -529,9 +529,8 @@ class KubernetesSource:
             self._follow(OptionalCollection(KUEUE, "localqueues", read_local_queue), self._queues, wait)
 
     def _follow(self, collection: OptionalCollection, view: ConfirmedView, wait: Callable[[float], bool]) -> None:
-        arguments = (self.api, collection, OptionalView(view), wait, self._random)
-        name = f"watch-{collection.kind}"
-        threading.Thread(target=follow_optional, args=arguments, name=name, daemon=True).start()
+        follow = partial(follow_optional, self.api, collection, OptionalView(view), wait, self._random)
+        start_thread(f"watch-{collection.kind}", follow, wait)
 
     def _read_pod(self, pod: Json) -> Json | None:
         known = self._mirrors.pods.get(uid_of(pod)) is not None
@@ -546,7 +545,7 @@ class KubernetesSource:
             self.reflect(name, Collection(path, {}, slim), mirror, wait)
             return
         collection = Collection(path, {}, self._read_pod)
-        threading.Thread(target=self._reflect_pods, args=(collection, wait), name="watch-pods", daemon=True).start()
+        start_thread("watch-pods", partial(self._reflect_pods, collection, wait), wait)
 
     def _reflect_pods(self, collection: Collection, wait: Callable[[float], bool]) -> None:
         """Keeps the mirror of pods current; what the first pods' queues are is read before, where it comes soon."""
@@ -556,8 +555,7 @@ class KubernetesSource:
 
     def reflect(self, name: str, collection: Collection, view: View, wait: Callable[[float], bool]) -> None:
         """Keeps a view of a collection current, in a thread of its own."""
-        arguments = (self.api, collection, view, wait, self._random)
-        threading.Thread(target=reflect, args=arguments, name=f"watch-{name}", daemon=True).start()
+        start_thread(f"watch-{name}", partial(reflect, self.api, collection, view, wait, self._random), wait)
 
     def lift_gate(self, pod: Json) -> None:
         """Removes the budget gate, if the pod is the one that was read and has the gate at the same place."""

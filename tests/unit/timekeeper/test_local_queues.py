@@ -191,6 +191,27 @@ def test_a_list_of_queues_that_does_not_end_delays_pods_for_a_bounded_time(monke
     assert labels_of(first_pod(KubernetesSource, cluster)) == {QUEUE_NAME: "gpu"}
 
 
+def test_queues_are_followed_again_after_an_error_that_the_source_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(["v1beta2"])
+    answers, errors = cluster.get, [OSError("the file of the service account's token is away")]
+
+    def fail_once(path: str, *arguments: Any, **more: Any) -> Any:
+        if path == GROUP and errors:
+            raise errors.pop()
+        return answers(path, *arguments, **more)
+
+    monkeypatch.setattr(cluster, "get", fail_once)
+    cluster.asked_for_nodes.set()
+    source = KubernetesSource(cast("KubernetesAPI", cluster), lambda: 1, lambda: 0.5, LABELS, {})
+    try:
+        source.watch_queues(cluster.ending.wait)
+        wait_until(lambda: f"{GROUP}/v1beta2/localqueues" in cluster.asked, "the queues are listed")
+    finally:
+        cluster.ending.set()
+
+
 def test_kueue_that_is_installed_later_is_found() -> None:
     """The cluster installs Kueue while the follower waits to ask again."""
     cluster = Cluster(404)
