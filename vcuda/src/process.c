@@ -1,7 +1,6 @@
 /* process.c: what this process has, and its place in the ledger; a forked child begins anew. */
 #include "process.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,6 +17,9 @@ static struct forgetful {
     int making; /* 1 while some thread makes it */
 } *forgetful;
 
+/* What `current` points to. In the library's own memory: a program that has none left is refused what it asks for, and goes on. */
+static struct process ours;
+
 static pthread_once_t forgetful_once = PTHREAD_ONCE_INIT;
 
 static void forget(void)
@@ -26,38 +28,37 @@ static void forget(void)
         memset(forgetful, 0, sizeof *forgetful);
 }
 
+/* The C library's fork empties it where the kernel does not: before Linux 4.14, in gVisor, and where there is no page. */
 static void map_forgetful(void)
 {
+    static struct forgetful no_page;
     void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED)
-        abort();
-    if (madvise(page, 4096, MADV_WIPEONFORK) != 0) /* before Linux 4.14, and in gVisor: the C library's fork does it */
+    if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, forget);
-    forgetful = page;
+    forgetful = page != MAP_FAILED ? page : &no_page;
 }
 
+/* In the child of a fork there may be something of its parent, and no other thread. */
 static struct process *make_process(void)
 {
-    struct process *new = calloc(1, sizeof *new);
-    if (new == NULL)
-        abort();
-    pthread_mutex_init(&new->contexts, NULL);
-    pthread_mutex_init(&new->pools.lock, NULL);
-    pthread_mutex_init(&new->deferred_frees.lock, NULL);
-    pthread_mutex_init(&new->graphs.lock, NULL);
-    pthread_mutex_init(&new->multicast.lock, NULL);
-    allocations_start(&new->allocations);
+    memset(&ours, 0, sizeof ours);
+    pthread_mutex_init(&ours.contexts, NULL);
+    pthread_mutex_init(&ours.pools.lock, NULL);
+    pthread_mutex_init(&ours.deferred_frees.lock, NULL);
+    pthread_mutex_init(&ours.graphs.lock, NULL);
+    pthread_mutex_init(&ours.multicast.lock, NULL);
+    allocations_start(&ours.allocations);
     uint64_t start = identity_start_time(getpid()), namespace = identity_namespace();
-    new->slot = ledger_attach(ledger, (uint64_t)getpid(), start, namespace);
-    if (new->slot < 0) {
+    ours.slot = ledger_attach(ledger, (uint64_t)getpid(), start, namespace);
+    if (ours.slot < 0) {
         ledger_sweep(ledger);
         for (uint32_t i = 0; i < config.device_count; i++)
             ledger_true_up(ledger, (int)i, NULL, clock_ns());
-        new->slot = ledger_attach(ledger, (uint64_t)getpid(), start, namespace);
+        ours.slot = ledger_attach(ledger, (uint64_t)getpid(), start, namespace);
     }
-    if (new->slot < 0)
+    if (ours.slot < 0)
         complain("the ledger has no room for this process: its allocations are refused");
-    return new;
+    return &ours;
 }
 
 struct process *process(void)

@@ -147,3 +147,10 @@ if platform.machine() == "x86_64":  # the stub's jumps are of that
         answers = container.run("init", "ctx", f"alloc a {500 * MIB}", f"alloc b {500 * MIB}")
         assert [answer[0] for answer in answers] == [0, 0, 0, OUT_OF_MEMORY]
         assert container.charged() == 756 * MIB
+
+    @pytest.mark.parametrize("library", ["driver", "nvml"])
+    def test_a_child_that_is_forked_while_a_library_is_being_bound_binds_it_anew(node: Node, library: str) -> None:
+        program = str(UNIT / "fork_while_binding")
+        given = {"LD_LIBRARY_PATH": str(node.driver)}
+        done = subprocess.run([program, library], env=given, capture_output=True, text=True, check=True, timeout=240)
+        assert done.stdout == "0\n"

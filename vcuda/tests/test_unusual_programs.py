@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from agent import PERIOD_NS, Agent, Tenant
 from deck_programs import part_of_a_gpu, run
-from node import BUILD, MIB, Node, Share, ended
+from node import BUILD, MIB, OUT_OF_MEMORY, Node, Share, ended
 
 STACK_OF_THE_SHIM = 8 << 10
 """Bytes; without the shim such a thread needs 6 KiB on the simulated GPU."""
@@ -38,6 +38,14 @@ def test_a_capture_that_ends_with_its_context_costs_later_launches_nothing(node:
     container.settings["SIMGPU_TRACE"] = str(calls)
     assert run(container, ("unusual", "capture", "1000"))[0] == 0
     assert calls.read_text().count("cuEventRecord") < 500, "most launches are not measured by themselves"
+
+
+def test_a_program_without_memory_is_answered_and_goes_on(node: Node) -> None:
+    assert run(node.container("a"), ("unusual", "starved"), virtual=False)[0] == OUT_OF_MEMORY
+
+
+def test_a_program_without_memory_finds_no_function_that_passes_the_limit(node: Node) -> None:
+    assert run(node.container("a"), ("unusual", "unread"), virtual=False)[0] == OUT_OF_MEMORY
 
 
 WITHOUT_DESCRIPTORS = """

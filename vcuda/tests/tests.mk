@@ -6,7 +6,7 @@ UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_de
   $(TESTS)/unit/ended_before_the_pause $(TESTS)/unit/spans_overtaken $(TESTS)/unit/frees_overtaken $(TESTS)/unit/reset_in_retain \
   $(TESTS)/unit/full_disk.so $(TESTS)/unit/interrupted.so $(TESTS)/unit/no_wipe.so $(TESTS)/unit/finds_itself.so $(TESTS)/unit/constructor.so $(TESTS)/unit/tool.so \
   $(TESTS)/unit/asks_next.so $(TESTS)/unit/answers_itself.so \
-  $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions $(TESTS)/unit/stub_driver.so)
+  $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions $(TESTS)/unit/fork_while_binding $(TESTS)/unit/stub_driver.so)
 PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
 
 $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
@@ -16,6 +16,8 @@ $(TESTS)/unit/frees_overtaken $(TESTS)/unit/reset_in_retain: tests/unit/played_d
 
 # Its own functions come before those by which the shim looks whether a process is gone.
 $(TESTS)/unit/scan_without_the_lock: PROGRAM_FLAGS += -Wl,--wrap=identity_gone,--wrap=ledger_life_ended
+
+$(TESTS)/unit/fork_while_binding: PROGRAM_FLAGS += -Wno-deprecated-declarations # NVML's header
 
 # A thread stands within the discharge of what was freed.
 $(TESTS)/unit/frees_overtaken: PROGRAM_FLAGS += -Wl,--wrap=linear_freed

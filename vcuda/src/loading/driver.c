@@ -8,11 +8,13 @@
 #include <string.h>
 
 #include "loading/object_at.h"
+#include "loading/publisher.h"
 #include "loading/real_dlsym.h"
 
 struct driver driver;
 _Bool driver_bound; /* published with release once `driver` and `by_address` are whole */
 
+static int publisher; /* the process that copies them; atomic (publisher.h) */
 static const void *bound_object; /* the driver as object_at knows it, and a handle of it; constant once driver_bound */
 static void *bound_library;
 
@@ -109,19 +111,21 @@ static void *driver_handle(void *handle)
     return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
 }
 
-/* The first thread publishes its driver for all. A later thread waits for a copy of memory, and for nothing else. */
+/* The first thread publishes its driver for all. A later thread waits for a copy of memory, and for nothing else; in the child of
+ * a fork, where the thread that copied is not, it copies anew. */
 static void publish(const struct found *found)
 {
-    static int taken; /* atomic */
-    if (__atomic_exchange_n(&taken, 1, __ATOMIC_ACQ_REL) == 0) {
+    while (!__atomic_load_n(&driver_bound, __ATOMIC_ACQUIRE)) {
+        if (!publisher_may(&publisher)) {
+            sched_yield();
+            continue;
+        }
         driver = found->driver;
         memcpy(by_address, found->by_address, sizeof by_address);
         bound_library = found->library;
         bound_object = found->object;
         __atomic_store_n(&driver_bound, true, __ATOMIC_RELEASE);
     }
-    while (!__atomic_load_n(&driver_bound, __ATOMIC_ACQUIRE))
-        sched_yield();
 }
 
 /* No lock of ours is held over the loader's functions: a library's constructor runs under the loader's own lock, and may look

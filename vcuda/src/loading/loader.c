@@ -24,8 +24,10 @@ __attribute__((visibility("hidden"))) void *vcuda_next(const char *name, const v
 static void *of_driver(void *handle, const char *name, void *real)
 {
     void *hook = hook_named(name);
-    if (hook == real || !object_at_is_called(real, "libcuda.so") || state_mode() == MODE_INERT || !driver_bind(handle))
+    if (hook == real || !object_at_is_called(real, "libcuda.so") || state_mode() == MODE_INERT)
         return real;
+    if (!driver_bind(handle)) /* it is no driver, or there is no memory: what is not found goes past no limit */
+        return real_dlsym(handle, "cuInit") == NULL ? real : NULL;
     if (hook != NULL)
         return hook;
     return driver_owns(real) ? real : driver_symbol(name);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "loading/driver.h"
+#include "loading/publisher.h"
 #include "loading/real_dlsym.h"
 
 struct nvml_library nvml_library;
@@ -44,7 +45,7 @@ static void *library_behind(void *handle)
 /* As driver_bind: no lock of ours is held over the loader's functions. */
 bool nvml_bind(void *handle)
 {
-    static int taken; /* atomic */
+    static int publisher; /* atomic (publisher.h) */
     struct nvml_library found;
     if (likely(__atomic_load_n(&bound, __ATOMIC_ACQUIRE)))
         return true;
@@ -55,11 +56,13 @@ bool nvml_bind(void *handle)
         void *real = real_dlsym(library, rows[i].name);
         memcpy((char *)&found + rows[i].offset, &real, sizeof real);
     }
-    if (__atomic_exchange_n(&taken, 1, __ATOMIC_ACQ_REL) == 0) {
+    while (!__atomic_load_n(&bound, __ATOMIC_ACQUIRE)) {
+        if (!publisher_may(&publisher)) {
+            sched_yield();
+            continue;
+        }
         nvml_library = found;
         __atomic_store_n(&bound, true, __ATOMIC_RELEASE);
     }
-    while (!__atomic_load_n(&bound, __ATOMIC_ACQUIRE))
-        sched_yield();
     return true;
 }

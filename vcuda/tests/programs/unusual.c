@@ -4,7 +4,11 @@
  *     unusual stack             a thread launches, allocates, frees and captures; prints how many bytes of its stack were written
  *                               in place of the time
  *     unusual capture COUNT     a context ends while a stream of it captures; then so many launches in another context
+ *     unusual starved           no memory is left to the process when it makes its first context; prints what that call said
+ *     unusual unread            none is left when it looks the driver's functions up; then there is, and it allocates 2 GiB
  */
+#include <sys/resource.h>
+
 #include "program.h"
 
 static CUcontext context;
@@ -105,10 +109,64 @@ static void capture(int count)
     wait_for(works, LONG_US);
 }
 
+/* Takes what the C library still has, so that no allocation succeeds; the one that was made first is the largest. */
+static void *take_all_memory(struct rlimit *before)
+{
+    void *all = NULL;
+    must(getrlimit(RLIMIT_AS, before) != 0);
+    must(setrlimit(RLIMIT_AS, &(struct rlimit){0, before->rlim_max}) != 0);
+    for (size_t bytes = 64u << 20; bytes >= sizeof all; bytes /= 2)
+        for (void **more; (more = malloc(bytes)) != NULL; all = more)
+            *more = all;
+    return all;
+}
+
+static void give_all_back(void *all, const struct rlimit *before)
+{
+    must(setrlimit(RLIMIT_AS, before) != 0);
+    for (void *next; all != NULL; all = next) {
+        next = *(void **)all;
+        free(all);
+    }
+}
+
+static void starved(void)
+{
+    struct rlimit before;
+    CUdeviceptr memory;
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    must(CU(cuInit)(0));
+    CU(cuDevicePrimaryCtxRetain);
+    void *all = take_all_memory(&before);
+    CUresult result = CU(cuDevicePrimaryCtxRetain)(&context, 0);
+    give_all_back(all, &before);
+    must(CU(cuDevicePrimaryCtxRetain)(&context, 0));
+    must(CU(cuCtxPushCurrent_v2)(context));
+    must(CU(cuMemAlloc_v2)(&memory, 4 << 20));
+    done(result, 0);
+}
+
+static void unread(void)
+{
+    struct rlimit before;
+    CUdeviceptr memory;
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    dlsym(dlopen("libnvidia-ml.so.1", RTLD_NOW), "nvmlDeviceGetMemoryInfo"); /* the shim reads what it is to do */
+    void *all = take_all_memory(&before);
+    __typeof__(cuMemAlloc_v2) *allocate = dlsym(library, "cuMemAlloc_v2");
+    give_all_back(all, &before);
+    context = begin();
+    done((allocate != NULL ? allocate : CU(cuMemAlloc_v2))(&memory, (size_t)2 << 30), 0);
+}
+
 int main(int count, char **arguments)
 {
     if (count < 2)
         return 2;
+    if (strcmp(arguments[1], "starved") == 0)
+        starved();
+    if (strcmp(arguments[1], "unread") == 0)
+        unread();
     context = begin();
     work = kernel("spin_us_10");
     works = stream(CU_STREAM_NON_BLOCKING);
