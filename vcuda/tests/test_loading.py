@@ -43,6 +43,11 @@ def test_a_child_of_a_fork_finds_functions_whatever_lock_of_the_loaders_another_
         assert program.communicate(timeout=240) == ("0\n", "")
 
 
+def test_a_child_of_a_fork_comes_back_whatever_lock_of_the_shims_another_thread_held(node: Node) -> None:
+    with ended(node.container("a").start("forks", "calls")) as program:
+        assert program.communicate(timeout=240) == ("0\n", "")
+
+
 @pytest.mark.parametrize(("what", "said"), [("first", "forked"), ("cancelled", "cancelled")])
 def test_functions_are_found_in_a_fork_and_after_a_cancellation_while_another_thread_looks_up_the_first(
     node: Node, what: str, said: str

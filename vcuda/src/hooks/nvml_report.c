@@ -133,13 +133,28 @@ LISTS_NONE(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
  * sixth of a second back: what NVML's own figure means, for the slice. */
 #define SAMPLE_NS 166000000u
 
+static struct {
+    pthread_mutex_t lock; /* guards the three below */
+    uint64_t asked_ns[VCUDA_MAX_DEVICES], busy_ns[VCUDA_MAX_DEVICES];
+    unsigned int percent[VCUDA_MAX_DEVICES];
+} last = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* In the child of a fork, where the thread that held the lock is not. */
+static void begin_anew(void)
+{
+    pthread_mutex_init(&last.lock, NULL);
+    memset(last.asked_ns, 0, sizeof last.asked_ns);
+}
+
+static void look_out_for_forks(void)
+{
+    pthread_atfork(NULL, NULL, begin_anew);
+}
+
 static unsigned int busy_percent(int index)
 {
-    static struct {
-        pthread_mutex_t lock; /* guards the three below */
-        uint64_t asked_ns[VCUDA_MAX_DEVICES], busy_ns[VCUDA_MAX_DEVICES];
-        unsigned int percent[VCUDA_MAX_DEVICES];
-    } last = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    static pthread_once_t looks_out = PTHREAD_ONCE_INIT;
+    pthread_once(&looks_out, look_out_for_forks);
     uint64_t now = clock_ns(), busy = __atomic_load_n(&ledger->devices[index].busy_ns, __ATOMIC_RELAXED);
     pthread_mutex_lock(&last.lock);
     if (now - last.asked_ns[index] >= SAMPLE_NS) {

@@ -55,6 +55,13 @@ void captures_context_ended(CUcontext context)
     pthread_mutex_unlock(&captures_lock);
 }
 
+void captures_begin_anew(void)
+{
+    pthread_mutex_init(&captures_lock, NULL);
+    captures = NULL;
+    __atomic_store_n(&capture_count, 0, __ATOMIC_RELEASE);
+}
+
 bool captures_any(void)
 {
     return __atomic_load_n(&capture_count, __ATOMIC_ACQUIRE) != 0;

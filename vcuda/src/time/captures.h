@@ -15,4 +15,7 @@ void captures_context_ended(CUcontext context);
 bool captures_any(void);
 bool captures_into(CUstream stream);
 
+/* In the child of a fork, which has one thread: forgets all. */
+void captures_begin_anew(void);
+
 #endif

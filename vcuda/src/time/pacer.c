@@ -38,7 +38,7 @@ static struct registered {
     struct registered *next;
 } *registry;
 static pthread_key_t registry_key;
-static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 
 struct gate pacer_gates[VCUDA_MAX_DEVICES];
 static const struct gate never_open;
@@ -135,16 +135,33 @@ static void thread_ends(void *argument)
     free(gone);
 }
 
-static void make_key(void)
+/* In the child of a fork, which has no other thread and can use no context of its parent's: a lock that another thread held stays
+ * so, and what it guards may be half changed. */
+static void begin_anew(void)
+{
+    pthread_mutex_init(&registry_lock, NULL);
+    registry = NULL;
+    captures_begin_anew();
+    spans_begin_anew();
+}
+
+static void make_key_and_look_out_for_forks(void)
 {
     pthread_key_create(&registry_key, thread_ends);
+    pthread_atfork(NULL, NULL, begin_anew);
+}
+
+/* Before any lock of the pacer's, of the spans' or of the captures' is taken. */
+static void prepare(void)
+{
+    pthread_once(&prepared, make_key_and_look_out_for_forks);
 }
 
 /* Makes this thread's batches known to the others. When the thread ends, their ends stay unrecorded: a thread that ends makes
  * no driver call. False: they are not known, and none may be left open. */
 static bool register_thread(void)
 {
-    pthread_once(&registry_once, make_key);
+    prepare();
     if (pthread_getspecific(registry_key) != NULL)
         return true;
     struct registered *ours = ended ? NULL : malloc(sizeof *ours);
@@ -586,6 +603,7 @@ void pacer_waits(CUstream stream)
 void pacer_context_made(int index)
 {
     (void)index;
+    prepare();
     helper_start();
 }
 
@@ -603,6 +621,7 @@ void pacer_context_ends(CUcontext context, bool is_alive)
     struct before before;
     if (context == NULL)
         return;
+    prepare();
     for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
         if (__atomic_load_n(&queue->context, __ATOMIC_ACQUIRE) != context)
             continue;
@@ -617,11 +636,13 @@ void pacer_context_ends(CUcontext context, bool is_alive)
 
 void pacer_context_ended(CUcontext context)
 {
+    prepare();
     captures_context_ended(context);
 }
 
 void pacer_stream_ends(CUstream stream)
 {
+    prepare();
     captures_end(stream);
     forget_stream(stream);
 }
@@ -630,6 +651,7 @@ void pacer_capture_begins(CUstream stream)
 {
     CUcontext context = NULL;
     int index;
+    prepare();
     stream_device(stream, &context, &index);
     captures_begin(stream, context);
     for (int i = 0; i < VCUDA_MAX_DEVICES; i++)
@@ -639,6 +661,7 @@ void pacer_capture_begins(CUstream stream)
 
 void pacer_capture_ends(CUstream stream)
 {
+    prepare();
     captures_end(stream);
 }
 

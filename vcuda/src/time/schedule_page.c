@@ -44,9 +44,21 @@ static const struct vcuda_schedule *map_page(const char *path)
     return NULL;
 }
 
+/* In the child of a fork: another thread may have held a lock, and what it copied may be half there. */
+static void begin_anew(void)
+{
+    for (uint32_t i = 0; i < given->device_count; i++) {
+        pthread_mutex_init(&pages[i].lock, NULL);
+        pages[i].good.period_ns = 0;
+        for (int j = 0; j < PAST; j++)
+            pages[i].past[j].period_ns = 0;
+    }
+}
+
 void schedule_open(const struct vcuda_config *config)
 {
     given = config;
+    pthread_atfork(NULL, NULL, begin_anew);
     for (uint32_t i = 0; i < config->device_count; i++) {
         pthread_mutex_init(&pages[i].lock, NULL);
         if (config->devices[i].schedule_path[0] != '\0')

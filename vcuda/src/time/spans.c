@@ -559,6 +559,19 @@ void spans_forget(CUcontext context)
     }
 }
 
+void spans_begin_anew(void)
+{
+    pthread_mutex_init(&queues_lock, NULL);
+    for (uint32_t i = 0; i < queues_used; i++) {
+        pthread_mutex_init(&queues[i].lock, NULL);
+        queues[i].serial++;
+        queues[i].callers = 0;
+        queues[i].count = 0;
+        __atomic_store_n(&queues[i].oldest_since_ns, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&queues[i].context, NULL, __ATOMIC_RELEASE);
+    }
+}
+
 /* Of one span, what the driver said. */
 struct look {
     uint64_t id, prolonged;

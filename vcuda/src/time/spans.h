@@ -131,4 +131,7 @@ bool spans_goes_on_since(const struct queue *queue, const struct flow *flow, uin
 /* The oldest span of another flow; 0: there is none. */
 uint64_t spans_oldest_of_others(const struct queue *queue, const struct flow *flow);
 
+/* In the child of a fork, which has one thread: forgets all contexts. */
+void spans_begin_anew(void);
+
 #endif
