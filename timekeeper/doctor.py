@@ -365,7 +365,8 @@ def _stack(node: HostNode, resource: str, own: Mapping[str, Listed]) -> str:
         return "aliyun" if resource.startswith("aliyun") else "gpu-manager"
     if hami.REGISTER in node.annotations:
         return "hami"
-    if resource.startswith(nvidia.MIG_PREFIX) or "-MIG-" in node.label(nvidia.PRODUCT):
+    divided = "-MIG-" in node.label(nvidia.PRODUCT) or node.label(nvidia.GKE_PARTITION)
+    if resource.startswith(nvidia.MIG_PREFIX) or divided:
         return "nvidia with MIG"
     replicas = node.number(f"{nvidia.GPU}.replicas") or node.number(nvidia.GKE_CLIENTS) or 0
     shared = resource.endswith(nvidia.SHARED_SUFFIX) or replicas > 1

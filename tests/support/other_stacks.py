@@ -120,6 +120,32 @@ STACKS = (
         {"client": _one("1/5", GPU, 1)},
     ),
     Stack(
+        "gke-mig",
+        "nvidia-tesla-a100",
+        {GPU: "7"},
+        {
+            "cloud.google.com/gke-accelerator": "nvidia-tesla-a100",
+            "cloud.google.com/gke-gpu-partition-size": "1g.5gb",
+        },
+        {"partition": _one("1/7", GPU, 1)},
+    ),
+    Stack(
+        "karpenter",
+        "h100",
+        {GPU: "8"},
+        {"karpenter.k8s.aws/instance-gpu-name": "h100"},
+        {"provisioned": _one("1", GPU, 1)},
+    ),
+    Stack("eks-auto", "l40s", {GPU: "4"}, {"eks.amazonaws.com/instance-gpu-name": "l40s"}, {"auto": _one("1", GPU, 1)}),
+    Stack(
+        "aks",
+        "NVIDIA A100 80GB PCIe",
+        {GPU: "1"},
+        {"node.kubernetes.io/instance-type": "Standard_NC24ads_A100_v4"},
+        {"azure": _one("1", GPU, 1)},
+    ),
+    Stack("aks-auto", "T4", {GPU: "1"}, {"karpenter.azure.com/sku-gpu-name": "T4"}, {"sku": _one("1", GPU, 1)}),
+    Stack(
         "eks",
         "NVIDIA A10G",
         {GPU: "4"},

@@ -48,8 +48,8 @@ ASKING = {name: (stack, asking) for stack in STACKS for name, asking in stack.po
 CLAIMED = {"trainer": 2, "common": 1}
 """The GPUs of each claim: one is generated for a pod, and one is shared by two pods."""
 FOUND = {
-    "nvidia": 3,
-    "nvidia with MIG": 3,
+    "nvidia": 7,
+    "nvidia with MIG": 4,
     "nvidia with shared GPUs": 3,
     "hami": 1,
     "volcano": 1,

@@ -29,9 +29,9 @@ def nanoseconds(stamp: str) -> int:
 
 
 def price_of(model: str, prices: Mapping[str, Fraction]) -> Fraction:
-    """Returns the price of the key that is a word of the model's name; that of `*` for none."""
-    words = re.split(r"[ _-]", model)
-    return next((price for key, price in prices.items() if key in words), prices["*"])
+    """Returns the price of the key that is a word of the model's name, in any case; that of `*` for none."""
+    words = re.split(r"[ _-]", model.lower())
+    return next((price for key, price in prices.items() if key.lower() in words), prices["*"])
 
 
 def rate(parts: list[Part], prices: Mapping[str, Fraction]) -> int:
@@ -160,7 +160,8 @@ def _of_nvidia(seen: Seen, name: str, amount: int) -> Part:
     if name.startswith("nvidia.com/mig-"):
         return seen.nvidia, amount, _mig(name.removeprefix("nvidia.com/mig-"), seen.nvidia)
     within = re.search(r"-MIG-([0-9a-z.]+)", seen.product)
-    share = _mig(within[1], seen.nvidia) if within else Fraction(1)
+    profile = within[1] if within else labels.get("cloud.google.com/gke-gpu-partition-size", "")
+    share = _mig(profile, seen.nvidia) if profile else Fraction(1)
     stated = labels.get("nvidia.com/gpu.replicas", labels.get("cloud.google.com/gke-max-shared-clients-per-gpu"))
     replicas = int(stated) if stated and stated.isdigit() else 1
     return seen.nvidia or _cloud(labels), amount, share / max(replicas, 1)
@@ -168,9 +169,16 @@ def _of_nvidia(seen: Seen, name: str, amount: int) -> Part:
 
 def _cloud(labels: Mapping[str, str]) -> str:
     """The model that a cloud names; empty for none."""
-    instance = labels.get("node.kubernetes.io/instance-type", "")
-    named = labels.get("cloud.google.com/gke-accelerator", "")
-    return named or ("NVIDIA A10G" if instance.startswith("g5.") else "")
+    for key in (
+        "cloud.google.com/gke-accelerator",
+        "karpenter.k8s.aws/instance-gpu-name",
+        "eks.amazonaws.com/instance-gpu-name",
+        "karpenter.azure.com/sku-gpu-name",
+    ):
+        if key in labels:
+            return labels[key]
+    instances = {"g5.12xlarge": "NVIDIA A10G", "Standard_NC24ads_A100_v4": "NVIDIA A100 80GB PCIe"}
+    return instances.get(labels.get("node.kubernetes.io/instance-type", ""), "")
 
 
 def parts_of_claim(claim: Json, slices: Sequence[Json]) -> list[Part]:
