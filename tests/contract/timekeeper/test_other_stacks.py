@@ -197,6 +197,26 @@ def test_a_node_whose_model_a_cloud_names_gets_the_labels_of_feature_discovery_l
     assert (before, harness.spent("a")) == (4 * 120 * GPU_SECOND, (200 + 3600) * GPU_SECOND)
 
 
+def test_so_does_one_whose_resource_names_a_model(harness: LedgerHarness) -> None:
+    """The name of Huawei's resource says Ascend910; which of these it is, a label says."""
+    harness.budget("a", ["team-a"])
+    write_node(harness, {})
+    prices = PRICES | {"Ascend910": PRICES["A100"], "910B3": (PricePoint(0, Fraction(2)),)}
+    harness.lead(ControllerRules(prices=prices, own_resources={}))
+    harness.round()
+    pod = shared(harness, "p1")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"huawei.com/Ascend910": "1"}}
+    harness.write_pod(pod)
+    harness.round(120)
+    before = harness.spent("a")
+    write_node(harness, {"node.kubernetes.io/npu.chip.name": "910B3"})
+    harness.round(60)
+    write_node(harness, {"node.kubernetes.io/npu.chip.name": "Ascend310"})
+    harness.round(HOUR / SECOND)
+
+    assert (before, harness.spent("a")) == (4 * 120 * GPU_SECOND, 2 * (180 + 3600) * GPU_SECOND)
+
+
 def test_what_was_decided_by_the_labels_of_feature_discovery_is_kept_on_a_clouds_node(harness: LedgerHarness) -> None:
     cloud = {"node.kubernetes.io/instance-type": "p4de.24xlarge"}
     harness.budget("a", ["team-a"])

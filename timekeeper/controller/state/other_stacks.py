@@ -1,8 +1,8 @@
 """Stores the devices that pods hold by other stacks; they are decided once, when a pod is first seen after its binding.
 
 A new node's labels come minutes after its first pods. Until its model is known, a session is charged at the price of
-`*`; where a cloud's labels name the model, as a whole GPU of it. Once the labels are there, within PROVISIONAL, the
-session is charged anew from its start by what they state.
+`*`; where its cloud or its resource names the model, as a whole GPU of that. Once the labels are there, within
+PROVISIONAL, the session is charged anew from its start by what they state.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.loading import from_now_on
 from timekeeper.domain.attribution import Origin, attribution
 from timekeeper.domain.charges import rate_now
-from timekeeper.domain.holdings import nvidia
+from timekeeper.domain.holdings import listed, nvidia
 from timekeeper.domain.holdings.claims import FullName, without_claimed
 from timekeeper.domain.holdings.deciding import capacity, decide
 from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, Decision, Doubt, Holding, holding_rate, summed
-from timekeeper.domain.holdings.listed import Listed
+from timekeeper.domain.holdings.listed import TABLE, Listed
 from timekeeper.domain.holdings.observed import HostNode, read_host_node
 from timekeeper.domain.pricing import ONE
 from timekeeper.domain.reservations import Reservation, tariff
@@ -103,12 +103,12 @@ def _full_name(item: Json) -> FullName:
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
     """Decides the holdings of young sessions again that lacked labels of their node; returns the uids that changed."""
     changed = set()
-    discovered_later = _discovered_later(mirrors)
+    labelled_later = _labelled_later(mirrors, books.rules.own_resources or {})
     for metered in books.pods.sessions.all():
         session = metered.session
         if session.end is not None or now - session.start >= PROVISIONAL:
             continue
-        if not (_lacks_model(session.holdings) or discovered_later(session)):
+        if not (_lacks_model(session.holdings) or labelled_later(session)):
             continue
         if session.pod.startswith(CLAIM):
             decision = books.claims.decide_again(session, mirrors, books.rules.drivers)
@@ -187,23 +187,30 @@ def _only_accounts(books: Books, mirrors: Mirrors, namespace: str) -> bool:
     return labelled and all(session.holdings for session in running)
 
 
-def _discovered_later(mirrors: Mirrors) -> Callable[[Session], bool]:
-    """Returns a function that says whether feature discovery labelled a session's node after it had its holdings.
+def _labelled_later(mirrors: Mirrors, own: Mapping[str, Listed]) -> Callable[[Session], bool]:
+    """Returns a function that says whether a session's node has got labels after it had its holdings.
 
-    Such a holding has the model that the labels of a cloud name, on a node that feature discovery has labelled since.
+    Such a holding has the model that the labels of a cloud name, on a node that feature discovery has labelled since;
+    or the model of its resource alone, on a node that has a label which names it.
     """
     nodes = cache(lambda: {name_of(node): node for node in mirrors.nodes.items()})
+    defaults = listed.default_models(TABLE) | listed.default_models(own)
+
+    @cache
+    def host(name: str) -> HostNode:
+        return read_host_node(nodes().get(name, {}))
 
     @cache
     def model_before(name: str) -> str:
-        host = read_host_node(nodes().get(name, {}))
-        return nvidia.cloud_model(host) if host.label(nvidia.PRODUCT) else ""
+        return nvidia.cloud_model(host(name)) if host(name).label(nvidia.PRODUCT) else ""
 
-    def later(session: Session) -> bool:
-        models = {holding.model for holding in session.holdings if holding.way == nvidia.WAY}
-        return bool(models) and model_before(session.node) in models - {""}
+    def is_older(holding: Holding, node: str) -> bool:
+        if holding.way == nvidia.WAY:
+            return bool(holding.model) and holding.model == model_before(node)
+        labels = defaults.get((holding.way, holding.model))
+        return labels is not None and bool(host(node).label(*labels))
 
-    return later
+    return lambda session: any(is_older(holding, session.node) for holding in session.holdings)
 
 
 def _lacks_model(holdings: tuple[Holding, ...]) -> bool:

@@ -116,6 +116,11 @@ def model_of(entry: Listed, node: HostNode) -> str:
     return node.label(*entry.model_labels) or entry.model
 
 
+def default_models(table: Mapping[str, Listed]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Returns the labels that name a model better, by stack and model, of resources in a table that name one."""
+    return {(entry.way, entry.model): entry.model_labels for entry in table.values() if entry.model}
+
+
 def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decision:
     """Returns the parts of devices that a pod holds by the resources in a table, on as few devices as suffice."""
     asked = pod.resources & table.keys()
