@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fairgpu import existing
 from fairgpu.cluster.api import STRATEGIC_MERGE_PATCH, ApiError, KubernetesAPI
 from fairgpu.dialects.registry import DIALECTS
 from tests.cluster.control_plane.control_plane import ControlPlane
@@ -147,6 +148,65 @@ def test_a_pod_that_asks_for_no_gpu_is_not_sent(
     control_plane: ControlPlane, webhook: Reviewer, pods: str, pod: Pod
 ) -> None:
     assert sent(control_plane, webhook, pods, pod) == []
+
+
+def _with_claim() -> Pod:
+    pod = plain_pod()
+    pod["spec"]["resourceClaims"] = [{"name": "one", "resourceClaimTemplateName": "one"}]
+    return pod
+
+
+@pytest.fixture(scope="module")
+def accounted(control_plane: ControlPlane, webhook: Reviewer) -> Iterator[str]:
+    """The pods of a namespace whose mode is account, once the API server has read its label."""
+    name = control_plane.create_namespace("account-", labels={"fairgpu.io/mode": "account"})
+    path = f"/api/v1/namespaces/{name}/pods"
+    gpu = _pod_with("nvidia.com/gpu")
+    wait_until(lambda: sent(control_plane, webhook, path, gpu) == ["/account"], "the webhook's rules know the mode")
+    yield path
+    control_plane.remove_pods(name)
+
+
+OF_DEVICE_CLASS = tuple(f"{existing.OF_DEVICE_CLASS}{name}" for name in existing.DEVICE_CLASSES)
+OF_A_CONTAINER = "nvidia.com/container.main.gpu-memory.request"
+
+
+@pytest.mark.parametrize("resource", [*existing.RESOURCES, "nvidia.com/mig-1g.5gb.me", *OF_DEVICE_CLASS])
+def test_where_the_mode_is_account_a_pod_that_asks_by_a_stacks_resource_is_sent_once(
+    control_plane: ControlPlane, webhook: Reviewer, accounted: str, resource: str
+) -> None:
+    for place in ("containers", "initContainers"):
+        assert sent(control_plane, webhook, accounted, asking(place, "limits", resource)) == ["/account"], place
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [_with_claim(), *(_annotated(key) for key in (*existing.Existing().annotations, OF_A_CONTAINER))],
+    ids=["claim", *existing.Existing().annotations, OF_A_CONTAINER],
+)
+def test_so_is_one_that_asks_by_an_annotation_or_has_a_claim(
+    control_plane: ControlPlane, webhook: Reviewer, accounted: str, pod: Pod
+) -> None:
+    assert sent(control_plane, webhook, accounted, pod) == ["/account"]
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        plain_pod(),
+        _pod_with("cpu"),
+        _pod_with("rdma/hca_shared_devices"),
+        _pod_with("gpu.intel.com/i915_monitoring"),
+        _pod_with("deviceclass.resource.kubernetes.io/nic.example.com"),
+        _annotated("gpu-fraction-container-name"),
+        _annotated("example.org/note"),
+    ],
+    ids=["plain", "cpu", "a NIC", "monitoring", "a NIC's class", "container name", "note"],
+)
+def test_one_that_names_none_of_these_is_not(
+    control_plane: ControlPlane, webhook: Reviewer, accounted: str, pod: Pod
+) -> None:
+    assert sent(control_plane, webhook, accounted, pod) == []
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["none asks", "the last asks"])
