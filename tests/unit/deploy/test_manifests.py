@@ -516,6 +516,45 @@ def test_another_place_of_dns_is_added_to_what_pods_may_reach() -> None:
     assert dns[0] == dns[1]
 
 
+def test_the_dns_of_openshift_is_added_beside_that_of_kube_system() -> None:
+    (patch,) = in_the_instructions("openshift-dns")["patches"]
+    policy = of_kind(patch["target"]["kind"])[patch["target"]["name"]]
+    *before, added = jsonpatch.apply_patch(policy, yaml.safe_load(patch["patch"]))["spec"]["egress"]
+    assert before == policy["spec"]["egress"]
+    assert {(port["port"], port["protocol"]) for port in added["ports"]} == {(5353, "UDP"), (5353, "TCP")}
+
+
+def test_a_storage_class_is_named_for_the_one_claim_of_redis() -> None:
+    (patch,) = in_the_instructions("storageClassName")["patches"]
+    redis = of_kind(patch["target"]["kind"])[patch["target"]["name"]]
+    (claim,) = jsonpatch.apply_patch(redis, yaml.safe_load(patch["patch"]))["spec"]["volumeClaimTemplates"]
+    assert claim["spec"].pop("storageClassName") == "gp3"
+    assert [claim] == redis["spec"]["volumeClaimTemplates"]
+
+
+def test_another_place_of_containerd_replaces_the_two_folders_that_the_agent_reads_of_it() -> None:
+    (patch,) = in_the_instructions("/run/k3s/containerd")["patches"]
+    given = yaml.safe_load(patch["patch"])
+    (agent,) = [each for each in on_nodes() if each["kind"] == "DaemonSet"]
+    assert {key: agent["metadata"][key] for key in ("name", "namespace")} == given["metadata"]
+    shipped = {each["name"]: each["hostPath"]["path"] for each in volumes(agent) if "hostPath" in each}
+    elsewhere = {each["name"]: each["hostPath"]["path"] for each in volumes(given)}
+    assert elsewhere == {
+        name: path.replace("/run/", "/run/k3s/", 1)
+        for name, path in shipped.items()
+        if path.startswith("/run/containerd/")
+    }
+
+
+def on_nodes() -> list[Manifest]:
+    return list(yaml.safe_load_all((DEPLOY / "nodes" / "daemonset.yaml").read_text()))
+
+
+def volumes(workload: Manifest) -> list[Manifest]:
+    found: list[Manifest] = workload["spec"]["template"]["spec"]["volumes"]
+    return found
+
+
 @pytest.mark.parametrize("kind", ["gpubudgets", "gpugrants", "gpucorrections"])
 def test_the_reference_names_every_field_of_a_spec(kind: str) -> None:
     crd = of_kind("CustomResourceDefinition")[f"{kind}.fairgpu.io"]
