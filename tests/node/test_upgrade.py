@@ -20,6 +20,7 @@ from tests.node.pods import ENDS, LOOK, Placed, container, place
 from tests.node.service_proxy import api_server_service
 from tests.node.test_gpu_processes import HOLDS
 from tests.node.test_recovery import page
+from tests.node.test_trials import without_cdi
 from tests.support.waiting import LIMIT_S, wait_until
 
 NODES = "/api/v1/nodes"
@@ -34,7 +35,11 @@ SIMULATION = {"simulated": str(SIMULATED), "driver": str(DRIVER)}
 
 def simulated(machine: Machine) -> dict[str, Any]:
     """Adds to the manifest the simulated GPU: its driver, and the places of its GPUs and of its CDI spec."""
-    environment = {"SIMGPU_DIR": f"{SIMULATED}/node", "LD_LIBRARY_PATH": str(DRIVER)}
+    environment = {
+        "SIMGPU_DIR": f"{SIMULATED}/node",
+        "LD_LIBRARY_PATH": str(DRIVER),
+        "FAIRGPU_NODEAGENT_LOOK_SECONDS": str(LOOK_SECONDS),
+    }
     volumes = [{"name": name, "hostPath": {"path": path, "type": ""}} for name, path in SIMULATION.items()]
     spec = {
         "containers": [
@@ -50,6 +55,10 @@ def simulated(machine: Machine) -> dict[str, Any]:
         ],
     }
     return {"spec": {"template": {"spec": spec}}}
+
+
+LOOK_SECONDS = 2
+"""The interval at which the agent asks the runtime: a test waits for its next question."""
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +156,14 @@ def test_the_shipped_agent_gives_a_container_its_share_with_the_rights_that_it_h
     assert pod.found("main").share == ("main", uuid(1), 30, 4096)
     inventory = json.loads(shipped.node()["metadata"]["annotations"]["fairgpu.io/inventory"])
     assert [device["uuid"] for device in inventory["devices"]] == [uuid(0), uuid(1)]
+
+
+def test_the_shipped_agent_asks_the_containerd_that_runs_though_another_one_ran_when_it_started(
+    shipped: Machine,
+) -> None:
+    with without_cdi(shipped):
+        wait_until(lambda: shipped.allocatable("gpu") == "0", "a containerd that ignores CDI gets no new GPU pods")
+    wait_until(lambda: shipped.allocatable("gpu") != "0", "the node offers its GPUs again")
 
 
 WORKS = LOOK + (

@@ -65,6 +65,16 @@ def test_the_agent_finds_the_hosts_folders_where_its_settings_say_and_where_the_
         assert any(path.is_relative_to(mount) and mount != "/tmp" for mount in mounted), path  # noqa: S108
 
 
+def test_the_agent_has_the_folders_of_sockets_since_a_server_that_restarts_makes_its_socket_anew() -> None:
+    """A socket that is mounted by itself stays that of the server that has ended."""
+    settings = Nodeagent()
+    folders = [Path(mount["mountPath"]) for mount in container()["volumeMounts"]]
+    for socket in (settings.runtime_socket, settings.kubelet.pod_resources, settings.kubelet.device_plugins / "a.sock"):
+        assert any(socket.parent.is_relative_to(folder) for folder in folders), socket
+    kinds = {volume["name"]: volume["hostPath"]["type"] for volume in pod()["volumes"] if "hostPath" in volume}
+    assert {name: kind for name, kind in kinds.items() if not kind.startswith("Directory")} == {}
+
+
 def test_the_agent_has_no_rights_beyond_being_root() -> None:
     context = container()["securityContext"]
     assert (context["runAsUser"], context["readOnlyRootFilesystem"]) == (0, True)
