@@ -13,6 +13,7 @@ from fairgpu.inventory import Device
 from nodeagent.containers.records import Record
 from nodeagent.gpu_watch import Observation
 from nodeagent.owners import ProcessState
+from nodeagent.page_writer import PageWriter
 
 START_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
 OUTCOMES = ("prepared", "refused", "kubelet_silent")
@@ -124,19 +125,19 @@ class NodeCollector(Collector):
         records: Callable[[], Iterable[Record]],
         devices: Callable[[], Iterable[Device]],
         withheld: Callable[[], Mapping[str, str]],
-        oldest_page_seconds: Callable[[], float | None],
+        writer: PageWriter,
     ) -> None:
         self._seen = seen
         self._records = records
         self._devices = devices
         self._withheld = withheld
-        self._oldest_page_seconds = oldest_page_seconds
+        self._writer = writer
 
     def collect(self) -> Iterable[Metric]:
         """Yields all series."""
         seen = self._seen()
         yield self._gpus(seen)
-        yield self._pages()
+        yield from self._pages()
         yield from self._containers(seen)
         yield _strays(seen)
 
@@ -149,15 +150,20 @@ class NodeCollector(Collector):
         metric.add_metric(("silent",), len(seen.silent))
         return metric
 
-    def _pages(self) -> Metric:
-        metric = GaugeMetricFamily(
+    def _pages(self) -> Iterable[Metric]:
+        oldest = GaugeMetricFamily(
             "fairgpu_nodeagent_oldest_page_age_seconds",
             "Age of the node's schedule page that was written least recently; none while no container shares a GPU.",
         )
-        age = self._oldest_page_seconds()
+        age = self._writer.oldest_page_seconds()
         if age is not None:
-            metric.add_metric((), age)
-        return metric
+            oldest.add_metric((), age)
+        outdated = GaugeMetricFamily(
+            "fairgpu_nodeagent_outdated_pages",
+            "GPUs whose schedule page is missing, or shows other containers or notices than those that there are.",
+            value=self._writer.outdated_pages(),
+        )
+        return oldest, outdated
 
     def _containers(self, seen: Observation) -> Iterable[Metric]:
         memory = GaugeMetricFamily(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,8 @@ from typing import NamedTuple
 import structlog
 
 from nodeagent import handover
-from nodeagent.pages import last_write_ns, written_ns
+from nodeagent.pages import last_write_ns, read_shown, written_ns
+from nodeagent.schedule_page import Shown
 
 _log = structlog.get_logger(__name__)
 
@@ -55,6 +56,13 @@ def silence(before: Silence | None, worked_ns: int, since_ns: int, now_ns: int) 
     return before if before is not None and before.worked_ns == worked_ns else Silence(worked_ns, now_ns)
 
 
+class Kept(NamedTuple):
+    """A page that the writer keeps: since when, in ns of CLOCK_MONOTONIC, and the containers that it is to show."""
+
+    since_ns: int
+    containers: frozenset[Shown]
+
+
 class PageWriter:
     """The process that writes the pages of a node. One thread keeps and ends it; any may say what it has to write."""
 
@@ -64,15 +72,20 @@ class PageWriter:
         self._ended = ended
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._has: Mapping[str, int] = {}
-        """From when on the writer knows of each GPU whose page it keeps; replaced whole: needs no lock."""
+        self._has: Mapping[str, Kept] = {}
+        """The pages by their GPUs' uuids; replaced whole: needs no lock."""
         self._since_ns = 0
         self._silence: Silence | None = None
 
-    def has(self, uuids: Iterable[str]) -> None:
-        """Notes that the writer keeps the pages of these GPUs; of those that it did not know, from now on."""
+    def has(self, gpus: Mapping[str, frozenset[Shown]]) -> None:
+        """Notes that the writer keeps the pages of these GPUs; of those that it did not know, from now on.
+
+        Args:
+            gpus: the containers that each page is to show, by the GPU's uuid.
+        """
         now_ns, before = self._clock(), self._has
-        self._has = {uuid: before.get(uuid, now_ns) for uuid in uuids}
+        new = Kept(now_ns, frozenset())
+        self._has = {uuid: Kept(before.get(uuid, new).since_ns, containers) for uuid, containers in gpus.items()}
 
     def oldest_page_seconds(self) -> float | None:
         """Returns the age of the page that was written least recently; None while there is none to write.
@@ -80,8 +93,16 @@ class PageWriter:
         A page that was never written is as old as its GPU's first container.
         """
         known, now_ns = self._has, self._clock()
-        ages = [now_ns - max(written_ns(self._root, uuid) or 0, since_ns) for uuid, since_ns in known.items()]
+        ages = [now_ns - max(written_ns(self._root, uuid) or 0, page.since_ns) for uuid, page in known.items()]
         return max(ages) / NS if ages else None
+
+    def outdated_pages(self) -> int:
+        """Returns the number of GPUs whose page is missing, or shows other containers or notices than it is to show.
+
+        A page that changes counts until it is written, which takes 40 ms. The writer goes on with the last page of a
+        GPU whose containers it refuses.
+        """
+        return sum(read_shown(self._root, uuid) != page.containers for uuid, page in self._has.items())
 
     def keep(self) -> None:
         """Starts the writer where none runs, and ends one that hangs; the next call starts another."""
@@ -112,7 +133,7 @@ class PageWriter:
         if not known:
             self._silence = None
             return
-        since_ns = max(min(known.values()), self._since_ns)
+        since_ns = max(min(page.since_ns for page in known.values()), self._since_ns)
         # A writer that refuses what it has to write works all the same: another one would refuse it, too. A note needs
         # room on the host, which a page already has.
         worked_ns = max(handover.noted_ns(self._root / handover.PAGES), last_write_ns(self._root, known.keys()) or 0)

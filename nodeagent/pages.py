@@ -32,9 +32,11 @@ from nodeagent.schedule_page import (
     HEARTBEAT_BYTES,
     LEDGER_DEVICES,
     Activity,
+    Shown,
     activity_bytes,
     heartbeat_ns,
     pack,
+    shown,
     unpack_one,
 )
 
@@ -178,6 +180,22 @@ def written_ns(root: Path, uuid: str) -> int | None:
             return heartbeat_ns(page.read(HEARTBEAT_BYTES))
     except (OSError, ValueError):
         return None
+
+
+READS = 8
+"""The times that a page is read until it is whole, as the shim does (vcuda/include/schedule.h)."""
+
+
+def read_shown(root: Path, uuid: str) -> frozenset[Shown] | None:
+    """Returns the containers that a GPU's page shows; None where there is no page, or its writing does not end."""
+    for _ in range(READS):
+        try:
+            return shown((root / "gpus" / uuid / "schedule").read_bytes())
+        except ValueError:
+            continue
+        except OSError:
+            break
+    return None
 
 
 def last_write_ns(root: Path, uuids: Iterable[str]) -> int | None:

@@ -10,9 +10,12 @@ from typing import Any
 from fairgpu import names
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
+from nodeagent.schedule_page import Shown
 from nodeagent.turns import starts
 
 NOTICES = (names.EVICTION_AT, names.RECLAIM_AT)
+LATEST_NS = (1 << 63) - 1
+"""The latest notice that a page takes, centuries from now: the writer would refuse a GPU with a later one."""
 
 
 def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Folders) -> bytes:
@@ -53,6 +56,16 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
     return json.dumps({"gpus": listed}, separators=(",", ":")).encode()
 
 
+def to_show(records: Iterable[Record], notices: Mapping[str, int]) -> dict[str, frozenset[Shown]]:
+    """Returns the containers that each GPU's page is to show, by uuid; the arguments are those of `schedule`."""
+    gpus: dict[str, set[Shown]] = {}
+    for record in records:
+        for device in [] if record.whole else record.devices:
+            container = device.slot, device.key, device.core_percent, notices.get(record.uid, 0)
+            gpus.setdefault(device.uuid, set()).add(container)
+    return {uuid: frozenset(containers) for uuid, containers in gpus.items()}
+
+
 def _name(record: Record) -> str:
     """Returns a name that a container keeps when it starts again, and that no other one has."""
     return f"{record.uid}/{record.container}"
@@ -64,7 +77,7 @@ def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: 
     Args:
         pods: the node's pods.
         wall: the time now.
-        monotonic_ns: CLOCK_MONOTONIC now. A notice that has passed counts as now.
+        monotonic_ns: CLOCK_MONOTONIC now. A notice that has passed counts as now, one after LATEST_NS as that.
     """
     found = {}
     for pod in pods:
@@ -72,7 +85,8 @@ def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: 
         times = [at for name in NOTICES if name in annotations and (at := _time(annotations[name])) is not None]
         if times:
             left = max(min(times) - wall, dt.timedelta())
-            found[str(pod["metadata"]["uid"])] = monotonic_ns + int(left.total_seconds() * 10**9)
+            at_ns = monotonic_ns + int(left.total_seconds() * 10**9)
+            found[str(pod["metadata"]["uid"])] = min(at_ns, LATEST_NS)
     return found
 
 

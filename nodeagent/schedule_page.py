@@ -193,6 +193,28 @@ def heartbeat_ns(beginning: bytes) -> int:
     return int(heartbeat)
 
 
+Shown = tuple[int, int, int, int]
+"""A container as a page shows it: its slot, key and percent of the GPU, and its notice in ns of CLOCK_MONOTONIC."""
+
+
+def shown(packed: bytes) -> frozenset[Shown]:
+    """Returns the containers of an encoded page.
+
+    Raises:
+        ValueError: it is no page, or one that is being written.
+    """
+    if len(packed) != SIZE:
+        raise ValueError(f"a schedule page has {SIZE} bytes, this has {len(packed)}")
+    magic, version, _, generation, _ = HEAD.unpack_from(packed)
+    (checked,) = _CHECKSUM.unpack_from(packed, CHECKSUM_AT)
+    whole = checked == zlib.crc32(memoryview(packed)[CHECKED_FROM:CHECKSUM_AT])
+    if (magic, version) != (MAGIC, VERSION) or generation % 2 or not whole:
+        raise ValueError("no schedule page of this version, or one that is being written")
+    slots_at = HEAD.size + BODY.size
+    slots = enumerate(SLOT.iter_unpack(packed[slots_at : slots_at + SLOTS * SLOT.size]))
+    return frozenset((slot, key, core, notice_ns) for slot, (key, _, _, _, notice_ns, core, *_) in slots if key)
+
+
 def unpack_activity(page: bytes) -> Sequence[Activity]:
     """Decodes a container's activity on each of its devices; none where the ledger is missing or incomplete."""
     if len(page) < LEDGER_PAGE_SIZE or LEDGER_HEAD.unpack_from(page) != (LEDGER_MAGIC, LEDGER_VERSION):

@@ -41,7 +41,7 @@ from nodeagent.owners import Owned, ProcessState
 from nodeagent.page_writer import PageWriter
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods, read
-from nodeagent.publishing import notices, schedule
+from nodeagent.publishing import notices, schedule, to_show
 from nodeagent.runtime.devices import Bundles, RuntimeConfiguration, RuntimeSilentError, RuntimeStatus
 from nodeagent.settings import Nodeagent
 from nodeagent.starting import Starter, World
@@ -131,7 +131,7 @@ class Agent:
             self._starter.records,
             lambda: self._offer.inventory.devices if self._offer else (),
             lambda: self._offer.withheld if self._offer else {},
-            self._writer.oldest_page_seconds,
+            self._writer,
         )
 
     def run(self) -> None:
@@ -313,7 +313,7 @@ class Agent:
                 self._folders.root.mkdir(parents=True, exist_ok=True)
                 files.put(self._folders.root / SCHEDULE, content, 0o600)
                 self._published = content
-                self._writer.has(each.uuid for one in records if not one.whole for each in one.devices)
+                self._writer.has(to_show(records, notified))
 
     def _not_published(self, error: OSError) -> None:
         """Logs that the pages go on by the input of before; the next round tries again."""

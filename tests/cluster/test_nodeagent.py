@@ -346,6 +346,25 @@ def test_a_writer_of_the_pages_that_hangs_is_replaced(
         wait_until(lambda: shown(port, "fairgpu_nodeagent_oldest_page_age_seconds") < 1, "the page is shown as new")
 
 
+def test_a_gpu_whose_page_does_not_show_a_container_that_may_start_is_counted_until_it_does(
+    make_machine: Callable[[str], Machine], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_writer, "HANGS_SECONDS", 3600.0)
+    machine = make_machine("pages-outdated")
+    outdated = "fairgpu_nodeagent_outdated_pages"
+    with machine.agent() as port:
+        assert shown(port, outdated) == 0
+        machine.place(namespace, "train")
+        wait_until(lambda: machine.start() == "", "the container may start")
+        wait_until(lambda: last_write_ns(machine.folder / "run", ["GPU-0"]), "its GPU has a page")
+        wait_until(lambda: shown(port, outdated) == 0, "the page shows it")
+        os.kill(machine.writer(), signal.SIGSTOP)
+        assert machine.start() == ""
+        assert shown(port, outdated) == 1
+        os.kill(machine.writer(), signal.SIGCONT)
+        wait_until(lambda: shown(port, outdated) == 0, "the page shows its next start")
+
+
 def test_a_start_that_fails_unexpectedly_is_refused_and_counted(
     make_machine: Callable[[str], Machine], namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from nodeagent.driver_figures import Figure
 from nodeagent.gpu_watch import Observation
 from nodeagent.measures import Measures as NodeMeasures
 from nodeagent.measures import NodeCollector
+from nodeagent.page_writer import PageWriter
 from nodeagent.turns import Policy
 from scheduler.measures import Measures
 from tests.contract.monitoring.queries import OF_THE_TARGET, read_query
@@ -63,7 +64,9 @@ def of_the_node_agent() -> Families:
     device = GivenDevice("GPU-0", 30, 4096, 0, 7)
     record = Record("team", "train", "uid", "main", frozenset({"slot-0"}), 1, False, Policy.HARD, 1, (device,))
     seen = Observation({("uid", "main", "GPU-0"): Figure(1)})
-    registry.register(NodeCollector(lambda: seen, lambda: [record], tuple, dict, lambda: 0.02))
+    writer = PageWriter(Path("/nowhere"), lambda: None)
+    writer.has({"GPU-0": frozenset()})
+    registry.register(NodeCollector(lambda: seen, lambda: [record], tuple, dict, writer))
     found: Families = {}
     for family in registry.collect():
         for sample in family.samples:

@@ -33,6 +33,7 @@ class Kept:
         self.root = root
         self.ended = 0
         self._ahead_ns = 0
+        self._key = 6
         self.writer = PageWriter(root, self._count, lambda: time.monotonic_ns() + self._ahead_ns)
 
     def _count(self) -> None:
@@ -42,16 +43,17 @@ class Kept:
         self._ahead_ns += int(seconds * 10**9)
 
     def share(self, **cores: int) -> None:
-        """Gives a container a share of each GPU, as the agent does: of `GPU` 30 percent, unless others are named."""
+        """Starts a container on each GPU, as the agent does: with 30 percent of `GPU`, unless others are named."""
+        self._key += 1
         gpus = {uuid.replace("_", "-"): core for uuid, core in cores.items()} or {GPU: 30}
         listed = [{"uuid": uuid, "containers": [self._container(core)]} for uuid, core in gpus.items()]
         beside = self.root / "beside"
         beside.write_text(json.dumps({"gpus": listed}))
         beside.replace(self.root / SCHEDULE)
-        self.writer.has(gpus)
+        self.writer.has({uuid: frozenset({(0, self._key, core, 0)}) for uuid, core in gpus.items()})
 
     def _container(self, core: int) -> dict[str, Any]:
-        return {"slot": 0, "key": 7, "corePercent": core, "policy": "hard", "ledger": str(self.root / "ledger")}
+        return {"slot": 0, "key": self._key, "corePercent": core, "policy": "hard", "ledger": str(self.root / "ledger")}
 
     def has_a_stale_page(self) -> bool:
         age = self.writer.oldest_page_seconds()
@@ -150,7 +152,7 @@ def test_a_writer_that_hangs_is_replaced_also_while_what_it_has_to_write_changes
     os.kill(kept.pid(), signal.SIGSTOP)
     for _ in range(int(HANGS_SECONDS + AGAIN_SECONDS) + 1):
         kept.pass_seconds(1)
-        kept.writer.has([GPU])
+        kept.writer.has({GPU: frozenset()})
         kept.writer.keep()
     assert kept.is_replaced()
 
@@ -252,6 +254,25 @@ def test_a_writer_that_refuses_what_it_is_to_write_is_not_ended_and_the_pages_of
         kept.pass_seconds(AGAIN_SECONDS)
         kept.writer.keep()
     assert (logs, kept.ended, kept.pid()) == ([], 0, pid)
+
+
+def test_a_gpu_that_is_refused_after_it_had_a_page_counts_until_its_page_shows_its_containers(kept: Kept) -> None:
+    assert kept.writer.outdated_pages() == 0, "no container shares a GPU"
+    kept.share(GPU_1=30, GPU_2=30)
+    wait_until(lambda: not kept.writer.outdated_pages(), "both pages show their containers")
+    kept.share(GPU_1=101, GPU_2=40)
+    wait_until(lambda: kept.writer.outdated_pages() == 1, "the other GPU's page shows its new container")
+    since_ns = time.monotonic_ns()
+    wait_until(lambda: (written_ns(kept.root, GPU) or 0) > since_ns, "the refused GPU's last page goes on")
+    wait_until(lambda: kept.writer.outdated_pages() == 1, "it does not show the container that is refused")
+    kept.share(GPU_1=50, GPU_2=40)
+    wait_until(lambda: not kept.writer.outdated_pages(), "the page shows the container that is not refused")
+
+
+def test_a_page_that_was_never_made_counts_as_outdated(waiting: Waiting) -> None:
+    assert waiting.kept.writer.outdated_pages() == 1, "its writer waits for another one's lock"
+    os.close(waiting.lock)
+    wait_until(lambda: not waiting.kept.writer.outdated_pages(), "its writer has the lock")
 
 
 def test_a_writer_without_pages_is_left_alone(kept: Kept) -> None:

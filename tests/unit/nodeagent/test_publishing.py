@@ -12,7 +12,10 @@ import pytest
 
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import GivenDevice, Record
-from nodeagent.publishing import notices, schedule
+from nodeagent.publishing import LATEST_NS, notices, schedule, to_show
+from nodeagent.rounds import begun, describe, step
+from nodeagent.schedule import containers_of
+from nodeagent.schedule_page import pack, shown
 from nodeagent.turns import Policy
 
 FOLDERS = Folders(Path("/run/agent"), Path("/lib/agent"), Path("/var/run/cdi"))
@@ -57,6 +60,20 @@ def test_a_notice_is_on_the_page_of_the_pod_that_has_it() -> None:
     assert [each["noticeNs"] for each in pages["GPU-a"]] == [0, 99]
 
 
+def test_a_page_that_shows_what_it_is_to_show_is_that_of_the_schedule() -> None:
+    records = record("u1", "GPU-a", "GPU-b"), record("u2", "GPU-c", whole=True)
+    notified = {"u1": LATEST_NS}
+    (gpu, _) = json.loads(schedule(records, notified, FOLDERS))["gpus"]
+    uuid, containers = containers_of(gpu)
+    state, made = step(begun(0), containers, {}, 0)
+    page = pack(describe(uuid, containers, state, made, 0), 2)
+    assert to_show(records, notified) == {
+        "GPU-a": frozenset({(0, 7, 30, LATEST_NS)}),
+        "GPU-b": frozenset({(1, 8, 30, LATEST_NS)}),
+    }
+    assert shown(page) == to_show(records, notified)["GPU-a"]
+
+
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
@@ -65,8 +82,9 @@ def test_a_notice_is_on_the_page_of_the_pod_that_has_it() -> None:
         ({EVICTION: "2026-01-01T12:00:10Z", RECLAIM: "2026-01-01T12:00:05+00:00"}, {"u1": 1000 + 5 * 10**9}),
         ({RECLAIM: "2026-01-01T11:00:00Z"}, {"u1": 1000}),
         ({RECLAIM: "soon", EVICTION: "2026-01-01T12:00:10"}, {}),
+        ({EVICTION: "9999-12-31T23:59:59Z"}, {"u1": LATEST_NS}),
     ],
-    ids=["none", "the timekeeper's", "the sooner", "passed", "no times"],
+    ids=["none", "the timekeeper's", "the sooner", "passed", "no times", "centuries away"],
 )
 def test_the_sooner_notice_counts_on_the_clock_of_the_pages(
     annotations: dict[str, str], expected: dict[str, int]

@@ -16,6 +16,7 @@ from nodeagent.schedule_page import (
     checksum,
     pack,
     rest_checksum,
+    shown,
     times,
     unpack_activity,
     unpack_one,
@@ -37,6 +38,16 @@ def test_a_page_reads_as_it_was_written() -> None:
 
 
 @given(st.integers(0, 7295), st.integers(1, 255))
+def test_what_a_page_shows_is_what_its_slots_hold_and_a_changed_byte_is_noticed(position: int, change: int) -> None:
+    packed = bytearray(pack(PAGE, 4))
+    assert shown(bytes(packed)) == {(0, 7, 30, 0), (5, 9, 0, 77)}
+    packed[position] ^= change
+    if position not in range(12, 32):  # its size, its generation, and what is reserved
+        with pytest.raises(ValueError, match="page"):
+            shown(bytes(packed))
+
+
+@given(st.integers(0, 7295), st.integers(1, 255))
 def test_any_changed_byte_of_what_counts_is_noticed(position: int, change: int) -> None:
     packed = bytearray(pack(PAGE, 4))
     packed[position] ^= change
@@ -51,6 +62,8 @@ def test_any_changed_byte_of_what_counts_is_noticed(position: int, change: int) 
 def test_what_is_no_page_is_refused(packed: bytes) -> None:
     with pytest.raises(ValueError, match="page"):
         unpack(packed)
+    with pytest.raises(ValueError, match="page"):
+        shown(packed)
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
@@ -69,6 +82,8 @@ def test_a_time_that_has_no_room_is_refused() -> None:
 def test_a_page_that_is_being_written_is_refused() -> None:
     with pytest.raises(ValueError, match="being written"):
         unpack(pack(PAGE, 5))
+    with pytest.raises(ValueError, match="being written"):
+        shown(pack(PAGE, 5))
 
 
 @pytest.mark.parametrize(
