@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -112,7 +113,7 @@ class PageWriter:
         if self._process is not None:
             _log.error("writer of the pages ended", status=self._process.returncode)
             self._ended()
-        command = [sys.executable, "-m", "nodeagent.pages", "--root", str(self._root)]
+        command = [sys.executable, "-m", "nodeagent.pages", "--root", str(self._root), "--parent", str(os.getpid())]
         self._process = subprocess.Popen(command)  # noqa: S603 - this program's own module
         self._wait_anew()
 

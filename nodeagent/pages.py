@@ -1,6 +1,6 @@
 """The writer of all schedule pages of a node: one process beside the agent, so that no page waits for anything else.
 
-    python -m nodeagent.pages --root FOLDER
+    python -m nodeagent.pages --root FOLDER --parent PID
 
 It reads `FOLDER/schedule.json` again whenever that changes: {"gpus": [{"uuid": "GPU-...", "containers": [...]}]}, the
 containers as nodeagent.schedule describes them; and the driver's figures from `FOLDER/figures.json`
@@ -304,18 +304,18 @@ class Pace:
 
 
 def main() -> None:
-    """Runs the writer until SIGTERM or SIGINT, or until its parent ends."""
+    """Runs the writer until SIGTERM or SIGINT, or until its parent ends, also where that ends before this begins."""
     parser = argparse.ArgumentParser(prog="python -m nodeagent.pages", description=str(__doc__).split("\n", 1)[0])
     parser.add_argument("--root", type=Path, required=True, help="the agent's folder")
+    parser.add_argument("--parent", type=int, required=True, help="the process id of the agent, with which it ends")
     arguments = parser.parse_args()
     configure_logs()
     stop = threading.Event()
     call_at_end(stop.set)
-    parent = os.getppid()
 
     def stopped(seconds: float = CONTENDED_SECONDS) -> bool:
         time.sleep(seconds)  # an Event's wait with a limit makes a lock each time
-        return stop.is_set() or os.getppid() != parent
+        return stop.is_set() or os.getppid() != arguments.parent
 
     lock = handover.wait_for(arguments.root / handover.PAGES, stopped)
     if lock is None:

@@ -142,7 +142,8 @@ def _writer(containers: int, goal_percent: float) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         root = Path(name)
         ledgers = lay_out(root, containers)
-        with ending(subprocess.Popen([sys.executable, "-m", "nodeagent.pages", "--root", root])) as writer:
+        command = [sys.executable, "-m", "nodeagent.pages", "--root", root, "--parent", str(os.getpid())]
+        with ending(subprocess.Popen(command)) as writer:
             pages = [root / "gpus" / f"GPU-{number}" / "schedule" for number in range(GPUS)]
             use(ledgers)
             wait_until(lambda: all(page.exists() for page in pages), "the pages are there")

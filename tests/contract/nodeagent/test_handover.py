@@ -17,7 +17,7 @@ import pytest
 from nodeagent import handover, schedule_page
 from nodeagent.pages import CONTENDED_SECONDS, SCHEDULE
 from tests.support.schedule_page import unpack
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 GPU = "GPU-1"
 
@@ -30,9 +30,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def command(root: Path, parent: int) -> list[str]:
+    return [sys.executable, "-m", "nodeagent.pages", "--root", str(root), "--parent", str(parent)]
+
+
 @contextmanager
 def writer(root: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-m", "nodeagent.pages", "--root", root])
+    process = subprocess.Popen(command(root, os.getpid()))
     try:
         yield process
     finally:
@@ -78,6 +82,14 @@ def test_the_next_writer_goes_on_when_the_last_one_ends(root: Path, end: signal.
             last.wait()
             ended = time.monotonic_ns()
             wait_until(lambda: heartbeat_ns(root) > ended, "the next writer writes")
+
+
+def test_a_writer_whose_agent_has_ended_before_it_begins_ends_at_once(root: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    done = subprocess.run(command(root, ended.pid), timeout=LIMIT_S, check=False)
+    assert done.returncode == 0
+    assert not (root / "gpus").exists(), "it wrote no page"
 
 
 def test_a_lock_is_free_once_its_holder_ends_and_a_process_that_is_asked_to_end_waits_no_longer(tmp_path: Path) -> None:
