@@ -193,6 +193,7 @@ class Agent:
         finally:
             self.stop()
             plugin.join()
+            self._starter.end()  # a start that waits for a server outlasts the plugin
             self._resources.close()
 
     def _keep(self, part: Callable[[], None]) -> None:

@@ -75,6 +75,7 @@ class Starter:
         self._records: dict[tuple[str, str], Record] = {}
         self._unread: set[tuple[str, str]] = set()
         """The uid and container of each record that cannot be read; the container may run."""
+        self._has_ended = False
 
     def recover(self) -> None:
         """Reads the records that an earlier agent left on the host; removes files without a record.
@@ -121,6 +122,10 @@ class Starter:
                 wanted.identity,
             )
         with self._lock:
+            if self._has_ended:
+                raise PlacementRefusedError(
+                    Cause.NOT_PREPARED, "the node agent ends: the next one prepares the container", wanted.identity
+                )
             known = list(self._records.values())
             check_unread(wanted, self._unread, self._world.pods.all())
             record = given(wanted, choices, known, offer.devices, _new_key)
@@ -154,6 +159,8 @@ class Starter:
         """
         over = [record for record in ended(self.records(), self._world.pods.all()) if not self._lives(record)]
         with self._lock:
+            if self._has_ended:
+                return
             over = [record for record in over if self._records.get((record.uid, record.container)) == record]
             for record in over:
                 del self._records[record.uid, record.container]
@@ -163,6 +170,11 @@ class Starter:
                 self._unread.discard((uid, container))
                 files.remove_unread(self._folders, uid, container)
             self._world.changed(list(self._records.values()))
+
+    def end(self) -> None:
+        """Writes nothing from now on: the next agent does. A start that waits for a server is refused afterwards."""
+        with self._lock:
+            self._has_ended = True
 
     def records(self) -> list[Record]:
         """Returns the records of containers that are alive or starting."""

@@ -25,6 +25,7 @@ from nodeagent.containers.resolving import Listed
 from nodeagent.offer import Offer
 from nodeagent.pods import NodePods
 from nodeagent.starting import Starter, World
+from tests.support.waiting import LIMIT_S
 
 DEVICES = tuple(Device(f"GPU-{number}", "A100", 1000, None, f"0:{number}") for number in range(2))
 EDITS = {device.uuid: ("0.6.0", {"deviceNodes": [{"path": f"/dev/{device.uuid}"}]}) for device in DEVICES}
@@ -92,8 +93,9 @@ class Node:
         self.folders = Folders(self.folder / "run", self.folder / "lib", self.folder / "cdi")
         self.starter = self.new_starter()
 
-    def new_starter(self) -> Starter:
-        world = World("n1", lambda: self.listing, self.pods, self.read_pod, lambda: self.offer, self.changed)
+    def new_starter(self, read_pod: Callable[[str, str], dict[str, Any]] | None = None) -> Starter:
+        read = read_pod or self.read_pod
+        world = World("n1", lambda: self.listing, self.pods, read, lambda: self.offer, self.changed)
         return Starter(world, self.folders, Path("/shim"))
 
     def read_pod(self, _namespace: str, name: str) -> dict[str, Any]:
@@ -314,6 +316,50 @@ def test_a_start_that_the_writer_cannot_be_shown_is_refused_until_the_host_has_r
     node.has_room = True
     assert shares([node.starter.prepare(SLOT)]) == {"main": 30}
     assert node.changes == [["train/main"]]
+
+
+def test_a_start_that_waits_for_the_api_server_until_its_agent_has_ended_writes_nothing(node: Node) -> None:
+    """The next agent may have prepared others meanwhile, whom the last one's schedule would lack."""
+    node.lists("train", "main")
+    node.server["train"] = pod("train", {"main": 30})
+    asked, answers = threading.Event(), threading.Event()
+    refused: list[PlacementRefusedError] = []
+
+    def answer_late(_namespace: str, name: str) -> dict[str, Any]:
+        asked.set()
+        answers.wait(LIMIT_S)
+        return node.server[name]
+
+    def prepare() -> None:
+        try:
+            starter.prepare(SLOT)
+        except PlacementRefusedError as error:
+            refused.append(error)
+
+    starter = node.new_starter(answer_late)
+    start = threading.Thread(target=prepare)
+    start.start()
+    assert asked.wait(LIMIT_S)
+    starter.end()
+    answers.set()
+    start.join(LIMIT_S)
+    assert [(error.cause, error.pods) for error in refused] == [(Cause.NOT_PREPARED, (("team", "train", "uid-train"),))]
+    assert (node.changes, node.specs()) == ([], set())
+    assert shares([node.starter.prepare(SLOT)]) == {"main": 30}, "the next agent prepares it"
+
+
+def test_an_agent_that_has_ended_leaves_removals_to_the_next_one(node: Node) -> None:
+    train = pod("train", {"main": 30})
+    node.knows(train)
+    node.lists("train", "main")
+    record = node.starter.prepare(SLOT)
+    node.server.clear()
+    node.pods.changed("DELETED", train)
+    changes = list(node.changes)
+    node.starter.end()
+    node.starter.collect()
+    assert (node.starter.records(), node.changes) == ([record], changes)
+    assert node.folders.container(record).exists()
 
 
 def test_a_gpu_that_is_no_longer_offered_starts_nothing(node: Node) -> None:
