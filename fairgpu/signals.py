@@ -46,8 +46,11 @@ def end_forked_by_default() -> None:
     )
 
 
-def call_at_end(end: Callable[[], object]) -> None:
+def call_at_end(end: Callable[[], object], longest_seconds: float | None = None) -> None:
     """Calls `end` once in a thread of its own after SIGTERM or SIGINT. The main thread calls this.
+
+    A process that goes on for `longest_seconds` after that is broken off, as by SIGKILL, with the status 0: a thread
+    that waits for a server keeps Python from ending for as long as the server is silent.
 
     Python runs a signal's handler in the main thread, between two of its instructions: a handler that takes a lock, as
     `Event.set` does, waits for ever where the main thread has it. This one only puts into a queue, which may be done
@@ -58,6 +61,9 @@ def call_at_end(end: Callable[[], object]) -> None:
     def wait() -> None:
         asked.get()
         end()
+        if longest_seconds is not None:
+            threading.Event().wait(longest_seconds)
+            os._exit(0)
 
     threading.Thread(target=wait, name="end", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):

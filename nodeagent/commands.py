@@ -24,7 +24,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs
     from fairgpu.signals import call_at_end
-    from nodeagent.service import Agent, vendor_of
+    from nodeagent.service import END_SECONDS, Agent, vendor_of
     from nodeagent.settings import read_settings
 
     settings = read_settings(os.environ, arguments.settings)
@@ -34,6 +34,6 @@ def run_serve(arguments: argparse.Namespace) -> int:
         agent = Agent(settings, api, vendor_of(settings))
     except OSError as error:
         raise CommandError(f"nodeagent.shim: {error}") from error
-    call_at_end(agent.stop)
+    call_at_end(agent.stop, END_SECONDS)
     agent.run()
     return 0

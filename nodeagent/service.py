@@ -60,6 +60,9 @@ ASKED_SECONDS = 0.05
 """The time between two looks at whether a program asks for the driver's figures."""
 HANDOVER_SECONDS = 0.05
 """The time between two looks at whether the last agent has ended."""
+END_SECONDS = 8.0
+"""The longest that the agent goes on after it was asked to end: a round that waits for the API server, or a start, is
+broken off then. The next agent of the node waits for the end."""
 REFUSED_REASON = "PlacementRefused"
 INJECTING_REASON = "DefaultRuntimeInjects"
 TAKEN_REASON = "ResourceTaken"

@@ -62,6 +62,10 @@ WAITS_OF_A_COMMAND = 20
 """The waits, each of `timekeeper.redis.timeout_seconds` at most, of one command on a Redis Cluster with eight silent
 nodes: for a connection to its node and an answer, then for a connection to each node, all of it twice."""
 
+END_SECONDS = 25.0
+"""The longest that the process goes on after it was asked to end. A task that waits for silent nodes of a Redis Cluster
+is broken off then, as by a SIGKILL: the next leader settles again what it had not written."""
+
 _log = structlog.get_logger()
 
 
@@ -81,7 +85,7 @@ def run(
     api = connect(environ).noting(progress.answered) if folder is None else None
     rules = controller_rules(settings)
     ending = threading.Event()
-    call_at_end(ending.set)
+    call_at_end(ending.set, END_SECONDS)
     client = connect_to_store(settings.redis, progress.answered)
     source = cluster_source(settings, api, folder)
     term, measures = Term(time.monotonic), JobMeasures()

@@ -17,6 +17,7 @@ from fairgpu.container_parser import MAX_CONTAINERS
 from fairgpu.dialects.registry import DIALECTS, FOREIGN
 from fairgpu.existing import Existing
 from timekeeper.certificates import AUTHORITY, CERTIFICATE_KEY, STORE_LEAF
+from timekeeper.controller.service import END_SECONDS
 from timekeeper.settings import RedisSettings, TimekeeperSettings
 from webhook.settings import Certificates, Sidecar
 
@@ -265,6 +266,11 @@ def everywhere() -> list[Manifest]:
     ]
     documents = [document for file in files for document in yaml.safe_load_all(file.read_text())]
     return [document for document in documents if isinstance(document, dict) and "kind" in document]
+
+
+def test_the_kubelet_waits_longer_than_the_jobs_go_on_whose_store_is_silent() -> None:
+    spec = of_kind("Deployment")["fairgpu-timekeeper"]["spec"]["template"]["spec"]
+    assert spec["terminationGracePeriodSeconds"] > END_SECONDS
 
 
 def pods() -> list[Manifest]:

@@ -10,6 +10,9 @@ import yaml
 
 from fairgpu.names import STARTUP_TAINT
 from fairgpu.settings import environment_name, fields
+from nodeagent import page_writer
+from nodeagent.kubelet.device_plugin import GRACE_SECONDS
+from nodeagent.service import END_SECONDS
 from nodeagent.settings import Nodeagent, Settings
 
 NODES = Path(__file__).parents[3] / "deploy" / "nodes"
@@ -95,6 +98,11 @@ def test_the_next_agent_of_a_node_is_ready_before_the_last_one_ends() -> None:
     assert (strategy["maxSurge"], strategy["maxUnavailable"]) == ("10%", 0)
     assert container()["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
     assert "hostNetwork" not in pod(), "two agents of a node listen on one port, each in its own pod"
+
+
+def test_the_kubelet_waits_longer_than_an_agent_goes_on_whose_server_is_silent() -> None:
+    of_a_healthy_end = GRACE_SECONDS + 2 * page_writer.END_SECONDS
+    assert of_a_healthy_end < END_SECONDS < pod()["terminationGracePeriodSeconds"]
 
 
 def test_the_kubelets_probes_ask_where_the_agent_answers() -> None:

@@ -35,6 +35,24 @@ def test_the_main_thread_has_the_lock_that_ending_needs(number: signal.Signals) 
     assert process.stdout == "ended\n"
 
 
+WAITING_FOR_A_SILENT_SERVER = """
+import os, signal, threading
+from fairgpu.signals import call_at_end
+
+asked, answered = threading.Event(), threading.Event()
+call_at_end(asked.set, 0.0)
+threading.Thread(target=answered.wait).start()
+os.kill(os.getpid(), signal.SIGTERM)
+asked.wait()
+"""
+
+
+def test_a_thread_that_waits_for_a_silent_server_does_not_keep_a_process_from_ending() -> None:
+    command = [sys.executable, "-c", WAITING_FOR_A_SILENT_SERVER]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
 STARTING_AS_FIRST_PROCESS = """
 import os, signal, time
 from fairgpu import commands
