@@ -147,15 +147,16 @@ def periods_until(rule: PeriodRule, last: Period, instant: int) -> Iterator[Peri
 def _boundaries_near(rule: PeriodRule, instant: int) -> set[int]:
     """Returns starts of periods around an instant: some before and some after it, wherever the clocks jump.
 
-    No hour is shorter than an hour, also where clocks change by half an hour, as on Lord Howe Island.
+    No period of an hour is shorter than an hour, also where clocks change by half an hour, as on Lord Howe Island.
     """
     zone = ZoneInfo(rule.zone)
     local = to_datetime(instant).astimezone(zone).replace(tzinfo=None)
     moments = _wall_clock_moments(rule, local)
     if rule.every is Every.HOUR and not rule.cron:
         starts = {instant for moment in moments for instant in _instants(moment, zone)}
-        return {start for start in starts if not any(start - HOUR < other < start for other in starts)}
-    return {from_datetime(moment.replace(tzinfo=zone, fold=0).astimezone(UTC)) for moment in moments}
+    else:
+        starts = {from_datetime(moment.replace(tzinfo=zone, fold=0).astimezone(UTC)) for moment in moments}
+    return {start for start in starts if not any(start - HOUR < other < start for other in starts)}
 
 
 def _instants(moment: datetime, zone: ZoneInfo) -> tuple[int, ...]:

@@ -15,7 +15,18 @@ from timekeeper.domain.periods import CronError, PeriodRule, check_cron, first_p
 from timekeeper.domain.timestamps import HOUR, format_instant, parse_instant, to_datetime
 
 instants = st.integers(parse_instant("2005-01-01T00:00:00Z"), parse_instant("2040-01-01T00:00:00Z"))
-zones = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia"])
+zones = st.sampled_from(
+    [
+        "UTC",
+        "Europe/Berlin",
+        "America/New_York",
+        "Asia/Kolkata",
+        "Asia/Kathmandu",
+        "Australia/Lord_Howe",
+        "Pacific/Apia",
+        "Pacific/Chatham",
+    ]
+)
 expressions = st.builds(
     "{} {} {} {} {}".format,
     st.integers(0, 59),
@@ -36,6 +47,7 @@ def test_every_instant_lies_in_exactly_one_period_and_periods_follow_without_gap
 ) -> None:
     period = first_period(rule(cron, zone), now)
     assert period.holds(now)
+    assert period.end - period.start >= HOUR
     assert first_period(rule(cron, zone), period.start) == period
     assert first_period(rule(cron, zone), period.end - 1) == period
     assert following_period(rule(cron, zone), period) == first_period(rule(cron, zone), period.end)
@@ -86,6 +98,28 @@ def test_half_past_two_begins_a_period_after_the_skip_on_the_night_when_clocks_g
 def test_the_hour_that_clocks_repeat_is_one_period_of_two_hours() -> None:
     period = first_period(rule("0 * * * *", "Europe/Berlin"), parse_instant("2026-10-25T00:30:00Z"))
     assert (format_instant(period.start), period.end - period.start) == ("2026-10-25T00:00:00Z", 2 * HOUR)
+
+
+def test_no_period_is_shorter_than_an_hour_where_clocks_go_forward_by_half_of_one() -> None:
+    before = first_period(rule("0 * * * *", "Australia/Lord_Howe"), parse_instant("2026-10-03T14:30:00Z"))
+    assert before.end - before.start == HOUR
+    across = following_period(rule("0 * * * *", "Australia/Lord_Howe"), before)
+    assert (format_instant(across.start), across.end - across.start) == ("2026-10-03T15:30:00Z", 3 * HOUR // 2)
+
+
+@pytest.mark.parametrize(
+    ("zone", "starts_at"), [("Asia/Kolkata", "2026-02-28T18:30:00Z"), ("Asia/Kathmandu", "2026-02-28T18:15:00Z")]
+)
+def test_a_month_starts_at_midnight_where_clocks_differ_by_a_part_of_an_hour(zone: str, starts_at: str) -> None:
+    found = first_period(rule("0 0 1 * *", zone), parse_instant("2026-03-15T00:00:00Z"))
+    assert format_instant(found.start) == starts_at
+
+
+def test_the_29th_of_february_begins_a_period_of_four_years() -> None:
+    assert starts("0 0 29 2 *", "Asia/Kathmandu", "2026-01-01T00:00:00Z", 2) == [
+        "2028-02-29T00:00:00+05:45",
+        "2032-02-29T00:00:00+05:45",
+    ]
 
 
 def test_a_month_without_the_day_is_passed_over_and_l_is_the_last_one() -> None:
