@@ -97,7 +97,7 @@ class Grant:
     """Money that is added once to a budget's period, or taken from it.
 
     Attributes:
-        name: the grant's name, its idempotency key.
+        name: the grant's name, its idempotency key within its budget.
         budget: the budget that gets the money.
         amount: microGPU-seconds; below 0 where money is taken away.
         reason: the reason, for readers of the ledger.
@@ -183,7 +183,7 @@ class Correction:
     """An amount by which a budget spent more, or less, than the ledger said.
 
     Attributes:
-        name: the correction's name, its idempotency key.
+        name: the correction's name, its idempotency key within its budget.
         budget: the budget whose spending is corrected.
         amount: microGPU-seconds; below 0 where less was spent.
         effective: an instant in the corrected period, in nanoseconds since 1970.

@@ -120,6 +120,18 @@ def test_one_that_was_asked_to_come_too_late_for_its_name_does_not_come_with_an_
     assert held(harness, kind) == 0
 
 
+def test_a_name_counts_once_for_each_budget(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.budget("b", ["team-b"])
+    for budget, again in (("a", False), ("b", False), ("a", True)):
+        harness.grant("extra", budget, 7 if again else 5)
+        harness.round(10)
+        assert condition_of(harness, "grant")[0] == ("NameTaken" if again else "Added")
+        delete(harness, "grant")
+        harness.round(10)
+    assert [published(harness, name).granted for name in "ab"] == [5 * GPU_HOUR] * 2
+
+
 def test_a_new_leader_knows_what_the_store_has_taken(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.grant("more", "a", 2)
