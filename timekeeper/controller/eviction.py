@@ -18,7 +18,7 @@ from timekeeper.domain.budgets import Budget
 from timekeeper.domain.money import SECOND, display
 from timekeeper.domain.pods import PodFacts
 from timekeeper.domain.state import Enforcement, OnExhausted
-from timekeeper.domain.timestamps import format_exact, format_instant
+from timekeeper.domain.timestamps import SKEW, format_exact, format_instant
 from timekeeper.sources.base import MAX_TERMINATION_SECONDS, ObjectEvent
 
 
@@ -98,18 +98,23 @@ FRESH = 30 * SECOND
 """The age beyond which figures justify no eviction: the budget may have received money since."""
 
 
-def evictions(books: Books, settled_at: int, now: int, without_notice_seconds: float) -> tuple[PodWrite, ...] | None:
-    """Plans notices, evictions and withdrawn notices for budgets that evict; None where the figures are too old.
+def evictions(
+    books: Books, settled_at: int, surely_past: int, now: int, without_notice_seconds: float
+) -> tuple[PodWrite, ...] | None:
+    """Plans notices, evictions and withdrawn notices for budgets that evict; None where the figures prove nothing.
 
-    Where a budget no longer evicts, its pods' notices are removed.
+    That is so where they are too old, and where our clock is ahead of the store's: pods were then charged for time that
+    may not have passed, and no later charge brings an evicted pod back. Where a budget no longer evicts, its pods'
+    notices are removed.
 
     Args:
         books: the leader's state.
         settled_at: the instant of the last reconciliation, in nanoseconds since 1970.
+        surely_past: the instant up to which time had passed then by our clock and by the store's, likewise.
         now: the present, likewise.
         without_notice_seconds: the time for which a notice is tried; after it, the pod is evicted without one.
     """
-    if now - settled_at > FRESH:
+    if now - settled_at > FRESH or settled_at - surely_past > SKEW:
         return None
     return tuple(
         _write(step, books, name, without_notice_seconds)

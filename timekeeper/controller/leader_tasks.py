@@ -184,9 +184,9 @@ class LeaderTasks:
         """Decides which running pods of spent budgets get a notice or are evicted, where budgets enforce by it."""
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite] | None:
-            return evictions(
-                leader_term.reconciler.books, self._reconciled_at, self._now(), self._without_notice_seconds
-            )
+            reconciler, settled_at = leader_term.reconciler, self._reconciled_at
+            surely_past = reconciler.surely_past(settled_at)
+            return evictions(reconciler.books, settled_at, surely_past, self._now(), self._without_notice_seconds)
 
         self._decide(Plan.EVICTIONS, decide)
 
@@ -266,6 +266,7 @@ class LeaderTasks:
         self._measures.not_settled.set(len(leader_term.reconciler.books.not_settled))
         self._measures.held_back.set(leader_term.reconciler.held_back)
         self._measures.clock_ahead.set(leader_term.reconciler.books.pods.ahead / SECOND)
+        self._measures.ahead_of_store.set(leader_term.reconciler.ahead_of_store(now) / SECOND)
         if full:
             self._measures.settled_at.set(now / SECOND)
             self._measures.unknown_model.set(unknown_models(leader_term.reconciler.books) / GPU_SECOND)

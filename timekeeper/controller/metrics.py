@@ -93,6 +93,11 @@ class JobMeasures:
             "How far the latest creation that the API server has stamped lies ahead of this process's clock.",
             registry=self.registry,
         )
+        self.ahead_of_store = Gauge(
+            "fairgpu_timekeeper_clock_ahead_of_store_seconds",
+            "How far the leading process's clock lies ahead of Redis's; below 0 where it lies behind.",
+            registry=self.registry,
+        )
         self.durations = Histogram(
             "fairgpu_timekeeper_job_duration_seconds",
             "How long a job of the leading process took.",

@@ -109,11 +109,23 @@ def write_not_settled(client: redis.Redis, before: AbstractSet[str] | None, name
 def write_capacity(client: redis.Redis, instant: int, rates: Mapping[str, int]) -> None:
     """Writes the capacity of the cluster from an instant on, by model, in microGPU-seconds a second.
 
+    Later capacities are deleted: a clock that was ahead has stamped them.
+
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
     """
     put(client, "HSET", keys.CAPACITY_OF_MODELS, [str(instant), compact(dict(rates))])
     put(client, "HSET", keys.CAPACITY, [str(instant), str(sum(rates.values()))])
+    for key in (keys.CAPACITY, keys.CAPACITY_OF_MODELS):
+        later = [known for known in _capacity_instants(client, key) if known > instant]
+        if later:
+            client.hdel(key, *map(str, later))
+
+
+def _capacity_instants(client: redis.Redis, key: str) -> list[int]:
+    """Returns the instants under a key of capacities that can be read, in order."""
+    names: Any = client.hkeys(key)
+    return sorted(instant for instant in map(reading.whole, names) if instant is not None)
 
 
 def prune_capacity(client: redis.Redis, before: int) -> None:
@@ -126,8 +138,7 @@ def prune_capacity(client: redis.Redis, before: int) -> None:
         redis.RedisError: the store does not answer.
     """
     for key in (keys.CAPACITY, keys.CAPACITY_OF_MODELS):
-        names: Any = client.hkeys(key)
-        instants = sorted(instant for instant in map(reading.whole, names) if instant is not None and instant <= before)
+        instants = [instant for instant in _capacity_instants(client, key) if instant <= before]
         for start in range(0, len(instants) - 1, POINTS_PER_CALL):
             client.hdel(key, *map(str, instants[start : min(start + POINTS_PER_CALL, len(instants) - 1)]))
 

@@ -43,7 +43,7 @@ class PodJobs:
         return work_off(self.writer)
 
     def evict(self, settled_at: int, now: int) -> int:
-        writes = evictions(self.books, settled_at, now, self.without_notice_seconds)
+        writes = evictions(self.books, settled_at, settled_at, now, self.without_notice_seconds)
         if writes is None:
             self.writer.pause(Plan.EVICTIONS)
         else:

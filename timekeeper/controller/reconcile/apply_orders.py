@@ -33,7 +33,7 @@ def apply_due_grants(context: ReconcileContext, now: int, names: Container[str])
         StoreError: the store does not answer, or shuts this term out.
     """
     books = context.books
-    due, without_period = due_grants(books, names, now)
+    due, without_period = due_grants(books, names, now, context.perhaps_past(now))
     for account, name in without_period:
         account.grants[name] = None
     if not due:

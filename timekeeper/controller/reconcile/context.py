@@ -72,6 +72,10 @@ class ReconcileContext:
         """
         return min(now, self.store_time)
 
+    def perhaps_past(self, now: int) -> int:
+        """Returns the later of our clock and the witness's; only a clock that was ahead has stamped later instants."""
+        return max(now, self.store_time)
+
     def next_revision(self) -> Revision:
         """Counts up; returns the revision of the next settlement, which is newer than all before."""
         self._counter += 1

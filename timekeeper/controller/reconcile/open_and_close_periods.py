@@ -42,7 +42,7 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
         books.paying = budgets
     sessions = books.pods.sessions
     metered = sessions.namespaces() | books.pods.namespaces
-    moved_payers = reassigned(books.assignments, books.payers, metered, now)
+    moved_payers = reassigned(books.assignments, books.payers, metered, now, context.perhaps_past(now))
     changed = {namespace: known for namespace, known in moved_payers.items() if not _is_undecided(books, namespace)}
     kept = books.budgets.not_stored()
     ruled = _open_by_last_rules(context, now, kept)

@@ -16,10 +16,12 @@ from timekeeper.controller.reconcile.publication import publish
 from timekeeper.controller.reconcile.recovery import take_over
 from timekeeper.controller.reconcile.settle_accounts import settle_accounts
 from timekeeper.controller.state.books import Books, ControllerRules
+from timekeeper.controller.state.loading import reprice
 from timekeeper.controller.state.observing import Clocks, nodes_that_are_silent
 from timekeeper.controller.state.other_stacks import complete_holdings
 from timekeeper.domain.holdings.holding import summed
 from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.pricing import price_changes
 from timekeeper.ledger import reading, shared
 from timekeeper.ledger.client import StoreEmptyError, StoreError, StoreUnavailableError, described, isolate_failures
 from timekeeper.ledger.connection import identity, is_full_for_pods, store_clock
@@ -110,6 +112,13 @@ class Reconciler:
     def held_back(self) -> int:
         """The number of sessions that wait until the store has memory for them."""
         return len(self._context.held_back & (self.books.pods.facts.keys() | self.books.claims.open_uids()))
+
+    def ahead_of_store(self, now: int) -> int:
+        """Returns the nanoseconds by which our clock was ahead of the store's at the last reconciliation.
+
+        Below 0, it was behind. `now` is our clock's time at its beginning, in nanoseconds since 1970.
+        """
+        return now - self._context.store_time
 
     def surely_past(self, now: int) -> int:
         """Returns the instant up to which time has passed by our clock and, at the last reconciliation, the store's."""
@@ -258,9 +267,16 @@ class Reconciler:
         return max(now, self._context.surely_past(self._past))
 
     def _check_clock(self, now: int) -> None:
-        """Makes this reconciliation read the whole store where our clock was ahead by more than the kept periods."""
-        if now < self._latest and any(account.lacks_present(now) for account in self.books.accounts.values()):
-            self._loaded = False
+        """Brings instants of a clock of ours that was ahead, and is not any more, to the present.
+
+        Where it was ahead by more than the kept periods, this reconciliation reads the whole store.
+        """
+        if now < self._latest and self._loaded:
+            if any(account.lacks_present(now) for account in self.books.accounts.values()):
+                self._loaded = False
+            elif price_changes(self.books.prices, self._context.perhaps_past(now), self._latest + 1):
+                self._repriced |= reprice(self.books, now)
+            self._context.capacity = None
         self._latest = now
 
     def _load(self, now: int) -> bool:

@@ -189,15 +189,22 @@ def default_budget(namespace: str, template: Budget) -> Budget:
 
 
 def reassigned(
-    assignments: Mapping[str, Assignments], payers: Mapping[str, Budget], namespaces: Iterable[str], now: int
+    assignments: Mapping[str, Assignments],
+    payers: Mapping[str, Budget],
+    namespaces: Iterable[str],
+    now: int,
+    latest: int,
 ) -> dict[str, Assignments]:
     """Returns the namespaces whose payer changes now, each with all its payers.
+
+    A payer from a later instant than `latest` was assigned by a clock that was ahead: it pays from now on.
 
     Args:
         assignments: the payers of each namespace until now.
         payers: the budget that pays for each namespace that one names.
         namespaces: further namespaces that are metered.
         now: nanoseconds since 1970.
+        latest: the latest instant that any clock says is now.
     """
     changed: dict[str, Assignments] = {}
     for namespace in {*payers, *namespaces, *assignments}:
@@ -205,7 +212,7 @@ def reassigned(
         known = assignments.get(namespace, ())
         if not known:
             changed[namespace] = ((0, account),)
-        elif known[-1][1] != account:
+        elif known[-1][1] != account or known[-1][0] > latest:
             changed[namespace] = (*(entry for entry in known if entry[0] < now), (now, account))
     return changed
 

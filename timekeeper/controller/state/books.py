@@ -277,9 +277,13 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
 
 
 def due_grants(
-    books: Books, names: Container[str], now: int
+    books: Books, names: Container[str], now: int, latest: int
 ) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
     """Returns the due grants that the store does not hold, by period, and the grants whose period never opened.
+
+    A grant that was made after now waits for its period, so that a clock that is behind gives no money to a period that
+    is over. One that was made more than SKEW after `latest`, which is the latest instant that any clock says is now,
+    counts as made now.
 
     A grant that outlives its period goes to the first period before its expiry. Where it was applied to a period that
     is no longer in memory, its remainder is among the credits carried over, if any is left.
@@ -294,8 +298,9 @@ def due_grants(
         if grant.refused or grant.name in account.grants or is_stored:
             continue
         instant = grant.created or now
-        period = account.period_at(instant if instant < now + SKEW else now)
-        if period is None and now < instant < now + SKEW:
+        believed = instant < latest + SKEW
+        period = account.period_at(instant if believed else now)
+        if period is None and believed and now < instant:
             continue  # the period opens once our clock reaches it
         if period is None and grant.expires is not None and not grant.applied:
             later = next(iter(account.periods_after(instant)), None)

@@ -1,0 +1,213 @@
+"""Instants that a leader wrote while its clock was ahead or behind, and what a right clock makes of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from fairgpu.inventory import Device, Inventory, Link, encode
+from fairgpu.names import GPU_CORE, INVENTORY
+from fairgpu.states import BudgetState
+from tests.contract.timekeeper.test_wrong_clocks_and_silent_nodes import differences
+from tests.support.ledger.harness import NOON, LedgerHarness, published
+from timekeeper.controller.eviction import evictions
+from timekeeper.controller.pod_writes import PodWrite, Step
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.controller.state.observing import Clocks
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.domain.pricing import BY_WORDS, Bill, PricePoint
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.ledger import reading
+from timekeeper.ledger.settlement import Kind
+from timekeeper.ledger.usage import capacity, capacity_of_models
+from timekeeper.sources.folder import write_json
+
+AHEAD = [90 * SECOND, 3 * HOUR, 3 * DAY]
+
+
+def node(harness: LedgerHarness, name: str, gpus: int) -> None:
+    """Writes a node with GPUs of one model."""
+    devices = tuple(Device(f"GPU-{name}-{place}", "A100", 81920, None, f"0:{place}") for place in range(gpus))
+    links = tuple(tuple(Link.SELF if row == column else Link.NVLINK for column in range(gpus)) for row in range(gpus))
+    annotations = {INVENTORY: encode(Inventory("nvidia", "580.1", 64, devices, links))}
+    metadata = {"name": name, "uid": f"node-{name}", "annotations": annotations}
+    (harness.folder / "nodes").mkdir(exist_ok=True)
+    status = {"capacity": {GPU_CORE: str(100 * gpus)}}
+    write_json(harness.folder / "nodes" / f"{name}.json", {"metadata": metadata, "status": status})
+
+
+def priced(price: str, since: int = 0) -> ControllerRules:
+    points = (PricePoint(since, Fraction(price)),)
+    return ControllerRules(prices={"A100": points, BY_WORDS: (PricePoint(0, Fraction(1)),)})
+
+
+def set_right(harness: LedgerHarness, rules: ControllerRules, *, another: bool) -> None:
+    """The leader's clock is right again, and the same leader goes on or another one follows."""
+    harness.ahead = 0
+    if another:
+        harness.lead(rules)
+
+
+@pytest.mark.parametrize("bill", list(Bill))
+@pytest.mark.parametrize("ahead", AHEAD)
+@pytest.mark.parametrize("another", [False, True])
+def test_a_namespace_that_moves_while_a_clock_is_ahead_has_moved_once_the_clock_is_right(
+    harness: LedgerHarness,
+    ahead: int,
+    another: bool,  # noqa: FBT001
+    bill: Bill,
+) -> None:
+    rules = ControllerRules(bill=bill)
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    harness.budget("b", ["team-b"], period={"every": "hour"})
+    harness.lead(rules)
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.ahead = ahead
+    harness.budget("a", ["a-none"], period={"every": "hour"})
+    harness.budget("b", ["team-a", "team-b"], period={"every": "hour"})
+    harness.round(10)
+    set_right(harness, rules, another=another)
+    harness.round(10)
+    moved = harness.now
+    harness.round(1000)
+    assert reading.assignments(harness.client)["team-a"] == ((0, "a"), (moved, "b"))
+    assert (harness.spent("a", NOON), harness.spent("b", NOON)) == (120 * GPU_SECOND, 1000 * GPU_SECOND)
+    for _ in range(4):
+        harness.round(HOUR // SECOND)
+    assert (harness.spent("a", NOON), harness.spent("b", NOON)) == (120 * GPU_SECOND, 3480 * GPU_SECOND)
+    assert harness.spent("b", NOON + HOUR) == 3600 * GPU_SECOND
+    harness.round(10)  # a closing balance follows an amount one reconciliation later
+    assert differences(harness) == []
+
+
+def test_a_namespace_that_moves_there_and_back_while_a_clock_is_ahead_has_not_moved(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.budget("b", ["team-b"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.ahead = 3 * HOUR
+    harness.budget("a", ["a-none"])
+    harness.budget("b", ["team-a", "team-b"])
+    harness.round(10)
+    harness.budget("b", ["team-b"])
+    harness.budget("a", ["team-a"])
+    harness.round(10)
+    harness.ahead = 0
+    harness.round(1000)
+    assert (harness.spent("a"), harness.spent("b")) == (1120 * GPU_SECOND, 0)
+    harness.round(4 * HOUR // SECOND)
+    assert (harness.spent("a"), harness.spent("b")) == ((harness.now - NOON) // SECOND * GPU_SECOND, 0)
+    assert differences(harness) == []
+
+
+def test_a_move_stays_as_it_is_under_a_leader_whose_clock_is_behind(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.budget("b", ["team-b"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.budget("a", ["a-none"])
+    harness.budget("b", ["team-a", "team-b"])
+    harness.round(200, full=False)
+    before = reading.assignments(harness.client)
+    harness.ahead = -200 * SECOND
+    harness.lead()
+    harness.round(10)
+    assert reading.assignments(harness.client) == before
+    harness.ahead = 0
+    harness.round(90)
+    assert (harness.spent("a"), harness.spent("b")) == (300 * GPU_SECOND, 100 * GPU_SECOND)
+    assert differences(harness) == []
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_price_that_is_read_while_a_clock_is_ahead_holds_once_the_clock_is_right(
+    harness: LedgerHarness,
+    another: bool,  # noqa: FBT001
+) -> None:
+    harness.budget("a", ["team-a"])
+    harness.lead(priced("1"))
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.ahead = 3 * HOUR
+    dearer = priced("2", NOON)
+    harness.lead(dearer)
+    harness.round(10)
+    set_right(harness, dearer, another=another)
+    harness.round(10)
+    harness.round(1000)
+    assert harness.spent("a") == (120 + 2 * 1000) * GPU_SECOND
+    harness.round(4 * HOUR // SECOND)
+    assert harness.spent("a") == (120 + 2 * 1000 + 8 * 3600) * GPU_SECOND
+    assert differences(harness) == []
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_capacity_that_is_seen_while_a_clock_is_ahead_holds_once_the_clock_is_right(
+    harness: LedgerHarness,
+    another: bool,  # noqa: FBT001
+) -> None:
+    harness.budget("a", ["team-a"])
+    node(harness, "n1", 4)
+    harness.round(100)
+    harness.ahead = 3 * HOUR
+    node(harness, "n2", 4)
+    harness.round(10)
+    set_right(harness, ControllerRules(), another=another)
+    harness.round(10)
+    right = harness.now
+    assert capacity(harness.client) == {NOON + 100 * SECOND: 4 * GPU_SECOND, right: 8 * GPU_SECOND}
+    (harness.folder / "nodes" / "n2.json").unlink()
+    harness.round(HOUR // SECOND)
+    assert capacity(harness.client) == {
+        NOON + 100 * SECOND: 4 * GPU_SECOND,
+        right: 8 * GPU_SECOND,
+        harness.now: 4 * GPU_SECOND,
+    }
+    assert max(capacity_of_models(harness.client)["A100"]) == harness.now
+
+
+@pytest.mark.parametrize("spec", [{}, {"expires": "2026-02-01T00:00:00Z"}], ids=["lapses", "expires"])
+def test_a_grant_that_is_made_while_a_new_leaders_clock_is_behind_adds_to_the_period_in_which_it_was_made(
+    harness: LedgerHarness, spec: dict[str, str]
+) -> None:
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    harness.pod("p1", "team-a")
+    harness.round(3500)
+    harness.ahead = -3 * HOUR
+    harness.lead()
+    harness.round(10)
+    harness.pass_time(600)
+    harness.grant("g", "a", 5, **spec)
+    harness.round(10)
+    harness.ahead = 0
+    for _ in range(2):
+        harness.round(10)
+    given = [entry for entry in reading.ledger_page(harness.client, "a", "", 100) if entry.kind == Kind.GRANT]
+    assert [(entry.period, entry.amount) for entry in given] == [(NOON + HOUR, 5 * GPU_HOUR)]
+    assert published(harness, "a").available == 105 * GPU_HOUR
+
+
+@pytest.mark.parametrize("store_ahead", [0, -3 * HOUR], ids=["ours is ahead", "the store's is behind"])
+def test_no_pod_is_evicted_for_money_that_was_spent_by_a_clock_ahead_of_the_stores(
+    harness: LedgerHarness, store_ahead: int
+) -> None:
+    harness.budget("a", ["team-a"], gpu_hours=1, enforcement="evict", evictionNotice="1m")
+    difference = [0]
+    keeper = harness.lead(clocks=Clocks(lambda: 0, lambda: harness.now + difference[0]))
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.ahead, difference[0] = (3 * HOUR if store_ahead == 0 else 0), store_ahead
+    harness.round(10 if store_ahead == 0 else 2 * HOUR // SECOND)
+
+    def planned() -> tuple[PodWrite, ...] | None:
+        now = harness.leaders_time()
+        return evictions(keeper.books, now, keeper.surely_past(now), now, 600)
+
+    assert published(harness, "a").state is BudgetState.OVER
+    assert planned() is None
+    harness.ahead = difference[0] = 0
+    harness.round(10)
+    steps = [write.step for write in planned() or ()]
+    assert steps == ([] if store_ahead == 0 else [Step.NOTICE])
