@@ -7,17 +7,20 @@ from fractions import Fraction
 import pytest
 
 from fairgpu.inventory import Device, Inventory, Link, encode
+from fairgpu.leadership import Term
 from fairgpu.names import GPU_CORE, INVENTORY
 from fairgpu.states import BudgetState
 from tests.contract.timekeeper.test_wrong_clocks_and_silent_nodes import differences
 from tests.support.ledger.harness import NOON, LedgerHarness, published
 from timekeeper.controller.eviction import evictions
+from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
+from timekeeper.controller.metrics import JobMeasures
 from timekeeper.controller.pod_writes import PodWrite, Step
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.observing import Clocks
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.pricing import BY_WORDS, Bill, PricePoint
-from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.timestamps import DAY, HOUR, MINUTE
 from timekeeper.ledger import reading
 from timekeeper.ledger.settlement import Kind
 from timekeeper.ledger.usage import capacity, capacity_of_models
@@ -211,3 +214,64 @@ def test_no_pod_is_evicted_for_money_that_was_spent_by_a_clock_ahead_of_the_stor
     harness.round(10)
     steps = [write.step for write in planned() or ()]
     assert steps == ([] if store_ahead == 0 else [Step.NOTICE])
+
+
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("ahead", [-3 * HOUR, 5 * MINUTE, 3 * HOUR])
+def test_the_clocks_of_one_machine_that_are_wrong_together_leave_no_trace_in_what_is_reserved(
+    harness: LedgerHarness,
+    ahead: int,
+    another: bool,  # noqa: FBT001
+) -> None:
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    clocks = Clocks(lambda: 0, harness.leaders_time)
+    harness.lead(clocks=clocks)
+    harness.pod("p1", "team-a")
+    harness.round(1800)
+    harness.ahead = ahead
+    for _ in range(2):
+        harness.round(10)
+    harness.ahead = 0
+    if another:
+        harness.lead(clocks=clocks)
+    harness.round(10)
+    assert harness.spent("a", NOON) == 1830 * GPU_SECOND
+    for _ in range(4):
+        harness.round(HOUR // SECOND)
+    assert [harness.spent("a", NOON + hour * HOUR) for hour in range(4)] == [3600 * GPU_SECOND] * 4
+    harness.round(10)
+    assert differences(harness) == []
+
+
+def test_a_pod_that_the_wrong_clocks_of_one_machine_bound_is_charged_once_time_has_reached_its_start(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"])
+    harness.lead(clocks=Clocks(lambda: 0, harness.leaders_time))
+    harness.round(10)
+    true, harness.ahead = harness.now, HOUR
+    harness.now += HOUR
+    item = harness.pod("p1", "team-a")
+    harness.now = true
+    harness.write_pod(item)
+    harness.round(10)
+    harness.ahead = 0
+    harness.round(1800)
+    assert harness.spent("a") == 0
+    harness.round(2 * HOUR // SECOND)
+    assert harness.spent("a") == (harness.now - true - HOUR) // SECOND * GPU_SECOND
+
+
+def test_a_process_that_leads_no_more_says_nothing_of_its_clock(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"])
+    harness.source.refresh()
+    term, measures = Term(lambda: 0.0), JobMeasures()
+    environment = TaskEnvironment(harness.client, harness.source, term, lambda: harness.now, holder="first")
+    tasks = LeaderTasks(environment, ControllerRules(), measures)
+    gauge = "fairgpu_timekeeper_clock_ahead_of_store_seconds"
+    term.hold(1, 1000.0, 0.0)
+    tasks.settle()
+    assert measures.registry.get_sample_value(gauge) != 0  # this test's clock is not Redis's
+    term.lose()
+    tasks.react()
+    assert measures.registry.get_sample_value(gauge) == 0
