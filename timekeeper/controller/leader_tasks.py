@@ -170,7 +170,8 @@ class LeaderTasks:
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite]:
             progress = self.pod_writer.progress(Plan.RELEASES)
-            writes, notices = leader_term.releaser.releases(self._reconciled_at, progress)
+            surely_past = leader_term.reconciler.surely_past(self._reconciled_at)
+            writes, notices = leader_term.releaser.releases(self._reconciled_at, surely_past, progress)
             self.pod_writer.record(notices)
             return writes
 

@@ -215,11 +215,16 @@ class Releaser:
         """Creates the reporter."""
         self._reporter = WaitReporter(self.source, self.books)
 
-    def releases(self, now: int, progress: Progress) -> tuple[tuple[PodWrite, ...], list[ObjectEvent]]:
+    def releases(
+        self, now: int, surely_past: int, progress: Progress
+    ) -> tuple[tuple[PodWrite, ...], list[ObjectEvent]]:
         """Returns the releases that are due, in order, and the events of the pods that continue to wait.
+
+        The money of a period releases pods once the period has begun by the store's clock, too.
 
         Args:
             now: nanoseconds since 1970.
+            surely_past: the instant up to which time had passed by our clock and by the store's, likewise.
             progress: the outcome of earlier releases.
         """
         waiting: dict[str, list[Candidate]] = {}
@@ -241,7 +246,11 @@ class Releaser:
             begun = of_admitted_groups(candidates, admitted)
             others = [candidate for candidate in candidates if candidate.pod.uid not in begun]
             chosen[name] = [candidate for candidate in candidates if candidate.pod.uid in begun]
-            chosen[name] += self._chosen(name, others, promised.get(name, 0), progress, now)
+            figures = self.books.figures.get(name)
+            if figures is not None and figures.period.start <= surely_past:
+                spoken_for = promised.get(name, 0) + self._promised(name, now)
+                account = self.books.accounts[name]
+                chosen[name] += pods_to_release(account, figures, others, spoken_for, progress.failing)
         reported = self._reporter.notices(
             ((name, without(candidates, chosen[name])) for name, candidates in waiting.items()), now
         )
@@ -271,15 +280,6 @@ class Releaser:
             if metered.session.end is None and self.books.account_of(metered.session.namespace) == name
         ]
         return first_minutes(running, account.budget.min_runtime, now)
-
-    def _chosen(
-        self, name: str, candidates: list[Candidate], promised: int, progress: Progress, now: int
-    ) -> list[Candidate]:
-        figures = self.books.figures.get(name)
-        if figures is None:
-            return []
-        promised += self._promised(name, now)
-        return pods_to_release(self.books.accounts[name], figures, candidates, promised, progress.failing)
 
     def _write(self, name: str, candidate: Candidate) -> PodWrite:
         budget, figures, pod = self.books.accounts[name].budget, self.books.figures[name], candidate.pod

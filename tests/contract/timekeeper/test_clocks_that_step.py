@@ -15,7 +15,8 @@ from tests.support.ledger.harness import NOON, LedgerHarness, published
 from timekeeper.controller.eviction import evictions
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
-from timekeeper.controller.pod_writes import PodWrite, Step
+from timekeeper.controller.pod_writes import PodWrite, Progress, Step
+from timekeeper.controller.releases import Releaser
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.observing import Clocks
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
@@ -214,6 +215,34 @@ def test_no_pod_is_evicted_for_money_that_was_spent_by_a_clock_ahead_of_the_stor
     harness.round(10)
     steps = [write.step for write in planned() or ()]
     assert steps == ([] if store_ahead == 0 else [Step.NOTICE])
+
+
+def test_no_held_pod_starts_for_the_money_of_a_period_that_has_begun_by_a_wrong_clock_alone(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"], gpu_hours="0.2", period={"every": "hour"}, onExhausted="hold")
+    keeper = harness.lead()
+    harness.pod("p1", "team-a")
+    harness.round(700)
+    harness.remove("p1")
+    harness.gated("p2", "team-a")
+    harness.round(10)
+
+    def released() -> list[str]:
+        now = harness.leaders_time()
+        writes, _ = Releaser(harness.source, keeper.books).releases(now, keeper.surely_past(now), Progress())
+        return [write.uid for write in writes]
+
+    assert released() == []
+    harness.ahead = HOUR
+    harness.round(10)
+    assert published(harness, "a").period_start == NOON + HOUR
+    assert released() == []
+    harness.ahead = 0
+    harness.round(10)
+    assert released() == []
+    harness.round(HOUR // SECOND)
+    assert released() == ["p2"]
 
 
 @pytest.mark.parametrize("another", [False, True])

@@ -33,7 +33,7 @@ class PodJobs:
         self.leads = True
 
     def release(self, now: int) -> int:
-        writes, notices = self.releaser.releases(now, self.writer.progress(Plan.RELEASES))
+        writes, notices = self.releaser.releases(now, now, self.writer.progress(Plan.RELEASES))
         self.writer.record(notices)
         self.writer.hand_over(Plan.RELEASES, writes, lambda: self.leads)
         return work_off(self.writer)
