@@ -538,18 +538,15 @@ def test_a_storage_class_is_named_for_the_one_claim_of_redis() -> None:
     assert [claim] == redis["spec"]["volumeClaimTemplates"]
 
 
-def test_another_place_of_containerd_replaces_the_two_folders_that_the_agent_reads_of_it() -> None:
+def test_another_place_of_containerd_replaces_the_folder_that_the_agent_reads_of_it() -> None:
     (patch,) = in_the_instructions("/run/k3s/containerd")["patches"]
     given = yaml.safe_load(patch["patch"])
     (agent,) = [each for each in on_nodes() if each["kind"] == "DaemonSet"]
     assert {key: agent["metadata"][key] for key in ("name", "namespace")} == given["metadata"]
     shipped = {each["name"]: each["hostPath"]["path"] for each in volumes(agent) if "hostPath" in each}
     elsewhere = {each["name"]: each["hostPath"]["path"] for each in volumes(given)}
-    assert elsewhere == {
-        name: path.replace("/run/", "/run/k3s/", 1)
-        for name, path in shipped.items()
-        if path.startswith("/run/containerd/")
-    }
+    (name,) = [name for name, path in shipped.items() if path == "/run/containerd"]
+    assert elsewhere == {name: "/run/k3s/containerd"}
 
 
 def on_nodes() -> list[Manifest]:
