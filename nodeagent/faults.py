@@ -74,7 +74,7 @@ class Faults:
             faults, errors = {}, {}
         except OSError as error:
             _log.error("faults unreadable", path=str(self._path), error=repr(error))
-            return  # what is known stays
+            return  # the known faults stay
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             _log.error("faults unreadable", path=str(self._path), error=repr(error))
             faults, errors = {}, {}

@@ -126,7 +126,7 @@ class PageWriter:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            with suppress(subprocess.TimeoutExpired):  # one in a call of the kernel that cannot be interrupted
+            with suppress(subprocess.TimeoutExpired):  # it may be in a system call that cannot be interrupted
                 self._process.wait(END_SECONDS)
 
     def _end_one_that_hangs(self, process: subprocess.Popen[bytes]) -> None:
@@ -135,8 +135,8 @@ class PageWriter:
             self._silence = None
             return
         since_ns = max(min(page.since_ns for page in known.values()), self._since_ns)
-        # A writer that refuses what it has to write works all the same: another one would refuse it, too. A note needs
-        # room on the host, which a page already has.
+        # A writer that refuses its input does not hang, and another one would refuse the same: its note proves that it
+        # runs. Where the disk has no room for a note, a write to a page, which needs none, proves it.
         worked_ns = max(handover.noted_ns(self._root / handover.PAGES), last_write_ns(self._root, known.keys()) or 0)
         now_ns = self._clock()  # after the signs of work, none of which may seem to come from an earlier boot
         self._silence = silence(self._silence, worked_ns, since_ns, now_ns)

@@ -5,8 +5,8 @@
 It reads `FOLDER/schedule.json` again whenever that changes: {"gpus": [{"uuid": "GPU-...", "containers": [...]}]}, the
 containers as nodeagent.schedule describes them; and the driver's figures from `FOLDER/figures.json`
 (nodeagent.figures_file). Each GPU's page is `FOLDER/gpus/UUID/schedule`; that of a GPU whose containers are refused
-goes on with those of before. A second writer of the same folder waits until the first has ended, and goes on where that
-stopped.
+keeps the containers that it had. A second writer of the same folder waits until the first has ended, and goes on from
+there.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Writer:
         self._figures: Mapping[str, Keyed] = {}
         self._versions: dict[str, tuple[int, int]] = {}
         self._again_ns: dict[str, int] = {}
-        # Text, and no Path: to compose and ask one took a twentieth of a round's time.
+        # Text instead of a Path: making and querying Paths took a twentieth of a round's time.
         self._schedule_file = str(root / SCHEDULE)
         self._figures_file = str(root / figures_file.NAME)
         self._round = 0

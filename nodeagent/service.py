@@ -430,7 +430,7 @@ class Agent:
             try:
                 self._vendor.watch(lambda: not self._stop.is_set(), self._look_soon)
             except OSError as error:
-                # Where reports came in between, this is another failure, even of the same text.
+                # Where events came for a while in between, this is a new failure, even with the same text.
                 if str(error) != logged or time.monotonic() - began > ROUND_SECONDS:
                     _log.warning("no events of faults", error=str(error))
                     self._look_soon()

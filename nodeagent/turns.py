@@ -99,7 +99,7 @@ class Plan:
         """Returns the slot's time in the period by its share, without borrowed time; 0 for an inactive slot."""
         return self._owned.get(slot, 0)
 
-    # Each is added up once, and asked for each slot several times.
+    # Each is computed once for all slots, since the methods above are called several times for each.
     @cached_property
     def _granted(self) -> Mapping[int, int]:
         return _lengths(self.turns)

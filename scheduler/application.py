@@ -253,7 +253,7 @@ def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
             classes, capacity = list(state.fleet.classes), state.fleet.capacity()
         learned_classes = len(classes)
         state.learn(learn(mix, classes, capacity, generator))
-        _log.info("learned", requests=learned, kinds=len(mix.kinds))
+        _log.info("request statistics updated", requests=learned, kinds=len(mix.kinds))
 
 
 def keep_looking_for_overlaps(faults: AllocationFaults, wait: Wait) -> None:

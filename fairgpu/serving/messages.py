@@ -93,7 +93,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > max_bytes:
             raise _too_long(max_bytes, arriving=True)
-    # The server bounds each wait by itself; a bound of the whole is worth its price only where there is a second.
+    # The server limits each wait. A limit on the whole body costs time, and is needed only for a second message.
     message = await receive()
     if message["type"] == "http.disconnect":
         raise Disconnected

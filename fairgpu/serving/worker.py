@@ -76,7 +76,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         except RuntimeError as error:
             self.lifespan = None
             raise SystemExit(Arbiter.WORKER_BOOT_ERROR) from error
-        # What is there now stays: collections need not walk through it again and again while requests wait.
+        # Objects that exist now live as long as the process: frozen, they are left out of later garbage collections.
         gc.collect()
         gc.freeze()
         super().init_signals()

@@ -321,7 +321,7 @@ class Checkpoint:
         return self._slots
 
     def answered_by_others(self) -> frozenset[Holder]:
-        """Returns the containers to whose slots of the resource a plugin gave another answer than `allocated`."""
+        """Returns the containers for whose slots the kubelet got another plugin's answer, not that of `allocated`."""
         self._renew()
         return self._others
 

@@ -40,7 +40,7 @@ class Acting:
         self.pod_name = pod_name
         self._renewal: tuple[str, str] | None = None
         self._looked = 0.0
-        # When another process was last known to have the Lease: it was renewed for another pod, or first looked at.
+        # The last time at which another process may have had the Lease: its renewal for another pod, or our first look.
         self._others = float("-inf")
         self._until = self._settled = float("-inf")
         self._mark = ""
@@ -56,12 +56,12 @@ class Acting:
         if self._renewal is None or (renewal != self._renewal and not ours):
             self._others = now
         elif ours and now < self._others + duration and self._renewal[0].rpartition("_")[0] not in {"", self.pod_name}:
-            # The Lease passed to this pod before it ran out: it was given away, perhaps after a renewal unseen here.
+            # The Lease came to this pod before it ran out: its holder gave it up, perhaps after a renewal unseen here.
             self._others = now
         if not ours:
             self._until = float("-inf")
         elif self._renewal is not None and renewal != self._renewal:
-            # It was renewed at some time since the last look, at which it is taken to have been.
+            # It was renewed at some time since the last look; the earliest such time, the last look, counts.
             self._until = self._looked + duration
             self._settled = self._others + duration
         self._renewal, self._looked = renewal, now

@@ -154,7 +154,7 @@ def excerpt(kind: type) -> Callable[[bytes], Any]:
     decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
 
     def decode(data: bytes) -> Any:
-        # A garbage collection finds nothing in what is new and in use, and takes longer than the decoder.
+        # All objects that the decoder makes are in use: a garbage collection would free none, and take longer than it.
         collects = gc.isenabled()
         gc.disable()
         try:

@@ -221,7 +221,7 @@ def _place(state: State, pod: WaitingPod, question: _Asked, now: float) -> tuple
     freed = state.earmarks.get(pod.uid)
     reservation = None
     if freed is not None and question.has(freed[1].node):
-        # What was freed for it is taken by it, where it suffices.
+        # The pod takes the devices that were freed for it, where they suffice.
         row = state.fleet.rows.get(freed[1].node)
         reservation = None if row is None else state.choose(pod, np.array([row]), now)
     if reservation is None:

@@ -68,7 +68,7 @@ def key_of_names(text: bytes) -> NamesKey | None:
     """
     if len(text) > MAX_RECOGNISED_BYTES or b"\\" in text:
         return None
-    # Without the brackets and with a comma at the end, each name stands between the same characters.
+    # The brackets are cut off and a comma is added, so that each name stands between the same characters.
     characters = np.frombuffer(text[1:-1] + b",", np.uint8)
     starts = np.flatnonzero(characters == _QUOTE)[::2]
     if not len(starts):
@@ -259,5 +259,5 @@ def encode_scores(names_text: bytes, scores: npt.NDArray[np.integer[Any]]) -> by
     parts: list[bytes] = [b""] * (2 * len(names))
     parts[::2] = names
     parts[1::2] = _BETWEEN[scores].tolist()
-    # What stands between two names begins a further host after the last one.
+    # The text after each name begins the next host; after the last name it is cut off.
     return b'[{"Host":"%b]' % b"".join(parts).removesuffix(_NEXT) if names else b"[]"

@@ -352,7 +352,7 @@ class Chooser:
         fleet = self.fleet
         core = fleet.core[rows] - need.core_percent
         memory = (fleet.memory[rows] - self._mib(need, rows)) * 100 // np.maximum(fleet.total[rows], 1)
-        # Where the need does not fit, what would be left is not used.
+        # A negative figure means that the need does not fit; no caller uses it, so 0 stands for it.
         return np.asarray(np.maximum(np.minimum(core, memory), 0).astype(np.int32))
 
     def _single(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
@@ -420,7 +420,7 @@ class Chooser:
         left = {at: sign * int(self.fleet.idle[row, at]) for at in free}
         limit = sorted(left.values())[need.gpus - 1]
         fixed = tuple(at for at in free if left[at] < limit)
-        # Of those that are as full as the last one taken, the ones that are linked best.
+        # Several devices may be as full as the last one that is taken: the best linked of them are chosen.
         alike = tuple(at for at in free if left[at] == limit)
         return best_set(links, numa, alike, need.gpus - len(fixed), fixed)
 

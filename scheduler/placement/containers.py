@@ -103,7 +103,7 @@ class Free(NamedTuple):
     def percent_after(self, need: Need, memory_after: Ints) -> Ints:
         """Returns the percent that would be left of each device after a container took a share of it."""
         # No quotient of such amounts is rounded up to a whole percent, and `//` takes several times as long.
-        # Where the container does not fit or no device is, the figure may be no number of 32 bits; it is used nowhere.
+        # Where the container does not fit or there is no device, the figure may overflow 32 bits; no caller uses it.
         with np.errstate(invalid="ignore", divide="ignore"):
             memory = (memory_after * 100.0 / self.total).astype(np.int32)
         left = np.minimum(self.core - np.int16(need.core_percent), memory)
@@ -259,7 +259,7 @@ def _give_init(request: Request, free: Free, pick: Pick, taken: Flags) -> Flags:
     for at, (need, keeps) in enumerate(request.init):
         if keeps is not False:
             continue
-        # It takes devices that are held anyway, and of those the ones of which it takes least beyond that.
+        # An init container takes devices that the pod holds anyway, first those of which it needs the least more.
         beside = _beside(request, free, taken, at)
         running = held.sum(axis=1)
         able = beside.fitting(need, beside.memory_after(need))
@@ -316,7 +316,7 @@ def may_fit(request: Request, free: Free) -> Flags:
     fits &= memory.sum(axis=1) >= asked
     shares = np.sort(np.stack([free.mib(need) for need in needs]), axis=0).cumsum(axis=0) if needs else memory[None][:0]
     by_memory = np.minimum((shares <= memory).sum(axis=0), slots)
-    # Of the containers that take most GPU time, as many as there are, each device takes a few: the smallest of them.
+    # For each count of the containers with the most GPU time: a device fits some of them, the smallest first.
     largest = sorted(needs, key=lambda need: need.core_percent, reverse=True)
     for count in range(1, len(needs) + 1):
         cores = np.cumsum(sorted(need.core_percent for need in largest[:count]))

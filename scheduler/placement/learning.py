@@ -62,7 +62,7 @@ def _simulate(demands: list[tuple[int, float]], value: Floats, random: np.random
     # The levels that each GPU passed, by the level that it is at.
     at_level: list[list[list[int]]] = [[] for _ in range(101)]
     at_level[100] = [[100] for _ in range(gpus)]
-    # Added to a gain: nothing where a GPU is at the level, and so little elsewhere that it is never the largest.
+    # Added to the gain of each level: 0 where a GPU is at it, else minus infinity, so that it is never chosen.
     closed = np.full(101, -np.inf)
     closed[100] = 0.0
     missing = gpus * LOAD_PERCENT

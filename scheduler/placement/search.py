@@ -164,7 +164,7 @@ class _Later:
             )
             for room in rooms
         ]
-        # So many containers of the most GPUs each have at most as many shares on a device.
+        # N containers have at most N shares on one device: for each N, the N containers of the most GPUs have to fit.
         for containers, gpus in enumerate(self._gpus, 1):
             if sum(min(count, containers) for count in counts) < gpus:
                 return False

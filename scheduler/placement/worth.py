@@ -177,7 +177,7 @@ def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
         gains += _used_by_several_but_one(worth, left, then, place)
         gains -= _used_by_several(worth, left.cls, left.idle, place)[:, None]
     stranded = _stranded(worth, total, left.cpu)
-    # Where nothing is stranded now, nothing is if less is left.
+    # A node on which nothing is stranded now has nothing stranded with less left, either.
     if stranded.any():
         gains -= _stranded(worth, total[:, None] - left.idle + then, left.cpu[:, None]) - stranded[:, None]
     return np.asarray(gains)
@@ -257,6 +257,6 @@ def _named(
         fitting = {n: count for n, count in capacity.items() if kind.percent_of(classes[n]) < NEVER}
         room = sum(fitting.values())
         for number in fitting:
-            # Of each device of these classes the same part is taken.
+            # The requests are taken to use the same part of each device of these classes.
             named[number] += share * kind.gpus * kind.percent_of(classes[number]) / demanded * devices / room
     return np.minimum(named, MAX_NAMED_SHARE)

@@ -137,7 +137,7 @@ class Roster:
         held = fleet.holders(node.name) if node is not None else {}
         held = {uid: holding for uid, holding in held.items() if holding.pieces}
         evictable = [(uid, one, holding) for uid, holding in held.items() if (one := running(uid)) is not None]
-        # What is held for a pod before it is bound is held alike once it is: the fleet does not distinguish the two.
+        # The fleet does not distinguish a reservation from a bound pod: a row with a reservation is read again later.
         (self._unsettled.discard if len(evictable) == len(held) else self._unsettled.add)(row)
         if not evictable:
             return NO_PODS

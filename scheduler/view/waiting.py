@@ -79,7 +79,7 @@ def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
         return [Reason(str(error), "change the pod as it says")]
     state, asked = cluster.state, waiting.request
     rows = np.array(sorted(state.fleet.rows.values()), np.int64)
-    # What is kept for the pod, or for one of a lower class, is free for it.
+    # Devices that are kept for this pod or for one of a lower class are free for it.
     with state.without(state.lifted_for(waiting)):
         if not len(rows) or len(state.fitting(waiting, rows)):
             return []

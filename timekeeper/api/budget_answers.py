@@ -132,7 +132,7 @@ class BudgetsAnswer(Answer):
 
 
 def currency_answer(currency: Currency | None) -> CurrencyAnswer | None:
-    """Converts a currency to its answer."""
+    """Returns a currency as REST answers show it."""
     return None if currency is None else CurrencyAnswer(code=currency.code, perGpuHour=float(currency.per_gpu_hour))
 
 

@@ -527,12 +527,12 @@ class Problem(Answer):
 
 
 def money(amount: int) -> Money:
-    """Converts an amount to its answer."""
+    """Returns an amount as REST answers show it."""
     return Money(microGPUSeconds=str(amount), gpuHours=gpu_hours(amount))
 
 
 def ledger_entry(line: LedgerEntry) -> LedgerEntryAnswer:
-    """Converts a ledger entry to its answer."""
+    """Returns a ledger entry as REST answers show it."""
     return LedgerEntryAnswer(
         id=line.id,
         time=to_datetime(line.at),
@@ -547,7 +547,7 @@ def ledger_entry(line: LedgerEntry) -> LedgerEntryAnswer:
 
 
 def session_answer(figures: SessionFigures) -> SessionAnswer:
-    """Converts a session to its answer."""
+    """Returns a session as REST answers show it."""
     session, use = figures.session, figures.present_use
     return SessionAnswer(
         uid=session.uid,
@@ -577,7 +577,7 @@ def ancestor_budget(figures: Summary | None) -> AncestorBudget:
 
 
 def rate(amount: int) -> Rate:
-    """Converts a rate to its answer."""
+    """Returns a rate as REST answers show it."""
     return Rate(microGPUSecondsPerSecond=str(amount), gpus=amount / GPU_SECOND)
 
 

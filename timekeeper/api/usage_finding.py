@@ -168,7 +168,7 @@ class WholeUsage:
         if part is None or not part.answers(self._first, self._limit):
             return False
         since = min(part.end, self._end)
-        # Accounts that are new are read from the part's first day on, so that it can hold them from now on.
+        # New accounts are read from the part's first day on, so that the cached part includes them from now on.
         within = Window(part.first * HOUR, self.within.end)
         usages = list(self._read(sums, accounts, within, UsageReadBefore(part.past, since)))
         if {usage.account for usage in usages if usage.past_unchanged} != part.past.keys():

@@ -178,9 +178,10 @@ MOST_CHANGES_A_DAY = 2
 
 
 def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Returns the GPUs of a node by model: as many as its extended resource of FairGPU's, of the inventory's models.
+    """Returns the number of a node's GPUs that FairGPU's scheduler may give, by model.
 
-    An empty name stands for a model that no inventory names.
+    The sum is the node's `fairgpu.io/gpu-core` in GPUs, divided by the models of its inventory. Without an inventory
+    the model is an empty name.
     """
     gpus = Fraction(_percent(node), 100)
     if not gpus:

@@ -141,7 +141,7 @@ class Folder:
 
     def _replace(self, name: str, body: bytes, may_write: MayWrite) -> None:
         for left in self._folder.glob(f".{name}.*{BESIDE}"):
-            left.unlink(missing_ok=True)  # of a process that was killed: who has the lock is the only one that writes
+            left.unlink(missing_ok=True)  # a killed process left it: only the lock's holder writes
         beside = None
         try:
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=f".{name}.", suffix=BESIDE, delete=False) as file:

@@ -38,7 +38,7 @@ class SecretStore:
         self._name = name
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """Returns the Secret's data; empty where there is no Secret."""
+        """Returns the Secret's data and resourceVersion, both empty without a Secret; raises ChainError."""
         try:
             secret = self._api.get(f"{self._collection}/{self._name}")
         except ApiError as error:
@@ -52,7 +52,7 @@ class SecretStore:
         return data, str(secret["metadata"]["resourceVersion"])
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Creates the Secret, or replaces all of its data."""
+        """Creates the Secret, or replaces its data; returns False where its version changed; raises ChainError."""
         metadata: Json = {"name": self._name, "labels": {"app.kubernetes.io/part-of": "fairgpu"}}
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
         secret: Json = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": encoded}
@@ -78,12 +78,12 @@ class FolderStore:
         self._files = frozenset(files)
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """Returns the files that exist."""
+        """Returns the bytes of the files that exist, and their digest as the version; raises ChainError."""
         with self._locked():
             return self._read()
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Writes the files, and removes those that `data` does not name."""
+        """Writes the files, removes others; returns False where their version changed; raises ChainError."""
         with self._locked():
             if self._read()[1] != version:
                 return False

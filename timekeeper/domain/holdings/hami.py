@@ -210,7 +210,7 @@ def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Ho
     for devices in allocated[len(asking) :]:
         lasting += _container_parts(way, Container({}), names, devices, lists.node or {}, doubts)
     at_the_end = _by_device([*running, *lasting])
-    # A part whose device is not known may be on one that no other part is on.
+    # A part whose device is unknown counts in full, as if no other part were on that device.
     unknown = [*at_the_end.pop("", ()), *(part for step in steps.pop("", ()) for part in step.held)]
     uuids = at_the_end.keys() | steps.keys()
     found = (most_of(join(*at_the_end.get(uuid, ())), steps.get(uuid, ())) for uuid in uuids)
@@ -253,7 +253,7 @@ def _container_parts(
         model = device.model if device else next(iter(models)) if len(models) == 1 else UNKNOWN_MODEL
         if not model:
             doubts.add(Doubt.MODEL_UNKNOWN)
-        # Without the device, a share of memory is one of the smallest device that it can be on.
+        # Where the device is unknown, a share of memory is a share of the smallest device that it can be.
         total = device.memory if device else min((other.memory for other in registered.values()), default=0)
         memory = _asked_memory(asked, names, total)
         if given is not None:

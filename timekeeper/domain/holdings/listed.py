@@ -196,7 +196,7 @@ def _units_of_a_device(name: str, entry: Listed, model: str, node: HostNode, dou
         mode = name.removeprefix("amd.com/") if "_nps" in name else node.label(*AMD_PARTITION)
         return amd_parts(mode, model, doubts)
     devices = _devices(entry, node)
-    # What states Intel's GPUs states those of both drivers, and the plugin divides each into as many units.
+    # Labels count the GPUs of both of Intel's drivers together, and the plugin divides each GPU into as many units.
     units = sum(node.capacity.get(one, 0) for one in (INTEL_GPUS if name in INTEL_GPUS else (name,)))
     if not devices or units < devices:
         return entry.parts
