@@ -53,12 +53,13 @@ def test_functions_are_found_in_a_fork_and_after_a_cancellation_while_another_th
     node: Node, what: str, said: str
 ) -> None:
     container = node.container("a")
-    with container.ledger.open("rb") as ledger, ended(container.start("forks", what)) as program:
+    with container.ledger.open("rb") as ledger:
         fcntl.flock(ledger, fcntl.LOCK_EX)  # the look-up waits for it
-        assert program.stdout is not None
-        assert program.stdout.readline() == f"{said}\n"
-        fcntl.flock(ledger, fcntl.LOCK_UN)
-        assert program.communicate(timeout=240) == ("0\n", "")
+        with ended(container.start("forks", what)) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == f"{said}\n"
+            fcntl.flock(ledger, fcntl.LOCK_UN)
+            assert program.communicate(timeout=240) == ("0\n", "")
 
 
 @pytest.mark.parametrize("namespace", [(), ("apart",)], ids=["of all", "of its own"])
