@@ -154,6 +154,7 @@ SIM_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
     if (result == CUDA_SUCCESS) {
         sim_await_context(context);
         sim_pools_release();
+        result = sim_has_failed() ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
     }
     return result;
 }

@@ -144,6 +144,7 @@ SIM_EXPORT CUresult CUDAAPI cuEventSynchronize(CUevent event)
     CUresult result = usable(event);
     if (result == CUDA_SUCCESS && event->slot != SIM_NONE && !done(event, NULL)) {
         sim_await(event->context, event->channel, event->position);
+        result = sim_has_failed() ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
     }
     return result;
 }

@@ -125,7 +125,7 @@ static CUresult synchronise(CUstream handle)
     }
     sim_await(stream->context, stream->channel, sim_tail(stream->context, stream->channel));
     sim_pools_release();
-    return CUDA_SUCCESS;
+    return sim_has_failed() ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 
 static CUresult query(CUstream handle)

@@ -105,6 +105,24 @@ void sim_trace_name(const char *name, int version, unsigned long long flags)
     }
 }
 
+/* What the driver answers also after a kernel has failed: what asks and does no work. */
+static int answers_after_a_fault(const char *name)
+{
+    static const char *const begins[] = {"cuInit", "cuDeviceGet", "cuDriver", "cuGet", "cuCtxGetCurrent", "cuCtxGetDevice",
+                                         "cuCtxPush", "cuCtxPop", "cuCtxSetCurrent", "cuThread"};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
+        if (strncmp(name, begins[i], strlen(begins[i])) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int sim_has_failed(void)
+{
+    return sim_ready() && __atomic_load_n(&sim_seat.node->clients[sim_seat.client].fault, __ATOMIC_ACQUIRE) != 0;
+}
+
 struct sim_call sim_call_begin(const char *name, uint64_t cost_ns, int needs_init)
 {
     struct sim_call call = {0};
@@ -123,6 +141,9 @@ struct sim_call sim_call_begin(const char *name, uint64_t cost_ns, int needs_ini
     }
     if (call.error == 0 && needs_init && !sim_ready()) {
         call.error = CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (call.error == 0 && needs_init && sim_has_failed() && !answers_after_a_fault(name)) {
+        call.error = CUDA_ERROR_ILLEGAL_ADDRESS;
     }
     call.open = call.error == 0;
     if (call.open && sim_ready() && sim_seat.node->settings.call_costs) {

@@ -32,6 +32,8 @@ struct sim_call {
 void sim_trace_name(const char *name, int version, unsigned long long flags);
 struct sim_call sim_call_begin(const char *name, uint64_t cost_ns, int needs_init);
 void sim_call_end(struct sim_call *call);
+/* Whether a kernel of this process has failed: what has waited for it returns the error. */
+int sim_has_failed(void);
 /* For calls whose cost depends on what they find. */
 void sim_call_add_cost(struct sim_call *call, uint64_t cost_ns);
 

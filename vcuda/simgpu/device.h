@@ -31,7 +31,7 @@ enum {
 #define SIM_GRANULE (2ULL << 20)
 #define SIM_SAMPLE_NS 166666667ULL /* NVML samples utilisation about six times a second */
 
-enum sim_kind { OP_KERNEL, OP_COPY, OP_RECORD, OP_WAIT, OP_HOST, OP_MEET, OP_FLAG };
+enum sim_kind { OP_KERNEL, OP_COPY, OP_RECORD, OP_WAIT, OP_HOST, OP_MEET, OP_FLAG, OP_FAULT };
 
 /* One operation in a queue. Work is counted in picoseconds of the whole GPU, so that shared progress stays integral. */
 struct sim_op {
@@ -125,6 +125,7 @@ struct sim_client {
     uint32_t used;     /* 0 free, 1 alive, 2 dead and being torn down */
     uint32_t pid;      /* its own, in its PID namespace, plus the settings' offset */
     uint32_t group;    /* index of its container in the truth file */
+    uint32_t fault;    /* 1 once a kernel of it failed: each later call returns the error. Atomic */
     uint64_t pid_namespace; /* inode of that namespace */
     uint64_t start_time;    /* its start, in clock ticks since the machine booted; 0 where /proc does not say */
     uint64_t dead_ns;  /* when it was last known to live, or later */

@@ -21,6 +21,10 @@ int sim_kernel_parse(const char *name, uint64_t fallback_ns, struct sim_kernel *
         kernel->kind = OP_FLAG;
         return 1;
     }
+    if (strcmp(name, "fault") == 0) {
+        kernel->kind = OP_FAULT;
+        return 1;
+    }
     if (sscanf(name, "meet_%u_%u%n", &kernel->meeting, &kernel->members, &end) == 2 && name[end] == '\0') {
         kernel->kind = OP_MEET;
         return kernel->meeting < SIM_MEETINGS && kernel->members > 0;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 struct sim_kernel {
-    uint8_t kind; /* OP_KERNEL, OP_MEET, OP_FLAG */
+    uint8_t kind; /* OP_KERNEL, OP_MEET, OP_FLAG, OP_FAULT */
     uint8_t width;
     uint32_t meeting;
     uint32_t members;
@@ -17,6 +17,7 @@ struct sim_kernel {
  *   ..._wP                            fills only P percent of it: such kernels of one context run beside each other
  *   meet_K_N                          waits until N kernels have come to meeting K (0-63), as a collective does
  *   flag                              waits until the 32-bit word that its first parameter points to is not zero
+ *   fault                             ends at once with an error that each later call of its process returns
  * 1 when the name is one of these, else 0 and the fallback duration.
  */
 int sim_kernel_parse(const char *name, uint64_t fallback_ns, struct sim_kernel *kernel);

@@ -170,6 +170,7 @@ static uint32_t take_client(const struct sim_seat *seat)
         client->pid_namespace = sim_pid_namespace();
         client->start_time = sim_start_time("self");
         client->group = sim_truth_group(seat->truth, label != NULL && *label != '\0' ? label : own);
+        client->fault = 0;
         client->dead_ns = 0;
         client->used = 1;
     }

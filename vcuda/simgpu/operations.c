@@ -91,6 +91,8 @@ static int settled(const struct sim_view *view, struct sim_op *op)
     case OP_HOST:
     case OP_FLAG:
         return op->started; /* set by the owner's process: sim_host_done */
+    case OP_FAULT:
+        return 1;
     case OP_MEET:
         if (!op->started) {
             arrive(view->node, op);
@@ -111,6 +113,9 @@ void sim_settle(const struct sim_view *view, uint32_t context)
             uint32_t channel = (uint32_t)__builtin_ctz(left);
             struct sim_channel *queue = &owner->channels[channel];
             while (queue->head != queue->tail && settled(view, head_of(queue))) {
+                if (head_of(queue)->kind == OP_FAULT) {
+                    __atomic_store_n(&view->node->clients[owner->client].fault, 1, __ATOMIC_RELEASE);
+                }
                 sim_complete(view->device, context, channel);
                 again = 1;
             }

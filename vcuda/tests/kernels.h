@@ -3,6 +3,7 @@
  *
  *     spin_us_N, spin_ms_N   N times as many steps as take a GPU about a microsecond, a millisecond
  *     flag                   waits until the word in the host's memory that its parameter points to is not zero
+ *     fault                  ends in an error, and the process's use of the GPU with it
  *     meet_K_N               waits until N kernels of this module have come
  *     holds_N                a microsecond; its module has variables of N bytes
  */
@@ -71,6 +72,9 @@ static const char *kernel_module(const char *name)
     static char text[1024];
     if (strcmp(name, "flag") == 0)
         flag_text(text, sizeof text);
+    else if (strcmp(name, "fault") == 0)
+        snprintf(text, sizeof text, KERNEL_HEAD ".visible .entry fault()\n{\n  .reg .u64 %%none;\n  .reg .u32 %%x;\n"
+                                                "  mov.u64 %%none, 8;\n  ld.volatile.global.u32 %%x, [%%none];\n  ret;\n}\n");
     else if (strncmp(name, "meet_", 5) == 0)
         meet_text(text, sizeof text, name);
     else if (strncmp(name, "holds_", 6) == 0)

@@ -40,6 +40,15 @@ def test_a_capture_that_ends_with_its_context_costs_later_launches_nothing(node:
     assert calls.read_text().count("cuEventRecord") < 500, "most launches are not measured by themselves"
 
 
+def test_after_an_error_that_stays_each_call_answers_as_soon_as_without_the_shim(node: Node) -> None:
+    """A program may go on for long before it looks at an error: its launches wait for no work that never ends."""
+    container = part_of_a_gpu(node, 50)
+    times = [run(container, ("unusual", "fault", "200"), shim=shim) for shim in (False, True)]
+    assert [result for result, _ in times] == [0, 0]
+    assert times[1][1] < times[0][1] + PERIOD_NS // 1000
+    assert container.unsettled() == 0
+
+
 def test_a_program_without_memory_is_answered_and_goes_on(node: Node) -> None:
     assert run(node.container("a"), ("unusual", "starved"), virtual=False)[0] == OUT_OF_MEMORY
 

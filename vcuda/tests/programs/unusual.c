@@ -4,6 +4,7 @@
  *     unusual stack             a thread launches, allocates, frees and captures; prints how many bytes of its stack were written
  *                               in place of the time
  *     unusual capture COUNT     a context ends while a stream of it captures; then so many launches in another context
+ *     unusual fault COUNT       a kernel fails; then so many launches, allocations, frees and questions, which all fail
  *     unusual starved           no memory is left to the process when it makes its first context; prints what that call said
  *     unusual unread            none is left when it looks the driver's functions up; then there is, and it allocates 2 GiB
  */
@@ -109,6 +110,27 @@ static void capture(int count)
     wait_for(works, LONG_US);
 }
 
+/* The error stays: each later call returns it. */
+static void fault(int count)
+{
+    CUdeviceptr memory, more;
+    size_t free_bytes, total;
+    must(CU(cuMemAlloc_v2)(&memory, 4 << 20));
+    CUfunction longer = kernel("spin_ms_5");
+    for (int i = 0; i < 3; i++)
+        launch(longer, works, NULL);
+    CUresult sticky = CU(cuLaunchKernel)(kernel("fault"), 1, 1, 1, 1, 1, 1, 0, works, NULL, NULL);
+    if (sticky == CUDA_SUCCESS)
+        sticky = CU(cuStreamSynchronize)(works);
+    bool stays = sticky == CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (int i = 0; i < count && stays; i++)
+        stays = CU(cuLaunchKernel)(work, 1, 1, 1, 1, 1, 1, 0, works, NULL, NULL) == sticky &&
+                CU(cuMemAlloc_v2)(&more, 4 << 20) == sticky && CU(cuMemAllocAsync)(&more, 4 << 20, works) == sticky &&
+                CU(cuMemFree_v2)(memory) == sticky && CU(cuMemGetInfo_v2)(&free_bytes, &total) == sticky &&
+                CU(cuStreamQuery)(works) == sticky && CU(cuCtxSynchronize)() == sticky;
+    must(stays ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+}
+
 /* Takes what the C library still has, so that no allocation succeeds; the one that was made first is the largest. */
 static void *take_all_memory(struct rlimit *before)
 {
@@ -175,6 +197,8 @@ int main(int count, char **arguments)
         last();
     else if (strcmp(arguments[1], "stack") == 0)
         done(CUDA_SUCCESS, stack());
+    else if (count == 3 && strcmp(arguments[1], "fault") == 0)
+        fault(atoi(arguments[2]));
     else if (count == 3 && strcmp(arguments[1], "capture") == 0)
         capture(atoi(arguments[2]));
     else
