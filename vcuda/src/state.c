@@ -37,12 +37,20 @@ static const char *injected_path(void)
     return VCUDA_INJECTED_PATH;
 }
 
+static bool given; /* whether the container's files were there when the library was loaded; constant from then on */
+
+/* A program may change its root before its first call, and then it does not see them. */
+__attribute__((constructor)) static void look_for_the_files(void)
+{
+    given = access(config_path(), F_OK) == 0 || access(injected_path(), F_OK) == 0;
+}
+
 static enum mode decide(void)
 {
     char reason[160];
     switch (config_read(config_path(), &config, reason, sizeof reason)) {
     case CONFIG_ABSENT:
-        if (access(injected_path(), F_OK) != 0)
+        if (!given && access(injected_path(), F_OK) != 0)
             return MODE_INERT;
         complain("%s is missing in a FairGPU container: CUDA is refused", config_path());
         return MODE_REFUSED;

@@ -13,6 +13,7 @@ from node import BUILD, MIB, OUT_OF_MEMORY, Node, Share, ended
 STACK_OF_THE_SHIM = 8 << 10
 """Bytes; without the shim such a thread needs 6 KiB on the simulated GPU."""
 
+SYSTEM_NOT_READY = 802
 SLICE = Share(memory=80 << 30)
 
 
@@ -55,6 +56,23 @@ def test_a_program_without_memory_is_answered_and_goes_on(node: Node) -> None:
 
 def test_a_program_without_memory_finds_no_function_that_passes_the_limit(node: Node) -> None:
     assert run(node.container("a"), ("unusual", "unread"), virtual=False)[0] == OUT_OF_MEMORY
+
+
+SEES_NO_FILES = """
+import ctypes, os, sys
+driver = ctypes.CDLL("libcuda.so.1")
+os.unlink(sys.argv[1])
+print(driver.cuInit(0))
+"""
+"""As a program that changes its root, the container's files are out of its sight at its first call."""
+
+
+def test_a_program_that_changed_its_root_before_its_first_call_is_refused_and_not_let_go(node: Node) -> None:
+    container = node.container("a")
+    command = [sys.executable, "-c", SEES_NO_FILES, str(container.config)]
+    done = subprocess.run(command, env=container.environment(), capture_output=True, text=True, check=True)
+    assert int(done.stdout) == SYSTEM_NOT_READY
+    assert done.stderr.endswith("is missing in a FairGPU container: CUDA is refused\n")
 
 
 WITHOUT_DESCRIPTORS = """
