@@ -62,6 +62,11 @@ DOUBTS: Final[Mapping[Doubt, str]] = {
 }
 
 
+_NO_STACK: Final = (
+    "No node offers GPUs of a stack that FairGPU knows. Where nodes have other accelerators, name their resources in "
+    "timekeeper.other_stacks.resources of a settings file."
+)
+_NO_POD: Final = "No pod holds a GPU by these stacks now."
 _MISSING: Final = "missing: apply the overlay again"
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
@@ -159,8 +164,8 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
     findings, nodes = _holders(api, rules, now)
     try:
         changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks}, own)
-        missing = read_missing(api, findings.version)
         installation = _installation(api, settings, now)
+        missing = read_missing(api, findings.version, installed=installation is not None)
     except ApiError as error:
         raise CommandError(f"the cluster cannot be read: {error}") from error
     return _Report(findings, changes, missing, installation, _pools(nodes, findings.pods, changes, rules.overhead))
@@ -376,11 +381,12 @@ def _stack(node: HostNode, resource: str, own: Mapping[str, Listed]) -> str:
 def as_text(findings: Findings, prices: Prices) -> str:
     """Returns the findings for people: the stacks, what each namespace's pods cost, and what is charged by a rule."""
     lines = [f"Kubernetes {findings.version}", ""]
-    lines += [table(["stack", "nodes"], [[name, str(count)] for name, count in sorted(findings.stacks.items())])]
+    stacks = [[name, str(count)] for name, count in sorted(findings.stacks.items())]
+    lines += [table(["stack", "nodes"], stacks) if stacks else _NO_STACK]
     rows = _by_namespace(findings.pods)
     priced = "" if len(prices) > 1 else " (every model at price 1: name a settings file for your prices)"
     lines += ["", f"With mode: look, metered as soon as it is installed{priced}:", ""]
-    lines += [table(["namespace", "stack", "model", "pods", "GPU-hours an hour"], rows)]
+    lines += [table(["namespace", "stack", "model", "pods", "GPU-hours an hour"], rows) if rows else _NO_POD]
     doubts = sorted({doubt for pod in findings.pods for doubt in pod.doubts})
     if doubts:
         lines += ["", "Charged by a rule, since labels or annotations do not state it:", ""]
@@ -389,7 +395,8 @@ def as_text(findings: Findings, prices: Prices) -> str:
         more = f" and {len(concerned) - 3} more" if len(concerned) > 3 else ""
         lines.append(f"  {DOUBTS[doubt]}: {', '.join(concerned[:3])}{more}")
     if findings.waiting:
-        lines += ["", f"{findings.waiting} pods wait for a node, which costs nothing."]
+        waiting = "1 pod waits" if findings.waiting == 1 else f"{findings.waiting} pods wait"
+        lines += ["", f"{waiting} for a node, which costs nothing."]
     if findings.unreadable:
         unread = ", ".join(findings.unreadable)
         lines += ["", f"Not read: {unread}. {_without(findings.unreadable)}"]

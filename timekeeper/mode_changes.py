@@ -187,13 +187,15 @@ def as_lines(changes: ModeChanges) -> list[str]:
     lines = ["With mode: account, new pods keep scheduler, node and request; a held budget holds them behind a gate."]
     lines += ["With mode: share, new pods go to FairGPU's scheduler and nodes, as far as it reads their request:", ""]
     head = ["namespace", "pods", "share reads", "share does not read", "own class: share refuses"]
-    lines += [table(head, [[name, *map(str, row)] for name, row in sorted(rows.items())])]
+    table_of_pods = table(head, [[name, *map(str, row)] for name, row in sorted(rows.items())])
+    lines += [table_of_pods if rows else "No pod asks for a GPU now."]
     for scheduler, count in sorted(changes.refused_schedulers.items()):
         text = "was not tried with gated pods: account refuses its pods while their budget is held, and holds none"
-        lines += ["", f"The scheduler {scheduler} ({count} pods) {text}.", _ADD_SCHEDULER]
+        lines += ["", f"The scheduler {scheduler} ({_pods(count)}) {text}.", _ADD_SCHEDULER]
     for stack, accounts in sorted(changes.writers.items()):
-        text = "writes the status of GPU pods, and by which devices they are charged"
-        lines += ["", f"The scheduler of {stack} {text}. Let it, with the accounts that it has:"]
+        text = "writes the status of GPU pods, or the annotations by which they are charged"
+        lines += ["", f"The scheduler of {stack} {text}. In account that takes a right."]
+        lines += ["Once account is installed, give it to the accounts that the scheduler has:"]
         lines += [
             f"  kubectl create clusterrolebinding {stack}-writes-gpu-pods --clusterrole=fairgpu-pod-status-writer \\"
         ]
@@ -206,8 +208,13 @@ def as_lines(changes: ModeChanges) -> list[str]:
         lines += ["", f"Namespaces {', '.join(changes.idle_quotas)}: {text}."]
     lines += _queue_lines(changes.queues)
     if changes.unreadable:
-        lines += ["", f"Not read for these modes: {', '.join(changes.unreadable)}."]
+        text = "Whether a budget or quota has no effect there, or a queue gives GPUs, is not known without it"
+        lines += ["", f"Not read for these modes: {', '.join(changes.unreadable)}. {text}."]
     return lines
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"
 
 
 def _queue_lines(queues: Sequence[GPUQueue]) -> list[str]:

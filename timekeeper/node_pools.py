@@ -200,14 +200,20 @@ def gpu_hours(rate: int) -> str:
 
 def _move(group: Sequence[NodePool]) -> str:
     namespaces = sorted({namespace for pool in group for namespace in pool.pods})
-    pools = ", ".join(f"{pool.name} ({', '.join(pool.alike.stacks)})" for pool in group)
+    pools = ", ".join(map(_named, group))
     who = f"with {', '.join(namespaces)}" if namespaces else "where no team has a pod"
     staying = [pool for pool in group if not pool.can_move]
     if staying:
-        those = ", ".join(dict.fromkeys(f"{pool.name} ({', '.join(pool.alike.stacks)})" for pool in staying))
+        those = ", ".join(dict.fromkeys(map(_named, staying)))
         others = "" if len(staying) == len(group) else ": split these teams first, or leave them in account"
-        return f"{pools}, {who}. Stays: share knows no GPUs but NVIDIA's, and {those} has others{others}."
+        return f"{pools}, {who}. Stays: share knows no GPUs but NVIDIA's, and others are in {those}{others}."
     before = list(dict.fromkeys(step for pool in group for step in pool.obstacles))
     unread = sum(sum(pool.pods.values()) - pool.readable for pool in group)
     pods = f" Share does not read the request of {unread} of the pods." if unread else ""
     return f"{pools}, {who}. First on these nodes: {', '.join(before)}.{pods}"
+
+
+def _named(pool: NodePool) -> str:
+    """Returns the name of a pool with its stacks, and with its models where other pools may have no label either."""
+    stacks = ", ".join(pool.alike.stacks)
+    return f"{pool.name} ({stacks})" if pool.alike.pool else f"{UNNAMED} ({stacks}: {', '.join(pool.alike.models)})"

@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
-from fairgpu.json_values import mapping
+from fairgpu.json_values import mapping, mappings
 
 FLOOR: Final = (1, 32)
 """The first Kubernetes whose policies have everything that the guards of account and share use (docs/install.md)."""
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1"
+_DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 _VERSION: Final = re.compile(r"v?([0-9]+)\.([0-9]+)")
 
 
@@ -60,7 +61,7 @@ class Missing:
     Attributes:
         rights_for_look: the rights that the caller lacks to install look.
         rights_for_account: those that they lack besides, to install account or share.
-        features: what the API server lacks for account and share.
+        features: what the cluster lacks: for account and share, or a volume for Redis.
     """
 
     rights_for_look: tuple[str, ...] = ()
@@ -68,17 +69,19 @@ class Missing:
     features: tuple[str, ...] = ()
 
 
-def read_missing(api: KubernetesAPI, version: str) -> Missing:
-    """Asks the API server what the caller may create, and which APIs it has.
+def read_missing(api: KubernetesAPI, version: str, *, installed: bool = False) -> Missing:
+    """Asks the API server what the caller may create, and what it has.
 
     Args:
         api: the API server.
         version: its version, as `/version` has it.
+        installed: whether FairGPU is, with a Redis that has its volume or another one.
 
     Raises:
         ApiError: the API server does not answer.
     """
-    return Missing(_lacked(api, FOR_LOOK), _lacked(api, FOR_ACCOUNT), tuple(_features(api, version)))
+    features = (*_features(api, version), *(() if installed else _volumes(api)))
+    return Missing(_lacked(api, FOR_LOOK), _lacked(api, FOR_ACCOUNT), features)
 
 
 def may_write_gpu_pods(api: KubernetesAPI, account: str) -> bool:
@@ -136,6 +139,20 @@ def _review(api: KubernetesAPI, kind: str, spec: Mapping[str, Any]) -> bool | No
             raise
         return None
     return status.get("allowed") is True
+
+
+def _volumes(api: KubernetesAPI) -> Iterable[str]:
+    """Says that no StorageClass is the default; nothing where the API server does not show them."""
+    try:
+        classes = mappings(api.get("/apis/storage.k8s.io/v1/storageclasses").get("items"))
+    except ApiError as error:
+        if error.status not in {403, 404}:
+            raise
+        return
+    if not any(
+        mapping(mapping(one.get("metadata")).get("annotations")).get(_DEFAULT_CLASS) == "true" for one in classes
+    ):
+        yield "No StorageClass is the default: name one for Redis, or it waits for its volume (docs/install.md)"
 
 
 def _features(api: KubernetesAPI, version: str) -> Iterable[str]:

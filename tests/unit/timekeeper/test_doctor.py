@@ -365,3 +365,26 @@ def test_it_says_nothing_of_policies_where_all_is_right_or_nothing_is_installed(
 ) -> None:
     assert policies(capsys, spec=policy(RIGHT), metadata=policy(RIGHT), binding=policy(RIGHT))[0] == {}
     assert policies(capsys)[0] == {}
+
+
+def test_a_cluster_without_gpus_gets_sentences_in_place_of_empty_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    api = cast("KubernetesAPI", Cluster([node("cpu", {"cpu": "8"})], []))
+    assert doctor.run(api, TimekeeperSettings(), "text", 0) == 0
+    text = capsys.readouterr().out
+
+    assert "No node offers GPUs of a stack that FairGPU knows." in text
+    assert "No pod holds a GPU by these stacks now." in text
+    assert "No pod asks for a GPU now." in text
+    assert "NAMESPACE" not in text
+
+
+def test_nodes_without_a_pool_label_are_named_by_their_models(capsys: pytest.CaptureFixture[str]) -> None:
+    models = ("NVIDIA-A10G", "NVIDIA-L4")
+    nodes = [node(model, {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu.product": model}) for model in models]
+    pods = [pod(model.lower(), {"nvidia.com/gpu": "1"}, model) for model in models]
+    pods[1]["metadata"]["namespace"] = "other-team"
+    assert doctor.run(cast("KubernetesAPI", Cluster(nodes, pods)), TimekeeperSettings(), "text", 0) == 0
+    text = capsys.readouterr().out
+
+    assert "no pool label (nvidia: NVIDIA-A10G), with team." in text
+    assert "no pool label (nvidia: NVIDIA-L4), with other-team." in text

@@ -89,7 +89,8 @@ def test_pools_without_nvidias_gpus_stay_and_keep_who_shares_them_with_others() 
     alone = "\n".join(as_lines(node_pools({"n1": AMD}, [], asking("n1", "hpc"))))
     shared = "\n".join(as_lines(node_pools(nodes, [], [*asking("n1", "hpc"), *asking("n2", "hpc")])))
 
-    assert "1. no pool label (amd), with hpc. Stays: share knows no GPUs but NVIDIA's" in alone
+    assert f"1. no pool label (amd: {AMD.models[0]}), with hpc. Stays: share knows no GPUs but NVIDIA's" in alone
+    assert f"and others are in no pool label (amd: {AMD.models[0]})." in alone
     assert "split" not in alone
     assert "Stays" in shared
     assert "split these teams first, or leave them in account" in shared

@@ -16,9 +16,12 @@ POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 class Reviewer:
     """An API server that decides access reviews by a function of their spec, and may lack policies."""
 
-    def __init__(self, allows: Callable[[Any], bool | int], *, policies: bool = True) -> None:
+    def __init__(
+        self, allows: Callable[[Any], bool | int], *, policies: bool = True, classes: list[Any] | None = None
+    ) -> None:
         self._allows = allows
         self._policies = policies
+        self._classes = classes
 
     def create(self, path: str, body: Mapping[str, Any], _query: Any = None) -> Any:
         assert path == f"/apis/authorization.k8s.io/v1/{body['kind'].lower()}s"
@@ -28,6 +31,10 @@ class Reviewer:
         return {"status": {"allowed": allowed}}
 
     def get(self, path: str, _query: Any = None) -> Any:
+        if path == "/apis/storage.k8s.io/v1/storageclasses":
+            if self._classes is None:
+                raise ApiError(403, "Forbidden", path)
+            return {"items": self._classes}
         assert path == POLICIES
         if not self._policies:
             raise ApiError(404, "NotFound", path)
@@ -92,3 +99,27 @@ def test_an_accounts_right_is_asked_for_under_its_name_and_groups() -> None:
     assert "system:serviceaccounts:kube-system" in spec["groups"]
     assert spec["resourceAttributes"] == {"group": "fairgpu.io", "resource": "podstatuses", "verb": "update"}
     assert not may_write_gpu_pods(cast("KubernetesAPI", Reviewer(lambda _: 403)), "kube-system:hami-scheduler")
+
+
+def storage_class(name: str, default: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "annotations": {"storageclass.kubernetes.io/is-default-class": default}}}
+
+
+@pytest.mark.parametrize(
+    ("classes", "lacking"),
+    [
+        ([], True),
+        ([{"metadata": {"name": "gp2"}}, storage_class("gp3", "false")], True),
+        ([{"metadata": {"name": "gp2"}}, storage_class("gp3", "true")], False),
+        (None, False),
+    ],
+)
+def test_before_installing_it_says_that_no_storage_class_is_the_default(
+    classes: list[Any] | None, *, lacking: bool
+) -> None:
+    api = cast("KubernetesAPI", Reviewer(lambda _: True, classes=classes))
+
+    assert [one.partition(":")[0] for one in read_missing(api, "v1.34.2").features] == (
+        ["No StorageClass is the default"] if lacking else []
+    )
+    assert read_missing(api, "v1.34.2", installed=True).features == ()
