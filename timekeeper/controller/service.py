@@ -246,9 +246,7 @@ def _campaign(
         )
         leadership.campaign(api, options, environment.term, floor, time.monotonic, ending.wait)
 
-    thread = threading.Thread(target=campaign, name="campaign", daemon=True)
-    thread.start()
-    return thread
+    return start_thread("campaign", campaign, ending.wait)
 
 
 def _campaign_for_lock(file: Path, term: Term, floor: Callable[[], int], ending: threading.Event) -> None:
