@@ -204,6 +204,7 @@ def test_by_whatever_call_it_waits(node: Node, call: str) -> None:
         "prolonged_while_it_is_asked_about",
         "prolonged_twice_meanwhile",
         "ended_while_a_beginning_is_recorded",
+        "forked_while_it_is_asked_about",
     ],
 )
 def test_what_another_thread_does_meanwhile_is_neither_forgotten_nor_mistaken(node: Node, case: str) -> None:

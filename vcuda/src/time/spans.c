@@ -566,6 +566,7 @@ void spans_begin_anew(void)
         pthread_mutex_init(&queues[i].lock, NULL);
         queues[i].serial++;
         queues[i].callers = 0;
+        queues[i].reaping = queues[i].beginning = false; /* the thread that did either is not in the child */
         queues[i].count = 0;
         __atomic_store_n(&queues[i].oldest_since_ns, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&queues[i].context, NULL, __ATOMIC_RELEASE);

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "state.h"
@@ -153,6 +155,32 @@ static void ended_while_a_beginning_is_recorded(void)
     printf("%d %d\n", (queue->begin != NULL) + (queue->base != NULL) + (queue->spares != 0), 0);
 }
 
+static int status = 1;
+
+/* The child has no thread that asks: there is none for which the end of a stream is to wait. */
+static CUresult forks(CUevent event)
+{
+    (void)event;
+    asked = NULL;
+    pid_t child = fork();
+    if (child == 0) {
+        spans_begin_anew();
+        spans_leave_alone(FIRST);
+        _exit(queue->reaping);
+    }
+    waitpid(child, &status, 0);
+    return CUDA_ERROR_NOT_READY;
+}
+
+static void forked_while_it_is_asked_about(void)
+{
+    struct part part = launched(FIRST, 0);
+    spans_end(queue, &part);
+    asked = forks;
+    spans_reap(queue);
+    printf("%d %d\n", status, 0);
+}
+
 static const struct {
     const char *name;
     void (*happens)(void);
@@ -161,6 +189,7 @@ static const struct {
     {"prolonged_while_it_is_asked_about", prolonged_while_it_is_asked_about},
     {"prolonged_twice_meanwhile", prolonged_twice_meanwhile},
     {"ended_while_a_beginning_is_recorded", ended_while_a_beginning_is_recorded},
+    {"forked_while_it_is_asked_about", forked_while_it_is_asked_about},
 };
 
 int main(int count, char **arguments)
