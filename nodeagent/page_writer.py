@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -57,13 +57,6 @@ def silence(before: Silence | None, worked_ns: int, since_ns: int, now_ns: int) 
     return before if before is not None and before.worked_ns == worked_ns else Silence(worked_ns, now_ns)
 
 
-class Kept(NamedTuple):
-    """A page that the writer keeps: since when, in ns of CLOCK_MONOTONIC, and the containers that it is to show."""
-
-    since_ns: int
-    containers: frozenset[Shown]
-
-
 class PageWriter:
     """The process that writes the pages of a node. One thread keeps and ends it; any may say what it has to write."""
 
@@ -73,20 +66,20 @@ class PageWriter:
         self._ended = ended
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._has: Mapping[str, Kept] = {}
-        """The pages by their GPUs' uuids; replaced whole: needs no lock."""
+        self._to_show: Mapping[str, frozenset[Shown]] = {}
+        self._has: Mapping[str, int] = {}
+        """Since when the writer has had each page to keep, by the GPU's uuid. Both are replaced whole: need no lock."""
         self._since_ns = 0
         self._silence: Silence | None = None
 
-    def has(self, gpus: Mapping[str, frozenset[Shown]]) -> None:
-        """Notes that the writer keeps the pages of these GPUs; of those that it did not know, from now on.
+    def is_to_show(self, gpus: Mapping[str, frozenset[Shown]]) -> None:
+        """Notes the containers that each GPU's page is to show, by uuid, also where the writer cannot be given them."""
+        self._to_show = gpus
 
-        Args:
-            gpus: the containers that each page is to show, by the GPU's uuid.
-        """
+    def has(self, uuids: Iterable[str]) -> None:
+        """Notes that the writer keeps the pages of these GPUs; of those that it did not know, from now on."""
         now_ns, before = self._clock(), self._has
-        new = Kept(now_ns, frozenset())
-        self._has = {uuid: Kept(before.get(uuid, new).since_ns, containers) for uuid, containers in gpus.items()}
+        self._has = {uuid: before.get(uuid, now_ns) for uuid in uuids}
 
     def oldest_page_seconds(self) -> float | None:
         """Returns the age of the page that was written least recently; None while there is none to write.
@@ -94,16 +87,16 @@ class PageWriter:
         A page that was never written is as old as its GPU's first container.
         """
         known, now_ns = self._has, self._clock()
-        ages = [now_ns - max(written_ns(self._root, uuid) or 0, page.since_ns) for uuid, page in known.items()]
+        ages = [now_ns - max(written_ns(self._root, uuid) or 0, since_ns) for uuid, since_ns in known.items()]
         return max(ages) / NS if ages else None
 
     def outdated_pages(self) -> int:
         """Returns the number of GPUs whose page is missing, or shows other containers or notices than it is to show.
 
         A page that changes counts until it is written, which takes 40 ms. The writer goes on with the last page of a
-        GPU whose containers it refuses.
+        GPU whose containers it refuses, and of all where the host has no room for its input.
         """
-        return sum(read_shown(self._root, uuid) != page.containers for uuid, page in self._has.items())
+        return sum(read_shown(self._root, uuid) != containers for uuid, containers in self._to_show.items())
 
     def keep(self) -> None:
         """Starts the writer where none runs, and ends one that hangs; the next call starts another."""
@@ -134,7 +127,7 @@ class PageWriter:
         if not known:
             self._silence = None
             return
-        since_ns = max(min(page.since_ns for page in known.values()), self._since_ns)
+        since_ns = max(min(known.values()), self._since_ns)
         # A writer that refuses its input does not hang, and another one would refuse the same: its note proves that it
         # runs. Where the disk has no room for a note, a write to a page, which needs none, proves it.
         worked_ns = max(handover.noted_ns(self._root / handover.PAGES), last_write_ns(self._root, known.keys()) or 0)

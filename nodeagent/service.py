@@ -311,13 +311,14 @@ class Agent:
         """
         notified = notices(self._pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
         records = list(records)
-        content = schedule(records, notified, self._folders)
+        content, pages = schedule(records, notified, self._folders), to_show(records, notified)
         with self._publishing:
+            self._writer.is_to_show(pages)
             if content != self._published:
                 self._folders.root.mkdir(parents=True, exist_ok=True)
                 files.put(self._folders.root / SCHEDULE, content, 0o600)
                 self._published = content
-                self._writer.has(to_show(records, notified))
+                self._writer.has(pages)
 
     def _not_published(self, error: OSError) -> None:
         """Logs that the pages go on by the input of before; the next round tries again."""

@@ -50,7 +50,8 @@ class Kept:
         beside = self.root / "beside"
         beside.write_text(json.dumps({"gpus": listed}))
         beside.replace(self.root / SCHEDULE)
-        self.writer.has({uuid: frozenset({(0, self._key, core, 0)}) for uuid, core in gpus.items()})
+        self.writer.is_to_show({uuid: frozenset({(0, self._key, core, 0)}) for uuid, core in gpus.items()})
+        self.writer.has(gpus)
 
     def _container(self, core: int) -> dict[str, Any]:
         return {"slot": 0, "key": self._key, "corePercent": core, "policy": "hard", "ledger": str(self.root / "ledger")}
@@ -152,7 +153,7 @@ def test_a_writer_that_hangs_is_replaced_also_while_what_it_has_to_write_changes
     os.kill(kept.pid(), signal.SIGSTOP)
     for _ in range(int(HANGS_SECONDS + AGAIN_SECONDS) + 1):
         kept.pass_seconds(1)
-        kept.writer.has({GPU: frozenset()})
+        kept.writer.has([GPU])
         kept.writer.keep()
     assert kept.is_replaced()
 
@@ -267,6 +268,17 @@ def test_a_gpu_that_is_refused_after_it_had_a_page_counts_until_its_page_shows_i
     wait_until(lambda: kept.writer.outdated_pages() == 1, "it does not show the container that is refused")
     kept.share(GPU_1=50, GPU_2=40)
     wait_until(lambda: not kept.writer.outdated_pages(), "the page shows the container that is not refused")
+
+
+def test_pages_whose_containers_the_writer_cannot_be_given_count_as_outdated_and_their_writer_is_left_alone(
+    kept: Kept,
+) -> None:
+    """The host has no room for the schedule: what the agent says of it is all that changes."""
+    kept.writer.is_to_show({GPU: frozenset({(0, 7, 30, 0)})})
+    with capture_logs() as logs:
+        kept.find_silence()
+    assert (kept.writer.outdated_pages(), kept.writer.oldest_page_seconds()) == (1, None)
+    assert logs == []
 
 
 def test_a_page_that_was_never_made_counts_as_outdated(waiting: Waiting) -> None:
