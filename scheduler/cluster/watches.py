@@ -105,8 +105,8 @@ class AllocationFaults:
             if count <= MAX_WARNED:
                 text = (
                     f"the allocations of pods exceed the GPU {overlap.gpu}: with this pod, bound after the others, "
-                    f"{overlap.excess}. The node agent starts no container beyond that. Delete the pod: its controller "
-                    "makes another, which has a place of its own"
+                    f"{overlap.excess}. The node agent starts no container beyond that. If the pod does not run, "
+                    "delete it: its controller makes another, which has a place of its own"
                 )
                 self._warn(note, OVERLAP, text)
         self._overlapping = set(found)

@@ -111,6 +111,7 @@ def test_a_gpu_that_comes_to_offer_less_memory_than_pods_hold_of_it_is_named() -
     faults.state.put_node(node("n0", 1, memory_mib=900))
     assert faults.named() == ["younger"]
     assert "1000 of 900 MiB" in faults.said[0][2]
+    assert "If the pod does not run, delete it" in faults.said[0][2], "both may run on"
 
 
 def test_pods_that_hold_all_of_a_gpu_and_no_more_do_not_overlap() -> None:
