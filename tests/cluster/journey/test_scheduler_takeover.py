@@ -92,8 +92,8 @@ def test_an_extender_that_is_killed_alone_is_replaced_and_waits_until_its_lease_
         wait_until(lambda: bound(user, namespace), "the first pods are bound")
         os.killpg(replica.extender.popen.pid, signal.SIGKILL)
         replica.extender.popen.wait(LIMIT_S)
+        create(user, namespace, node.name, range(12, 18))
         with extender(control_plane, replica.pod, replica.environment):
-            create(user, namespace, node.name, range(12, 18))
             waited = seconds_until_it_acts(replica.port)
             wait_until(lambda: len(bound(user, namespace)) == 16, "all pods for which there is a GPU are bound")
             assert replica.leads(control_plane)
@@ -106,7 +106,7 @@ def test_an_extender_that_is_killed_alone_is_replaced_and_waits_until_its_lease_
 def seconds_until_it_acts(port: int) -> float:
     """Waits until an extender that starts answers kube-scheduler; the seconds since nothing listened at its port.
 
-    It listens before it first looks at the Lease.
+    It listens before it first looks at the Lease. To be called as soon as it is started, before that look.
     """
     began = time.monotonic()
 
