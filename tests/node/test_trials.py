@@ -114,9 +114,11 @@ def without_cdi(machine: Machine) -> Iterator[None]:
     """A runtime that ignores CDI."""
     with machine.servers["containerd"].away():
         configure_containerd(machine, cdi=False)
-    yield
-    with machine.servers["containerd"].away():
-        configure_containerd(machine)
+    try:
+        yield
+    finally:
+        with machine.servers["containerd"].away():
+            configure_containerd(machine)
 
 
 @pytest.fixture
