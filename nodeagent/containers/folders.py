@@ -220,9 +220,10 @@ def install_shim(folders: Folders, library: Path) -> Path:
     """
     content = library.read_bytes()
     path = folders.shim / hashlib.sha256(content).hexdigest() / "libvcuda.so.1"
-    if _read(path) != content:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        put(path, content, 0o755)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with handover.turn_of(path.parent):  # two agents that start at once would write into the same temporary file
+        if _read(path) != content:
+            put(path, content, 0o755)
     return path
 
 

@@ -211,6 +211,18 @@ def test_a_shim_that_is_whole_stays_the_file_that_containers_have_mounted(
     assert files.install_shim(folders, tmp_path / "built.so").stat().st_ino == inode
 
 
+def test_of_two_agents_that_start_at_once_one_writes_the_shim(folders: Folders, shim: Path, tmp_path: Path) -> None:
+    shim.write_bytes(b"")
+    second = threading.Thread(target=files.install_shim, args=(folders, tmp_path / "built.so"))
+    with handover.turn_of(shim.parent):
+        second.start()
+        wait_until(lambda: is_waited_for(shim.parent), "the second agent waits")
+        files.put(shim, b"shim 1", 0o755)
+        inode = shim.stat().st_ino
+    second.join(LIMIT_S)
+    assert (shim.read_bytes(), shim.stat().st_ino) == (b"shim 1", inode)
+
+
 def test_a_boot_voids_the_files_of_the_one_before(folders: Folders, shim: Path) -> None:
     files.void_after_boot(folders, "first")
     files.write(folders, RECORD, VENDOR, shim)
