@@ -110,7 +110,7 @@ def evictions(
     Args:
         books: the leader's state.
         settled_at: the instant of the last reconciliation, in nanoseconds since 1970.
-        surely_past: the instant up to which time had passed then by our clock and by the store's, likewise.
+        surely_past: the instant up to which time had certainly passed then, likewise.
         now: the present, likewise.
         without_notice_seconds: the time for which a notice is tried; after it, the pod is evicted without one.
     """

@@ -170,8 +170,8 @@ class LeaderTasks:
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite]:
             progress = self.pod_writer.progress(Plan.RELEASES)
-            surely_past = leader_term.reconciler.surely_past(self._reconciled_at)
-            writes, notices = leader_term.releaser.releases(self._reconciled_at, surely_past, progress)
+            past = leader_term.reconciler.past
+            writes, notices = leader_term.releaser.releases(self._reconciled_at, past, progress)
             self.pod_writer.record(notices)
             return writes
 
@@ -185,9 +185,8 @@ class LeaderTasks:
         """Decides which running pods of spent budgets get a notice or are evicted, where budgets enforce by it."""
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite] | None:
-            reconciler, settled_at = leader_term.reconciler, self._reconciled_at
-            surely_past = reconciler.surely_past(settled_at)
-            return evictions(reconciler.books, settled_at, surely_past, self._now(), self._without_notice_seconds)
+            reconciler, wait = leader_term.reconciler, self._without_notice_seconds
+            return evictions(reconciler.books, self._reconciled_at, reconciler.past, self._now(), wait)
 
         self._decide(Plan.EVICTIONS, decide)
 

@@ -224,7 +224,7 @@ class Releaser:
 
         Args:
             now: nanoseconds since 1970.
-            surely_past: the instant up to which time had passed by our clock and by the store's, likewise.
+            surely_past: the instant up to which time had certainly passed, likewise.
             progress: the outcome of earlier releases.
         """
         waiting: dict[str, list[Candidate]] = {}
@@ -247,9 +247,11 @@ class Releaser:
             others = [candidate for candidate in candidates if candidate.pod.uid not in begun]
             chosen[name] = [candidate for candidate in candidates if candidate.pod.uid in begun]
             figures = self.books.figures.get(name)
-            if figures is not None and figures.period.start <= surely_past:
+            if figures is None:
+                continue
+            account = self.books.accounts[name]
+            if figures.period.start <= surely_past or not _has_gate(account.budget, figures.limits):
                 spoken_for = promised.get(name, 0) + self._promised(name, now)
-                account = self.books.accounts[name]
                 chosen[name] += pods_to_release(account, figures, others, spoken_for, progress.failing)
         reported = self._reporter.notices(
             ((name, without(candidates, chosen[name])) for name, candidates in waiting.items()), now

@@ -207,7 +207,7 @@ def test_no_pod_is_evicted_for_money_that_was_spent_by_a_clock_ahead_of_the_stor
 
     def planned() -> tuple[PodWrite, ...] | None:
         now = harness.leaders_time()
-        return evictions(keeper.books, now, keeper.surely_past(now), now, 600)
+        return evictions(keeper.books, now, keeper.past, now, 600)
 
     assert published(harness, "a").state is BudgetState.OVER
     assert planned() is None
@@ -230,7 +230,7 @@ def test_no_held_pod_starts_for_the_money_of_a_period_that_has_begun_by_a_wrong_
 
     def released() -> list[str]:
         now = harness.leaders_time()
-        writes, _ = Releaser(harness.source, keeper.books).releases(now, keeper.surely_past(now), Progress())
+        writes, _ = Releaser(harness.source, keeper.books).releases(now, keeper.past, Progress())
         return [write.uid for write in writes]
 
     assert released() == []
@@ -238,11 +238,32 @@ def test_no_held_pod_starts_for_the_money_of_a_period_that_has_begun_by_a_wrong_
     harness.round(10)
     assert published(harness, "a").period_start == NOON + HOUR
     assert released() == []
+    harness.budget("a", ["team-a"], gpu_hours="0.2", period={"every": "hour"}, enforcement="observe")
+    harness.round()
+    assert released() == ["p2"], "a budget that is only observed holds no pod, whatever the time"
+    harness.budget("a", ["team-a"], gpu_hours="0.2", period={"every": "hour"}, onExhausted="hold")
     harness.ahead = 0
     harness.round(10)
     assert released() == []
     harness.round(HOUR // SECOND)
     assert released() == ["p2"]
+
+
+def test_held_pods_start_in_a_period_that_has_begun_by_all_clocks_but_the_leaders(harness: LedgerHarness) -> None:
+    harness.budget("a", ["team-a"], gpu_hours="0.2", period={"every": "hour"}, onExhausted="hold")
+    keeper = harness.lead()
+    harness.pod("p1", "team-a")
+    harness.round(700)
+    harness.remove("p1")
+    harness.gated("p2", "team-a")
+    harness.round(10)
+    harness.ahead = -3 * HOUR
+    harness.pass_time(HOUR // SECOND)
+    harness.gated("p3", "team-a")  # the API server's stamp says what time it is
+    harness.round(10)
+    assert published(harness, "a").period_start == NOON + HOUR
+    writes, _ = Releaser(harness.source, keeper.books).releases(harness.leaders_time(), keeper.past, Progress())
+    assert "p2" in [write.uid for write in writes]
 
 
 @pytest.mark.parametrize("another", [False, True])

@@ -120,6 +120,14 @@ class Reconciler:
         """
         return now - self._context.store_time
 
+    @property
+    def past(self) -> int:
+        """The instant up to which time had certainly passed at the last reconciliation; 0 before the first.
+
+        A clock of ours that is behind does not count where the store's confirms the API server's stamps.
+        """
+        return self._past
+
     def surely_past(self, now: int) -> int:
         """Returns the instant up to which time has passed by our clock and, at the last reconciliation, the store's."""
         return self._context.surely_past(now)
