@@ -176,6 +176,23 @@ def test_it_finds_a_guard_that_is_not_in_force_and_writers_of_bills_that_the_set
     assert differences(settings, live.get) == (*bindings, "clusterrolebindings/fairgpu-pod-status-writers")
 
 
+def test_it_names_what_an_overlay_changes_to_leave_a_namespace_out() -> None:
+    """docs/install.md#leave-a-namespace-out says so, with their number."""
+    live = copy.deepcopy(in_force(Webhook()))
+    for document in live.values():
+        matching = [document.get("spec", {}).get("matchResources", {}), *document.get("webhooks", [])]
+        for selector in [each["namespaceSelector"] for each in matching if "namespaceSelector" in each]:
+            selector["matchExpressions"][0]["values"].append("lab")
+
+    assert differences(Webhook(), live.get) == (
+        "mutatingwebhookconfigurations/zz-fairgpu",
+        "validatingwebhookconfigurations/zz-fairgpu",
+        "validatingadmissionpolicybindings/fairgpu-spec",
+        "validatingadmissionpolicybindings/fairgpu-metadata",
+        "validatingadmissionpolicybindings/fairgpu-binding",
+    )
+
+
 def test_the_webhook_may_read_each_object_that_it_compares() -> None:
     documents = yaml.safe_load_all((DEPLOY / "base" / "access" / "webhook.yaml").read_text())
     (role,) = [one for one in documents if one["kind"] == "ClusterRole"]
