@@ -21,6 +21,7 @@ from tests.cluster.pods import canonical_pod, plain_pod
 from tests.support.waiting import wait_until
 
 OVERLAY = Path(__file__).parents[2] / "deploy" / "overlays" / "loopback-test"
+NODES = Path(__file__).parents[2] / "deploy" / "nodes"
 WEBHOOK_CONFIGURATIONS = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
 
 Manifest = dict[str, Any]
@@ -32,10 +33,12 @@ def render(
     webhook_port: int | None = None,
     extra: Manifest | None = None,
     files: Mapping[str, str] | None = None,
+    with_nodes: bool = False,
 ) -> list[Manifest]:
     """The objects of the installation for tests; the webhook's is the only port that a manifest names.
 
-    `extra` are further fields of a kustomization over deploy/overlays/loopback-test, `files` those beside it.
+    `extra` are further fields of a kustomization over deploy/overlays/loopback-test, and over deploy/nodes where these
+    are wanted. `files` are those beside it.
     """
 
     def ports(count: int) -> str:
@@ -46,9 +49,10 @@ def render(
         {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": ports(4)},
         {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": ports(4)},
     ]
+    resources = [OVERLAY, NODES] if with_nodes else [OVERLAY]
     with tempfile.TemporaryDirectory(dir=plane.folder) as folder:
         kustomization = {
-            "resources": [os.path.relpath(OVERLAY, Path(folder).resolve())],
+            "resources": [os.path.relpath(each, Path(folder).resolve()) for each in resources],
             "patches": patches if webhook_port else [],
             **(extra or {}),
         }

@@ -64,7 +64,7 @@ def test_the_patches_in_the_instructions_fit_the_manifests(
 ) -> None:
     patches = [*_patches(INSTRUCTIONS), *_patches(REDIS)]
     assert len(patches) >= 7
-    patched = render(control_plane, extra={"patches": patches})
+    patched = render(control_plane, extra={"patches": patches}, with_nodes=True)
     kinds = [manifest["kind"] for manifest in installation if manifest["metadata"]["name"] == "fairgpu-redis"]
     left = [manifest["kind"] for manifest in patched if manifest["metadata"]["name"] == "fairgpu-redis"]
     assert set(kinds) - set(left) == {"StatefulSet", "Service"}
@@ -102,7 +102,7 @@ def test_the_pod_that_repairs_redis_is_permitted_in_its_namespace(
 def test_a_namespace_is_left_out_everywhere_as_the_instructions_say(
     control_plane: ControlPlane, installation: list[Manifest]
 ) -> None:
-    patched = render(control_plane, extra={"patches": _patches(INSTRUCTIONS)})
+    patched = render(control_plane, extra={"patches": _patches(INSTRUCTIONS)}, with_nodes=True)
     assert len(installation) > 0
     for manifest in patched:
         excluded = [set(values) for values in _excluded(manifest)]
