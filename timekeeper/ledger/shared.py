@@ -113,6 +113,7 @@ def write_capacity(client: redis.Redis, instant: int, rates: Mapping[str, int]) 
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
     """
     put(client, "HSET", keys.CAPACITY_OF_MODELS, [str(instant), compact(dict(rates))])
     put(client, "HSET", keys.CAPACITY, [str(instant), str(sum(rates.values()))])
