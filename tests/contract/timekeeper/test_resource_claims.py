@@ -334,6 +334,28 @@ def test_an_extended_resource_without_its_claim_is_charged_as_the_device_plugins
     assert looking.spent("a") == 10 * GPU_SECOND
 
 
+@pytest.mark.parametrize("new_leader", [False, True], ids=["the same leader", "a new leader"])
+def test_a_claim_that_is_seen_after_its_pod_is_the_only_bill_from_the_start(
+    looking: LedgerHarness,
+    new_leader: bool,  # noqa: FBT001
+) -> None:
+    pod = claiming(looking, "p1")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    mapped = [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
+    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c1", "requestMappings": mapped}
+    looking.write_pod(pod)
+    looking.round(10)
+    write_claim(looking, "c1", ["gpu-0"], ["p1"])
+    looking.round(10)
+    if new_leader:
+        looking.lead(RULES)
+    looking.round(10)
+
+    assert looking.spent("a") == 4 * 30 * GPU_SECOND
+    write_statuses(looking)
+    assert audited(looking).differences == ()
+
+
 def test_metering_of_claims_begins_with_the_first_term(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     write_slice(harness)

@@ -21,7 +21,7 @@ from timekeeper.controller.state.loading import from_now_on
 from timekeeper.domain.attribution import Origin, attribution
 from timekeeper.domain.charges import rate_now
 from timekeeper.domain.holdings import listed, nvidia
-from timekeeper.domain.holdings.claims import FullName, without_claimed
+from timekeeper.domain.holdings.claims import FullName, extended_claim, without_claimed
 from timekeeper.domain.holdings.deciding import capacity, decide
 from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, Decision, Doubt, Holding, holding_rate, summed
 from timekeeper.domain.holdings.listed import TABLE, Listed
@@ -101,20 +101,26 @@ def _full_name(item: Json) -> FullName:
 
 
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
-    """Decides the holdings of young sessions again that lacked labels of their node; returns the uids that changed."""
+    """Decides the holdings of young sessions again that lacked labels of their node, or a claim of their pod's.
+
+    Returns the uids of the sessions that changed.
+    """
     changed = set()
     labelled_later = _labelled_later(mirrors, books.rules.own_resources or {})
     for metered in books.pods.sessions.all():
         session = metered.session
         if session.end is not None or now - session.start >= PROVISIONAL:
             continue
-        if not (_lacks_model(session.holdings) or labelled_later(session)):
+        pod = mirrors.pods.get(session.uid)
+        by_claim = bool(session.holdings) and pod is not None and extended_claim(pod) is not None
+        if not (by_claim or _lacks_model(session.holdings) or labelled_later(session)):
             continue
         if session.pod.startswith(CLAIM):
             decision = books.claims.decide_again(session, mirrors, books.rules.drivers)
         else:
-            pod = mirrors.pods.get(session.uid)
             decision = held_of(pod) if pod is not None else NOTHING
+        if by_claim and not decision.holdings:
+            decision = Decision(tuple(replace(holding, count=0) for holding in session.holdings))
         if not decision.holdings or decision.holdings == session.holdings:
             continue
         metered.reservation = Reservation((), holdings=decision.holdings, doubts=decision.doubts)
