@@ -9,7 +9,7 @@ _STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def gpu_hours(money: Any) -> str:
-    """Formats an amount as GPU-hours, to a hundredth or to three significant digits; `-` for no limit."""
+    """Formats an amount of the REST API as GPU-hours, to a hundredth or, below 1, to three digits; empty for none."""
     if not isinstance(money, dict):
         return ""
     hours = int(money["microGPUSeconds"]) / 3_600_000_000

@@ -51,11 +51,10 @@ class Acting:
         self.acts(now)
         holder, duration = str(spec.get("holderIdentity") or ""), float(spec.get("leaseDurationSeconds") or 0)
         renewal = (holder, str(spec.get("renewTime")))
-        # kube-scheduler's identity is the host's name, which is the pod's, an underline, and a uuid.
-        ours = holder.rpartition("_")[0] == self.pod_name
+        ours = _pod_of(holder) == self.pod_name
         if self._renewal is None or (renewal != self._renewal and not ours):
             self._others = now
-        elif ours and now < self._others + duration and self._renewal[0].rpartition("_")[0] not in {"", self.pod_name}:
+        elif ours and now < self._others + duration and _pod_of(self._renewal[0]) not in {"", self.pod_name}:
             # The Lease came to this pod before it ran out: its holder gave it up, perhaps after a renewal unseen here.
             self._others = now
         if not ours:
@@ -85,6 +84,11 @@ class Acting:
         if now >= self._until:
             self._mark = ""
         return bool(self._mark) and self._mark == self._shown and now + seconds < self._until
+
+
+def _pod_of(holder: str) -> str:
+    """Returns the pod of the kube-scheduler that holds the Lease: its identity is the pod's name, `_` and a uuid."""
+    return holder.rpartition("_")[0]
 
 
 def follow_lease(

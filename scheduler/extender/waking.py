@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.1
 MISSED_LOOKS = 20
 """The number of looks for which a refusal may have missed a pod's end, which kube-scheduler may see first."""
 RETRY_SECONDS = 2.0
-"""How long a pod is left out after its condition could not be written; twice as long after each further failure."""
+"""The time for which a pod is left out after its condition could not be written; it doubles with each failure."""
 MAX_RETRY_SECONDS = 16.0
 BETWEEN_SECONDS = 0.02
 """The pause after a patch or a failure: at most 50 a second, so that thousands of waiting pods do not load the API

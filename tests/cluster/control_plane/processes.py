@@ -18,7 +18,7 @@ from tests.support.processes import end, kill
 _HELPER = Path(children.__file__).with_name("die_with_parent.py")
 _TAIL = 4000
 OF_OTHERS_S = 20.0
-"""How long a program of other projects may take to end."""
+"""The longest that a program of another project may take to end."""
 
 
 @dataclass(frozen=True)

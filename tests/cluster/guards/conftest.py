@@ -27,7 +27,7 @@ def make_namespace_of(control_plane: ControlPlane, make_namespace: Callable[...,
 
 
 def _stacks_pods_pass(control_plane: ControlPlane, namespace: str) -> bool:
-    """Whether the guard of new pods lets one of another stack pass; only in the mode account it does."""
+    """Returns whether the guard of new pods admits a pod of another stack, as it does in the mode account alone."""
     try:
         control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", stack_pod(), {"dryRun": "All"})
     except ApiError as error:

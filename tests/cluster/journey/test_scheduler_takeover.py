@@ -85,7 +85,7 @@ def test_a_replica_that_stood_still_answers_nothing_when_it_goes_on(
 def test_an_extender_that_is_killed_alone_is_replaced_and_waits_until_its_lease_would_have_run_out(
     control_plane: ControlPlane, services: Services, user: Identity, namespace: str
 ) -> None:
-    """What it has sent may be made until then, and the watch of the one in its place has not shown it."""
+    """The API server may carry out a Binding of the killed extender until then, unseen by the extender in its place."""
     node = create_node(control_plane, f"eight-{namespace}")
     with running_scheduler(control_plane, services.timekeeper) as replica:
         create(user, namespace, node.name, range(12))

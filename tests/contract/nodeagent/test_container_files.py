@@ -273,7 +273,7 @@ def test_of_two_agents_that_start_after_a_boot_the_second_removes_nothing_of_wha
 
 
 def is_waited_for(folder: Path) -> bool:
-    """Whether a thread waits for the lock of a folder (proc(5))."""
+    """Returns whether a thread waits for the lock of a folder (proc(5))."""
     inode = f":{folder.stat().st_ino} "
     return any("-> FLOCK" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
 

@@ -1,4 +1,4 @@
-"""What a test starts is gone once the test has ended, and a process that SIGTERM does not end fails the test."""
+"""Processes that a test starts are gone once the test has ended. One that SIGTERM does not end fails the test."""
 
 from __future__ import annotations
 

@@ -46,6 +46,20 @@ def priced(price: str, since: int = 0) -> ControllerRules:
     return ControllerRules(prices={"A100": points, BY_WORDS: (PricePoint(0, Fraction(1)),)})
 
 
+def paid_by_a(harness: LedgerHarness) -> None:
+    """The budget a pays for a pod of team-a, for 100 seconds until now; the budget b is there beside it."""
+    harness.budget("a", ["team-a"])
+    harness.budget("b", ["team-b"])
+    harness.pod("p1", "team-a")
+    harness.round(100)
+
+
+def move_to_b(harness: LedgerHarness) -> None:
+    """The budget b names team-a, and the budget a does no more."""
+    harness.budget("a", ["a-none"])
+    harness.budget("b", ["team-a", "team-b"])
+
+
 def set_right(harness: LedgerHarness, rules: ControllerRules, *, another: bool) -> None:
     """The leader's clock is right again, and the same leader goes on or another one follows."""
     harness.ahead = 0
@@ -87,13 +101,9 @@ def test_a_namespace_that_moves_while_a_clock_is_ahead_has_moved_once_the_clock_
 
 
 def test_a_namespace_that_moves_there_and_back_while_a_clock_is_ahead_has_not_moved(harness: LedgerHarness) -> None:
-    harness.budget("a", ["team-a"])
-    harness.budget("b", ["team-b"])
-    harness.pod("p1", "team-a")
-    harness.round(100)
+    paid_by_a(harness)
     harness.ahead = 3 * HOUR
-    harness.budget("a", ["a-none"])
-    harness.budget("b", ["team-a", "team-b"])
+    move_to_b(harness)
     harness.round(10)
     harness.budget("b", ["team-b"])
     harness.budget("a", ["team-a"])
@@ -107,12 +117,8 @@ def test_a_namespace_that_moves_there_and_back_while_a_clock_is_ahead_has_not_mo
 
 
 def test_a_move_stays_as_it_is_under_a_leader_whose_clock_is_behind(harness: LedgerHarness) -> None:
-    harness.budget("a", ["team-a"])
-    harness.budget("b", ["team-b"])
-    harness.pod("p1", "team-a")
-    harness.round(100)
-    harness.budget("a", ["a-none"])
-    harness.budget("b", ["team-a", "team-b"])
+    paid_by_a(harness)
+    move_to_b(harness)
     harness.round(200, full=False)
     before = reading.assignments(harness.client)
     harness.ahead = -200 * SECOND

@@ -48,7 +48,7 @@ LAYOUTS = (
     {"nvidia.com/mig-1g.10gb": "14"},
     {"nvidia.com/mig-3g.40gb": "4"},
 )
-"""What a node offers by each way in which MIG divides its GPUs."""
+"""The resources that a node offers, for each layout of MIG on its GPUs."""
 CLOUD = {"node.kubernetes.io/instance-type": "g5.12xlarge"}
 LATE = Stack("late", A100, {GPU: "8"}, {}, {"late": Asking(Fraction(1), ({GPU: "1"},))})
 """A node whose labels come later."""

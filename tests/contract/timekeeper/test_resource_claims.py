@@ -64,6 +64,16 @@ def claiming(harness: LedgerHarness, uid: str, bound_ago: float = 0) -> dict[str
     return item
 
 
+def having_by_claim(harness: LedgerHarness) -> dict[str, Any]:
+    """Writes the pod p1, which has an extended resource by the claim c1; returns it."""
+    pod = claiming(harness, "p1")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    mapped = [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
+    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c1", "requestMappings": mapped}
+    harness.write_pod(pod)
+    return pod
+
+
 @pytest.fixture
 def looking(harness: LedgerHarness) -> LedgerHarness:
     harness.budget("a", ["team-a"])
@@ -290,11 +300,7 @@ def test_what_a_claim_holds_outlives_an_emptied_store_and_a_new_leader(looking: 
 
 
 def test_an_extended_resource_that_a_claim_covers_is_no_second_bill(looking: LedgerHarness) -> None:
-    pod = claiming(looking, "p1")
-    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-    mapped = [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
-    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c1", "requestMappings": mapped}
-    looking.write_pod(pod)
+    having_by_claim(looking)
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
     looking.round(10)
 
@@ -306,11 +312,7 @@ def test_it_is_none_either_once_the_pod_has_ended_and_kubernetes_has_deleted_the
     looking: LedgerHarness,
     new_leader: bool,  # noqa: FBT001
 ) -> None:
-    pod = claiming(looking, "p1")
-    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-    mapped = [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
-    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c1", "requestMappings": mapped}
-    looking.write_pod(pod)
+    pod = having_by_claim(looking)
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
     looking.round(10)
     looking.finish(pod)
@@ -324,11 +326,7 @@ def test_it_is_none_either_once_the_pod_has_ended_and_kubernetes_has_deleted_the
 
 
 def test_an_extended_resource_without_its_claim_is_charged_as_the_device_plugins(looking: LedgerHarness) -> None:
-    pod = claiming(looking, "p1")
-    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-    mapped = [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
-    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c1", "requestMappings": mapped}
-    looking.write_pod(pod)
+    having_by_claim(looking)
     looking.round(10)
 
     assert looking.spent("a") == 10 * GPU_SECOND
@@ -339,11 +337,7 @@ def test_a_claim_that_is_seen_after_its_pod_is_the_only_bill_from_the_start(
     looking: LedgerHarness,
     new_leader: bool,  # noqa: FBT001
 ) -> None:
-    pod = claiming(looking, "p1")
-    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-    mapped = [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
-    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "c1", "requestMappings": mapped}
-    looking.write_pod(pod)
+    having_by_claim(looking)
     looking.round(10)
     write_claim(looking, "c1", ["gpu-0"], ["p1"])
     looking.round(10)

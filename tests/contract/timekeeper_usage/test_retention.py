@@ -183,7 +183,7 @@ def test_of_exported_months_a_day_of_many_changes_is_kept_as_its_mean(
 
 
 def close(found: Sequence[Group], expected: Sequence[Group]) -> bool:
-    """Whether items are the same, and of the same capacity to a tenth of a GPU-second a day."""
+    """Returns whether items have the same keys, and capacities that differ by at most a tenth of a GPU-second."""
     return [item.key for item in found] == [item.key for item in expected] and all(
         abs(item.figures.core - other.figures.core) <= GPU_SECOND // 10
         for item, other in zip(found, expected, strict=True)

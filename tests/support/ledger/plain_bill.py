@@ -233,11 +233,11 @@ class Line:
     start: int
     end: int | None = None
     by_cloud: bool = False
-    """Whether a cloud named the model, on a node that feature discovery had not labelled."""
+    """The pod was first seen on a node whose model only its cloud named: feature discovery had not labelled it."""
 
     @property
     def provisional(self) -> bool:
-        """Whether labels of the node are still to come: a part has no model, or the cloud's alone."""
+        """Later labels of the node change the parts: one of them has no model, or only the cloud's."""
         return self.by_cloud or any(not model for model, *_ in self.parts)
 
     def cost(self, prices: Mapping[str, Fraction], until: int) -> int:
