@@ -138,7 +138,7 @@ struct sim_node {
     struct sim_settings settings; /* fixed by the process that made the node */
     pthread_mutex_t lock;         /* robust, shared: guards the clients and the meetings */
     uint64_t clock_offset_ns;     /* atomic: how far a fast clock has run ahead */
-    uint64_t reaped_ns;           /* atomic: when dead processes were last looked for */
+    uint64_t reaped_ns;           /* atomic: when the last look for dead processes began that is over */
     uint64_t looked_ns;           /* sim_now when they were; under the lock */
     struct sim_client clients[SIM_CLIENTS];
     uint64_t meetings[SIM_MEETINGS]; /* atomic: arrivals so far */

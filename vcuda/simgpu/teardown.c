@@ -9,7 +9,11 @@
 #include "clock.h"
 #include "node.h"
 
-#define REAP_NS 5000000ULL
+#define REAP_NS 5000000ULL /* between looks at the processes that may have ended */
+
+/* After a time of so long without a look, each caller waits until one is done: a driver tears processes down whether or not
+ * another calls, and gives none of their memory away before. */
+#define OVERDUE_NS 50000000ULL
 
 /* Only called where no lock of the node is held. */
 static int client_alive(const struct sim_seat *seat, uint32_t client)
@@ -167,29 +171,38 @@ static void settle_exports(const struct sim_seat *seat)
     }
 }
 
+/* The look is over once reaped_ns says so: a thread that finds it long ago waits for the one that looks, and the others go on. */
+static int begin_look(struct sim_node *node, uint64_t last, uint64_t real)
+{
+    int error = real < last + OVERDUE_NS ? pthread_mutex_trylock(&node->lock) : pthread_mutex_lock(&node->lock);
+    if (error == EOWNERDEAD) {
+        pthread_mutex_consistent(&node->lock);
+    }
+    return error != EBUSY;
+}
+
 void sim_reap(const struct sim_seat *seat)
 {
     struct sim_node *node = seat->node;
     uint64_t real = sim_real_ns();
-    uint64_t last = __atomic_load_n(&node->reaped_ns, __ATOMIC_RELAXED);
-    if (seat->descriptor < 0 || real < last + REAP_NS ||
-        !__atomic_compare_exchange_n(&node->reaped_ns, &last, real, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    uint64_t last = __atomic_load_n(&node->reaped_ns, __ATOMIC_ACQUIRE);
+    if (seat->descriptor < 0 || real < last + REAP_NS || !begin_look(node, last, real)) {
         return;
     }
-    if (pthread_mutex_lock(&node->lock) == EOWNERDEAD) {
-        pthread_mutex_consistent(&node->lock);
-    }
-    uint64_t now = sim_now(node), looked = node->looked_ns != 0 ? node->looked_ns : now;
-    for (uint32_t i = 0; i < SIM_CLIENTS; i++) {
-        if (node->clients[i].used == 1 && !client_alive(seat, i)) {
-            tend(seat, i, looked, now);
+    if (__atomic_load_n(&node->reaped_ns, __ATOMIC_RELAXED) == last) {
+        uint64_t now = sim_now(node), looked = node->looked_ns != 0 ? node->looked_ns : now;
+        for (uint32_t i = 0; i < SIM_CLIENTS; i++) {
+            if (node->clients[i].used == 1 && !client_alive(seat, i)) {
+                tend(seat, i, looked, now);
+            }
+            if (node->clients[i].used == 2) {
+                tend(seat, i, looked, now);
+            }
         }
-        if (node->clients[i].used == 2) {
-            tend(seat, i, looked, now);
-        }
+        node->looked_ns = now;
+        settle_exports(seat);
+        __atomic_store_n(&node->reaped_ns, real, __ATOMIC_RELEASE);
     }
-    node->looked_ns = now;
-    settle_exports(seat);
     pthread_mutex_unlock(&node->lock);
 }
 

@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +17,7 @@
 #define MIB (1UL << 20)
 #define TEARDOWN_S 0.020 /* of a process, from the last look at which it lived */
 #define LOOK_S 0.005     /* the least time between two looks */
+#define SILENCE_US 80000 /* longer than that, and than callers go on beside one that looks */
 
 static char directory[64];
 
@@ -108,9 +111,11 @@ static void a_span_counts_the_time_of_others(void)
     end_node();
 }
 
+/* Ends with its parent, also where that fails. */
 static void hold_memory(int out)
 {
     CUdeviceptr address = 0;
+    CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
     start();
     OK(cuMemAlloc(&address, 1000 * MIB));
     CUfunction function = kernel("spin_ms_1000");
@@ -161,6 +166,77 @@ static void the_memory_of_a_killed_process_comes_back_late(void)
     pid_t watcher = fork();
     if (watcher == 0) {
         watch_a_kill();
+    }
+    finish(watcher);
+    end_node();
+}
+
+static void hold_memory_without_calls(int out)
+{
+    CUdeviceptr address = 0;
+    CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    start();
+    OK(cuMemAlloc(&address, 1000 * MIB));
+    CHECK(write(out, "x", 1) == 1);
+    for (;;) {
+        pause();
+    }
+}
+
+enum { VICTIMS = 20, CALLERS = 16 };
+
+static CUcontext watchers;
+static pthread_barrier_t at_once;
+
+/* What is left, as the thread's first call after the silence finds it. */
+static void *look_at_once(void *found)
+{
+    OK(cuCtxSetCurrent(watchers));
+    pthread_barrier_wait(&at_once);
+    *(size_t *)found = left();
+    return NULL;
+}
+
+static void watch_kills_in_silence(void)
+{
+    int pipes[2];
+    char ready = 0;
+    pid_t victims[VICTIMS];
+    CHECK(pipe(pipes) == 0);
+    for (int i = 0; i < VICTIMS; i++) {
+        victims[i] = fork();
+        if (victims[i] == 0) {
+            hold_memory_without_calls(pipes[1]);
+        }
+        CHECK(read(pipes[0], &ready, 1) == 1);
+    }
+    watchers = start();
+    size_t before = left();
+    for (size_t i = 0; i < VICTIMS; i++) {
+        pthread_t threads[CALLERS];
+        size_t found[CALLERS];
+        kill(victims[i], SIGKILL);
+        CHECK(waitpid(victims[i], NULL, 0) == victims[i]);
+        usleep(SILENCE_US);
+        CHECK(pthread_barrier_init(&at_once, NULL, CALLERS) == 0);
+        for (int n = 0; n < CALLERS; n++) {
+            CHECK(pthread_create(&threads[n], NULL, look_at_once, &found[n]) == 0);
+        }
+        for (int n = 0; n < CALLERS; n++) {
+            CHECK(pthread_join(threads[n], NULL) == 0);
+            CHECK(found[n] - before == (i + 1) * (1000 + 256) * MIB);
+        }
+        CHECK(pthread_barrier_destroy(&at_once) == 0);
+    }
+    exit(0);
+}
+
+static void all_who_call_after_a_silence_find_the_dead_torn_down(void)
+{
+    fresh_node();
+    pid_t watcher = fork();
+    if (watcher == 0) {
+        watch_kills_in_silence();
     }
     finish(watcher);
     end_node();
@@ -236,6 +312,7 @@ int main(void)
     setvbuf(stdout, NULL, _IOLBF, 0); /* or children would print it again */
     HOLDS(a_span_counts_the_time_of_others);
     HOLDS(the_memory_of_a_killed_process_comes_back_late);
+    HOLDS(all_who_call_after_a_silence_find_the_dead_torn_down);
     HOLDS(no_byte_is_lost_to_kills_at_any_instruction);
     HOLDS(a_forked_child_cannot_use_the_parents_gpu);
     return 0;
