@@ -24,7 +24,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Admitted:
-    """The result of admission: the pod as it would be stored, or the reason for its refusal."""
+    """The result of a pod's admission.
+
+    Attributes:
+        pod: the pod as it would be stored, as JSON.
+        refusal: the reason for its refusal; empty where it is admitted.
+        warnings: lines for its author.
+    """
 
     pod: Json
     refusal: str = ""
@@ -32,21 +38,24 @@ class Admitted:
 
 
 class Admission:
-    """The webhook at one address, called as an API server does: first mutating, then validating."""
+    """A client of the webhook, which calls it as an API server does: first mutating, then validating."""
 
     def __init__(self, port: int, ca_pem: str) -> None:
         self._port = port
         self._tls = ssl.create_default_context(cadata=ca_pem)
 
     def ready(self) -> bool:
-        """Whether the webhook answers its readiness probe."""
+        """Returns whether the webhook answers its readiness probe with 200."""
         try:
             return self._request("GET", "/readyz", None)[0] == 200
         except (OSError, HTTPException):
             return False
 
     def create(self, namespace: str, manifest: Json) -> Admitted:
-        """Sends a manifest through both webhooks; returns the result.
+        """Sends a pod through both webhooks; returns the result.
+
+        Args:
+            namespace: the namespace in which the pod would be created.
 
         Raises:
             StepError: the webhook's answer is not one that an API server accepts.
@@ -101,7 +110,7 @@ class Admission:
 
 
 def apply_patch(document: Json, operations: list[Json]) -> Json:
-    """Returns a copy with the JSON Patch (RFC 6902) applied.
+    """Returns a copy of a JSON object with a JSON Patch (RFC 6902) applied.
 
     Raises:
         StepError: the patch cannot be applied.

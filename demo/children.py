@@ -29,24 +29,38 @@ class StepError(RuntimeError):
 
 @dataclass
 class Child:
-    """A process, and the file with its output."""
+    """A child process of the demonstration.
+
+    Attributes:
+        name: its name in messages.
+        process: the process.
+        log: the file with its output.
+    """
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def tail(self) -> str:
-        """Returns the end of its log."""
+        """Returns the end of the process's log, at most LOG_TAIL_BYTES."""
         return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
     def check(self) -> None:
-        """Raises StepError if the process has ended."""
+        """Checks that the process still runs.
+
+        Raises:
+            StepError: the process has ended.
+        """
         status = self.process.poll()
         if status is not None:
             raise StepError(f"{self.name} ended with {status}:\n{self.tail()}")
 
     def end(self, limit_seconds: float = END_SECONDS) -> int:
-        """Ends the process, with SIGKILL after the limit; returns its exit status."""
+        """Ends the process by SIGTERM; returns its exit status.
+
+        Args:
+            limit_seconds: the time after which SIGKILL ends the process.
+        """
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -58,13 +72,24 @@ class Child:
 
 @dataclass
 class Children:
-    """All child processes; on leaving the context they are ended, the last one first."""
+    """All child processes of the demonstration; on leaving the context they are ended, the last one first.
+
+    Attributes:
+        logs: the folder of their logs.
+        running: the processes that were started and not ended by `end`.
+    """
 
     logs: Path
     running: list[Child] = field(default_factory=list)
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-        """Starts a process, which the kernel kills when this one is killed."""
+        """Starts a process, which the kernel kills when this process is killed.
+
+        Args:
+            name: the process's name in messages, and of its log.
+            command: the program and its arguments.
+            environment: the environment of the process beside PATH.
+        """
         log = self.logs / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own commands, no shell
@@ -87,12 +112,20 @@ class Children:
         return child
 
     def check(self) -> None:
-        """Raises StepError if any process has ended."""
+        """Checks that all processes still run.
+
+        Raises:
+            StepError: a process has ended.
+        """
         for child in self.running:
             child.check()
 
     def end(self, child: Child, limit_seconds: float = END_SECONDS) -> int:
-        """Ends one of the processes, with SIGKILL after the limit; returns its exit status."""
+        """Ends one of the processes by SIGTERM; returns its exit status.
+
+        Args:
+            limit_seconds: the time after which SIGKILL ends the process.
+        """
         self.running.remove(child)
         return child.end(limit_seconds)
 
@@ -112,8 +145,14 @@ class Children:
 def wait_until(what: str, condition: Callable[[], bool], children: Children, limit_seconds: float) -> None:
     """Waits until a condition holds.
 
+    Args:
+        what: the condition in words, for the error's message.
+        condition: returns whether it holds.
+        children: the processes that must go on running.
+        limit_seconds: the longest wait.
+
     Raises:
-        StepError: the condition does not hold within the limit, or a child process has ended.
+        StepError: the condition does not hold in time, or a child process has ended.
     """
     deadline = time.monotonic() + limit_seconds
     while not condition():
@@ -129,7 +168,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """Returns a loopback port on which no process listens now, and never one twice.
+    """Returns a port of loopback on which no process listens now, and never the same port twice.
 
     It lies below 32768, from where on Linux by default takes ports for outgoing connections.
     """

@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 class Cluster:
-    """One node with GPUs, and the folder in which the timekeeper finds pods.
+    """The played cluster: one node with GPUs, and the folder in which the timekeeper finds pods.
 
     Attributes:
         pods: the folder.
@@ -49,17 +49,21 @@ class Cluster:
         self.offer([f"GPU-{uuid.uuid4()}" for _ in range(DEVICES)])
 
     def offer(self, uuids: Sequence[str]) -> None:
-        """Replaces the node's GPUs by those of these uuids, all of one model and linked alike."""
+        """Replaces the node's GPUs by others, all of one model and linked alike.
+
+        Args:
+            uuids: the uuid of each new GPU.
+        """
         devices = tuple(Device(each, MODEL, DEVICE_MIB, None, f"pci-{at}") for at, each in enumerate(uuids))
         links = tuple(tuple(Link.SELF if one == other else Link.NVLINK for other in uuids) for one in uuids)
         inventory = Inventory("nvidia", "simulated", MAX_SLOTS, devices, links)
         self._chooser.fleet.put(Node(self.node, inventory, CPU_MILLI, HOST_MIB))
 
     def allocate(self, pod: Json) -> Allocation:
-        """Places a pod as the scheduler does, and holds its devices.
+        """Places a pod as the scheduler does, and holds its devices; returns the allocation.
 
         Raises:
-            StepError: the node has no room for it.
+            StepError: the node has no room for the pod.
         """
         fleet, waiting = self._chooser.fleet, read_waiting(pod)
         rows = np.arange(fleet.size)
@@ -74,7 +78,7 @@ class Cluster:
         return allocation_of(waiting, placed, node)
 
     def create(self, pod: Json) -> Json:
-        """Stores a pod as the API server does, with a uid, to wait for a scheduler; writes its file."""
+        """Stores a pod as the API server does, to wait for a scheduler; writes its file; returns it with its uid."""
         created = copy.deepcopy(pod)
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         created["metadata"].update(uid=str(uuid.uuid4()), creationTimestamp=now, resourceVersion="1")
@@ -83,14 +87,18 @@ class Cluster:
         return created
 
     def is_gated(self, pod: Json) -> bool:
-        """Whether a scheduling gate holds the pod, by its file."""
+        """Returns whether a scheduling gate holds a pod, as its file in the timekeeper's folder has it now.
+
+        Args:
+            pod: the pod, as JSON; only its uid counts.
+        """
         return bool(json.loads(self.file(pod).read_text())["spec"].get("schedulingGates"))
 
     def bind(self, pod: Json) -> Json:
-        """Binds and starts a pod with its allocation; writes its file.
+        """Binds and starts a pod; returns it with its allocation, and writes its file.
 
         Raises:
-            StepError: the node has no room for it.
+            StepError: the node has no room for the pod.
         """
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         bound = copy.deepcopy(pod)
@@ -107,7 +115,7 @@ class Cluster:
         return bound
 
     def finish(self, pod: Json) -> Json:
-        """Ends all containers of a pod successfully; writes its file."""
+        """Ends all containers of a pod successfully; returns the ended pod, and writes its file."""
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
         statuses = [{"name": item["name"], "state": ended} for item in pod["spec"]["containers"]]
@@ -116,12 +124,12 @@ class Cluster:
         return finished
 
     def write(self, pod: Json) -> None:
-        """Replaces the pod's file in one step."""
+        """Replaces a pod's file in the timekeeper's folder in one step."""
         self.pods.mkdir(parents=True, exist_ok=True)
         beside = self.pods / f".{pod['metadata']['uid']}"
         beside.write_text(json.dumps(pod))
         beside.replace(self.file(pod))
 
     def file(self, pod: Json) -> Path:
-        """Returns the path of the pod's file."""
+        """Returns the path of a pod's file in the timekeeper's folder."""
         return self.pods / f"{pod['metadata']['uid']}.json"

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Adds the command `fairgpu demo` to the parser of `fairgpu`."""
     parser = subparsers.add_parser(
         "demo",
         help="the whole journey of GPU pods on this machine, in under a minute",

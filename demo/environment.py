@@ -29,7 +29,19 @@ Json = dict[str, Any]
 
 @dataclass
 class Environment:
-    """The screen, the processes and the pods of the demonstration; each section adds to them."""
+    """The state of the demonstration, to which each of its sections adds.
+
+    Attributes:
+        screen: the output.
+        folder: the files and ports of the services.
+        children: the processes.
+        gpus: the played GPUs.
+        cluster: the played cluster.
+        admission: the client of the webhook.
+        bound: the pods that were bound, as JSON.
+        admitted: the pods that were admitted, as JSON.
+        sidecars: the processes of the pods' sidecars.
+    """
 
     screen: Screen
     folder: Folder
@@ -45,27 +57,44 @@ class Environment:
         self.cluster = Cluster(self.folder.pods)
 
     def server(self) -> Server:
-        """Returns the timekeeper's address, with the token of an admin."""
+        """Returns the address of the timekeeper, with the token of an admin."""
         tls = ssl.create_default_context(cafile=str(self.folder.timekeeper_ca))
         return Server("127.0.0.1", self.folder.timekeeper_port, "", tls, self.folder.signer.person(ADMIN))
 
     def start_sidecar(self, pod: Json) -> None:
-        """Starts the sidecar of a bound pod."""
+        """Starts the sidecar of a bound pod, as a process."""
         metadata = pod["metadata"]
         token = self.folder.signer.pod(NAMESPACE, metadata["name"], metadata["uid"])
         child = start_sidecar(self.children, self.folder.sidecar, pod, token, self.folder.usage(pod))
         self.sidecars.append(child)
 
     def command(self, *arguments: str) -> None:
-        """Runs a client command, and shows it with its output."""
+        """Runs a command of `fairgpu`, and shows the command and its output.
+
+        Args:
+            arguments: the command's arguments.
+        """
         run_client(self.screen, self.client_environment(), arguments)
 
     def watch(self, *states: BudgetState) -> Reading:
-        """Shows the budget until it is in one of these states; returns the last reading."""
+        """Shows the team's budget until its state is one of some states; returns the last reading.
+
+        Raises:
+            StepError: the budget gets none of the states in time, or a process has ended.
+        """
         return watch(self.screen, self.children, self.reading, *states)
 
     def next_pod(self, name: str, priority_class: str, state: BudgetState, namespace: str = NAMESPACE) -> Admitted:
-        """Creates a pod once the webhook knows the budget's state; until then, trial reviews ask for it."""
+        """Creates a pod once the webhook knows that the budget is in a state; returns the result of its admission.
+
+        Until then, it asks by reviews of the same pod.
+
+        Args:
+            priority_class: the class that the pod must get.
+
+        Raises:
+            StepError: the webhook does not know the state in time, or the pod is refused or gets another class.
+        """
         native = dict(manifests())["native"]
         document = {**native, "metadata": {**native["metadata"], "name": name}}
 
@@ -79,7 +108,7 @@ class Environment:
         return admitted
 
     def client_environment(self) -> dict[str, str]:
-        """Returns the environment of client commands."""
+        """Returns the environment variables by which the client's commands find the timekeeper."""
         return {
             "FAIRGPU_SERVER": self.folder.timekeeper_url,
             "FAIRGPU_CA_FILE": str(self.folder.timekeeper_ca),
@@ -87,18 +116,26 @@ class Environment:
         }
 
     def reading(self) -> Reading:
-        """Returns the budget as the timekeeper answers now."""
+        """Returns the team's budget as the timekeeper has it now.
+
+        Raises:
+            StepError: the timekeeper does not answer.
+        """
         return read_budget(self.server(), BUDGET, NAMESPACE)
 
     def sessions(self) -> int:
-        """Returns the number of open sessions."""
+        """Returns the number of the team's open sessions.
+
+        Raises:
+            StepError: the timekeeper does not answer.
+        """
         try:
             return len(transport.get(self.server(), f"/v1/sessions?namespace={NAMESPACE}")["sessions"])
         except CommandError as error:
             raise StepError(str(error)) from error
 
     def timekeeper_ready(self) -> bool:
-        """Whether the timekeeper answers, and has the budget."""
+        """Returns whether the timekeeper answers and has the team's budget."""
         try:
             return self.folder.timekeeper_ca.exists() and bool(transport.get(self.server(), f"/v1/budgets/{BUDGET}"))
         except CommandError:
@@ -106,7 +143,7 @@ class Environment:
 
 
 def manifests() -> Iterable[tuple[str, Json]]:
-    """Yields the dialects with their manifests, in the order of the files' numbers."""
+    """Yields each dialect's name and its manifest as JSON, in the order of the files' numbers."""
     folder = files("demo") / "manifests"
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         number, _, dialect = file.name.removesuffix(".yaml").partition("-")
@@ -115,6 +152,10 @@ def manifests() -> Iterable[tuple[str, Json]]:
 
 
 def manifest(name: str) -> Json:
-    """Returns the manifest in a file."""
+    """Returns the manifest in a file of the demonstration, as JSON.
+
+    Args:
+        name: the file's name, without `.yaml`.
+    """
     loaded: Json = yaml.safe_load((files("demo") / "manifests" / f"{name}.yaml").read_text())
     return loaded

@@ -32,13 +32,23 @@ WEBHOOK = "system:serviceaccount:fairgpu-system:fairgpu-webhook"
 
 
 def gpu_hours(gpu_seconds: float) -> str:
-    """Formats GPU-seconds as budgets and grants state amounts: GPU-hours with six decimal places."""
+    """Formats GPU-seconds as GPU-hours with six decimal places, the form of amounts in budgets and grants."""
     return f"{gpu_seconds * GPU_HOURS_PER_GPU_SECOND:.6f}"
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The files of one demonstration, and the ports of its services."""
+    """The files of one demonstration, and the ports of its services.
+
+    Attributes:
+        root: the folder that holds all files.
+        signer: signs the tokens of people, services and pods.
+        timekeeper_port: the port of the timekeeper's REST API.
+        timekeeper_metrics_port: the port of its metrics.
+        jobs_metrics_port: the port of the metrics of the timekeeper's jobs.
+        webhook_port: the port of the webhook.
+        webhook_metrics_port: the port of the webhook's metrics.
+    """
 
     root: Path
     signer: TokenSigner = field(default_factory=TokenSigner)
@@ -69,12 +79,12 @@ class Folder:
         return self.root / "sidecar.pyz"
 
     def usage(self, pod: Json) -> Path:
-        """Returns the folder of the pod's usage volume."""
+        """Returns the folder that stands for the usage volume of a pod."""
         return self.root / "usage" / str(pod["metadata"]["uid"])
 
     @property
     def pods(self) -> Path:
-        """The folder of pods."""
+        """The folder in which the timekeeper finds pods."""
         return self.root / "pods"
 
     @property
@@ -100,7 +110,7 @@ class Folder:
         self.settings_file.write_text(yaml.safe_dump(self.settings(redis_url)))
 
     def settings(self, redis_url: str) -> dict[str, Any]:
-        """Returns the content of the settings file."""
+        """Returns the content of the services' settings file."""
         return {
             "timekeeper": {
                 "redis": {"url": redis_url},
@@ -163,7 +173,7 @@ def _budget(name: str, spec: Json) -> Json:
 
 
 def access() -> list[dict[str, Any]]:
-    """Returns the rights: a team member reads its budget, an admin reads and grants, the webhook reads states."""
+    """Returns the content of the file of rights: a member reads, an admin also grants, the webhook reads states."""
     return [
         {"subject": READER, "namespace": NAMESPACE, "verbs": ["get"]},
         {"subject": ADMIN, "namespace": "*", "verbs": ["get", "list", "create"]},

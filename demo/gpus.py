@@ -18,7 +18,15 @@ WRITE_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Load:
-    """A container's use of one device: the busy share of the device's time (0..1), and its memory."""
+    """A container's use of one played device.
+
+    Attributes:
+        file: the container's usage file.
+        uuid: the device's uuid.
+        busy_share: the share of the time in which the device works for the container, from 0 to 1.
+        memory_mib: the memory that the container has allocated, in MiB.
+        memory_limit_mib: the memory that it may allocate, in MiB.
+    """
 
     file: Path
     uuid: str
@@ -28,7 +36,7 @@ class Load:
 
 
 class Gpus:
-    """Writes the loads' files, several times a second, until `stop` is called."""
+    """A thread that plays GPUs: it writes the usage files of containers several times a second until it is stopped."""
 
     def __init__(self) -> None:
         self._loads: dict[Load, int] = {}
@@ -38,16 +46,16 @@ class Gpus:
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
 
     def start(self) -> None:
-        """Starts writing."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops writing."""
+        """Stops the thread."""
         self._stop.set()
         self._thread.join()
 
     def run_on(self, load: Load) -> None:
-        """Starts a load now."""
+        """Starts a container's use of a device now."""
         load.file.parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
             self._loads[load] = time.time_ns()
@@ -63,7 +71,13 @@ class Gpus:
 
 
 def record(load: Load, sequence: int, since_ns: int, now_ns: int) -> bytes:
-    """Returns the whole usage record of a container that uses one device."""
+    """Returns the usage record of a container that uses one device, as the container's file has it.
+
+    Args:
+        sequence: the number of the record.
+        since_ns: the time from which the device has been used, in nanoseconds since 1970.
+        now_ns: the present time, in nanoseconds since 1970.
+    """
     busy_ns = int((now_ns - since_ns) * load.busy_share)
     memory, limit = load.memory_mib << 20, load.memory_limit_mib << 20
     counters = (busy_ns, busy_ns, 0, memory, memory, limit, busy_ns // 1_000_000, 0)

@@ -19,22 +19,26 @@ LIFE_SECONDS = 600
 
 
 class TokenSigner:
-    """Signs with a private key that is made for this demonstration and never stored."""
+    """A signer of bearer tokens, with a private key that is made for this demonstration and never stored."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
 
     def key_set(self) -> dict[str, Any]:
-        """Returns the public key, as a JSON Web Key Set (RFC 7517)."""
+        """Returns the public key of the signer, as a JSON Web Key Set (RFC 7517)."""
         key: dict[str, Any] = json.loads(ECAlgorithm.to_jwk(self._key.public_key()))
         return {"keys": [{**key, "kid": KEY_ID, "use": "sig", "alg": ALGORITHM}]}
 
     def person(self, subject: str) -> str:
-        """Returns the token of a person or a service."""
+        """Returns a bearer token of a person or a service.
+
+        Args:
+            subject: the user name, such as `ada`.
+        """
         return self._sign({"sub": subject})
 
     def pod(self, namespace: str, name: str, uid: str) -> str:
-        """A token bound to a pod, as the kubelet projects it."""
+        """Returns a bearer token that is bound to a pod, as the kubelet projects it."""
         bound = {"namespace": namespace, "pod": {"name": name, "uid": uid}, "serviceaccount": {"name": "default"}}
         return self._sign({"sub": f"system:serviceaccount:{namespace}:default", "kubernetes.io": bound})
 

@@ -13,7 +13,12 @@ START_LIMIT_SECONDS = 60.0
 
 
 def start_redis(children: Children, folder: Path) -> str:
-    """Starts Redis with an append-only file, on no network port; returns its URL once it answers."""
+    """Starts Redis with an append-only file, on no network port; returns its URL once it answers.
+
+    Args:
+        children: the processes, to which Redis is added.
+        folder: the folder in which the folder `redis` is made, with the data and the socket.
+    """
     place = folder / "redis"
     place.mkdir(mode=0o700)
     path = place / "socket"

@@ -31,7 +31,11 @@ BUSY = {
 
 
 def work(gpus: Gpus, pod: Json, usage: Path) -> None:
-    """Starts the work of a bound pod's program, which writes its usage into this volume."""
+    """Starts the work of a bound pod's program, which writes its GPU usage into the pod's usage volume.
+
+    Args:
+        usage: the folder that stands for the usage volume.
+    """
     for container in allocation_of(pod).containers:
         share = container.devices[0]
         percent = share.core_percent or BEST_EFFORT_PERCENT
@@ -41,9 +45,13 @@ def work(gpus: Gpus, pod: Json, usage: Path) -> None:
 
 
 def start_sidecar(children: Children, archive: Path, pod: Json, token: str, volumes: Path) -> Child:
-    """Starts a pod's sidecar with the environment that admission gave it, as a kubelet would.
+    """Starts a pod's sidecar with the environment that admission gave it, as a kubelet would; returns the process.
 
-    `volumes` is the folder of the pod's usage volume; the token is written beside it.
+    Args:
+        children: the processes, to which the sidecar is added.
+        archive: the file of the sidecar's archive.
+        token: the pod's bearer token, which is written beside the usage volume.
+        volumes: the folder that stands for the pod's usage volume.
     """
     file = volumes.with_name(f"{volumes.name}.token")
     file.touch(mode=0o600)
@@ -58,6 +66,9 @@ def start_sidecar(children: Children, archive: Path, pod: Json, token: str, volu
 def end_sidecars(children: Children, sidecars: list[Child]) -> None:
     """Ends sidecars as a kubelet does.
 
+    Args:
+        children: the processes, from which the sidecars are removed.
+
     Raises:
         StepError: a sidecar ended with an error, or its last report was not taken.
     """
@@ -68,7 +79,7 @@ def end_sidecars(children: Children, sidecars: list[Child]) -> None:
 
 
 def cost(pod: Json) -> int:
-    """Returns the cost of an ended pod in microGPU-seconds, computed from its own object alone; sidecars end last."""
+    """Returns the cost of an ended pod in microGPU-seconds, computed from the pod's own times and allocation alone."""
     status = pod["status"]
     statuses = [*status["containerStatuses"], *status.get("initContainerStatuses", [])]
     ends = [item["state"]["terminated"]["finishedAt"] for item in statuses]
@@ -77,7 +88,10 @@ def cost(pod: Json) -> int:
 
 
 def rate(allocation: Allocation) -> int:
-    """Returns the cost of an allocation a second at price 1: each device's larger share (time, memory), rounded up."""
+    """Returns the cost of an allocation at price 1, in microGPU-seconds a second.
+
+    Each device costs its larger share, of time or of memory, rounded up.
+    """
     shares = [share for container in allocation.containers for share in container.devices]
     return sum(
         max(
@@ -89,10 +103,10 @@ def rate(allocation: Allocation) -> int:
 
 
 def sidecar_of(pod: Json) -> Json:
-    """Returns the container that admission put first.
+    """Returns the first init container of an admitted pod, which must be the sidecar.
 
     Raises:
-        StepError: it is not a sidecar.
+        StepError: the container is not a sidecar.
     """
     init = pod["spec"].get("initContainers") or [{}]
     container: Json = init[0]
@@ -102,7 +116,7 @@ def sidecar_of(pod: Json) -> Json:
 
 
 def allocation_of(pod: Json) -> Allocation:
-    """Returns the allocation of a bound pod."""
+    """Returns the allocation that a bound pod has in its annotation."""
     return decode(pod["metadata"]["annotations"][names.ALLOCATION])
 
 

@@ -34,9 +34,15 @@ STATE_STYLES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """A budget at one moment; amounts in microGPU-seconds, `rate` in microGPU-seconds a second.
+    """A budget at one moment.
 
-    `used` is the amount that the sidecars measured, `spent` the cost of the reservations, which is charged.
+    Attributes:
+        budget: the budget's name.
+        state: the budget's state.
+        available: the allowance and grants of the period, in microGPU-seconds.
+        spent: the cost of the reservations, which is charged, in microGPU-seconds.
+        used: the GPU time that the sidecars measured, in microGPU-seconds.
+        rate: the cost of the running reservations, in microGPU-seconds a second.
     """
 
     budget: str
@@ -59,7 +65,7 @@ class Screen:
         self._act = 0
 
     def title(self, title: str, lines: Sequence[str]) -> None:
-        """Prints the title and the introduction."""
+        """Prints the demonstration's title and introduction."""
         if self._console.is_terminal:
             body = Group(*(Text(line) for line in lines))
             self._console.print(Panel(body, title=f"[bold]{title}", title_align="left", border_style="cyan"))
@@ -69,31 +75,43 @@ class Screen:
                 self._console.print(f"  {line}", markup=False)
 
     def section(self, title: str) -> None:
-        """Prints the heading of the next section."""
+        """Prints the heading of the demonstration's next section."""
         self._act += 1
         self._console.print()
         self._console.print(f"[bold cyan]{self._act}[/]  [bold]{title}[/]")
 
     def say(self, text: str) -> None:
-        """Prints a comment on the next step."""
+        """Prints a comment on the demonstration's next step."""
         self._console.print(Padding.indent(Text(text, style="dim"), 3))
 
     def done(self, text: str) -> None:
-        """Prints that a step was checked and succeeded."""
+        """Prints that a step of the demonstration was checked and succeeded.
+
+        Args:
+            text: the step's result.
+        """
         elapsed = f"{time.monotonic() - self._started:4.1f} s"
         self._console.print(f"   [green]✓[/] {text}  [dim]{elapsed}[/]")
 
     def command(self, text: str) -> None:
-        """Prints a command as a person would type it."""
+        """Prints a command line as a person would type it."""
         self._console.print(Padding.indent(Text.assemble(("$ ", "cyan"), (text, "bold")), 3))
 
     def output(self, text: str, style: str = "") -> None:
-        """Prints the output of a command or of the API server."""
+        """Prints the output of a command or of the API server.
+
+        Args:
+            style: the style of its lines in a terminal; empty for the usual one.
+        """
         for line in text.rstrip().splitlines():
             self._console.print(Padding.indent(Text(line, style=style), 5))
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Prints rows under headings."""
+        """Prints a table.
+
+        Args:
+            rows: its rows, each with a cell for each heading.
+        """
         table = Table(*headings, box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
@@ -101,7 +119,7 @@ class Screen:
 
     @contextmanager
     def meter(self) -> Iterator[Meter]:
-        """Returns a bar that moves with each reading; outside a terminal, it prints a line at intervals."""
+        """Yields a bar that shows the spending of a budget; outside a terminal, the bar prints lines instead."""
         if not self._console.is_terminal:
             yield Meter(self._console, None)
             return
@@ -109,13 +127,17 @@ class Screen:
             yield Meter(self._console, live)
 
     def verdict(self, text: str, *, good: bool) -> None:
-        """Prints the result of the demonstration."""
+        """Prints the result of the demonstration.
+
+        Args:
+            good: whether the demonstration succeeded.
+        """
         self._console.print()
         self._console.print(Text(text, style="bold green" if good else "bold red"))
 
 
 class Meter:
-    """Shows the spending of a budget."""
+    """A bar that shows the spending of a budget."""
 
     def __init__(self, console: Console, live: Live | None) -> None:
         self._console = console
@@ -124,7 +146,7 @@ class Meter:
         self._printed = 0.0
 
     def show(self, reading: Reading) -> None:
-        """Shows the newest reading; a change of state prints a line that stays."""
+        """Shows the newest reading of the budget; a change of state prints a line that stays."""
         line = Padding.indent(_line(reading), 3)
         changed = reading.state is not self._state
         self._state = reading.state

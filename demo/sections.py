@@ -29,13 +29,13 @@ START_LIMIT_SECONDS = 90.0
 
 
 def start_services(environment: Environment) -> None:
-    """Starts the services under a heading of their own."""
+    """Starts the services, under a heading."""
     environment.screen.section("The services start")
     serve(environment)
 
 
 def serve(environment: Environment) -> None:
-    """Starts Redis, timekeeper and webhook, and builds the sidecar's archive. Prints no heading."""
+    """Starts Redis, the timekeeper and the webhook, and builds the sidecar's archive. Prints no heading."""
     folder, children = environment.folder, environment.children
     folder.prepare(start_redis(children, folder.root))
     settings = ["--standalone", str(folder.root)]
@@ -54,7 +54,7 @@ def serve(environment: Environment) -> None:
 
 
 def admit_dialects(environment: Environment) -> None:
-    """Sends one pod of each dialect through admission."""
+    """Sends one pod of each dialect through admission; checks and shows the results."""
     environment.screen.section("Seven ways to ask for a piece of a GPU, one meaning")
     rows = []
     for dialect, document in manifests():
@@ -71,7 +71,7 @@ def admit_dialects(environment: Environment) -> None:
 
 
 def spend(environment: Environment) -> None:
-    """Binds and runs the pods until the money is spent; during grace, another pod is admitted."""
+    """Binds and runs the admitted pods until their budget is spent; during grace, another pod is admitted."""
     environment.screen.section("What is held is paid for")
     for pod in environment.admitted:
         bound = environment.cluster.bind(pod)
@@ -105,7 +105,7 @@ def spend(environment: Environment) -> None:
 
 
 def next_pod_yields(environment: Environment) -> None:
-    """Shows that the team's next pod gets the lower class."""
+    """Shows that a new pod of a team over budget gets the lower priority class."""
     environment.screen.section("The next pod of the team yields to teams within budget")
     late = environment.next_pod("train-resnet-3", names.OVER_BUDGET_CLASS, BudgetState.OVER)
     show_created(environment, late)
@@ -114,7 +114,7 @@ def next_pod_yields(environment: Environment) -> None:
 
 
 def grant(environment: Environment) -> None:
-    """Grants money, after which the next pod is within budget again."""
+    """Grants the team's budget money, after which its next pod is within budget again."""
     environment.screen.section("A grant brings it back")
     environment.command("grant", BUDGET, gpu_hours(GRANT_GPU_SECONDS), "--reason", "paper deadline")
     seen = environment.watch(BudgetState.OPEN)
@@ -126,7 +126,7 @@ def grant(environment: Environment) -> None:
 
 
 def hold_and_release(environment: Environment) -> None:
-    """Shows a budget that holds a pod, and a grant that releases it."""
+    """Shows a budget that holds a pod behind a gate, and a grant that releases the pod."""
     environment.screen.section("Another team's budget holds: its pod waits for money")
     waiting = environment.next_pod("homework", names.IN_BUDGET_CLASS, BudgetState.HELD, HELD_NAMESPACE)
     gates = [gate["name"] for gate in waiting.pod["spec"].get("schedulingGates", [])]
@@ -167,7 +167,11 @@ def check_the_ledger(environment: Environment) -> None:
 
 
 def show_created(environment: Environment, admitted: Admitted, namespace: str = NAMESPACE) -> None:
-    """Shows a pod's creation as kubectl prints it."""
+    """Shows the creation of an admitted pod as kubectl prints it.
+
+    Args:
+        admitted: the pod, with the warnings for its author.
+    """
     name = admitted.pod["metadata"]["name"]
     environment.screen.command(f"kubectl -n {namespace} create -f {name}.yaml")
     environment.screen.output("\n".join(f"Warning: {line}" for line in admitted.warnings), "yellow")

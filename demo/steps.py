@@ -27,13 +27,27 @@ READING_SECONDS = 0.25
 
 
 def require(condition: bool, otherwise: str) -> None:  # noqa: FBT001 - reads as a sentence where it is called
-    """Raises StepError with a text unless a condition holds."""
+    """Checks that a condition holds.
+
+    Args:
+        otherwise: the error's message.
+
+    Raises:
+        StepError: the condition does not hold.
+    """
     if not condition:
         raise StepError(otherwise)
 
 
 def accepted(admitted: Admitted, priority_class: str) -> Json:
-    """Returns the pod, after checking that it was admitted with this class."""
+    """Returns an admitted pod as JSON, after checking its priority class and its scheduler.
+
+    Args:
+        admitted: the result of its admission.
+
+    Raises:
+        StepError: the pod was refused, or has another class or scheduler.
+    """
     require(not admitted.refusal, admitted.refusal)
     spec = admitted.pod["spec"]
     require(spec.get("priorityClassName") == priority_class, f"the class is {spec.get('priorityClassName')}")
@@ -42,7 +56,11 @@ def accepted(admitted: Admitted, priority_class: str) -> Json:
 
 
 def said(manifest: Json) -> str:
-    """Returns a manifest's GPU request, in the words of its own dialect."""
+    """Returns a manifest's GPU request, in the words of its own dialect.
+
+    Args:
+        manifest: the pod as its author wrote it, as JSON.
+    """
     annotations = manifest["metadata"].get("annotations", {})
     words = [f"{key.rpartition('/')[2]}: {value}" for key, value in annotations.items()]
     for container in manifest["spec"]["containers"]:
@@ -52,7 +70,7 @@ def said(manifest: Json) -> str:
 
 
 def meant(pod: Json) -> str:
-    """Returns an admitted pod's GPU request, for people."""
+    """Returns an admitted pod's GPU request in words."""
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     core, memory = int(limits[names.GPU_CORE]), limits.get(names.GPU_MEMORY)
     models = pod["metadata"]["annotations"].get(names.USE_GPU_MODEL)
@@ -62,10 +80,14 @@ def meant(pod: Json) -> str:
 
 
 def watch(screen: Screen, children: Children, read: Callable[[], Reading], *states: BudgetState) -> Reading:
-    """Shows a budget until it is in one of these states; returns the last reading.
+    """Shows a budget until it is in one of some states; returns the last reading.
+
+    Args:
+        children: the processes that must go on running.
+        read: returns the budget as it is now.
 
     Raises:
-        StepError: it is in none of them within the limit.
+        StepError: the budget is in none of the states in time, or a process has ended.
     """
     deadline = time.monotonic() + STEP_LIMIT_SECONDS
     with screen.meter() as meter:
@@ -80,7 +102,10 @@ def watch(screen: Screen, children: Children, read: Callable[[], Reading], *stat
 
 
 def read_budget(server: Server, budget: str, namespace: str) -> Reading:
-    """Returns a budget as the timekeeper answers now.
+    """Returns a budget as the timekeeper has it now.
+
+    Args:
+        namespace: the namespace whose sessions count as the budget's use.
 
     Raises:
         StepError: the timekeeper does not answer.
@@ -101,12 +126,16 @@ def read_budget(server: Server, budget: str, namespace: str) -> Reading:
 
 
 def exact(money: Any) -> int:
-    """Returns an amount of the REST API in microGPU-seconds; 0 for none."""
+    """Returns an amount of the REST API in microGPU-seconds; 0 for None."""
     return int(money["microGPUSeconds"]) if money else 0
 
 
 def run_client(screen: Screen, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
-    """Runs a client command, and shows it with its output.
+    """Runs a command of `fairgpu`, and shows the command and its output.
+
+    Args:
+        environment: the environment of the command beside PATH.
+        arguments: the command's arguments.
 
     Raises:
         StepError: the command failed.
@@ -126,10 +155,14 @@ def run_client(screen: Screen, environment: Mapping[str, str], arguments: Sequen
 
 
 def program(name: str) -> str:
-    """Returns the path of an installed command."""
+    """Returns the path of a command that is installed beside this interpreter."""
     return str(Path(sysconfig.get_path("scripts")) / name)
 
 
 def python_module(module: str, *arguments: str) -> list[str]:
-    """Returns the command that runs a module with this interpreter."""
+    """Returns the command line that runs a module with this interpreter.
+
+    Args:
+        arguments: the command line's arguments after the module.
+    """
     return [sys.executable, "-m", module, *arguments]

@@ -24,7 +24,10 @@ INTRODUCTION = (
 
 
 def run(keep: str | None) -> int:
-    """Runs every section; returns 0 only if each step was checked and succeeded.
+    """Runs every section of the demonstration; returns 0 if each step was checked and succeeded, else 1.
+
+    Args:
+        keep: the path of a new folder in which all files and logs stay; None to remove them.
 
     Raises:
         CommandError: the folder to keep exists already.

@@ -27,12 +27,20 @@ MAX_ENCODED_BYTES = 256 * 1024
 
 
 class AllocationError(ValueError):
-    """The annotation is not an allocation; the message names the field."""
+    """The annotation `fairgpu.io/allocation` of a pod is no allocation; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """A container's piece of one device: core in percent of it, memory and the device's total in MiB."""
+    """A container's piece of one device.
+
+    Attributes:
+        uuid: the device's uuid.
+        model: the device's model, as the driver names it.
+        total_mib: the memory of the whole device, in MiB.
+        core_percent: the piece's share of the device's time, in percent; 0 is best effort.
+        memory_mib: the piece's memory, in MiB.
+    """
 
     uuid: str
     model: str
@@ -43,7 +51,12 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class ContainerAllocation:
-    """The device shares of one container."""
+    """The pieces of devices that one container holds.
+
+    Attributes:
+        name: the container's name.
+        devices: a piece of each of its devices.
+    """
 
     name: str
     devices: tuple[DeviceShare, ...]
@@ -51,14 +64,19 @@ class ContainerAllocation:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The device shares of a pod, and its node."""
+    """The pieces of devices that a pod holds.
+
+    Attributes:
+        node: the name of the pod's node.
+        containers: the pieces of each container that has any.
+    """
 
     node: str
     containers: tuple[ContainerAllocation, ...]
 
 
 def encode(allocation: Allocation) -> str:
-    """Encodes an allocation as the annotation's value."""
+    """Encodes an allocation in JSON, as the value of a pod's annotation `fairgpu.io/allocation`."""
     containers = [
         {
             "name": container.name,
@@ -79,10 +97,11 @@ def encode(allocation: Allocation) -> str:
 
 
 def decode(text: str) -> Allocation:
-    """Decodes the annotation's value; fields of later writers are ignored.
+    """Decodes the value of a pod's annotation `fairgpu.io/allocation`; unknown fields are ignored.
 
     Raises:
-        AllocationError: it is not a JSON object of version 1, or a field is missing, of another type or out of range.
+        AllocationError: the value is not a JSON object of version 1, or a field is missing, of another type or out of
+            range.
     """
     if len(text) > MAX_ENCODED_BYTES:
         raise AllocationError(f"the allocation is longer than {MAX_ENCODED_BYTES} bytes")

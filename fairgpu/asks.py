@@ -35,9 +35,9 @@ class StackNames:
     """The names by which pods ask for GPUs of other stacks.
 
     Attributes:
-        resources: resources of containers.
-        prefixes: the beginnings of further resources.
-        annotations: annotations of pods.
+        resources: names of resources that containers limit or request.
+        prefixes: the beginnings of the names of further resources.
+        annotations: names of annotations of pods.
     """
 
     def __init__(self, resources: frozenset[str], prefixes: tuple[str, ...], annotations: frozenset[str]) -> None:
@@ -46,17 +46,21 @@ class StackNames:
         self.annotations: Final = annotations
 
     def among(self, amounts: Mapping[str, Any]) -> list[str]:
-        """Returns the names among a container's resources that request GPUs of other stacks."""
+        """Returns the names among a container's resources that request GPUs of other stacks.
+
+        Args:
+            amounts: the container's limits or requests: amounts by the name of the resource.
+        """
         return [name for name in amounts if name in self.resources or name.startswith(self.prefixes)]
 
 
 class Asked:
-    """The GPUs that a pod asks for, as shares of GPUs of unknown model.
+    """The GPUs of other stacks that a pod asks for, as shares of GPUs of unknown model.
 
     Attributes:
-        containers: the share of each main container; None where it asks for nothing.
+        containers: the share of each main container; None where the container asks for nothing.
         init: the share of each init container, and whether it is a native sidecar, which runs until the pod ends.
-        claims: the number of claims by which it asks for devices, each of which is taken as one GPU.
+        claims: the number of claims by which the pod asks for devices, each of which is taken as one GPU.
     """
 
     def __init__(
@@ -70,7 +74,12 @@ class Asked:
         self.claims: Final = claims
 
     def rate(self, price: Fraction, rules: ChargeRules) -> int:
-        """Returns the most that the pod costs, in microGPU-seconds a second, at a price (1 for plain GPU-hours)."""
+        """Returns the most that the pod costs, in microGPU-seconds a second.
+
+        Args:
+            price: GPU-hours charged for an hour of a whole GPU; 1 without prices.
+            rules: the admin's rules for charging.
+        """
 
         def of(share: UnplacedShare | None) -> int:
             return 0 if share is None else unplaced_rate(share, price, rules)
@@ -81,15 +90,13 @@ class Asked:
 
 
 def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSettings, claims: int = 0) -> Asked | None:
-    """Returns the GPUs that a pod asks for; None where it uses none of the names and has no claim.
+    """Returns the GPUs of other stacks that a pod asks for; None where it uses none of the names and has no claim.
 
     A name with the amount 0 counts as used, as in the policy fairgpu-spec. A pod without containers, or with more
     containers than that policy admits, counts as using none.
 
     Args:
-        pod: the pod.
-        names: the names by which pods ask for GPUs of other stacks.
-        dialects: the admin's settings of the dialects.
+        pod: the pod, as JSON.
         claims: the number of the pod's claims for GPUs.
     """
     spec, annotations = mapping(pod.get("spec")), mapping(mapping(pod.get("metadata")).get("annotations"))

@@ -25,19 +25,33 @@ RENEW_AT = 2 / 3
 
 
 class CertificateError(ValueError):
-    """PEM without a usable certificate or key; the message states the fault."""
+    """A text in PEM has no usable certificate or key; the message states the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its private key, in PEM."""
+    """A certificate and its private key.
+
+    Attributes:
+        certificate_pem: the certificate, in PEM.
+        key_pem: the private key, in PEM.
+    """
 
     certificate_pem: bytes
     key_pem: bytes = field(repr=False)
 
 
 def make_authority(name: str, now: datetime, life: timedelta) -> Pair:
-    """Makes a self-signed authority that signs server certificates, and no further authority."""
+    """Makes a self-signed certificate authority, which signs server certificates and no further authority.
+
+    Args:
+        name: the common name of the authority.
+        now: the present time, with a time zone.
+        life: the time from `now` for which the certificate is valid.
+
+    Returns:
+        The authority's certificate and private key.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -50,7 +64,16 @@ def make_authority(name: str, now: datetime, life: timedelta) -> Pair:
 
 
 def make_leaf(authority: Pair, names: Sequence[str], now: datetime, life: timedelta) -> Pair:
-    """Makes a server certificate for DNS names and IP addresses; it ends no later than its authority.
+    """Makes a server certificate; it ends no later than the authority that signs it.
+
+    Args:
+        authority: the authority's certificate and private key.
+        names: the DNS names and IP addresses of the server, at least one.
+        now: the present time, with a time zone.
+        life: the time from `now` for which the certificate is valid.
+
+    Returns:
+        The server's certificate and private key.
 
     Raises:
         CertificateError: the authority's PEM is unreadable.
@@ -75,10 +98,13 @@ def make_leaf(authority: Pair, names: Sequence[str], now: datetime, life: timede
 
 
 def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
-    """Whether two thirds of a certificate's life are over, or it is not valid yet.
+    """Returns whether two thirds of a certificate's life are over, or it is not valid yet.
+
+    Args:
+        now: the present time, with a time zone.
 
     Raises:
-        CertificateError: it is no certificate.
+        CertificateError: the text is no certificate.
     """
     certificate = load(certificate_pem)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
@@ -87,25 +113,25 @@ def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
 
 
 def expires_at(certificate_pem: bytes) -> datetime:
-    """Returns the end of a certificate's validity.
+    """Returns the end of a certificate's validity, in UTC.
 
     Raises:
-        CertificateError: it is no certificate.
+        CertificateError: the text is no certificate.
     """
     return load(certificate_pem).not_valid_after_utc
 
 
 def issued_at(certificate_pem: bytes) -> datetime:
-    """Returns the time at which `make_leaf` or `make_authority` made a certificate.
+    """Returns the time at which `make_leaf` or `make_authority` made a certificate, in UTC.
 
     Raises:
-        CertificateError: it is no certificate.
+        CertificateError: the text is no certificate.
     """
     return load(certificate_pem).not_valid_before_utc + BACKDATED
 
 
 def matches(pair: Pair) -> bool:
-    """Whether a pair is readable, and its key is that of its certificate."""
+    """Returns whether a certificate and a key are readable and belong together."""
     try:
         certificate, key = _read(pair)
     except CertificateError:
@@ -114,10 +140,13 @@ def matches(pair: Pair) -> bool:
 
 
 def serves(leaf_pem: bytes, authority_pem: bytes, names: Sequence[str]) -> bool:
-    """Whether an authority signed a certificate, and the certificate covers all these names.
+    """Returns whether an authority signed a server's certificate, and the certificate covers all names of the server.
+
+    Args:
+        names: DNS names and IP addresses.
 
     Raises:
-        CertificateError: one of them is not a certificate.
+        CertificateError: one of the texts is not a certificate.
     """
     leaf, authority = load(leaf_pem), load(authority_pem)
     try:
@@ -132,7 +161,7 @@ def load(certificate_pem: bytes) -> x509.Certificate:
     """Parses a certificate from PEM.
 
     Raises:
-        CertificateError: there is none.
+        CertificateError: the text has no certificate.
     """
     try:
         return x509.load_pem_x509_certificate(certificate_pem)

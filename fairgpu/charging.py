@@ -20,8 +20,9 @@ class ChargeRules:
     """The admin's rules for charging.
 
     Attributes:
-        best_effort_floor_percent: the least cost of a best-effort share, in percent of a GPU.
-        unknown_device_mib: the memory assumed of a device before a pod has one; a request is a share of it.
+        best_effort_floor_percent: the least cost of a best-effort share, in percent of a whole GPU's cost.
+        unknown_device_mib: the memory that a device is assumed to have while a pod has none, in MiB. A request for
+            memory counts as a share of it.
     """
 
     best_effort_floor_percent: int = 10
@@ -30,7 +31,14 @@ class ChargeRules:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedShare:
-    """A container's request while no allocation names its devices; figures are sums over its vGPUs."""
+    """A container's GPU request while no allocation names its devices; all figures are sums over its vGPUs.
+
+    Attributes:
+        gpus: the number of vGPUs.
+        core_percent: GPU time, in percent of one GPU; 0 is best effort.
+        memory_mib: memory in MiB; 0 where none is given.
+        memory_percentage: memory in percent of one GPU; 0 where none is given.
+    """
 
     gpus: int
     core_percent: int
@@ -39,7 +47,12 @@ class UnplacedShare:
 
 
 def unplaced_rate(request: UnplacedShare, price: Fraction, rules: ChargeRules) -> int:
-    """Returns the rate of a request without an allocation, at a price (1 for plain GPU-hours)."""
+    """Returns the rate of a GPU request without an allocation, in microGPU-seconds a second.
+
+    Args:
+        price: GPU-hours charged for an hour of a whole GPU; 1 without prices.
+        rules: the admin's rules for charging.
+    """
     gpus = max(request.gpus, 1)
     core = Fraction(request.core_percent or rules.best_effort_floor_percent * gpus, 100 * gpus)
     memory = max(

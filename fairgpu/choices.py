@@ -48,7 +48,14 @@ _KNOWN = frozenset(names.CHOICE_ANNOTATIONS + names.RESERVED_ANNOTATIONS)
 
 @dataclass(frozen=True, slots=True)
 class ChoicesReading:
-    """The choices in a pod's annotations, the permissions that they need, their faults and warnings."""
+    """The choices that a pod's author made in `fairgpu.io/*` annotations.
+
+    Attributes:
+        choices: the choices.
+        permission_requests: the choices that need a permission of the namespace.
+        faults: the faults of invalid annotations.
+        warnings: lines about unknown annotations.
+    """
 
     choices: PodChoices = NO_CHOICES
     permission_requests: tuple[PermissionRequest, ...] = ()
@@ -60,7 +67,12 @@ NOTHING_CHOSEN = ChoicesReading()
 
 
 def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> ChoicesReading:
-    """Reads the pod's own choices; `metadata` is the field path of its metadata."""
+    """Reads the choices that a pod's author made in `fairgpu.io/*` annotations.
+
+    Args:
+        annotations: the pod's annotations, as JSON.
+        metadata: the field path of the pod's metadata, which faults and warnings begin with.
+    """
     ours = [
         key
         for key in annotations
@@ -88,7 +100,11 @@ def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> C
 
 
 def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
-    """Merges choices one by one: the pod's own wins over the dialect's."""
+    """Returns the choices of two sources, one by one: a choice in `own` counts more than the same in `others`.
+
+    Args:
+        own: the choices of the pod's `fairgpu.io/*` annotations.
+    """
     if own is NO_CHOICES or own == others:
         return others
     if others is NO_CHOICES:
@@ -108,8 +124,11 @@ def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
 def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
     """Returns the items of a comma-separated list, each once; spaces around them and empty items are dropped.
 
+    Args:
+        item: the pattern that each item must match as a whole.
+
     Raises:
-        ValueError: no item is left, there are more than MAX_LISTED, or `item` does not match one of them.
+        ValueError: no item is left, there are more than MAX_LISTED, or one does not match.
     """
     if text.count(",") > 2 * MAX_LISTED:
         raise ValueError(f"{text.count(',')} commas")
@@ -120,10 +139,10 @@ def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
 
 
 def parse_gang(text: str) -> Gang:
-    """Returns the gang in the value of `fairgpu.io/gang`, which is NAME/N.
+    """Returns the gang in the value of the annotation `fairgpu.io/gang`, which is NAME/N.
 
     Raises:
-        ValueError: it is not NAME/N, or N is more than MAX_GANG.
+        ValueError: the value is not NAME/N, or N is more than MAX_GANG.
     """
     matched = GANG.fullmatch(text)
     if matched is None or int(matched[2]) > MAX_GANG:
@@ -132,7 +151,12 @@ def parse_gang(text: str) -> Gang:
 
 
 def contradictions(choices: PodChoices, metadata: Path = METADATA) -> tuple[Fault, ...]:
-    """Returns a fault for each model or uuid that a pod asks both to use and to avoid."""
+    """Returns a fault for each model or uuid that a pod asks both to use and to avoid.
+
+    Args:
+        choices: the choices of the pod's author.
+        metadata: the field path of the pod's metadata, which faults begin with.
+    """
     if not (choices.avoid_models or choices.avoid_uuids):
         return ()
     pairs = (

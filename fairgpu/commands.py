@@ -20,11 +20,13 @@ USAGE_STATUS = 2
 
 
 class CommandError(RuntimeError):
-    """A command cannot continue; the message says what to do."""
+    """A command of `fairgpu` cannot continue; the message says what to do."""
 
 
 def a_name(text: str) -> str:
-    """Returns a name given as an argument; refuses a blank one, which would ask about everything, or about nothing.
+    """Returns a name given as an argument of a command.
+
+    A blank name is refused: it would ask about everything, or about nothing.
 
     Raises:
         argparse.ArgumentTypeError: the name is blank.
@@ -35,7 +37,7 @@ def a_name(text: str) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Builds the parser with every registered command."""
+    """Returns the parser of `fairgpu`, with the command of every package that is installed."""
     parser = argparse.ArgumentParser(prog="fairgpu", description="Shares a Kubernetes cluster's GPUs fairly.")
     parser.add_argument("--version", action="version", version=f"fairgpu {version('fairgpu')}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -52,7 +54,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit status, or 2 for invalid arguments."""
+    """Runs a command of `fairgpu`; returns its exit status, or 2 for invalid arguments.
+
+    Args:
+        arguments: the arguments; None for those of this process.
+    """
     end_while_starting()
     parsed = build_parser().parse_args(arguments)
     try:

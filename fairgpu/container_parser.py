@@ -19,13 +19,13 @@ ENOUGH_FAULTS: Final = 100
 
 
 class ContainerReading:
-    """A container with keys of a dialect.
+    """A container with keys of a dialect, as it was read.
 
     Attributes:
         path: the container's field path, such as `("spec", "initContainers", 2)`.
-        name: its name; empty where it has none.
+        name: the container's name; empty where it has none.
         dialect: the dialect's name; several joined by " and " where it has keys of several (which is a fault).
-        reading: the dialect's reading of it.
+        reading: the request, choices and faults that the dialect reads from the container.
         request: the canonical request; None where the container is faulty or requests no GPU.
         native_sidecar: whether it is a native sidecar: an init container that runs until the pod ends.
     """
@@ -47,9 +47,14 @@ class ContainerReading:
 
 
 class ContainerParser:
-    """Parses the containers of one pod.
+    """The reader of the GPU requests of one pod's containers.
 
     Attributes:
+        settings: the admin's settings of the dialects.
+        root: the field path of the pod in the object that messages name.
+        dialects: the dialects that are read.
+        annotations: the pod's annotations.
+        labels: the pod's labels.
         requested_by_annotation: whether the pod's annotations request a GPU, which any container may claim.
     """
 
@@ -69,14 +74,23 @@ class ContainerParser:
         self.requested_by_annotation: Final = not dialects.requesting_annotations.isdisjoint(annotations)
 
     def unclaimed_annotations(self, containers: tuple[ContainerReading, ...]) -> list[Fault]:
-        """Returns the faults of annotations that request a GPU which none of the containers claims."""
+        """Returns the faults of annotations that request a GPU for a container that the pod does not have.
+
+        Args:
+            containers: all containers of the pod with keys of a dialect.
+        """
         if not self.requested_by_annotation:
             return []
         claimed = frozenset(name for container in containers for name in container.dialect.split(BETWEEN_NAMES))
         return unclaimed_annotations(self.annotations, claimed, self.root, self.dialects)
 
     def parse(self, spec: Mapping[str, Any], field: str) -> tuple[ContainerReading, ...]:
-        """Returns the containers of the list `field` with keys of a dialect; more than MAX_CONTAINERS are a fault."""
+        """Returns the containers with keys of a dialect in one of the pod's lists, at most MAX_CONTAINERS.
+
+        Args:
+            spec: the pod's spec, as JSON.
+            field: the list: `containers`, `initContainers` or `ephemeralContainers`.
+        """
         items = spec.get(field)
         if not isinstance(items, list):
             return ()
@@ -120,7 +134,12 @@ class ContainerParser:
 
 
 def texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str, str]:
-    """Returns the entries with text values; for the keys in `read_anyway`, other values as their JSON."""
+    """Returns the entries of a map that have text values.
+
+    Args:
+        given: the map, such as a pod's annotations, as JSON.
+        read_anyway: the keys whose entries are returned even if their value is no text; then as its JSON.
+    """
     return {
         key: value if isinstance(value, str) else show(value)
         for key, value in given.items()

@@ -14,7 +14,14 @@ from fairgpu.request import GPURequest
 
 
 class Demand(NamedTuple):
-    """A pod's demand; each figure is the largest at any time of its life."""
+    """A pod's demand for GPUs; each figure is the largest at any time of the pod's life.
+
+    Attributes:
+        gpus: the number of vGPUs.
+        core_percent: GPU time summed over the vGPUs, in percent of one GPU.
+        memory_mib: memory requested in MiB.
+        memory_percentage: memory requested in percent of one GPU.
+    """
 
     gpus: int = 0
     core_percent: int = 0
@@ -26,12 +33,16 @@ NO_DEMAND = Demand()
 
 
 def is_native_sidecar(container: Mapping[str, Any]) -> bool:
-    """Whether an init container keeps running beside the main containers."""
+    """Returns whether an init container keeps running beside the main containers.
+
+    Args:
+        container: the init container, as JSON.
+    """
     return container.get("restartPolicy") == "Always"
 
 
 def peak(containers: Sequence[int], init_steps: Sequence[tuple[int, bool]]) -> int:
-    """Returns the largest amount that is held at any time.
+    """Returns the largest amount that a pod's containers hold together at any time.
 
     Args:
         containers: the amount of each main container.
@@ -47,7 +58,12 @@ def peak(containers: Sequence[int], init_steps: Sequence[tuple[int, bool]]) -> i
 
 
 def pod_demand(containers: Sequence[GPURequest | None], init_steps: Sequence[tuple[GPURequest | None, bool]]) -> Demand:
-    """Computes the demand of a pod from its containers' requests, figure by figure."""
+    """Returns the demand of a pod, figure by figure.
+
+    Args:
+        containers: the GPU request of each main container; None where it requests no GPU.
+        init_steps: in order, each init container's request and whether it is a native sidecar.
+    """
     if not init_steps and len(containers) == 1 and containers[0] is not None:
         gpus, core_percent, memory_mib, memory_percentage = _figures(containers[0])
         return Demand(gpus, core_percent, memory_mib, memory_percentage)

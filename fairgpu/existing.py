@@ -109,6 +109,6 @@ class Existing(Section):
 
     @cached_property
     def names(self) -> StackNames:
-        """The names by which a pod asks for GPUs."""
+        """The names by which pods ask for GPUs of other stacks."""
         extended = (f"{OF_DEVICE_CLASS}{name}" for name in self.device_classes)
         return StackNames(frozenset((*self.resources, *extended)), self.prefixes, frozenset(self.annotations))

@@ -18,7 +18,9 @@ MAX_GUESSED_LENGTH = 317
 def field_path(*parts: str | int) -> str:
     """Returns the path of a field as kubectl writes it: `spec.containers[0].resources.limits[nvidia.com/gpu]`.
 
-    An integer is an index; a name holding a dot or a slash is a map's key and goes in brackets.
+    Args:
+        parts: the steps from the object to the field. An integer is an index of a list; a name with a dot or a slash is
+            a map's key and goes in brackets.
     """
     path = ""
     for part in parts:
@@ -30,9 +32,12 @@ def field_path(*parts: str | int) -> str:
 
 
 def show(value: Any) -> str:
-    """Returns a value of the manifest as JSON, cut to a length that fits a message.
+    """Returns a value as JSON, cut to a length that fits a message.
 
     Characters that a terminal obeys or hides are escaped. A text that is cut is followed by its length.
+
+    Args:
+        value: a value of a manifest, of any type.
     """
     length = len(value) if isinstance(value, str) else 0
     try:
@@ -57,7 +62,11 @@ def _escaped(sign: str) -> str:
 
 
 def guess(misspelt: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
-    """Returns the known name nearest to a misspelt one; None where none is as near as `cutoff` (0 to 1)."""
+    """Returns the known name that is nearest to a misspelt one; None where none is near.
+
+    Args:
+        cutoff: the least similarity, from 0 (none) to 1 (equal).
+    """
     if len(misspelt) > MAX_GUESSED_LENGTH:
         return None
     near = difflib.get_close_matches(misspelt, known, n=1, cutoff=cutoff)
@@ -66,7 +75,14 @@ def guess(misspelt: str, known: Sequence[str], cutoff: float = 0.6) -> str | Non
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of a manifest: the field, the given value, the allowed values, and what to write instead."""
+    """One fault of a manifest, in words for its author.
+
+    Attributes:
+        path: the field path.
+        given: the value that the manifest has there.
+        allowed: the values that are allowed there.
+        instead: the value to write.
+    """
 
     path: str
     given: str
@@ -78,7 +94,7 @@ class Fault:
 
 
 def explain(faults: Iterable[Fault]) -> str:
-    """Returns all faults as one message, one a line and numbered if there are several; at most MAX_EXPLAINED."""
+    """Returns all faults as one message, one a line; of more than MAX_EXPLAINED, the number of the others is added."""
     listed = list(faults)
     lines = [str(fault) for fault in listed[:MAX_EXPLAINED]]
     if len(lines) == 1:

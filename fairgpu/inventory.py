@@ -33,18 +33,18 @@ MAX_SLOTS = 64
 
 
 class InventoryError(ValueError):
-    """An annotation that is not an inventory; the message names the field."""
+    """A node's inventory cannot be encoded or decoded; the message names the field."""
 
 
 class Health(StrEnum):
-    """The health of a device: new containers may be placed on an `ok` one; those on a fenced one run on."""
+    """The health of a device: new containers are placed on an `ok` device only; those on a `fenced` one run on."""
 
     OK = "ok"
     FENCED = "fenced"
 
 
 class Link(IntEnum):
-    """The path between two devices, the nearest first, by the topology levels of `nvidia-smi topo -m`.
+    """The kind of path between two devices, the nearest first, by the topology levels of `nvidia-smi topo -m`.
 
     https://docs.nvidia.com/deploy/nvidia-smi/index.html
     """
@@ -66,13 +66,13 @@ class Device:
     """One physical device that a node offers.
 
     Attributes:
-        uuid: the vendor's identity of it, unique in the cluster.
-        model: the vendor's name of it, as NVML reports it.
+        uuid: the vendor's identity of the device, unique in the cluster.
+        model: the vendor's name of the device's model, as NVML reports it.
         memory_mib: the memory that containers may hold together, in MiB: the total less what the driver reserves.
-        numa: its NUMA node; None where it is unknown.
-        pci: its PCI address.
-        health: whether new containers may be placed on it.
-        why: the reason why it is fenced, for people; empty where it is not.
+        numa: the device's NUMA node; None where it is unknown.
+        pci: the device's PCI address.
+        health: whether new containers may be placed on the device.
+        why: the reason why the device is fenced, for people; empty where it is not.
     """
 
     uuid: str
@@ -86,7 +86,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All devices of a node.
+    """All devices of a node, as the node agent writes them on the Node.
 
     Attributes:
         vendor: the vendor of the devices, in lower case.
@@ -104,7 +104,7 @@ class Inventory:
 
 
 def encode(inventory: Inventory) -> str:
-    """Encodes an inventory as the annotation's value.
+    """Encodes an inventory in JSON, as the value of a Node's annotation `fairgpu.io/inventory`.
 
     Raises:
         InventoryError: the text is longer than MAX_ENCODED_BYTES.
@@ -124,11 +124,11 @@ def encode(inventory: Inventory) -> str:
 
 
 def decode(text: str) -> Inventory:
-    """Decodes the annotation's value; fields of later writers are ignored.
+    """Decodes the value of a Node's annotation `fairgpu.io/inventory`; unknown fields are ignored.
 
     Raises:
-        InventoryError: it is not a JSON object of version 1; a field is missing, of another type or out of range; a
-            uuid appears twice; or the links are not a symmetric matrix of the devices.
+        InventoryError: the value is not a JSON object of version 1; a field is missing, of another type or out of
+            range; a uuid appears twice; or the links are not a symmetric matrix of the devices.
     """
     if len(text) > MAX_ENCODED_BYTES:
         raise InventoryError(f"the inventory has {len(text)} characters; at most {MAX_ENCODED_BYTES} are allowed")

@@ -15,22 +15,22 @@ MOST_SHOWN = 64
 
 
 class JsonValueError(ValueError):
-    """A document lacks a value, or has one of another type or out of range; the message names the path."""
+    """A JSON document lacks a value, or has one of another type or out of range; the message names the path."""
 
 
 def shown(value: Any) -> str:
-    """Returns a value as messages show it: its representation, cut at MOST_SHOWN characters."""
+    """Returns a value for a message: its representation in Python, cut at MOST_SHOWN characters."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Returns the value if it is a JSON object, else an empty one."""
+    """Returns a value if it is a JSON object, else an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def list_of(value: Any) -> list[Any]:
-    """Returns the value if it is a JSON array, else an empty one."""
+    """Returns a value if it is a JSON array, else an empty array."""
     return value if isinstance(value, list) else []
 
 
@@ -40,7 +40,10 @@ def mappings(value: Any) -> list[dict[str, Any]]:
 
 
 def versioned(text: str, version: int, noun: str) -> dict[str, Any]:
-    """Parses a JSON object whose field `v` is the version; the noun names the document in the error.
+    """Parses a JSON object whose field `v` must be a version.
+
+    Args:
+        noun: the name of the document in the error's message.
 
     Raises:
         JsonValueError: the text is not JSON, not an object, or of another version.
@@ -55,10 +58,13 @@ def versioned(text: str, version: int, noun: str) -> dict[str, Any]:
 
 
 def required_mapping(value: Any, path: str) -> dict[str, Any]:
-    """Returns the value at a path, which must be a JSON object.
+    """Returns a value, which must be a JSON object.
+
+    Args:
+        path: the value's path in its document, for the error's message.
 
     Raises:
-        JsonValueError: it is of another type.
+        JsonValueError: the value is of another type.
     """
     if not isinstance(value, dict):
         raise JsonValueError(f"{path} is no object")
@@ -66,10 +72,13 @@ def required_mapping(value: Any, path: str) -> dict[str, Any]:
 
 
 def required_list(item: Mapping[str, Any], key: str, path: str = "") -> list[Any]:
-    """Returns the array that the object at a path has under a key.
+    """Returns the array that a JSON object has under a key.
+
+    Args:
+        path: the object's path in its document, for the error's message.
 
     Raises:
-        JsonValueError: it is missing or of another type.
+        JsonValueError: the value is missing or of another type.
     """
     value = item.get(key)
     if not isinstance(value, list):
@@ -78,10 +87,13 @@ def required_list(item: Mapping[str, Any], key: str, path: str = "") -> list[Any
 
 
 def required_text(item: Mapping[str, Any], key: str, path: str = "") -> str:
-    """Returns the text that the object at a path has under a key.
+    """Returns the text that a JSON object has under a key.
+
+    Args:
+        path: the object's path in its document, for the error's message.
 
     Raises:
-        JsonValueError: it is missing, empty or of another type.
+        JsonValueError: the value is missing, empty or of another type.
     """
     value = item.get(key)
     if not isinstance(value, str) or not value:
@@ -90,10 +102,15 @@ def required_text(item: Mapping[str, Any], key: str, path: str = "") -> str:
 
 
 def required_whole(item: Mapping[str, Any], key: str, least: int, most: int, path: str = "") -> int:
-    """Returns the whole number that the object at a path has under a key.
+    """Returns the whole number that a JSON object has under a key.
+
+    Args:
+        least: the least number that is allowed.
+        most: the largest number that is allowed.
+        path: the object's path in its document, for the error's message.
 
     Raises:
-        JsonValueError: it is missing, of another type, below `least` or above `most`.
+        JsonValueError: the value is missing, of another type, below `least` or above `most`.
     """
     value = item.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

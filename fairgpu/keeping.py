@@ -18,9 +18,10 @@ LONGEST_PAUSE_SECONDS = 60.0
 def keep_running(
     name: str, part: Callable[[], None], wait: Callable[[float], bool], failed: Callable[[], object] = lambda: None
 ) -> None:
-    """Runs a part until it returns, and again after an error that it does not know, until `wait` returns true.
+    """Runs a part of a service until it returns, and again after each exception that it raises.
 
-    Without this its thread would end, and the rest of the service would go on without it.
+    It stops as well when `wait` returns true. Without this, the part's thread would end, and the rest of the service
+    would go on without it.
 
     Args:
         name: the part's name in the log.
@@ -44,17 +45,27 @@ def keep_running(
 
 
 def start_thread(name: str, part: Callable[[], None], wait: Callable[[float], bool]) -> threading.Thread:
-    """Starts a daemon thread in which `keep_running` runs a part; returns the thread, which has the part's name."""
+    """Starts a daemon thread in which `keep_running` runs a part of a service; returns the thread.
+
+    Args:
+        name: the name of the thread, and of the part in the log.
+        part: the part; it returns soon once the service ends.
+        wait: sleeps that many seconds, or until the service ends; returns whether it ends.
+    """
     thread = threading.Thread(target=keep_running, args=(name, part, wait), name=name, daemon=True)
     thread.start()
     return thread
 
 
 def pause_after(last_seconds: float, ran_seconds: float) -> float:
-    """Returns the pause after a part's failure, in seconds.
+    """Returns the pause before a part of a service that failed runs again, in seconds.
 
     It doubles from FIRST_PAUSE_SECONDS to LONGEST_PAUSE_SECONDS, and is the first again after a run longer than the
     longest.
+
+    Args:
+        last_seconds: the pause before this run; 0 for the first run.
+        ran_seconds: the length of this run.
     """
     if ran_seconds > LONGEST_PAUSE_SECONDS:
         return FIRST_PAUSE_SECONDS

@@ -15,17 +15,17 @@ from fairgpu.cluster.reflector import Wait
 
 
 class CurrentTerm(Protocol):
-    """The present term of this process, if it leads."""
+    """The leader's term of this process, if it leads."""
 
     def number(self) -> int | None:
-        """The number of the present term; None while this process does not lead."""
+        """Returns the number of the present term; None while this process does not lead."""
 
 
 class Term:
-    """The term in which this process leads, if it does. Safe to use from several threads.
+    """The leader's term of this process, if it leads. Safe to use from several threads.
 
-    The campaign's thread begins and renews a term; a thread whose write the store refuses ends it. Times are seconds of
-    a monotonic clock.
+    The thread of `campaign` begins and renews a term; a thread whose write the store refuses ends it. Times are seconds
+    of a monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -38,14 +38,18 @@ class Term:
         self._changed = threading.Condition(self._lock)
 
     def number(self) -> int | None:
-        """The number of the present term; None where it has expired or this process does not lead."""
+        """Returns the number of the present term; None where it has expired or this process does not lead."""
         with self._lock:
             return self._number if self._clock() < self._until else None
 
     def hold(self, number: int, until: float, looked_at: float = float("inf")) -> None:
-        """Begins or renews a term, which lasts until a time at most.
+        """Begins or renews a term.
 
-        A reading of the Lease that began, at `looked_at`, before the term was last lost changes nothing.
+        A reading of the Lease that began before the term was last lost changes nothing.
+
+        Args:
+            until: the time at which the term ends if it is not renewed.
+            looked_at: the time at which the reading of the Lease began; by default, the reading is taken as the newest.
         """
         with self._changed:
             if looked_at < self._lost_at:
@@ -54,13 +58,17 @@ class Term:
             self._changed.notify_all()
 
     def lose(self) -> None:
-        """Ends the term."""
+        """Ends the term: this process does not lead any more."""
         with self._changed:
             self._number, self._until, self._lost_at = None, 0.0, self._clock()
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> int | None:
-        """Waits until this process leads, for at most `seconds`; returns the term's number."""
+        """Waits until this process leads; returns the term's number, or None if it does not lead in time.
+
+        Args:
+            seconds: the longest wait.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._number is not None and self._clock() < self._until, seconds)
         return self.number()
@@ -72,8 +80,8 @@ class LeaseRecord:
 
     Attributes:
         holder: the holder's identity; empty where the Lease was released.
-        term: the number of the holder's term; the Lease counts its transitions so.
-        version: its resourceVersion, which changes with every renewal.
+        term: the number of the holder's term, which the Lease has in `leaseTransitions`.
+        version: the Lease's resourceVersion, which changes with every renewal.
     """
 
     holder: str
@@ -83,27 +91,36 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A Lease, and when its present version was first observed: seconds of the observer's monotonic clock."""
+    """A Lease as one process observes it.
+
+    Attributes:
+        record: the Lease.
+        since: the time at which this version of the Lease was first observed, in seconds of the observer's monotonic
+            clock.
+    """
 
     record: LeaseRecord
     since: float
 
 
 def observe(previous: Observation | None, record: LeaseRecord, now: float) -> Observation:
-    """Returns the observation after another reading: an unchanged Lease keeps the time of its first observation."""
+    """Returns the observation after another reading of the Lease; an unchanged Lease keeps the time of its first one.
+
+    Args:
+        previous: the observation before; None for the first reading.
+        now: the time of the reading, in seconds of the observer's monotonic clock.
+    """
     if previous is not None and previous.record.version == record.version:
         return previous
     return Observation(record, now)
 
 
 def may_take(observation: Observation, identity: str, duration: float, now: float) -> bool:
-    """Whether `identity` may take the Lease: it was released, has expired, or is its own from an earlier term.
+    """Returns whether a candidate may take the Lease: it was released, has expired, or is the candidate's own.
 
     Args:
-        observation: the Lease as it was observed.
-        identity: the candidate.
         duration: the seconds for which a renewal keeps the Lease.
-        now: the observer's monotonic clock, in seconds.
+        now: the present time, in seconds of the observer's monotonic clock.
     """
     holder = observation.record.holder
     return not holder or holder == identity or now - observation.since >= duration
@@ -112,8 +129,11 @@ def may_take(observation: Observation, identity: str, duration: float, now: floa
 def next_term(record: LeaseRecord | None, floor: int) -> int:
     """Returns the number of the term that begins by taking the Lease.
 
-    It is higher than every earlier one, even where the Lease was deleted and counts anew: `floor` is the highest term
-    that the store has recorded.
+    It is higher than that of every earlier term, even where the Lease was deleted and counts anew.
+
+    Args:
+        record: the Lease; None where there is none.
+        floor: the highest term that the store has recorded.
     """
     return max(record.term if record else 0, floor) + 1
 
@@ -123,7 +143,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
-    """The Lease, its candidate and its durations.
+    """The Lease by which a service elects its leader, and this process as a candidate.
 
     Attributes:
         namespace: the Lease's namespace.
@@ -141,7 +161,7 @@ class LeaseOptions:
 
     @property
     def believed_seconds(self) -> float:
-        """The seconds for which a holder relies on a renewal: a fifth less than others wait, as clocks run unevenly."""
+        """The time for which a holder relies on a renewal: a fifth less than others wait, as clocks run unevenly."""
         return self.duration_seconds * 0.8
 
 
@@ -165,15 +185,14 @@ def campaign(
     clock: Callable[[], float],
     wait: Wait,
 ) -> None:
-    """Takes the Lease whenever it is free and renews it until `wait` says that the process ends; then releases it.
+    """Takes the Lease whenever it is free, and renews it; releases it when the process ends.
 
     Args:
-        api: the API server.
         options: the Lease, its candidate and its durations.
         term: updated as terms begin, are renewed and end.
         floor: returns the highest term that the store has recorded; where it raises, no term begins.
-        clock: a monotonic clock, in seconds.
-        wait: sleeps between attempts, and ends the campaign.
+        clock: returns the seconds of a monotonic clock.
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
     """
     collection = f"/apis/coordination.k8s.io/v1/namespaces/{options.namespace}/leases"
     last = _Attempt()

@@ -13,7 +13,11 @@ SECRET_KEYS = frozenset({"authorization", "password", "secret", "token"})
 
 
 def configure_logs(level: str = "INFO", stream: TextIO = sys.stderr) -> None:
-    """Writes the events of structlog and of the standard library to a stream as JSON lines."""
+    """Sends the log events of structlog and of the standard library to a stream, as JSON lines.
+
+    Args:
+        level: the lowest level that is logged, such as `INFO`.
+    """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -43,7 +47,7 @@ def configure_logs(level: str = "INFO", stream: TextIO = sys.stderr) -> None:
 
 
 def hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Replaces the values of secret keys; other keys must not have secret values."""
+    """Replaces the values of the keys in SECRET_KEYS in a log event; other keys must not have secret values."""
     for key in event:
         if key.lower() in SECRET_KEYS:
             event[key] = "(hidden)"

@@ -50,11 +50,11 @@ DRIVER_NAMES: Final = (
 
 
 class Match(NamedTuple):
-    """The rank of a key that names a model: the larger, the better.
+    """The rank of a price list's key for a GPU model that it names: the larger, the better.
 
     Attributes:
         words: the number of words of the key.
-        leftness: 0 where they are the model's first words, -1 where they begin at its second, and so on.
+        leftness: 0 where they are the first words of the model's name, -1 where they begin at its second, and so on.
     """
 
     words: int
@@ -62,13 +62,18 @@ class Match(NamedTuple):
 
 
 def takes(choice: str, model: str) -> bool:
-    """Whether a choice matches a model: the model's name contains the choice, whatever the case of the letters."""
+    """Returns whether a pod's choice of models matches a model: the model's name contains it, in any case of letters.
+
+    Args:
+        choice: a model or a part of its name, as a pod's author wrote it.
+        model: the model's name, as the driver has it.
+    """
     return choice.casefold() in model.casefold()
 
 
 @lru_cache(maxsize=4096)
 def words(name: str) -> tuple[str, ...]:
-    """Returns the words of a model's name in lower case, without those for the way in which the device is divided.
+    """Returns the words of a GPU model's name in lower case, without those that say how the device is divided.
 
     NVML's `NVIDIA A100-SXM4-80GB` and GPU feature discovery's `NVIDIA-A100-SXM4-80GB` have the same words. The latter
     appends `-SHARED` and `-MIG-1g.10gb`
@@ -82,7 +87,14 @@ def words(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def match(key: str, model: str) -> Match | None:
-    """Returns the rank of a key for a model; None where its words are not a run of whole words of the name."""
+    """Returns the rank of a price list's key for a GPU model; None where the model's name lacks the key's words.
+
+    The words must stand in the name as whole words, one after the other.
+
+    Args:
+        key: the key, such as `A100`.
+        model: the model's name, such as `NVIDIA A100-SXM4-80GB`.
+    """
     wanted, given = words(key), words(model)
     if not wanted:
         return None
@@ -93,15 +105,18 @@ def match(key: str, model: str) -> Match | None:
 
 
 def best_key(keys: Iterable[str], model: str) -> str | None:
-    """Returns the key that names a model by most words, or earliest in its name; None where no key names it."""
+    """Returns the key of a price list that fits a GPU model best; None where no key names the model.
+
+    It is the key of the most words; of several such keys, the one that is earliest in the model's name.
+    """
     matches = [(matched, key) for key in keys if (matched := match(key, model)) is not None]
     return max(matches)[1] if matches else None
 
 
 def tie(keys: Sequence[str]) -> tuple[str, str, str] | None:
-    """Returns two keys that name one model by equally many words, and that model; None where no two do.
+    """Returns two keys of a price list that name one GPU model by equally many words, and that model; None without any.
 
-    The models are those of DRIVER_NAMES; two keys of the same words name the first of them.
+    The models are those of DRIVER_NAMES. For two keys of the same words, the third text is the first of them.
     """
     seen: dict[tuple[str, ...], str] = {}
     for key in keys:

@@ -24,11 +24,11 @@ class Permission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PermissionRequest:
-    """A choice that needs a permission.
+    """A choice of a pod's author that needs a permission of the namespace.
 
     Attributes:
-        permission: the permission that it needs.
-        path: the field that states it.
+        permission: the permission that the choice needs.
+        path: the field path of the choice.
         given: the field's value.
         foreign: whether another project's key states it. Its author need not know FairGPU's permissions, so without one
             the pod is admitted with the default and a warning; the same choice in FairGPU's annotation is refused.
@@ -41,7 +41,13 @@ class PermissionRequest:
 
 
 class Granted:
-    """The choices that a namespace's permissions cover, and the faults and warnings about the others."""
+    """The choices of a pod's author after the namespace's permissions were applied.
+
+    Attributes:
+        choices: the choices; one without its permission is replaced by the default.
+        faults: the faults of such choices in FairGPU's annotations.
+        warnings: lines about such choices in keys of other projects.
+    """
 
     def __init__(self, choices: PodChoices, faults: tuple[Fault, ...], warnings: tuple[str, ...]) -> None:
         self.choices: Final = choices
@@ -50,7 +56,11 @@ class Granted:
 
 
 def parse_permissions(annotation: Any) -> frozenset[Permission]:
-    """Returns the permissions in the value of `fairgpu.io/allow`; unknown words grant none."""
+    """Returns the permissions in the value of a namespace's annotation `fairgpu.io/allow`; unknown words grant none.
+
+    Args:
+        annotation: the value, as JSON; None where the namespace lacks the annotation.
+    """
     if not isinstance(annotation, str):
         return frozenset()
     words = {word.strip() for word in annotation.split(",")}
@@ -58,7 +68,14 @@ def parse_permissions(annotation: Any) -> frozenset[Permission]:
 
 
 def grant(choices: PodChoices, requests: Iterable[PermissionRequest], permissions: frozenset[Permission]) -> Granted:
-    """Replaces the choices that the namespace's permissions do not cover by the defaults; returns them with faults."""
+    """Applies a namespace's permissions to the choices of a pod's author.
+
+    Args:
+        requests: the choices that need a permission.
+
+    Returns:
+        The choices, of which those without their permission are replaced by the default, with faults and warnings.
+    """
     faults: list[Fault] = []
     warnings: list[str] = []
     for request in requests:

@@ -24,15 +24,18 @@ __all__ = ["ContainerReading", "PodReading", "read_pod"]
 
 
 class PodReading:
-    """A pod as read: its containers' requests, its choices, demand and faults.
+    """A pod as it was read: its containers' GPU requests, its author's choices, its demand and its faults.
 
-    The three tuples of containers contain only those with keys of a dialect, in order.
+    `containers`, `init` and `ephemeral` have only containers with keys of a dialect, in order.
 
     Attributes:
-        all_containers: all of them, main ones first.
-        choices: the pod's own and the dialects' choices together, before permissions (`permissions.grant`).
+        containers: the main containers.
+        init: the init containers.
+        ephemeral: the ephemeral containers.
+        all_containers: the three together, main ones first.
+        choices: the choices of the pod's annotations and of the dialects together, before `permissions.grant`.
         permission_requests: the choices that need a permission of the namespace.
-        strip_annotations: the dialects' keys to remove from the pod.
+        strip_annotations: the dialects' keys to remove from the pod's annotations.
         faults: all faults, at once.
         warnings: lines about keys whose effect here differs from that in their own project.
         demand: the demand of the whole pod.
@@ -64,17 +67,17 @@ class PodReading:
 
     @property
     def has_gpu_keys(self) -> bool:
-        """Whether any container has a key of a dialect; without any, FairGPU leaves the pod alone."""
+        """Whether any container of the pod has a key of a dialect; without any, FairGPU leaves the pod alone."""
         return bool(self.all_containers)
 
     @property
     def requests_gpu(self) -> bool:
-        """Whether any container requests a GPU: keys such as `nvidia.com/gpu: 0` do not."""
+        """Whether any container of the pod requests a GPU: keys such as `nvidia.com/gpu: 0` do not."""
         return any(container.request is not None for container in self.all_containers)
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """The dialects of the containers, each once, in order of appearance."""
+        """The names of the containers' dialects, each once, in order of appearance."""
         return tuple(dict.fromkeys(container.dialect for container in self.all_containers))
 
 
@@ -88,14 +91,12 @@ def read_pod(
     root: Path = (),
     dialects: DialectSet = DIALECTS,
 ) -> PodReading:
-    """Reads a pod, or a pod template.
+    """Reads the GPU requests and choices of a pod, or of a pod template.
 
     Args:
-        pod: the raw object with `metadata` and `spec`.
-        settings: the admin's settings of the dialects.
-        root: the field path of `pod` in the object that messages name, such as `("spec", "template")`.
-        dialects: the dialects to read (`registry.NATIVE`, `registry.FOREIGN`, or all); keys of others have no
-            effect.
+        pod: the pod, as JSON with `metadata` and `spec`.
+        root: the field path of `pod` in the object that messages name, such as `("spec", "template")`; empty for a pod.
+        dialects: the dialects to read (`registry.NATIVE`, `registry.FOREIGN`, or all); keys of others have no effect.
     """
     spec = mapping(pod.get("spec"))
     metadata = mapping(pod.get("metadata"))

@@ -35,7 +35,12 @@ MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 
 
 def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
-    """Returns the fault of annotations that the API server will not store; it checks them only after admission."""
+    """Returns the fault of annotations beyond the API server's limit, which it checks only after admission.
+
+    Args:
+        annotations: the pod's annotations, as JSON.
+        root: the field path of a pod template in its object; empty for a pod.
+    """
     length = _characters(annotations)
     if length <= MAX_ANNOTATIONS_LENGTH:
         return ()
@@ -52,7 +57,12 @@ def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
 def out_of_bounds(metadata: Mapping[str, Any], root: Path) -> list[Fault]:
     """Returns the faults of a GPU pod's metadata beyond the limits that the policy fairgpu-metadata puts on updates.
 
-    The limits leave room for the notices that FairGPU writes, and let policies examine all of it in little time.
+    The limits leave room for the annotations that FairGPU adds later, and let policies examine all of it in little
+    time.
+
+    Args:
+        metadata: the pod's metadata, as JSON.
+        root: the field path of a pod template in its object; empty for a pod.
     """
     faults = []
     for field, most, instead in _BOUNDS:
@@ -94,7 +104,7 @@ def _characters(annotations: dict[str, Any]) -> int:
 
 
 def oversized_pod(size: int) -> list[Fault]:
-    """Returns the fault of a GPU pod that leaves too little room below etcd's limit of 1.5 MiB for later writes.
+    """Returns the fault of a GPU pod larger than MAX_POD_BYTES, of which etcd may refuse later writes.
 
     Args:
         size: the bytes of the pod as JSON.
@@ -112,7 +122,13 @@ def oversized_pod(size: int) -> list[Fault]:
 
 
 def oversized_debuggers(containers: Any) -> list[Fault]:
-    """Returns the fault of ephemeral containers that take the room left at admission; they are never removed."""
+    """Returns the fault of ephemeral containers that together take more than MAX_DEBUGGERS_BYTES of a GPU pod.
+
+    Ephemeral containers are never removed from a pod.
+
+    Args:
+        containers: the pod's list of ephemeral containers, as JSON; None where there is none.
+    """
     size = len(json.dumps(containers)) if containers else 0
     if size <= MAX_DEBUGGERS_BYTES:
         return []
@@ -127,7 +143,12 @@ def oversized_debuggers(containers: Any) -> list[Fault]:
 
 
 def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:
-    """Returns the fault of more containers than admission parses in a GPU pod."""
+    """Returns a fault for each list of a GPU pod with more than MAX_CONTAINERS containers beside FairGPU's sidecar.
+
+    Args:
+        spec: the pod's spec, as JSON.
+        root: the field path of a pod template in its object; empty for a pod.
+    """
     faults = []
     for field in ("containers", "initContainers", "ephemeralContainers"):
         containers = spec.get(field)
@@ -144,7 +165,12 @@ def _own(containers: list[Any]) -> int:
 
 
 def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: Path) -> list[Fault]:
-    """Returns the faults of annotations such as `gpu-fraction: 0.5`, which YAML reads as a number."""
+    """Returns a fault for each annotation of a dialect that is no text: YAML reads `gpu-fraction: 0.5` as a number.
+
+    Args:
+        given: the pod's annotations, as JSON.
+        root: the field path of a pod template in its object; empty for a pod.
+    """
     return [
         Fault(
             path=field_path(*root, "metadata", "annotations", key),
@@ -158,7 +184,7 @@ def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: P
 
 
 def misplaced(container: ContainerReading) -> list[Fault]:
-    """Returns the faults of a GPU request in a container that can have no GPU."""
+    """Returns the fault of a GPU request in a container that can have no GPU: FairGPU's sidecar or an ephemeral one."""
     if container.name == names.SIDECAR_CONTAINER:
         return [
             Fault(
@@ -181,7 +207,12 @@ def misplaced(container: ContainerReading) -> list[Fault]:
 
 
 def beyond_a_node(demand: Demand, settings: DialectSettings, root: Path) -> list[Fault]:
-    """Returns the fault of a demand that no node can ever meet, so that the pod would wait for ever."""
+    """Returns the faults of a pod's demand that no node can ever meet, so that the pod would wait for ever.
+
+    Args:
+        settings: the admin's settings, with the most GPUs of a node.
+        root: the field path of a pod template in its object; empty for a pod.
+    """
     most = settings.max_gpus_per_node * WHOLE_GPU_PERCENT
     if demand.core_percent <= most and demand.memory_percentage <= most:
         return []

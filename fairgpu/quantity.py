@@ -35,14 +35,17 @@ _WITH_BYTES = re.compile(r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,6})?) ?(?P<suffix>
 
 
 class QuantityError(ValueError):
-    """A value that is not a quantity, or that the field cannot hold; the message says why."""
+    """A value is not a quantity of Kubernetes, or the field cannot hold it; the message says why."""
 
 
 def parse_quantity(value: Any) -> Fraction:
-    """Returns the exact number of a quantity.
+    """Returns the exact number of a quantity of Kubernetes, such as `1.5Gi`.
 
     It accepts what the API server accepts in JSON: a string, a number, or null, which counts as 0. It refuses a
     boolean, a list and a map.
+
+    Args:
+        value: the quantity, as JSON.
 
     Raises:
         QuantityError: the value is not in the grammar, is longer than 64 characters, or its exponent passes 30.
@@ -71,13 +74,16 @@ def parse_quantity(value: Any) -> Fraction:
 
 
 def parse_count(value: Any) -> int:
-    """Returns the number of a quantity of an extended resource: whole, not negative, and not in a unit of bytes.
+    """Returns the number of units in a quantity of an extended resource: whole, not negative, and not in bytes.
 
     A binary suffix is refused because these resources carry their unit in their name: `2Gi` of a resource counted in
     MiB would be 2147483648 MiB to the API server, which no author means.
 
+    Args:
+        value: the quantity, as JSON.
+
     Raises:
-        QuantityError: it is not a quantity, or is negative, fractional, beyond int64, or has a binary suffix.
+        QuantityError: the value is not a quantity, or is negative, fractional, beyond int64, or has a binary suffix.
     """
     if isinstance(value, str) and len(value) <= PLAIN_DIGITS and value.isascii() and value.isdigit():
         return int(value)
@@ -94,12 +100,17 @@ def parse_count(value: Any) -> int:
 
 
 def memory_unit_name(unit_mib: int) -> str:
-    """Returns the name of a unit of memory, by its size in MiB."""
+    """Returns the name of a unit of memory, by its size in MiB: `MiB`, `GiB`, or such as `blocks of 256 MiB`."""
     return {1: "MiB", 1024: "GiB"}.get(unit_mib, f"blocks of {unit_mib} MiB")
 
 
 def in_memory_units(text: str, unit_mib: int) -> str | None:
-    """Converts bytes such as `2Gi` or `4 GB` to units of the given size in MiB, rounded up; None for other text."""
+    """Converts bytes such as `2Gi` or `4 GB` to a number of units of memory, rounded up; None for other text.
+
+    Args:
+        text: the amount as an author wrote it.
+        unit_mib: the size of one unit, in MiB.
+    """
     match = _WITH_BYTES.fullmatch(text.strip())
     if match is None or not (match["suffix"] or match["bytes"]):
         return None

@@ -10,9 +10,13 @@ from fairgpu import names
 
 
 class GPURequest(NamedTuple):
-    """One container's request, summed over its vGPUs as the canonical resources are.
+    """One container's GPU request, summed over its vGPUs as the canonical resources are.
 
-    Exactly one of `memory_mib` and `memory_percentage` is set. `core_percent` 0 is best effort.
+    Attributes:
+        gpus: the number of vGPUs.
+        core_percent: GPU time, in percent of one GPU; 0 is best effort.
+        memory_mib: memory in MiB; None where `memory_percentage` is given instead.
+        memory_percentage: memory in percent of one GPU; None where `memory_mib` is given instead.
     """
 
     gpus: int
@@ -21,7 +25,7 @@ class GPURequest(NamedTuple):
     memory_percentage: int | None = None
 
     def resources(self) -> dict[str, str]:
-        """Returns the canonical extended resources as quantities, for requests and limits alike."""
+        """Returns the request as FairGPU's extended resources, for a container's requests and limits alike."""
         canonical = {names.GPU: str(self.gpus), names.GPU_CORE: str(self.core_percent)}
         if self.memory_mib is not None:
             canonical[names.GPU_MEMORY] = str(self.memory_mib)
@@ -36,19 +40,19 @@ class GPURequest(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether the request is for all time and all memory of each of its GPUs; memory in MiB alone is never all."""
+        """Whether the request is for all time and all memory of each of its GPUs, with the memory given in percent."""
         return self.core_percent == self.memory_percentage == 100 * self.gpus
 
 
 class CorePolicy(StrEnum):
-    """The use of GPU time beyond a container's share: never (hard), or while the GPU is idle (elastic)."""
+    """The rule for GPU time beyond a container's share: never (hard), or while the GPU is idle (elastic)."""
 
     HARD = "hard"
     ELASTIC = "elastic"
 
 
 class Placement(StrEnum):
-    """The choice of a pod's devices among those that fit."""
+    """The rule by which a pod's devices are chosen among those that fit."""
 
     PACK = "pack"
     SPREAD = "spread"
@@ -56,11 +60,11 @@ class Placement(StrEnum):
 
 
 class Gang(NamedTuple):
-    """Pods of one namespace that are placed together or not at all.
+    """Some pods of one namespace that are placed together or not at all.
 
     Attributes:
-        name: the same for all of them.
-        pods: how many of them start together, 1 to MAX_GANG.
+        name: the gang's name, which all its pods have in an annotation.
+        pods: the number of pods that start together, 1 to MAX_GANG.
     """
 
     name: str
@@ -79,7 +83,18 @@ NORMAL_PRIORITY = 1
 
 @dataclass(frozen=True, slots=True)
 class PodChoices:
-    """The choices of a pod's author beside the amounts; unset means the admin's default."""
+    """The choices of a pod's author beside the amounts. An empty tuple or None means the admin's default.
+
+    Attributes:
+        use_models: the models of which the pod's devices may be.
+        avoid_models: the models of which they must not be.
+        use_uuids: the uuids of the devices that the pod may get.
+        avoid_uuids: the uuids of the devices that it must not get.
+        placement: the rule by which devices are chosen among those that fit.
+        core_policy: whether the pod may use idle GPU time beyond its share.
+        task_priority: 0 to go before other pods on the same GPU, 1 not to.
+        gang: the pods that are placed together with this one.
+    """
 
     use_models: tuple[str, ...] = ()
     avoid_models: tuple[str, ...] = ()
@@ -91,7 +106,7 @@ class PodChoices:
     gang: Gang | None = None
 
     def annotations(self) -> dict[str, str]:
-        """Returns the choices as FairGPU's own annotations."""
+        """Returns the choices as the pod's `fairgpu.io/*` annotations."""
         written: dict[str, str] = {}
         lists = (
             (names.USE_GPU_MODEL, self.use_models),

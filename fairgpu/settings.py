@@ -46,7 +46,7 @@ _ALLOWED = {
 
 
 class SettingsError(CommandError):
-    """An invalid setting; the message names its key, the given value and the allowed ones."""
+    """A setting of a service is invalid; the message names its key, the given value and the allowed ones."""
 
 
 class Section(BaseModel):
@@ -61,13 +61,13 @@ SectionType = TypeVar("SectionType", bound=Section)
 def load_settings(
     model: type[SectionType], environ: Mapping[str, str], file: Path | None = None, usual: Path | None = None
 ) -> SectionType:
-    """Reads a service's settings; each top-level field of the model is a section of the file.
+    """Reads a service's settings from a YAML file and the environment.
 
     Args:
-        model: the sections that the service reads.
+        model: the type of the settings; each of its fields is a section of the file.
         environ: the environment; its values win over the file's.
         file: the YAML file that was named; None where none was.
-        usual: the file to read in its place where it exists; None for none.
+        usual: the file to read where `file` is None and this one exists; None for none.
 
     Raises:
         SettingsError: a value is of the wrong type or out of range, a key is unknown, or a section is misspelt.
@@ -85,12 +85,21 @@ def load_settings(
 
 
 def environment_name(path: tuple[str, ...]) -> str:
-    """Returns the variable that sets the field at a path of section, groups and name."""
+    """Returns the name of the environment variable that sets a setting.
+
+    Args:
+        path: the setting's keys in the file, such as `("webhook", "states", "stale_after_seconds")`.
+    """
     return "_".join((ENVIRONMENT_PREFIX, *path)).upper()
 
 
 def fields(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yields the paths of all fields that have values, those in groups included."""
+    """Yields the path of each setting of a service, as its keys in the file; settings in groups are included.
+
+    Args:
+        model: the type of the settings, or of a group of them.
+        path: the keys of that group in the file; empty for all settings.
+    """
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from fields(field.annotation, (*path, name))

@@ -13,7 +13,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
 def end_while_starting() -> None:
-    """Lets SIGTERM end this process until it has a handler of its own. The main thread calls this first of all.
+    """Lets SIGTERM end this process until it has a handler. The main thread calls this first of all.
 
     The kernel drops a signal that the first process of a container has no handler for (pid_namespaces(7)). A service
     that starts would go on until the end of its pod's grace period. Each other process ends by default.
@@ -27,10 +27,10 @@ def _end_at_once(number: int, _frame: FrameType | None) -> None:
 
 
 def end_forked_by_default() -> None:
-    """Lets SIGTERM, SIGINT and SIGQUIT end each process that is forked from now on, until it has its own handlers.
+    """Lets SIGTERM, SIGINT and SIGQUIT end each process that this one forks later, until it has its own handlers.
 
-    A forked process has its parent's handlers: a signal that comes before it has others is lost in it. The parent gets
-    a signal that comes during the fork after it, and the new process by its default.
+    A forked process has its parent's handlers: a signal that comes before it has others is lost in it. Of a signal that
+    comes during the fork, the parent is informed after it, and the new process ends by default.
     """
 
     def let_end() -> None:
@@ -47,14 +47,17 @@ def end_forked_by_default() -> None:
 
 
 def call_at_end(end: Callable[[], object], longest_seconds: float | None = None) -> None:
-    """Calls `end` once in a thread of its own after SIGTERM or SIGINT. The main thread calls this.
+    """Calls a function once, in a thread of its own, after SIGTERM or SIGINT. Only the main thread may call this.
 
     A process that goes on for `longest_seconds` after that is broken off, as by SIGKILL, with the status 0: a thread
     that waits for a server keeps Python from ending for as long as the server is silent.
 
     Python runs a signal's handler in the main thread, between two of its instructions: a handler that takes a lock, as
-    `Event.set` does, waits for ever where the main thread has it. This one only puts into a queue, which may be done
-    while the same thread does so (https://docs.python.org/3.11/library/queue.html#queue.SimpleQueue.put).
+    `Event.set` does, waits for ever where the main thread has it. This handler only puts into a queue, which may be
+    done while the same thread does so (https://docs.python.org/3.11/library/queue.html#queue.SimpleQueue.put).
+
+    Args:
+        longest_seconds: the longest time that the process may go on after `end` returns; None for no limit.
     """
     asked: queue.SimpleQueue[int] = queue.SimpleQueue()
 

@@ -16,7 +16,7 @@ from fairgpu.charging import ChargeRules
 
 
 class BudgetState(StrEnum):
-    """The state of a budget; docs/budgets.md says when each holds."""
+    """The state of a budget, by which a new pod of its namespaces is treated; docs/budgets.md says when each holds."""
 
     UNLIMITED = "unlimited"
     OPEN = "open"
@@ -27,11 +27,11 @@ class BudgetState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SafeAdmission:
-    """The figures of safe admission, which admits a pod if remaining less committed money pays for its whole run.
+    """The figures of safe admission, which admits a pod only if uncommitted money pays for the pod's whole run.
 
     Attributes:
-        committed: the amount that admitted pods may still spend and that pods at the gate need, uGPU·s.
-        default_commit_seconds: the run that counts for a pod without activeDeadlineSeconds.
+        committed: the amount that admitted pods may still spend and that pods at the gate need, in microGPU-seconds.
+        default_commit_seconds: the length of the run that counts for a pod without activeDeadlineSeconds.
         hold: whether a pod that does not fit waits; else it is admitted as over budget.
     """
 
@@ -41,7 +41,7 @@ class SafeAdmission:
 
 
 class StatesError(ValueError):
-    """The document is not a states document; the message says why."""
+    """A document is not a states document; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class NamespaceState:
 
     Attributes:
         namespace: the namespace.
-        budget: the budget that pays for it; empty where it has none.
+        budget: the budget that pays for the namespace; empty where it has none.
         state: the budget's state.
-        available: allowance and grants of the period, uGPU·s; 0 where unlimited.
-        remaining: what is left of `available`, uGPU·s; negative once overspent.
-        rate: the spending of its running reservations, uGPU a second.
+        available: allowance and grants of the period, in microGPU-seconds; 0 where unlimited.
+        remaining: the part of `available` that is not spent, in microGPU-seconds; negative once overspent.
+        rate: the spending of the budget's running reservations, in microGPU-seconds a second.
         enforced: whether the state has an effect; false where the budget is only observed.
         safe: the figures of safe admission; None where admission is simple.
     """
@@ -71,7 +71,7 @@ class NamespaceState:
 
 @dataclass(frozen=True, slots=True)
 class StatesDocument:
-    """One answer of `GET /v1/states`.
+    """One answer of the timekeeper to `GET /v1/states`.
 
     Attributes:
         cursor: the cursor of the next request: the store id and a version.
@@ -91,7 +91,7 @@ class StatesDocument:
 
 
 def encode_state(state: NamespaceState) -> dict[str, Any]:
-    """Encodes a state as JSON, without fields that have their default value."""
+    """Encodes the state of a namespace's budget as JSON, without `enforced` and `safe` where these are the default."""
     document: dict[str, Any] = {
         "namespace": state.namespace,
         "budget": state.budget,
@@ -112,7 +112,7 @@ def encode_state(state: NamespaceState) -> dict[str, Any]:
 
 
 def encode_charge(rules: ChargeRules) -> dict[str, int]:
-    """Encodes the rules for charging as JSON."""
+    """Encodes the admin's rules for charging as JSON, as a states document has them."""
     return {
         "bestEffortFloorPercent": rules.best_effort_floor_percent,
         "unknownDeviceMiB": rules.unknown_device_mib,
@@ -120,7 +120,10 @@ def encode_charge(rules: ChargeRules) -> dict[str, int]:
 
 
 def decode_document(document: Any) -> StatesDocument:
-    """Decodes a document; fields of later writers are ignored.
+    """Returns the states in a states document; unknown fields are ignored.
+
+    Args:
+        document: the body of an answer to `GET /v1/states`, as JSON.
 
     Raises:
         StatesError: a field is missing or of another type.
@@ -139,7 +142,10 @@ def decode_document(document: Any) -> StatesDocument:
 
 
 def decode_state(item: Any) -> NamespaceState:
-    """Decodes one state.
+    """Decodes the state of a namespace's budget, as `encode_state` writes it.
+
+    Args:
+        item: the state, as JSON.
 
     Raises:
         KeyError, TypeError, ValueError: a field is missing or of another type.

@@ -34,12 +34,12 @@ Wait = Callable[[float], bool]
 
 
 class Timekeeper(Protocol):
-    """The timekeeper's address, and the parameters of requests to it.
+    """The timekeeper's address, and the parameters of requests to the timekeeper.
 
     Attributes:
-        url: its address.
-        token_file: the token by which it knows the client; read again at each request.
-        wait_seconds: the longest time that it may hold a request while no state changes.
+        url: the timekeeper's address.
+        token_file: the file of the bearer token for the timekeeper; read again at each request.
+        wait_seconds: the longest time that the timekeeper may hold a request while no state changes.
     """
 
     @property
@@ -53,17 +53,25 @@ class Timekeeper(Protocol):
 
 
 class StatesCache(Protocol):
-    """The cache that stores the states and the CA; several threads call it."""
+    """A cache that stores the budgets' states and the timekeeper's CA; several threads call it."""
 
     @property
     def timekeeper_ca(self) -> str:
-        """The CA that was stored last; empty before the first."""
+        """The timekeeper's CA that was stored last, in PEM; empty before the first."""
 
     def learn_authority(self, pem: str) -> None:
-        """Stores the timekeeper's CA."""
+        """Stores the timekeeper's CA.
+
+        Args:
+            pem: the CA's certificate in PEM.
+        """
 
     def learn_states(self, document: StatesDocument, now: float) -> None:
-        """Stores the timekeeper's answer, received at `now` in monotonic seconds."""
+        """Stores the timekeeper's answer; one that is not `full` replaces only the states that it names.
+
+        Args:
+            now: the time at which it was received, in seconds of the monotonic clock.
+        """
 
 
 class FollowError(RuntimeError):
@@ -71,7 +79,11 @@ class FollowError(RuntimeError):
 
 
 def authority_file(file: Path) -> ReadAuthority:
-    """Returns a function that reads the timekeeper's CA from a file."""
+    """Returns a function that reads the timekeeper's CA from a file, and raises FollowError where it cannot.
+
+    Args:
+        file: the file, in PEM.
+    """
 
     def read() -> str:
         try:
@@ -83,7 +95,10 @@ def authority_file(file: Path) -> ReadAuthority:
 
 
 def authority_config_map(api: KubernetesAPI, namespace: str, name: str) -> ReadAuthority:
-    """Returns a function that reads the timekeeper's CA from the ConfigMap that the timekeeper writes."""
+    """Returns a function that reads the timekeeper's CA, in PEM, from a ConfigMap that the timekeeper writes.
+
+    The function raises FollowError where it cannot read the CA.
+    """
 
     def read() -> str:
         try:
@@ -99,7 +114,12 @@ def authority_config_map(api: KubernetesAPI, namespace: str, name: str) -> ReadA
 
 
 def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> None:
-    """Keeps the CA in the cache current until `wait` returns true."""
+    """Keeps the timekeeper's CA in a cache current until `wait` returns true.
+
+    Args:
+        read: returns the CA in PEM.
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+    """
     while True:
         seconds = CA_CHECK_SECONDS
         try:
@@ -115,13 +135,12 @@ def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> Non
 def follow_states(
     settings: Timekeeper, cache: StatesCache, wait: Wait, clock: Callable[[], float], random: Callable[[], float]
 ) -> None:
-    """Keeps the states in the cache current until `wait` returns true.
+    """Keeps the budgets' states in a cache current, by long polls of the timekeeper, until `wait` returns true.
 
     Args:
         settings: the timekeeper's address, and the token for it.
-        cache: the cache that stores the states.
         wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-        clock: monotonic seconds.
+        clock: returns the seconds of the monotonic clock.
         random: returns a number in [0, 1), so that many webhooks do not return at once.
     """
     cursor, retry_seconds = "", FIRST_RETRY_SECONDS

@@ -24,7 +24,10 @@ _TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the same sources give the same bytes
 
 
 def build(target: Path) -> None:
-    """Writes the archive; `python -I -S` finds modules in an archive, but not in a script's folder."""
+    """Writes the sidecar as one archive that Python runs; missing folders on the path are created.
+
+    `python -I -S` finds modules in an archive, but not in a script's folder.
+    """
     package = Path(__file__).parent
     sources = {f"sidecar/{path.name}": path.read_text() for path in sorted(package.glob("*.py"))}
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +38,7 @@ def build(target: Path) -> None:
 
 
 def main() -> int:
-    """Builds the archive that the one argument names; returns the exit status."""
+    """Builds the sidecar's archive at the path that the one argument names; returns the exit status."""
     if len(sys.argv) != 2:
         print("usage: python -m sidecar.archive FILE", file=sys.stderr)  # noqa: T201 - a command's own message
         return 2

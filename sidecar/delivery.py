@@ -21,13 +21,23 @@ MAX_TOKEN_BYTES = 16 * 1024
 
 
 class Accepted(NamedTuple):
-    """The timekeeper took the report and may have named the next interval, in seconds."""
+    """The outcome of a report that the timekeeper took.
+
+    Attributes:
+        interval_seconds: the time until the next report, as the timekeeper's answer sets it; None where it sets none.
+    """
 
     interval_seconds: float | None
 
 
 class Refused(NamedTuple):
-    """The report did not arrive or was refused: the reason, the HTTP status if any, and the seconds to wait."""
+    """The outcome of a report that did not arrive or was refused.
+
+    Attributes:
+        reason: the reason, for the log.
+        status: the HTTP status; None where there was no answer.
+        retry_after_seconds: the least time until the next report, as the answer asks for it; None where it does not.
+    """
 
     reason: str
     status: int | None = None
@@ -38,10 +48,13 @@ Outcome = Accepted | Refused
 
 
 def tls_context(ca_pem: str) -> ssl.SSLContext:
-    """Returns a TLS context that trusts this CA and no other.
+    """Returns a TLS context for a client, which trusts one CA and no other.
+
+    Args:
+        ca_pem: the CA's certificate in PEM.
 
     Raises:
-        ssl.SSLError: the PEM contains no usable certificate.
+        ssl.SSLError: the text contains no usable certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -50,7 +63,10 @@ def tls_context(ca_pem: str) -> ssl.SSLContext:
 
 
 def read_token(path: str) -> str:
-    """Reads the token from its file; the kubelet replaces it long before it expires.
+    """Returns the bearer token in a file; the kubelet replaces the token long before it expires.
+
+    Args:
+        path: the file's path.
 
     Raises:
         OSError: the file is unreadable.
@@ -68,7 +84,13 @@ def read_token(path: str) -> str:
 
 
 def deliver(settings: Settings, context: ssl.SSLContext, body: bytes) -> Outcome:
-    """Sends the report once. Every failure is an outcome, never an exception, and contains no secret."""
+    """Sends a report once; returns its outcome. A failure is an outcome too, not an exception, and contains no secret.
+
+    Args:
+        settings: the timekeeper's address, and the file of the token.
+        context: the TLS context for the timekeeper.
+        body: the report in JSON.
+    """
     try:
         token = read_token(settings.token_file)
     except (OSError, ValueError) as error:
@@ -126,9 +148,14 @@ _MIB = 2**20
 
 
 def encode(boot: str, sequence: int, tallies: Mapping[str, Tally], *, last: bool = False) -> bytes:
-    """Encodes the report of one start of the sidecar (`boot`), with a number that grows with each report.
+    """Returns a report of GPU usage in JSON.
 
-    The timekeeper takes the `last` one at once, however soon after the one before.
+    Args:
+        boot: identifies this start of the sidecar.
+        sequence: the number of the report, which grows with each report of one start.
+        tallies: the usage of each container, by its name.
+        last: whether it is the sidecar's last report. The timekeeper takes it however soon it comes after the one
+            before.
     """
     containers: list[dict[str, Any]] = []
     room = MAX_DEVICES

@@ -8,7 +8,12 @@ import time
 
 
 def emit(level: str, event: str, **fields: str | float | None) -> None:
-    """Writes one line; a closed pipe is ignored, since a lost log must not stop the sidecar."""
+    """Writes one line of the log; a closed pipe is ignored, since a lost log must not stop the sidecar.
+
+    Args:
+        level: `info`, `warning` or `error`.
+        fields: further fields of the line.
+    """
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
     line = json.dumps({"time": stamp, "level": level, "event": event, **fields}, separators=(",", ":"))

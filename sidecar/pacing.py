@@ -16,43 +16,68 @@ Random = Callable[[], float]
 
 
 class Pace(NamedTuple):
-    """The present interval in seconds, and the number of reports in a row that have failed."""
+    """The pace at which a sidecar reports.
+
+    Attributes:
+        interval_seconds: the present interval between reports.
+        failures: the number of reports in a row that the timekeeper did not take.
+    """
 
     interval_seconds: float
     failures: int = 0
 
 
 def clamp(seconds: float) -> float:
-    """Limits an interval to 1 to 300 seconds."""
+    """Returns an interval between reports, in seconds, limited to 1 to 300."""
     return min(max(seconds, MIN_INTERVAL_SECONDS), MAX_INTERVAL_SECONDS)
 
 
 def first_delay(pace: Pace, random: Random) -> float:
-    """Returns the seconds until the first report: few, but different for the pods of a large Job."""
+    """Returns the seconds until a sidecar's first report: few, but different for the pods of a large Job.
+
+    Args:
+        random: returns a number in [0, 1).
+    """
     return min(pace.interval_seconds, MAX_FIRST_DELAY_SECONDS) * random()
 
 
 def after_success(pace: Pace, interval_seconds: float | None) -> Pace:
-    """Returns the pace after a report was taken; the answer may set another interval."""
+    """Returns the pace of reports after the timekeeper took one.
+
+    Args:
+        interval_seconds: the interval that the timekeeper's answer sets; None where it sets none.
+    """
     return Pace(pace.interval_seconds if interval_seconds is None else clamp(interval_seconds))
 
 
 def after_failure(pace: Pace) -> Pace:
-    """Returns the pace after a report was not taken."""
+    """Returns the pace of reports after the timekeeper did not take one."""
     return pace._replace(failures=pace.failures + 1)
 
 
 def delay_after_early(pace: Pace, random: Random, retry_after_seconds: float | None) -> float:
-    """Returns the seconds until the next report after one that came too early; the wait does not double."""
+    """Returns the seconds until the next report, after one that the timekeeper refused as too early.
+
+    The wait does not double, as it does after other failures.
+
+    Args:
+        random: returns a number in [0, 1).
+        retry_after_seconds: the least wait, as the timekeeper's answer asks for it; None where it does not.
+    """
     wait = pace.interval_seconds * (1 + _JITTER * random())
     return wait if retry_after_seconds is None else max(wait, clamp(retry_after_seconds))
 
 
 def delay(pace: Pace, random: Random, retry_after_seconds: float | None = None) -> float:
-    """Returns the seconds until the next report.
+    """Returns the seconds until a sidecar's next report.
 
     A lost report costs nothing, since the next one has the same totals. The wait doubles with each failure up to 300 s,
     half of it random, so that a timekeeper that returns meets its usual load and no storm.
+
+    Args:
+        random: returns a number in [0, 1).
+        retry_after_seconds: the least wait after a failure, as the timekeeper's answer asks for it; None where it does
+            not.
     """
     if pace.failures == 0:
         return pace.interval_seconds * (1 + _JITTER * (2 * random() - 1))

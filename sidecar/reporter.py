@@ -44,7 +44,7 @@ class _Delivered(NamedTuple):
 
 
 class Reporter:
-    """The loop of one start of the sidecar: it samples usage and sends reports, with their totals and numbers."""
+    """The sidecar's loop, which samples the usage files of a pod's containers and sends reports to the timekeeper."""
 
     def __init__(self, settings: Settings, deliver_report: Deliver, boot: str) -> None:
         self._settings = settings
@@ -57,11 +57,11 @@ class Reporter:
         self._events: queue.SimpleQueue[_Delivered | _Stop] = queue.SimpleQueue()
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """Stops the loop; safe in a signal handler, as SimpleQueue.put is reentrant."""
+        """Stops the loop after one last report; safe in a signal handler, as SimpleQueue.put is reentrant."""
         self._events.put(_Stop())
 
     def run(self) -> None:
-        """Reports until `stop` is called."""
+        """Samples usage and sends reports until `stop` is called."""
         in_flight = False
         due = time.monotonic() + pacing.first_delay(self._pace, random)
         while True:
@@ -82,7 +82,7 @@ class Reporter:
             due = time.monotonic() + self._settle(event.outcome)
 
     def sample(self) -> None:
-        """Reads each container's usage file once; logs an unreadable one when the reason changes."""
+        """Reads each container's usage file once; logs an unreadable file when the reason changes."""
         try:
             names = container_names(self._settings.usage_folder)
         except OSError as error:
@@ -159,7 +159,13 @@ class Reporter:
 
 
 def run(settings: Settings, context: ssl.SSLContext, boot: str) -> None:
-    """Runs a reporter until SIGTERM or SIGINT."""
+    """Runs the sidecar's loop until SIGTERM or SIGINT.
+
+    Args:
+        settings: the timekeeper's address, and the files to read.
+        context: the TLS context for the timekeeper.
+        boot: identifies this start of the sidecar in its reports.
+    """
     threading.stack_size(_THREAD_STACK_BYTES)
     reporter = Reporter(settings, lambda body: deliver(settings, context, body), boot)
     signal.signal(signal.SIGTERM, reporter.stop)

@@ -21,11 +21,21 @@ _HTTPS_PORT = 443
 
 
 class SettingsError(ValueError):
-    """A variable of the environment is missing or invalid; the message names it."""
+    """A variable of the sidecar's environment is missing or invalid; the message names it."""
 
 
 class Settings(NamedTuple):
-    """The timekeeper's address, its CA (PEM), the files to read, and the first interval."""
+    """The sidecar's settings.
+
+    Attributes:
+        host: the name or address of the timekeeper's host.
+        port: the timekeeper's port.
+        base_path: the path before those of the timekeeper's API; empty for none.
+        ca_pem: the CA that signs the timekeeper's certificate, in PEM.
+        token_file: the file of the pod's bearer token.
+        usage_folder: the folder of the pod's usage volume.
+        interval_seconds: the interval between reports until the timekeeper sets another one.
+    """
 
     host: str
     port: int
@@ -37,7 +47,7 @@ class Settings(NamedTuple):
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
-    """Reads the settings from environment variables.
+    """Reads the sidecar's settings from environment variables.
 
     Raises:
         SettingsError: a variable is missing or invalid.

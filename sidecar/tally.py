@@ -16,21 +16,29 @@ MAX_DEVICES_PER_CONTAINER = 32
 
 
 class Tally(NamedTuple):
-    """A container's usage: the totals of its earlier epochs, and the last record of the present one."""
+    """A container's GPU usage since the sidecar started; each restart of the container begins a new run of counters.
+
+    Attributes:
+        ended: the totals of the earlier runs, by device.
+        running: the last record of the present run; None before the first record.
+    """
 
     ended: tuple[DeviceUsage, ...] = ()
     running: UsageRecord | None = None
 
     def devices(self) -> tuple[DeviceUsage, ...]:
-        """The container's usage of each device over all its epochs."""
+        """Returns the container's usage of each device since the sidecar started."""
         return self.ended if self.running is None else _merge(self.ended, self.running.devices, _added)
 
 
 def advance(tally: Tally, record: UsageRecord | None) -> Tally:
-    """Returns the tally after a record was read.
+    """Returns a container's tally after its usage record was read.
 
-    Within an epoch a counter never goes back (the larger value stands, whatever a container writes), and an old
-    record changes nothing; a new epoch closes the one before it.
+    Within one run of the counters no counter goes back: the larger value stands, whatever a container writes, and an
+    old record changes nothing. A record of another run closes the run before it.
+
+    Args:
+        record: the record; None where the container has used no GPU yet.
     """
     running = tally.running
     if record is None:

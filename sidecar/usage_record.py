@@ -63,18 +63,24 @@ _UUID_PREFIXES = ("GPU-", "MIG-")
 
 
 class UsageError(ValueError):
-    """Bytes that are not a usage record; the message says why."""
+    """The content of a usage file is no usage record; the message says why."""
 
 
 class TornRecordError(UsageError):
-    """The checksum does not match: the record was read during a write, or the shim did not write it."""
+    """The checksum of a usage record does not match: it was read during a write, or the shim did not write it."""
 
 
 class DeviceUsage(NamedTuple):
-    """A container's use of one device, cumulative within its epoch.
+    """A container's use of one device since its counters began; they begin anew when the container restarts.
 
-    `busy_ns` is GPU time, `span_ns` wall time with work queued, `throttled_ns` time launches were held back, all in
-    nanoseconds; `memory_peak_bytes` is the highest memory charged at one time; `oom` counts refused allocations.
+    Attributes:
+        uuid: the device's uuid.
+        busy_ns: GPU time, in nanoseconds.
+        span_ns: wall time in which work was queued, in nanoseconds.
+        throttled_ns: the time for which launches were held back, in nanoseconds.
+        memory_peak_bytes: the most memory that was charged at one time.
+        launches: the number of kernel launches.
+        oom: the number of refused allocations of memory.
     """
 
     uuid: str
@@ -87,9 +93,14 @@ class DeviceUsage(NamedTuple):
 
 
 class UsageRecord(NamedTuple):
-    """One container's record: the epoch of its counters, its number within the epoch, and its devices.
+    """The usage record of one container, as its file has it.
 
-    A record that the node measured holds the driver's counts; its throttled time, launches and refusals are unknown.
+    Attributes:
+        epoch_ns: identifies the run of the counters, which begin anew when the container restarts.
+        sequence: the number of the record within that run.
+        devices: the container's use of each device.
+        measured_by_node: whether the node agent wrote it, with the driver's counts. Its throttled time, launches and
+            refusals are then unknown.
     """
 
     epoch_ns: int
@@ -99,7 +110,10 @@ class UsageRecord(NamedTuple):
 
 
 def decode(raw: bytes) -> UsageRecord | None:
-    """Decodes a record; returns None for bytes that are empty or all zero, as before the first GPU work.
+    """Decodes a usage record; returns None for bytes that are empty or all zero, as before the first GPU work.
+
+    Args:
+        raw: the content of a container's usage file.
 
     Raises:
         TornRecordError: the checksum does not match; reading again may help.
@@ -173,7 +187,10 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
 def container_names(root: str) -> tuple[str, ...]:
-    """Returns the containers with a folder in the usage volume, sorted, at most MAX_CONTAINERS.
+    """Returns the names of the containers that have a folder in the usage volume, sorted, at most MAX_CONTAINERS.
+
+    Args:
+        root: the folder of the pod's usage volume.
 
     Raises:
         OSError: the volume does not exist or cannot be listed.
@@ -187,11 +204,17 @@ def container_names(root: str) -> tuple[str, ...]:
 
 
 def read_usage(root: str, container: str, pause: Callable[[float], None] = time.sleep) -> UsageRecord | None:
-    """Reads a container's present record; None where it has used no GPU yet. A torn record is read again.
+    """Reads a container's usage record; returns None where the container has used no GPU yet.
+
+    A record that was read during a write is read again, at most ATTEMPTS times in all.
+
+    Args:
+        root: the folder of the pod's usage volume.
+        pause: sleeps that many seconds.
 
     Raises:
-        UsageError: the file is not a usage record, or stays torn.
-        OSError: it cannot be opened or read (a symbolic link is not followed: ELOOP).
+        UsageError: the file is not a usage record, or its checksum never matches.
+        OSError: the file cannot be opened or read (a symbolic link is not followed: ELOOP).
     """
     for _ in range(ATTEMPTS - 1):
         try:

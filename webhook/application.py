@@ -50,7 +50,14 @@ def build_application(
     read_authority: ReadAuthority,
     api: KubernetesAPI | None,
 ) -> Application:
-    """Builds the application of one worker; without an API server, it knows no namespaces and no priority classes."""
+    """Returns the application of one worker process of the webhook, and registers its threads with the lifecycle.
+
+    Args:
+        lifecycle: the start and end of the worker.
+        measures: the worker's metrics.
+        read_authority: returns the CA that signs the timekeeper's certificate, in PEM.
+        api: the API server; None in standalone mode, where no namespaces and no priority classes are known.
+    """
     cache = AdmissionCache()
     wait = lifecycle.ending.wait
     lifecycle.run_thread("authority", lambda: follow_authority(read_authority, cache, wait))
@@ -89,7 +96,13 @@ def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float]
 
 
 def review_answer(route: str, cache: AdmissionCache, settings: Webhook, measures: Measures) -> ImmediateAnswer:
-    """Returns the function from a request's body to its answer, for one of the two review routes."""
+    """Returns the function that answers a review: from the body of a request to the response.
+
+    Args:
+        route: the webhook, one of ROUTES.
+        cache: the worker's knowledge of the cluster.
+        measures: counts each answer and its duration.
+    """
 
     def respond(body: bytes) -> Response:
         started = time.perf_counter()
@@ -122,7 +135,13 @@ def _outcome(verdict: Verdict) -> str:
 def publish_measures(
     cache: AdmissionCache, missing: Missing, measures: Measures, wait: Callable[[float], bool]
 ) -> None:
-    """Publishes the counts, whether the worker is ready, and the age of the states, until `wait` returns true."""
+    """Publishes the worker's metrics each second: counts of reviews, readiness, and the age of the budgets' states.
+
+    Args:
+        cache: the worker's knowledge of the cluster.
+        missing: returns the names of the knowledge that the worker still waits for.
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends, which ends this function.
+    """
     while not wait(PUBLISH_SECONDS):
         measures.publish()
         measures.set_ready(not missing())

@@ -15,7 +15,11 @@ STANDALONE_SETTINGS = "settings.yaml"
 
 
 def register(subparsers: Any) -> None:
-    """Adds the commands to the parser of `fairgpu`."""
+    """Adds the webhook's commands to the parser of `fairgpu`.
+
+    Args:
+        subparsers: the object that `ArgumentParser.add_subparsers` returned.
+    """
     webhook = subparsers.add_parser("webhook", help="run the admission webhook")
     actions = webhook.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="serve admission reviews until SIGTERM")
@@ -39,7 +43,7 @@ def register(subparsers: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves reviews until SIGTERM."""
+    """Serves admission reviews until SIGTERM; returns the exit status."""
     from fairgpu.cluster.connect import NoClusterError
     from fairgpu.logs import configure_logs
     from fairgpu.settings import USUAL_FILE
@@ -57,7 +61,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def run_certificates(arguments: argparse.Namespace) -> int:
-    """Renews the certificates until SIGTERM."""
+    """Renews the webhook's certificates until SIGTERM; returns the exit status."""
     import threading
 
     from fairgpu.certificates import utc_now
@@ -79,7 +83,7 @@ def run_certificates(arguments: argparse.Namespace) -> int:
 
 
 def run_api_servers(arguments: argparse.Namespace) -> int:
-    """Prints the addresses from which API servers call the webhook."""
+    """Prints the addresses from which API servers call the webhook; returns the exit status."""
     import json
 
     from fairgpu.cluster.api import ApiError
@@ -104,7 +108,10 @@ def run_api_servers(arguments: argparse.Namespace) -> int:
 
 
 def run_render(arguments: argparse.Namespace) -> int:
-    """Prints the policies, webhook rules and role bindings that follow from the settings, as patches for an overlay."""
+    """Prints the policies, webhook rules and role bindings that follow from the settings; returns the exit status.
+
+    They are printed as patches for an overlay.
+    """
     import sys
 
     from webhook.rendering import as_patches
@@ -115,7 +122,7 @@ def run_render(arguments: argparse.Namespace) -> int:
 
 
 def run_admit(arguments: argparse.Namespace) -> int:
-    """Shows the outcome of manifests in admission without creating anything."""
+    """Prints the outcome of manifests in admission without creating anything; returns the exit status."""
     from webhook.dryrun.command import run
 
     return run(arguments)

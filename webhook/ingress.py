@@ -46,11 +46,11 @@ EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An address that may connect to the webhook.
+    """An address, or a group of pods, that may connect to the webhook.
 
     Attributes:
-        peer: the entry of a NetworkPolicy.
-        why: the object in the cluster from which the address follows.
+        peer: the entry of a NetworkPolicy that allows it, as JSON.
+        why: the object in the cluster from which the address follows, for people.
     """
 
     peer: Json
@@ -58,7 +58,7 @@ class Source:
 
 
 def find_sources(api: KubernetesAPI) -> list[Source]:
-    """Returns the sources that a cluster shows, each once.
+    """Returns the addresses from which a cluster's API servers may call the webhook, each once.
 
     Raises:
         ApiError: the API server does not answer, or refuses.
@@ -70,10 +70,14 @@ def find_sources(api: KubernetesAPI) -> list[Source]:
 
 
 def propose(slices: Sequence[Json], nodes: Sequence[Json], agent_labels: Sequence[str]) -> list[Source]:
-    """Returns the addresses from which API servers may call the webhook.
+    """Returns the addresses from which API servers may call the webhook, each once.
 
-    They come from the API servers' EndpointSlices and their nodes. Where API servers reach pods through a tunnel, the
-    pods of the tunnel's agents, by their label, are sources as well.
+    Where API servers reach pods through a tunnel, the pods of the tunnel's agents are included.
+
+    Args:
+        slices: the EndpointSlices of the Service `kubernetes`, as JSON.
+        nodes: the Nodes of the control plane, as JSON.
+        agent_labels: the keys of the labels by which the tunnel's agents were found; empty without a tunnel.
     """
     sources = [*_slice_sources(slices), *(source for node in nodes for source in _node_sources(node))]
     unique: dict[str, Source] = {}
@@ -83,7 +87,7 @@ def propose(slices: Sequence[Json], nodes: Sequence[Json], agent_labels: Sequenc
 
 
 def as_text(sources: Sequence[Source]) -> str:
-    """Formats the sources, one a line, and then the line for an overlay."""
+    """Formats the addresses from which API servers call the webhook, one a line, and then the line for an overlay."""
     peers = [_peer_text(source.peer) for source in sources]
     width = max(map(len, peers), default=0)
     lines = [f"{peer.ljust(width)}  {source.why}" for peer, source in zip(peers, sources, strict=True)]
@@ -91,7 +95,7 @@ def as_text(sources: Sequence[Source]) -> str:
 
 
 def as_patch(sources: Sequence[Source]) -> str:
-    """Returns the line of a kustomization under `patches` that allows only these sources."""
+    """Returns the line of a kustomization, under `patches`, that lets only some addresses connect to the webhook."""
     operation = {"op": "add", "path": "/spec/ingress/0/from", "value": [source.peer for source in sources]}
     patch = json.dumps([operation])  # kustomize takes a patch that begins with a bracket for JSON
     target = {"kind": "NetworkPolicy", "name": names.WEBHOOK_SERVICE}
@@ -100,7 +104,7 @@ def as_patch(sources: Sequence[Source]) -> str:
 
 
 def as_document(sources: Sequence[Source]) -> dict[str, Any]:
-    """Returns the sources as JSON for programs."""
+    """Returns the addresses from which API servers call the webhook as a JSON object for programs."""
     return {"from": [source.peer for source in sources], "found": [source.why for source in sources]}
 
 
@@ -153,7 +157,11 @@ def _peer_text(peer: Json) -> str:
 
 
 def is_open(policy: Json | None) -> bool:
-    """Whether any ingress rule allows every address; a missing policy does so, too."""
+    """Returns whether a NetworkPolicy lets every address connect; a missing policy does so, too.
+
+    Args:
+        policy: the NetworkPolicy, as JSON; None where there is none.
+    """
     if policy is None:
         return True
     spec = policy.get("spec") or {}
@@ -163,7 +171,12 @@ def is_open(policy: Json | None) -> bool:
 
 
 def follow_policy(api: KubernetesAPI, publish: Callable[[bool], None], wait: Callable[[float], bool]) -> None:
-    """Publishes whether the policy is open, at intervals, until `wait` returns true."""
+    """Publishes at intervals whether the webhook's NetworkPolicy lets every address connect, until `wait` returns true.
+
+    Args:
+        publish: takes the result: true where every address may connect.
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+    """
     while True:
         try:
             publish(is_open(_read_policy(api)))

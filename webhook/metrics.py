@@ -15,7 +15,13 @@ OUTCOMES = ("untouched", "changed", "refused", "unreadable")
 
 
 class Tally:
-    """Counts of one webhook's answers, in plain numbers that one thread changes and that only grow."""
+    """Counts of one webhook's answers, in plain numbers that one thread changes and that only grow.
+
+    Attributes:
+        outcomes: the number of answers of each outcome.
+        buckets: the number of answers in each range of durations that BUCKETS bounds.
+        seconds: the sum of all durations.
+    """
 
     __slots__ = ("buckets", "outcomes", "seconds")
 
@@ -26,10 +32,15 @@ class Tally:
 
 
 class BulkHistogram(Histogram):
-    """A histogram that adds many observations at once."""
+    """A histogram of Prometheus that adds many observations at once."""
 
     def add(self, buckets: Sequence[int], seconds: float) -> None:
-        """Adds a count to each bucket, the last of which has no bound, and the sum of the observations."""
+        """Adds many observations to the histogram.
+
+        Args:
+            buckets: the number of new observations in each bucket; the last bucket has no upper bound.
+            seconds: the sum of the new observations.
+        """
         self._sum.inc(seconds)
         for bucket, count in zip(self._buckets, buckets, strict=True):
             if count:
@@ -37,10 +48,10 @@ class BulkHistogram(Histogram):
 
 
 class Measures:
-    """Counters and gauges, created once a process.
+    """The webhook's counters and gauges, created once a process.
 
-    To count a review in the library, in memory that all workers share, takes longer than TLS takes to carry it. So
-    plain numbers count the reviews, and `publish` adds their growth to the metrics.
+    To count a review in the metrics library, in memory that all workers share, takes longer than TLS takes to carry it.
+    So plain numbers count the reviews, and `publish` adds their growth to the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -97,14 +108,20 @@ class Measures:
         self._publishing = threading.Lock()  # guards _published: the thread that publishes, and the end of the worker
 
     def reviewed(self, route: str, outcome: str, seconds: float) -> None:
-        """Counts an answer; for the event loop's thread alone."""
+        """Counts the answer to an admission review. Only the thread of the event loop may call this.
+
+        Args:
+            route: the webhook, one of ROUTES.
+            outcome: the kind of answer, one of OUTCOMES.
+            seconds: the time from the body of the request to the answer.
+        """
         tally = self._tallies[route]
         tally.outcomes[outcome] += 1
         tally.buckets[bisect_left(BUCKETS, seconds)] += 1
         tally.seconds += seconds
 
     def publish(self) -> None:
-        """Adds the counts since the last call to the metrics; safe in any thread."""
+        """Adds the reviews that were counted since the last call to the metrics; safe in any thread."""
         with self._publishing:
             for route, tally in self._tallies.items():
                 self._publish(route, tally, self._published[route])
@@ -119,21 +136,25 @@ class Measures:
         published.buckets, published.seconds = buckets, seconds
 
     def set_states_confirmed(self, moment: float) -> None:
-        """Sets the time of the states' last confirmation, in seconds since 1970."""
+        """Sets the metric of the time at which the timekeeper last confirmed the budgets' states.
+
+        Args:
+            moment: the time, in seconds since 1970.
+        """
         self._states_confirmed.set(moment)
 
     def set_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback's argument
-        """Sets whether the worker has all that reviews wait for."""
+        """Sets the metric that says whether the worker has all knowledge that reviews wait for."""
         self._ready.set(is_ready)
 
     def set_ingress_open(self, is_open: bool) -> None:  # noqa: FBT001 - a callback's argument
-        """Sets whether every address may connect."""
+        """Sets the metric that says whether the webhook's NetworkPolicy lets every address connect."""
         self._ingress_open.set(is_open)
 
     def set_objects_differing(self, count: int) -> None:
-        """Sets the number of policies and webhook configurations that differ from what the settings would write."""
+        """Sets the metric of the number of policies, webhook rules and bindings that differ from the settings."""
         self._differing.set(count)
 
     def set_certificate_expiry(self, moment: datetime) -> None:
-        """Sets the end of the certificate."""
+        """Sets the metric of the time at which the served certificate ends."""
         self._certificate_expiry.set(moment.timestamp())

@@ -58,14 +58,20 @@ _SERVICE_ACCOUNT: Final = "system:serviceaccount:"
 
 
 def render(settings: Webhook) -> dict[str, str]:
-    """Returns the manifests by their names, each with its comments as it stands in deploy/."""
+    """Returns the policies, webhook rules and role bindings that follow from the settings, as YAML.
+
+    The keys of the result are those of MANIFESTS. Each text has its comments, as the file in deploy/ has them.
+    """
     values = _values(settings)
     folder = resources.files("webhook") / "manifests"
     return {name: Template((folder / f"{name}.yaml").read_text()).substitute(values) for name in MANIFESTS}
 
 
 def as_patches(settings: Webhook) -> str:
-    """Returns all manifests as one file of patches for an overlay over deploy/base."""
+    """Returns the policies, webhook rules and role bindings that follow from the settings, as patches for an overlay.
+
+    The text is one YAML file, for an overlay over deploy/base.
+    """
     documents = [document for text in render(settings).values() for document in yaml.safe_load_all(text)]
     head = "# Written by `fairgpu render` from the settings beside it: patches over deploy/base.\n"
     return head + yaml.safe_dump_all(documents, sort_keys=False, width=_WIDTH)
@@ -99,9 +105,14 @@ def follow_differences(
     wait: Callable[[float], bool],
     now: Callable[[], dt.datetime],
 ) -> None:
-    """Publishes the number of objects that differ from the settings, at intervals, until `wait` returns true.
+    """Publishes at intervals the number of objects in the cluster that differ from the webhook's settings.
 
-    Each existing policy states the same in a condition.
+    Each existing policy states the same in a condition. The function returns when `wait` returns true.
+
+    Args:
+        publish: takes the number.
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        now: returns the present time, with a time zone.
     """
 
     def read(path: str) -> Json | None:
@@ -140,13 +151,13 @@ def _write_conditions(
 
 
 def changed_status(policy: Json | None, differing: Sequence[str], now: dt.datetime) -> Json | None:
-    """Returns the status whose condition names the objects that differ from the settings.
+    """Returns a policy's new status, whose condition names the objects that differ from the webhook's settings.
 
-    None where there is no policy, or where its condition is right already. The other conditions stay as they are.
+    It returns None where there is no policy, or where its condition is right already. Other conditions stay as they
+    are.
 
     Args:
-        policy: the policy as it is in force.
-        differing: the names of the objects that differ.
+        policy: the ValidatingAdmissionPolicy in the cluster, as JSON; None where there is none.
         now: the time at which the condition changes, with a time zone.
     """
     if policy is None:

@@ -29,7 +29,7 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class Service:
-    """Creates the parts of a worker, each at its first use, after the fork."""
+    """The parts of one worker of the webhook; each is created at its first use, after the fork."""
 
     def __init__(self, settings: Webhook, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
@@ -38,11 +38,11 @@ class Service:
 
     @cached_property
     def measures(self) -> Measures:
-        """The worker's metrics."""
+        """The metrics of this worker of the webhook."""
         return Measures()
 
     def chain(self) -> Chain:
-        """Returns the certificate chain to serve: from the mounted Secret or, standalone, from a folder.
+        """Returns the certificate chain that the webhook serves, from the mounted Secret or, standalone, from a folder.
 
         Raises:
             ChainError: there is no usable chain.
@@ -59,7 +59,11 @@ class Service:
         return chain
 
     def build(self, lifecycle: Lifecycle) -> Application:
-        """Builds the worker's application."""
+        """Returns the application of one worker of the webhook.
+
+        Args:
+            lifecycle: the start and end of the worker.
+        """
         return build_application(lifecycle, self._settings, self.measures, self._authority(), self._api)
 
     def _authority(self) -> ReadAuthority:
@@ -72,7 +76,7 @@ class Service:
 
 
 def folder_places(folder: Path) -> Places:
-    """Returns the certificates of a standalone webhook; clients trust the file `ca.crt` among them."""
+    """Returns the places of a standalone webhook's certificates; clients trust the file `ca.crt` among them."""
     certificates = folder / CERTIFICATES
     return Places(
         configurations=NoConfigurations(),
@@ -82,7 +86,11 @@ def folder_places(folder: Path) -> Places:
 
 
 def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) -> int:
-    """Serves until SIGTERM; returns the exit status.
+    """Serves admission reviews until SIGTERM; returns the exit status.
+
+    Args:
+        environ: the environment, which may name a kubeconfig.
+        standalone: the folder to serve from without an API server; None to serve a cluster.
 
     Raises:
         NoClusterError: `standalone` is None and there is no API server.
@@ -93,7 +101,7 @@ def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) 
 
 
 def server_options(settings: Webhook, *, standalone: bool) -> ServerOptions:
-    """Returns the options of the server; standalone, it listens on loopback alone."""
+    """Returns the options of the webhook's server; in standalone mode, it listens on loopback alone."""
     serving = settings.serving
     host = LOOPBACK[1] if standalone else serving.host
     return ServerOptions(

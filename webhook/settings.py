@@ -256,7 +256,11 @@ class Webhook(Section):
         return self._existing
 
     def beside(self, existing: Existing) -> Webhook:
-        """Returns these settings with another section `existing`."""
+        """Returns a copy of these settings that goes with another section `existing`.
+
+        Args:
+            existing: the settings of other stacks that share the cluster's GPUs.
+        """
         copied = self.model_copy()
         copied._existing = existing  # noqa: SLF001 - its own
         return copied
@@ -270,7 +274,11 @@ class Settings(Section):
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> Webhook:
-    """Reads the settings from the environment, which wins, and a file: the named one, else the usual one if it exists.
+    """Reads the webhook's settings from the environment and a file; the environment's values win.
+
+    Args:
+        file: the YAML file that was named; None where none was.
+        usual: the file to read where `file` is None and this one exists.
 
     Raises:
         SettingsError: a setting is invalid.

@@ -27,7 +27,11 @@ Json = dict[str, Any]
 
 
 def register(subparsers: Any) -> None:
-    """Adds the commands to the parser of `fairgpu`."""
+    """Adds the client's commands to the parser of `fairgpu`.
+
+    Args:
+        subparsers: the object that `ArgumentParser.add_subparsers` returned.
+    """
     budget = subparsers.add_parser("budget", help="what budgets hold and what they have spent")
     actions = budget.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = _command(actions, "list", "all budgets", _list_budgets)
@@ -111,7 +115,7 @@ def _get_budget(arguments: argparse.Namespace) -> int:
 
 
 def describe(budget: Json) -> str:
-    """Formats one budget, one figure a line."""
+    """Formats a budget of the REST API for people, one figure a line."""
     period = budget["period"]
     lines = [
         ("Name", budget["name"]),

@@ -9,7 +9,14 @@ _STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def gpu_hours(money: Any) -> str:
-    """Formats an amount of the REST API as GPU-hours, to a hundredth or, below 1, to three digits; empty for none."""
+    """Formats an amount as GPU-hours with two decimal places, or with three significant digits below 1.
+
+    An amount below 0.0001 has six decimal places.
+
+    Args:
+        money: an amount of the REST API, with the key `microGPUSeconds`. None, for no limit or an unknown amount, gives
+            an empty text.
+    """
     if not isinstance(money, dict):
         return ""
     hours = int(money["microGPUSeconds"]) / 3_600_000_000
@@ -19,24 +26,41 @@ def gpu_hours(money: Any) -> str:
 
 
 def gpus(rate: Any) -> str:
-    """Formats a rate of spending as a number of GPUs."""
+    """Formats a rate of spending as a number of GPUs, with two decimal places.
+
+    Args:
+        rate: a rate of the REST API, with the key `gpus`.
+    """
     return f"{rate['gpus']:.2f}"
 
 
 def moment(text: str | None) -> str:
-    """Formats an instant in the local time zone, to the second."""
+    """Formats a time in the local time zone, to the second.
+
+    Args:
+        text: the time in RFC 3339; None gives an empty text.
+    """
     if text is None:
         return ""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def utc_moment(text: str) -> str:
-    """Formats an instant in UTC, in which usage divides days, to the minute."""
+    """Formats a time in UTC, to the minute; usage divides its days in UTC.
+
+    Args:
+        text: the time in RFC 3339.
+    """
     return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def span(start: str, end: str) -> str:
-    """Formats the time between two instants in its two largest units, such as 3h12m."""
+    """Formats the length of a stretch of time in its two largest units, such as 3h12m.
+
+    Args:
+        start: the stretch's start, in RFC 3339.
+        end: the stretch's end, in RFC 3339. An end before the start gives 0s.
+    """
     seconds = int((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
     parts: list[str] = []
     for length, unit in _STEPS:
@@ -47,14 +71,24 @@ def span(start: str, end: str) -> str:
 
 
 def percent(part: Any, whole: Any) -> str:
-    """Formats one amount as a share of another, in whole percent."""
+    """Formats one amount as a share of another, in whole percent.
+
+    Args:
+        part: an amount of the REST API, with the key `microGPUSeconds`.
+        whole: the other amount. None or 0 gives an empty text.
+    """
     if not isinstance(whole, dict) or int(whole["microGPUSeconds"]) == 0:
         return ""
     return f"{100 * int(part['microGPUSeconds']) / int(whole['microGPUSeconds']):.0f}%"
 
 
 def worth(budget: Any, figure: str) -> str:
-    """Formats a budget's figure in the admin's currency, such as ` (1,250.00 EUR)`; empty without a currency."""
+    """Formats a figure of a budget in the admin's currency, such as ` (1,250.00 EUR)`; empty without a currency.
+
+    Args:
+        budget: a budget of the REST API.
+        figure: the name of the figure: `available`, `spent` or `remaining`.
+    """
     currency, costs = budget.get("currency"), budget.get("costs")
     if not currency or not costs or costs[figure] is None:
         return ""
@@ -75,21 +109,33 @@ ADMISSION = {
 
 
 def state(budget: Json) -> str:
-    """Returns the budget's state; for an observed budget, also the state that it would have if enforced."""
+    """Returns a budget's state for people; for a budget in `observe`, also the state that it would have if enforced.
+
+    Args:
+        budget: a budget of the REST API.
+    """
     if budget["enforcement"] != "observe":
         return str(budget["state"])
     return f"{budget['state']} (observed only; enforced it would be {budget.get('computedState', 'unknown')})"
 
 
 def admission(budget: Json) -> str:
-    """Describes when the budget admits a new pod and, under safe admission, the amount committed to admitted pods."""
+    """Describes for people when a budget admits a new pod and, under safe admission, the amount that is committed.
+
+    Args:
+        budget: a budget of the REST API.
+    """
     kind = budget.get("admission", "")
     text = ADMISSION.get(kind, "")
     return f"{text}; {gpu_hours(budget['committed'])} GPU-hours are committed" if kind == "safe" else text
 
 
 def grace(budget: Json) -> str:
-    """Returns the remaining grace of a spent budget; empty where it is not in grace."""
+    """Returns for people the remaining grace of a spent budget; empty where the budget is not in grace.
+
+    Args:
+        budget: a budget of the REST API.
+    """
     remaining_grace = budget.get("grace")
     if not remaining_grace:
         return ""
@@ -98,7 +144,12 @@ def grace(budget: Json) -> str:
 
 
 def busy_now(budget: Json, now: str) -> str:
-    """Formats how many GPUs of the budget's pods are busy; empty where no source measures them."""
+    """Formats the number of GPUs of a budget's pods that are busy now; empty where no source measures it.
+
+    Args:
+        budget: a budget of the REST API.
+        now: the present time, in RFC 3339.
+    """
     use = budget.get("presentUse")
     if not use:
         return ""
@@ -107,12 +158,23 @@ def busy_now(budget: Json, now: str) -> str:
 
 
 def expiring(grant: Json) -> str:
-    """Returns the remainder of a grant that expires before its period ends, and its expiry."""
+    """Formats the remainder of a grant that expires before its period ends, and the time of its expiry.
+
+    Args:
+        grant: an item of `expiring` in a budget of the REST API.
+    """
     return f"{gpu_hours(grant['remaining'])} GPU-hours until {moment(grant['expires'])} (grant {grant['grant']})"
 
 
 def stretch(budget: Json, name: str) -> str:
-    """Formats a line of the forecast: an amount spent, its rate, and when the money runs out at that rate."""
+    """Formats a line of a budget's forecast: the amount spent in a stretch of time, the rate, and when money runs out.
+
+    It is empty where the forecast lacks that stretch of time.
+
+    Args:
+        budget: a budget of the REST API.
+        name: the stretch of time, `lastHour` or `lastDay`.
+    """
     burn = (budget.get("forecast") or {}).get(name)
     if not burn:
         return ""

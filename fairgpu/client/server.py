@@ -19,7 +19,15 @@ _DEFAULT_PORT = 443
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A timekeeper's address, the CAs that may sign its certificate, and the bearer token for it."""
+    """The timekeeper that client commands talk to.
+
+    Attributes:
+        host: the name or address of its host.
+        port: its port.
+        base_path: the path before those of the REST API; empty for none.
+        tls: the TLS context, with the CAs that may sign its certificate.
+        token: the bearer token for it.
+    """
 
     host: str
     port: int
@@ -29,10 +37,10 @@ class Server:
 
 
 def from_environment(environ: Mapping[str, str]) -> Server:
-    """Returns the server of FAIRGPU_SERVER, with the token of FAIRGPU_TOKEN or of the kubeconfig's user.
+    """Returns the timekeeper of FAIRGPU_SERVER, with the token of FAIRGPU_TOKEN or of the kubeconfig's current user.
 
     Raises:
-        CommandError: something is missing or invalid; the message says what to set.
+        CommandError: a variable or the token is missing or invalid; the message says what to set.
     """
     host, port, base_path = _address(environ.get(SERVER, ""))
     tls = _tls(environ.get(CA_FILE, ""))

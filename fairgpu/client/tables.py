@@ -10,7 +10,12 @@ NOTHING = "-"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Formats rows under their headings; cells that look like numbers are aligned to the right."""
+    """Formats rows of text under their headings, in aligned columns. Columns of numbers are aligned to the right.
+
+    Args:
+        headings: the headings, which are printed in capitals.
+        rows: the rows, each with a cell for each heading. An empty cell is printed as `-`.
+    """
     cells = [[heading.upper() for heading in headings], *[[cell or NOTHING for cell in row] for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     right = [bool(rows) and all(_numeric(row[column]) for row in cells[1:]) for column in range(len(headings))]
@@ -24,7 +29,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def print_text(text: str) -> int:
-    """Prints a command's whole answer; returns the exit status 0."""
+    """Prints the whole output of a command, and a line break; returns the exit status 0."""
     sys.stdout.write(text + "\n")
     return 0
 

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 class RefusedError(CommandError):
-    """The timekeeper answered with a problem document, or with no answer of its API.
+    """The timekeeper refused a request with a problem document, or the answer was not one of its API.
 
     Attributes:
         status: the HTTP status.
@@ -39,7 +39,10 @@ class RefusedError(CommandError):
 
 @contextmanager
 def asking(namespace: str | None) -> Iterator[None]:
-    """Adds a hint where a question about all namespaces is refused: how to ask about one of them.
+    """Adds a hint where a question about all namespaces is refused: the hint says how to ask about one of them.
+
+    Args:
+        namespace: the namespace that the question is about; None for all, which is the case that gets the hint.
 
     Raises:
         RefusedError: as the block raised it, with one more line where no namespace is named and a right is missing.
@@ -53,19 +56,25 @@ def asking(namespace: str | None) -> Iterator[None]:
 
 
 def get(server: Server, path: str) -> Json:
-    """Returns the JSON object at a path.
+    """Returns the JSON object at a path of the timekeeper's REST API.
 
     Raises:
-        CommandError: the server cannot be reached, or refuses (RefusedError).
+        CommandError: the timekeeper cannot be reached, or refuses (RefusedError).
     """
     return _request(server, "GET", path, None, {})[1]
 
 
 def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> tuple[Json, bool]:
-    """Posts a JSON object; returns the answer, and whether the server created something.
+    """Posts a JSON object to the timekeeper's REST API.
+
+    Args:
+        headers: further headers of the request.
+
+    Returns:
+        The answer, and whether the timekeeper created something.
 
     Raises:
-        CommandError: as for `get`.
+        CommandError: the timekeeper cannot be reached, or refuses (RefusedError).
     """
     sent = json.dumps(body).encode()
     status, answer = _request(server, "POST", path, sent, {"Content-Type": "application/json", **headers})
@@ -73,10 +82,10 @@ def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> t
 
 
 def get_text(server: Server, path: str) -> tuple[str, str | None]:
-    """Returns the text at a path, and the path of the next page, None for the last.
+    """Returns the text at a path of the timekeeper's REST API, and the path of its next page; None after the last page.
 
     Raises:
-        CommandError: as for `get`.
+        CommandError: the timekeeper cannot be reached, or refuses (RefusedError).
     """
     response, data = _exchange(server, "GET", path, None, {"Accept": "text/csv, application/problem+json"})
     if response.status >= 400:
@@ -135,7 +144,12 @@ def _answer(response: HTTPResponse, data: bytes) -> Json:
 
 
 def explain(status: int, reason: str, document: Any) -> str:
-    """Returns the message of a problem document: its faults, one a line, and the remedy."""
+    """Returns the message of a refused request: the faults of the problem document, one a line, and the remedy.
+
+    Args:
+        reason: the reason phrase of the answer, for an answer without a problem document.
+        document: the body of the answer, as JSON; None where it was no JSON.
+    """
     problem = document if isinstance(document, dict) else {}
     lines = [f"{problem.get('title') or reason} ({status}): {problem.get('detail') or 'no explanation was given'}"]
     faults = problem.get("errors")

@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the command."""
+    """Adds the arguments of `fairgpu usage` to its parser."""
     parser.add_argument("-n", "--namespace", type=a_name, help="of this namespace alone")
     parser.add_argument("--window", help=f"of which time, in UTC: {WINDOWS} (default: 7d, or as --forecast)")
     parser.add_argument("--step", help="cut it into hours, days, weeks or months: hour, day, week, month, 6h, 2d")
@@ -61,7 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetches all pages of usage and prints them."""
+    """Fetches all pages of usage and prints them; returns the exit status.
+
+    Args:
+        arguments: the parsed arguments of `fairgpu usage`.
+    """
     server = from_environment(os.environ)
     if arguments.namespace and arguments.idle:
         raise CommandError("--idle shows what no pod held in the whole cluster: leave out --namespace")
@@ -92,9 +96,12 @@ def _window(arguments: argparse.Namespace) -> str:
 
 
 def usage_table(answer: Json) -> str:
-    """Formats the items, one a line, and their sum in the last line; amounts in GPU-hours.
+    """Formats the items of usage, one a line, and their sum in the last line; amounts are in GPU-hours.
 
-    With a forecast, it has what is expected by the pace of the last day, too.
+    With a forecast, each line has the amount that is expected by the pace of the last day, too.
+
+    Args:
+        answer: an answer of `/v1/usage` with the items of all pages.
     """
     stepped = answer["step"] is not None
     money = answer["currency"]
@@ -111,7 +118,11 @@ def usage_table(answer: Json) -> str:
 
 
 def forecast_note(answer: Json) -> list[str]:
-    """Returns the sentences that say what EXPECTED is, and for whom it is not known; nothing without a forecast."""
+    """Returns the sentences that explain the column EXPECTED, and where it is not known; none without a forecast.
+
+    Args:
+        answer: an answer of `/v1/usage`.
+    """
     if "forecast" not in answer:
         return []
     forecast = answer["forecast"]
@@ -128,7 +139,12 @@ def forecast_note(answer: Json) -> list[str]:
 
 
 def total(items: Sequence[Json], money: Json | None) -> Json:
-    """Returns the exact sum of items; its cost is computed from the sum, and is not the sum of rounded costs."""
+    """Returns the exact sum of items of usage; its cost is computed from the sum, and is not the sum of rounded costs.
+
+    Args:
+        items: the items of an answer of `/v1/usage`, at least one.
+        money: the currency of the answer; None for no costs.
+    """
     figures: Json = {name: _sum([item[name] for item in items]) for name in AMOUNTS}
     if money is not None:
         figures["cost"] = _worth(figures["billed"], money)

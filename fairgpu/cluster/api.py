@@ -30,11 +30,12 @@ Decode = Callable[[bytes], Any]
 
 
 class ApiError(RuntimeError):
-    """The API server refused, or could not be reached (status 0).
+    """The API server refused a request, or could not be reached (status 0).
 
     Attributes:
         status: the HTTP status.
         reason: the machine-readable reason of the Status object, such as Conflict or NotFound.
+        message: the sentence of the Status object, for people.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -45,17 +46,17 @@ class ApiError(RuntimeError):
 
     @property
     def not_found(self) -> bool:
-        """Whether the object does not exist."""
+        """Whether the requested object does not exist."""
         return self.status == 404
 
     @property
     def conflict(self) -> bool:
-        """Whether another client changed or created the object first."""
+        """Whether another client changed or created the requested object first."""
         return self.status == 409
 
     @property
     def unanswered(self) -> bool:
-        """Whether the API server got the request and did not answer in time, or at all."""
+        """Whether the API server got the request and gave no answer in time; it may have carried the request out."""
         return self.reason == UNANSWERED
 
     @property
@@ -65,14 +66,14 @@ class ApiError(RuntimeError):
 
 
 class TooLargeError(ApiError):
-    """The answer is longer than the caller's limit."""
+    """The API server's answer is longer than the caller's limit."""
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(0, "TooLarge", f"the API server's answer is longer than {most_bytes} bytes")
 
 
 class KubernetesAPI:
-    """An API server, reached with one identity. Thread-safe."""
+    """A client of an API server, with one identity. Thread-safe."""
 
     def __init__(
         self,
@@ -87,11 +88,19 @@ class KubernetesAPI:
         self._pool: urllib3.PoolManager = transport.rest_client.pool_manager
 
     def within(self, seconds: float) -> KubernetesAPI:
-        """Returns the same API server and connections, with another limit on the time of an answer."""
+        """Returns a client of the same API server and connections, with another limit on the time of an answer.
+
+        Args:
+            seconds: the longest wait for bytes of an answer.
+        """
         return KubernetesAPI(self._transport, seconds, self._answered)
 
     def noting(self, answered: Callable[[], None]) -> KubernetesAPI:
-        """Returns the same API server; it calls `answered` after each answer and failure, in the calling thread."""
+        """Returns a client of the same API server that calls a function after each answer and failure.
+
+        Args:
+            answered: the function, which is called in the thread of the request.
+        """
         return KubernetesAPI(self._transport, self._answer_seconds, answered)
 
     def get(
@@ -102,31 +111,65 @@ class KubernetesAPI:
         most_bytes: int | None = None,
         decode: Decode = json.loads,
     ) -> Json:
-        """Reads an object or a list.
+        """Returns an object or a list of objects from the API server.
+
+        Args:
+            path: the path of the object or the collection.
+            query: the parameters of the query; None for none.
+            most_bytes: the longest answer that is read; None for no limit.
 
         Raises:
-            TooLargeError: it is longer than `most_bytes`.
+            TooLargeError: the answer is longer than `most_bytes`.
             ApiError: as `request` raises it.
         """
         response = self._send("GET", path, query, None, "application/json", self._answer_seconds)
         return _decode(_read_whole(response, most_bytes), decode)
 
     def create(self, path: str, body: Json, query: Mapping[str, str | int] | None = None) -> Json:
-        """Posts an object into a collection or a subresource."""
+        """Posts an object into a collection or a subresource; returns the object as the API server stored it.
+
+        Args:
+            query: the parameters of the query; None for none.
+
+        Raises:
+            ApiError: as `request` raises it.
+        """
         return self.request("POST", path, body=body, query=query)
 
     def replace(self, path: str, body: Json) -> Json:
-        """Replaces an object; its resourceVersion guards against a lost update."""
+        """Replaces an object; returns the object as the API server stored it.
+
+        Args:
+            body: the new object. Its resourceVersion guards against a lost update.
+
+        Raises:
+            ApiError: as `request` raises it.
+        """
         return self.request("PUT", path, body=body)
 
     def patch(
         self, path: str, body: Any, content_type: str = MERGE_PATCH, query: Mapping[str, str | int] | None = None
     ) -> Json:
-        """Patches an object; a JSON Patch is a list of operations."""
+        """Patches an object; returns the object as the API server stored it.
+
+        Args:
+            body: the patch; of a JSON Patch, the list of operations.
+            query: the parameters of the query; None for none.
+
+        Raises:
+            ApiError: as `request` raises it.
+        """
         return self.request("PATCH", path, body=body, content_type=content_type, query=query)
 
     def delete(self, path: str, body: Json | None = None) -> Json:
-        """Deletes an object; the body contains DeleteOptions."""
+        """Deletes an object; returns the API server's answer.
+
+        Args:
+            body: DeleteOptions; None for the defaults.
+
+        Raises:
+            ApiError: as `request` raises it.
+        """
         return self.request("DELETE", path, body=body)
 
     def request(
@@ -138,7 +181,11 @@ class KubernetesAPI:
         query: Mapping[str, str | int] | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        """Sends one request; returns the whole answer as JSON.
+        """Sends one request to the API server; returns the whole answer as JSON.
+
+        Args:
+            body: the body, which is sent as JSON; None for no body.
+            query: the parameters of the query; None for none.
 
         Raises:
             ApiError: the server answered with an error, or could not be reached in time.
@@ -149,10 +196,9 @@ class KubernetesAPI:
     def stream(
         self, path: str, query: Mapping[str, str | int], idle_seconds: float, decode: Decode = json.loads
     ) -> Iterator[Json]:
-        """Yields the events of a watch, each with `type` and `object`, until the server ends it.
+        """Yields the events of a watch, each with `type` and `object`, until the API server ends the watch.
 
         Args:
-            path: the collection.
             query: the watch's parameters; `watch` is added.
             idle_seconds: the time without a byte after which the connection counts as dead.
             decode: decodes each event.

@@ -26,7 +26,10 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
     """Returns a client of the API server.
 
     A kubeconfig that is named wins (the argument, else KUBECONFIG); then comes the service account of the pod that this
-    process runs in, then `~/.kube/config`. The library reads tokens again as they rotate.
+    process runs in, then `~/.kube/config`. The Kubernetes library reads tokens again as they rotate.
+
+    Args:
+        kubeconfig: the kubeconfig to use; None where none is named.
 
     Raises:
         NoClusterError: none of these exists, or a named one is invalid.
@@ -51,12 +54,15 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
 
 
 def read_kubeconfig(file: str | None) -> client.Configuration:
-    """Returns what a kubeconfig says, or `~/.kube/config` for None.
+    """Returns the address of the API server and the credentials that a kubeconfig gives.
 
-    The exec plugin of the kubeconfig's current user is run, where it has one.
+    The exec plugin of the kubeconfig's current user is run, where the user has one.
+
+    Args:
+        file: the kubeconfig's path; None for `~/.kube/config`.
 
     Raises:
-        KubeconfigError: it is not there or cannot be used, or its exec plugin makes no credentials.
+        KubeconfigError: the file is missing or cannot be used, or its exec plugin makes no credentials.
     """
     from kubernetes import config  # noqa: PLC0415 - as in connect
 

@@ -11,10 +11,10 @@ from fairgpu.json_values import mappings
 
 @dataclass(frozen=True, slots=True)
 class OptionalGroup:
-    """A group of an API that a cluster may lack.
+    """A group of the Kubernetes API that a cluster may lack.
 
     Attributes:
-        path: its path, such as `/apis/resource.k8s.io`.
+        path: the path of the group, such as `/apis/resource.k8s.io`.
         versions: the versions that FairGPU reads, the newest first.
     """
 
@@ -22,7 +22,7 @@ class OptionalGroup:
     versions: tuple[str, ...]
 
     def served_version(self, api: KubernetesAPI) -> str:
-        """Returns the newest version that the API server has and FairGPU reads; empty where there is none.
+        """Returns the group's newest version that the API server has and FairGPU reads; empty where there is none.
 
         Raises:
             ApiError: the API server does not have the group, refuses, or does not answer.

@@ -28,29 +28,41 @@ LAST_RETRY_SECONDS = 30.0
 
 
 class View(Protocol):
-    """A view of a collection. One thread calls it, in the order of the API server's events."""
+    """The part of a service that `reflect` informs of one collection of the API server.
+
+    One thread calls the methods, in the order of the API server's events.
+    """
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes the whole present collection; objects that it lacks are deleted."""
+        """Takes the whole present collection; objects of earlier calls that are not in it are deleted.
+
+        Args:
+            items: the objects, as the collection's `read` returned them.
+        """
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one event, ADDED, MODIFIED or DELETED; a deleted object comes in its last version."""
+        """Takes one event of the collection.
+
+        Args:
+            kind: ADDED, MODIFIED or DELETED.
+            item: the object; a deleted one in its last version.
+        """
 
     def confirmed(self) -> None:
-        """Takes note that the view is current: after a list, an event or a bookmark."""
+        """Takes note that all changes so far have been reported: after a list, an event or a bookmark."""
 
     def failed(self, error: ApiError) -> None:
-        """Notes that a request failed; the view stays as it is, and the request is repeated."""
+        """Takes note that a request to the API server failed; the request is repeated."""
 
 
 def whole(item: Json) -> Json:
-    """Returns the object unchanged."""
+    """Returns an object unchanged, for a collection whose view gets whole objects."""
     return item
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection to watch.
+    """A collection of the API server to watch.
 
     Attributes:
         path: its path, such as `/api/v1/pods`.
@@ -74,13 +86,10 @@ Wait = Callable[[float], bool]
 
 
 def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, random: Callable[[], float]) -> None:
-    """Keeps the view current until `wait` returns true.
+    """Keeps a view of a collection current until `wait` returns true.
 
     Args:
-        api: the API server.
-        collection: the collection to watch.
-        view: the view to keep current.
-        wait: sleeps between attempts, and ends the loop; called with 0 seconds between events.
+        wait: sleeps that many seconds between attempts, and returns whether to end; called with 0 between events.
         random: returns a number in [0, 1), so that many clients do not return at once.
     """
     retry_seconds = FIRST_RETRY_SECONDS
@@ -109,7 +118,7 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
 
 
 def list_collection(api: KubernetesAPI, collection: Collection) -> tuple[list[Json], str]:
-    """Lists a collection in pages; returns what its `read` keeps of each object, and the list's resourceVersion.
+    """Lists a collection in pages; returns the parts of its objects that `read` keeps, and the list's resourceVersion.
 
     Raises:
         ApiError: the API server refuses, or cannot be reached.

@@ -23,15 +23,26 @@ REMEMBERED = 1024
 
 
 class Creating(Protocol):
-    """The part of a Kubernetes client that writes events."""
+    """The part of a Kubernetes client that `post` needs."""
 
     def create(self, path: str, body: Json) -> Json:
-        """Posts an object."""
+        """Posts an object to the API server; returns the object as stored.
+
+        Args:
+            path: the path of the collection in the API.
+        """
 
 
 @dataclass(frozen=True)
 class About:
-    """The object that an event is about; its namespace is empty for a cluster-scoped object, such as a Node."""
+    """The object of the cluster that an event is about.
+
+    Attributes:
+        kind: the object's kind.
+        name: the object's name.
+        uid: the object's uid.
+        namespace: the object's namespace; empty for a cluster-scoped object, such as a Node.
+    """
 
     kind: str
     name: str
@@ -42,10 +53,11 @@ class About:
 def warning_event(
     about: About, reason: str, message: str, at: str, source: Mapping[str, str], suffix: str = ""
 ) -> Json:
-    """Returns an event of type Warning.
+    """Returns an event of type Warning, as JSON of the API.
 
     Args:
-        about: the object; the API server requires that events of cluster-scoped objects lie in `default`.
+        about: the object that the event is about; an event of a cluster-scoped object lies in `default`, as the API
+            server requires.
         reason: one word in CamelCase.
         message: a sentence for people, cut to LONGEST_MESSAGE.
         at: the present time in the API's format.
@@ -73,6 +85,10 @@ def warning_event(
 def post(api: Creating, event: Json) -> None:
     """Writes an event; an event of that name that exists already is left as it is.
 
+    Args:
+        api: writes objects into the cluster.
+        event: the event, as JSON of the API.
+
     Raises:
         ApiError: the API server refused or did not answer.
     """
@@ -95,9 +111,14 @@ class RepeatedWarnings:
         self._written: dict[tuple[About, str, str], float] = {}
 
     def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> None:
-        """Writes a warning, unless it was written in the last REPEAT_SECONDS.
+        """Writes a warning about an object, unless the same one was written in the last REPEAT_SECONDS.
 
         A warning that was written later than `now`, before the clock was set back, does not count.
+
+        Args:
+            reason: one word in CamelCase.
+            message: a sentence for people.
+            now: the present time, with a time zone.
         """
         key = (about, reason, message)
         if 0 <= now.timestamp() - self._written.get(key, float("-inf")) < REPEAT_SECONDS:

@@ -24,7 +24,10 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads an amount of memory on one GPU, or one that is divided evenly over several."""
+    """Reads a request of Alibaba's gpushare: memory on one GPU, or memory that is divided evenly over several.
+
+    It returns None for a container without keys of this dialect.
+    """
     named = container.named(RESOURCES)
     if not named:
         return None

@@ -17,7 +17,12 @@ _PERCENT = re.compile(r"([0-9]{1,9}) ?%")
 
 
 class Units:
-    """The unit of each resource, by its name: a number of MiB, or one percent."""
+    """The units in which resources count.
+
+    Attributes:
+        memory_mib: the size of one unit in MiB, of each resource that counts memory.
+        percentages: the resources that count in percent.
+    """
 
     def __init__(self, memory_mib: Mapping[str, int], percentages: Collection[str]) -> None:
         self.memory_mib: Final = memory_mib
@@ -25,7 +30,12 @@ class Units:
 
 
 class Amounts:
-    """A container's valid amounts by resource, and the faults of the others."""
+    """A container's amounts of some resources.
+
+    Attributes:
+        values: the valid amounts by resource.
+        faults: the faults of the invalid ones.
+    """
 
     def __init__(self, values: dict[str, int], faults: tuple[Fault, ...]) -> None:
         self.values: Final = values
@@ -38,13 +48,16 @@ def read_amounts(
     memory_units_mib: Mapping[str, int] = _NO_MEMORY,
     percentages: Collection[str] = (),
 ) -> Amounts:
-    """Returns the container's amounts of the given resources, and the faults of invalid ones.
-
-    `memory_units_mib` is the size of one unit of a resource in MiB, and `percentages` are the resources that count in
-    percent: with them, the faults of `2Gi` and of `30%` name the number to write.
+    """Returns a container's amounts of some resources, and the faults of invalid ones.
 
     Kubernetes wants the limit of an extended resource, and a request equal to it where one is given
     (https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources).
+
+    Args:
+        resources: the names of the resources to read.
+        memory_units_mib: the size of one unit in MiB, of each resource that counts memory. With it, the fault of `2Gi`
+            names the number to write.
+        percentages: the resources that count in percent. With it, the fault of `30%` names the number to write.
     """
     values: dict[str, int] = {}
     faults: list[Fault] = []

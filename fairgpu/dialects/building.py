@@ -15,12 +15,21 @@ MAX_GPU_MEMORY_MIB: Final = 1024 * 1024
 
 
 class Ask:
-    """A request per vGPU, as most dialects state it, with the keys that a fault names.
+    """A GPU request for each vGPU, as most dialects state it, with the keys that a fault names.
 
-    Core and percentage are percent of one GPU, memory is MiB; `None` means not given. Where a key is empty, its fault
-    names the container's limits as a whole. The keys in `annotations` and `labels` are the pod's. `memory_unit_mib` is
-    the unit in which the author wrote the memory, and `memory_is_summed` says that it is a sum over the GPUs. A hint
-    about the unit includes `memory_note`.
+    Attributes:
+        gpus: the number of vGPUs.
+        core_percent: the time on each GPU, in percent; 0 is best effort.
+        memory_mib: the memory on each GPU, in MiB; None where it is not given.
+        memory_percentage: the memory on each GPU, in percent; None where it is not given.
+        gpus_name: the key that states `gpus`. Where a key is empty, faults name the container's limits as a whole.
+        core_name: the key that states the time.
+        memory_name: the key that states the memory.
+        annotations: the keys that are annotations of the pod.
+        labels: the keys that are labels of the pod.
+        memory_unit_mib: the unit in which the author wrote the memory, in MiB.
+        memory_is_summed: whether the author wrote the sum of the memory over all GPUs.
+        memory_note: the end of a hint about the unit.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value
@@ -54,10 +63,14 @@ class Ask:
 
 
 def build_request(container: Container, ask: Ask, settings: DialectSettings, reading: Reading) -> Reading:
-    """Returns the reading with the canonical request, summed over the vGPUs, or with all faults of it.
+    """Returns a reading with the canonical request, summed over the vGPUs, or with all faults of the request.
 
-    A container with neither memory nor percentage gets the same percent of memory as of core; best effort (core 0)
-    has no percentage to take it from, and must state its memory.
+    A container with neither memory nor percentage gets the same percent of memory as of core; best effort (core 0) has
+    no percentage to take it from, and must state its memory.
+
+    Args:
+        ask: the request as the dialect states it.
+        reading: the dialect's reading so far, with choices, faults and the keys to remove.
     """
     faults = [
         *reading.faults,

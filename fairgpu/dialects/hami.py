@@ -45,7 +45,10 @@ _KEYS = Keys(
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads shares of GPUs, or whole GPUs where the count stands alone."""
+    """Reads a request of HAMi: shares of GPUs, or whole GPUs where `nvidia.com/gpu` stands alone.
+
+    It returns None for a container without keys of this dialect, or one that is left to another device plugin.
+    """
     named = container.named(RESOURCES)
     if not named:
         return None
@@ -71,7 +74,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def left_alone(container: Container, settings: DialectSettings) -> bool:
-    """Whether the container's `nvidia.com/gpu` is left to another device plugin."""
+    """Returns whether the settings leave a container's `nvidia.com/gpu` to another device plugin."""
     return (
         settings.hami_plain_gpu == "leave"
         and container.names(COUNT)
@@ -81,7 +84,11 @@ def left_alone(container: Container, settings: DialectSettings) -> bool:
 
 
 def read_whole_gpus(container: Container, settings: DialectSettings, reading: Reading) -> Reading:
-    """Reads `nvidia.com/gpu` alone as a number of whole GPUs; returns no request where it is absent or 0."""
+    """Reads `nvidia.com/gpu` alone as a number of whole GPUs; the reading has no request where it is absent or 0.
+
+    Args:
+        reading: the dialect's reading so far, to which the request or the faults are added.
+    """
     amounts = read_amounts(container, (COUNT,))
     known = reading.but(faults=reading.faults + amounts.faults)
     gpus = amounts.values.get(COUNT, 0)
@@ -92,7 +99,12 @@ def read_whole_gpus(container: Container, settings: DialectSettings, reading: Re
 
 
 def with_priority(container: Container, reading: Reading) -> Reading:
-    """Adds `nvidia.com/priority` to a reading: a pod with 0 runs before others on the same GPU, one with 1 not."""
+    """Adds the choice of `nvidia.com/priority` to a reading: 0 goes before other pods on the same GPU, 1 does not.
+
+    Args:
+        container: the container, which may have the resource.
+        reading: the dialect's reading so far.
+    """
     if not container.names(PRIORITY):
         return reading
     amounts = read_amounts(container, (PRIORITY,))

@@ -66,7 +66,13 @@ _MAKERS = ("nvidia ", "tesla ", "quadro ", "geforce ")
 
 
 def other_models(name: str) -> tuple[str, ...]:
-    """Returns the known models whose names contain this known name, whatever the case of the letters."""
+    """Returns the known GPU models whose names contain a known model's name, whatever the case of the letters.
+
+    A name that is not known gives none.
+
+    Args:
+        name: the name, such as `A10`, which A100 contains.
+    """
     written = name.strip().lower()
     bare = _bare(written)
     if not any(_bare(model.lower()) == bare for model in KNOWN_MODELS):

@@ -12,7 +12,10 @@ from fairgpu.faults import Fault, show
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads `nvidia.com/gpu` without shares, in a pod that names the model."""
+    """Reads a request of nvidia-gpu-scheduler: `nvidia.com/gpu` without shares, in a pod that names a GPU model.
+
+    It returns None for any other container.
+    """
     if MODEL_ANNOTATION not in container.annotations or not container.names(hami.COUNT):
         return None
     if container.named(hami.SHARING):

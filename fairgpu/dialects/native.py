@@ -13,7 +13,11 @@ MAX_UNKNOWN_NAMED = 16
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads the request as written: amounts are sums over the vGPUs, and must divide evenly by their count."""
+    """Reads a request in FairGPU's own resources, whose amounts are sums over the vGPUs.
+
+    The amounts must divide evenly by the number of vGPUs. It returns None for a container without resources of the
+    domain fairgpu.io.
+    """
     ours = container.prefixed(names.ANNOTATION_PREFIX)
     if not ours:
         return None

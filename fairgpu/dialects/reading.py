@@ -32,7 +32,7 @@ class DialectSettings:
 
 
 class Container:
-    """A container as dialects read it: raw JSON values, with their paths in the manifest.
+    """A container of a manifest as dialects read it: raw JSON values, with their field paths.
 
     Attributes:
         path: the container's field path, such as `("spec", "containers", 0)`.
@@ -64,41 +64,50 @@ class Container:
         self.first: Final = first
 
     def limit_path(self, resource: str) -> str:
-        """Returns the field path of one of its limits."""
+        """Returns the field path of one of the container's limits."""
         return field_path(*self.path, "resources", "limits", resource)
 
     def request_path(self, resource: str) -> str:
-        """Returns the field path of one of its requests."""
+        """Returns the field path of one of the container's requests."""
         return field_path(*self.path, "resources", "requests", resource)
 
     def annotation_path(self, key: str) -> str:
-        """Returns the field path of one of its pod's annotations."""
+        """Returns the field path of one of the annotations of the container's pod."""
         return field_path(*self.path[:-3], "metadata", "annotations", key)
 
     def label_path(self, key: str) -> str:
-        """Returns the field path of one of its pod's labels."""
+        """Returns the field path of one of the labels of the container's pod."""
         return field_path(*self.path[:-3], "metadata", "labels", key)
 
     def names(self, resource: str) -> bool:
-        """Whether its limits or requests name a resource."""
+        """Returns whether the container's limits or requests name a resource."""
         return resource in self.limits or resource in self.requests
 
     def named(self, resources: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns those of the resources that its limits or requests name."""
+        """Returns the resources of a list that the container's limits or requests name.
+
+        Args:
+            resources: the list, whose order is kept.
+        """
         return tuple(resource for resource in resources if resource in self.limits or resource in self.requests)
 
     def prefixed(self, prefix: str) -> tuple[str, ...]:
-        """Returns the resources with a prefix that its limits or requests name."""
+        """Returns the resources in the container's limits or requests whose names begin with a prefix."""
         return tuple(dict.fromkeys([*begin_with(prefix, self.limits), *begin_with(prefix, self.requests)]))
 
 
 def begin_with(prefix: str, resources: Collection[Any]) -> list[str]:
-    """Returns the resources whose names begin with a prefix."""
+    """Returns the names of resources that begin with a prefix.
+
+    Args:
+        prefix: the prefix, such as `fairgpu.io/`.
+        resources: the names, such as the keys of a container's limits.
+    """
     return [key for key in resources if isinstance(key, str) and key.startswith(prefix)]
 
 
 class Reading:
-    """A dialect's reading of a container: its request or its faults, and the keys to remove.
+    """The content of a container that one dialect has read: its request or its faults, and the keys to remove.
 
     Attributes:
         request: the canonical request; None with faults, or where the container requests no GPU.
@@ -107,7 +116,7 @@ class Reading:
         faults: all faults, at once.
         warnings: lines about keys whose effect here differs from that in their own project.
         strip_resources: keys to remove from the container's requests and limits.
-        strip_annotations: keys to remove from the pod.
+        strip_annotations: keys to remove from the pod's annotations.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value
@@ -138,7 +147,7 @@ class Reading:
         faults: tuple[Fault, ...] | None = None,
         warnings: tuple[str, ...] | None = None,
     ) -> Reading:
-        """Returns a copy with the given fields replaced."""
+        """Returns a copy of this reading with the given fields replaced; a field that is None stays as it is."""
         return Reading(
             request=self.request if request is None else request,
             choices=self.choices if choices is None else choices,
@@ -150,7 +159,7 @@ class Reading:
         )
 
     def says_the_same(self, other: Reading) -> bool:
-        """Whether another reading is equal in all fields."""
+        """Returns whether another reading is equal to this one in all fields."""
         return (
             self.request == other.request
             and self.choices == other.choices
@@ -168,13 +177,13 @@ class Dialect:
 
     Attributes:
         name: the value of `fairgpu.io/source-dialect`.
-        read: returns a container's Reading, or None where it has no key of the dialect.
+        read: returns the Reading of a container, or None where the container has no key of the dialect.
         resources: the extended resources of the dialect.
         prefix: the prefix that only resources of this dialect have, so that a misspelt one is noticed; empty if none.
         requesting_annotations: the pod annotations that request a GPU by themselves.
         other_annotations: the pod annotations that only refine such a request.
-        unclaimed: returns the fault of annotations that request a GPU which no container claims, from the annotations
-            and the field path of the pod.
+        unclaimed: returns the fault of annotations that request a GPU for a container that the pod does not have. Its
+            arguments are the pod's annotations and field path.
     """
 
     name: str

@@ -19,7 +19,7 @@ ORDINARY: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DialectSet:
-    """Dialects that are read together, with the keys of all of them.
+    """Some dialects that are read together, with the keys of all of them.
 
     Attributes:
         dialects: the dialects.
@@ -27,7 +27,7 @@ class DialectSet:
         prefixes: the prefixes of resources that belong to one of them.
         dialects_of: the names of the dialects that a resource may belong to, by resource.
         requesting_annotations: the pod annotations that request a GPU by themselves.
-        annotations: these, and those that only refine a request.
+        annotations: the requesting annotations, and those that only refine a request.
     """
 
     dialects: tuple[Dialect, ...]
@@ -38,7 +38,12 @@ class DialectSet:
     annotations: frozenset[str]
 
     def may_have_gpu_keys(self, requests: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
-        """Whether a container names a resource of one of the dialects, or one that looks like it."""
+        """Returns whether a container names a resource of one of the dialects, or one that begins like theirs.
+
+        Args:
+            requests: the container's requests, as JSON.
+            limits: the container's limits, as JSON.
+        """
         if limits.keys() <= ORDINARY and requests.keys() <= ORDINARY:
             return False
         if not (self.resources.isdisjoint(limits) and self.resources.isdisjoint(requests)):
@@ -46,7 +51,10 @@ class DialectSet:
         return any(begin_with(prefix, limits) or begin_with(prefix, requests) for prefix in self.prefixes)
 
     def may_be_read_by(self, container: Container) -> list[Dialect]:
-        """Returns the dialects with a key on the container or its pod; each dialect's `read` decides."""
+        """Returns the dialects that have a key on a container or on its pod.
+
+        Each dialect's `read` decides whether the container is the dialect's.
+        """
         named: set[str] = set()
         for resources in (container.limits, container.requests):
             for key in resources:
@@ -63,7 +71,11 @@ class DialectSet:
 
 
 def dialect_set(*dialects: Dialect) -> DialectSet:
-    """Returns a set of these dialects."""
+    """Returns some dialects as a set, with the keys of all of them.
+
+    Args:
+        dialects: the dialects, in the order in which they are read.
+    """
     requesting = frozenset[str]().union(*(dialect.requesting_annotations for dialect in dialects))
     resources = frozenset[str]().union(*(dialect.resources for dialect in dialects))
     return DialectSet(
@@ -88,9 +100,10 @@ DIALECTS = dialect_set(native.DIALECT, *_FOREIGN)
 def read_container(
     container: Container, settings: DialectSettings, dialects: DialectSet = DIALECTS
 ) -> tuple[str, Reading] | None:
-    """Reads a container; returns its dialect's name and the reading, None for a container without keys of any.
+    """Reads a container by the dialect of its keys; returns the dialect's name and its reading.
 
-    Two dialects in one container are a fault: their author may rely on either.
+    It returns None for a container without keys of any dialect. Two dialects in one container are a fault: the author
+    may rely on either.
     """
     readings = [
         (dialect.name, reading)
@@ -125,7 +138,12 @@ def unclaimed_annotations(
     root: tuple[str | int, ...],
     dialects: DialectSet = DIALECTS,
 ) -> list[Fault]:
-    """Returns the faults of annotations that request a GPU, but are claimed by none of the dialects in `claimed`."""
+    """Returns the faults of a pod's annotations that request a GPU for a container that the pod does not have.
+
+    Args:
+        claimed: the names of the dialects that read a container of the pod.
+        root: the field path of a pod template in its object; empty for a pod.
+    """
     return [
         dialect.unclaimed(annotations, root)
         for dialect in dialects.dialects

@@ -44,7 +44,14 @@ MAX_POLICIES = 8
 
 @dataclass(slots=True)
 class Selection:
-    """The choices of the annotations, collected one by one."""
+    """The choices that were read from another project's annotations.
+
+    Attributes:
+        choices: the choices as FairGPU's own.
+        faults: the faults of invalid annotations.
+        warnings: lines about annotations whose effect here differs from that in their own project.
+        keys: the annotations that were read.
+    """
 
     choices: PodChoices = NO_CHOICES
     faults: list[Fault] = field(default_factory=list)
@@ -53,7 +60,12 @@ class Selection:
 
 
 def select(container: Container, keys: tuple[str, ...]) -> Selection:
-    """Reads those of the annotations in `keys` that the pod has."""
+    """Reads the choices in some of a pod's annotations, of other projects.
+
+    Args:
+        container: a container of the pod, which has the pod's annotations.
+        keys: the annotations to read; those that the pod lacks have no effect.
+    """
     present = tuple(key for key in keys if key in container.annotations)
     if not present:
         return Selection()

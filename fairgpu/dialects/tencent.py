@@ -26,7 +26,10 @@ _LIMIT = re.compile(r"[0-9]{1,9}")
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a share of one GPU, or whole GPUs."""
+    """Reads a request of Tencent's gpu-manager: a share of one GPU, or whole GPUs.
+
+    It returns None for a container without keys of this dialect.
+    """
     named = container.named((CORE, MEMORY))
     if not named:
         return None

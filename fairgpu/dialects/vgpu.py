@@ -18,9 +18,13 @@ from fairgpu.dialects.reading import Container, DialectSettings, Reading
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The names of a dialect's four resources, and the ways in which HAMi and Volcano differ.
+    """The names of the four resources of HAMi or of Volcano, and the ways in which the two differ.
 
     Attributes:
+        count: the resource that counts vGPUs.
+        memory: the resource for an amount of memory on each vGPU.
+        percentage: the resource for percent of each GPU's memory.
+        cores: the resource for percent of each GPU's time.
         memory_unit_mib: the size of one unit of memory, in MiB.
         full_memory_is_exclusive: whether 100 percent of the memory without cores is 100 percent of the cores as well.
         zero_percent_is_unsaid: whether 0 percent of the memory counts as not given; else it is a fault.
@@ -36,7 +40,12 @@ class Keys:
 
 
 def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, reading: Reading) -> Reading:
-    """Adds the request to a reading that already contains the dialect's choices."""
+    """Returns a reading of HAMi or Volcano with the request that its resources make.
+
+    Args:
+        keys: the names of the dialect's resources.
+        reading: the reading so far, with the dialect's choices and the keys to remove.
+    """
     resources = (keys.count, keys.memory, keys.percentage, keys.cores)
     amounts = read_amounts(container, resources, {keys.memory: keys.memory_unit_mib}, (keys.percentage, keys.cores))
     if amounts.values.get(keys.count) == 0:

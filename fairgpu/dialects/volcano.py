@@ -36,7 +36,10 @@ SELECTORS = (USE_TYPE, AVOID_TYPE, VOLCANO_USE_UUID, VOLCANO_AVOID_UUID, VOLCANO
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads shares of GPUs or whole GPUs; the type annotations are those of HAMi."""
+    """Reads a request of Volcano: shares of GPUs or whole GPUs; the annotations for models are those of HAMi.
+
+    It returns None for a container without keys of this dialect.
+    """
     named = container.named(RESOURCES)
     if not named:
         return None

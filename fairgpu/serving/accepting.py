@@ -25,7 +25,7 @@ Serve = Callable[[socket.socket], Awaitable[object]]
 
 
 class Acceptor:
-    """Accepts connections one at a time; the more the process has, the longer it waits before the next.
+    """Accepts a server's connections one at a time; a process that has more of them waits longer before the next.
 
     An event loop's own server accepts all waiting connections at once. Clients keep their connections: the process that
     wakes up first would have all of the work from then on, and the others none. So each process waits some milliseconds
@@ -56,7 +56,7 @@ class Acceptor:
         self._loop.add_reader(self._listener.fileno(), self._wait_for_turn)
 
     def close(self) -> None:
-        """Stops accepting connections; the accepted ones stay open."""
+        """Stops accepting connections; those that were accepted stay open."""
         if self._timer is not None:
             self._timer.cancel()
         self._loop.remove_reader(self._listener.fileno())
@@ -94,9 +94,13 @@ class Acceptor:
 
 
 async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket, seconds: float) -> bool:
-    """Waits for the client's first bytes; returns whether they came in time.
+    """Waits until a client has sent its first bytes; returns whether they came in time.
 
     In a TLS handshake the client sends first. Until then, a connection costs a socket, and no TLS state.
+
+    Args:
+        connection: the client's connection.
+        seconds: the longest wait.
     """
     spoken = asyncio.Event()
     loop.add_reader(connection.fileno(), spoken.set)
@@ -111,10 +115,18 @@ async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket
 
 
 def batch(turns: int) -> int:
-    """Returns the number of connections to accept; it grows with the turns in a row that left connections waiting."""
+    """Returns the number of connections to accept at once.
+
+    Args:
+        turns: the number of times in a row that connections were left waiting in the queue.
+    """
     return min(1 << max(turns - PATIENT_TURNS, 0), MAX_BATCH)
 
 
 def address_of(peer: object) -> str:
-    """Returns what limits count of a client's address, without its port; all clients of a Unix socket share one."""
+    """Returns the text by which limits count a client: its address without the port, or its network of IPv6.
+
+    Args:
+        peer: the client's address as a socket gives it. All clients of a Unix socket count as one, the empty text.
+    """
     return limited_address(str(peer[0])) if isinstance(peer, tuple) else ""

@@ -10,9 +10,9 @@ FAMILIES = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104 - a 
 
 
 def every_address() -> tuple[str, ...]:
-    """Returns the addresses at which sockets listen, so that together they are asked at each of this machine's.
+    """Returns the addresses on which a server must listen to be reached at every address of this machine.
 
-    `::` is asked by IPv4 as well, unless the kernel knows no IPv6 or keeps the two apart (net.ipv6.bindv6only).
+    A socket on `::` takes IPv4 as well, unless the kernel has no IPv6 or keeps the two apart (net.ipv6.bindv6only).
     """
     try:
         with socket.socket(socket.AF_INET6) as probe:
@@ -23,9 +23,12 @@ def every_address() -> tuple[str, ...]:
 
 
 def plain_address(text: str) -> str:
-    """Returns a client's address as the client knows it: one that listens at `::` gets IPv4's as `::ffff:10.0.0.9`.
+    """Returns a client's address as the client knows it; a text that is no address stays as it is.
 
-    A text that is no address stays as it is.
+    A socket that listens on `::` shows a client of IPv4 as `::ffff:10.0.0.9`; this returns `10.0.0.9`.
+
+    Args:
+        text: the address as the socket shows it.
     """
     try:
         address = ipaddress.ip_address(text)
@@ -36,10 +39,13 @@ def plain_address(text: str) -> str:
 
 
 def limited_address(text: str) -> str:
-    """Returns what a limit by address counts: IPv4's address, and of IPv6 the network of 64 bits.
+    """Returns the text by which a limit counts a client: the address of IPv4, or the network of 64 bits of IPv6.
 
     A client of IPv6 may send from each address of such a network, and so have 2**64 limits. In many clusters, it is the
     network of all pods of a node. A text that is no address stays as it is.
+
+    Args:
+        text: the client's address.
     """
     plain = plain_address(text)
     try:

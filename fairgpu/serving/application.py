@@ -38,10 +38,10 @@ WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 
 
 class Application:
-    """Answers some routes in the event loop, and all others by a WSGI application in threads.
+    """The ASGI application of a service. It answers some routes in the event loop, and all others in threads.
 
-    It reads every body before it calls a handler, so that the limits hold for all routes. It logs handlers' exceptions,
-    and answers them with a problem document without internals.
+    A WSGI application answers in the threads. Every body is read before a handler is called, so that the limits hold
+    for all routes. A handler's exception is logged, and answered with a problem document without internals.
 
     Attributes:
         immediate: the functions that answer whole bodies at once, by method and path; connections may call them, too.

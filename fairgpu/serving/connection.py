@@ -18,7 +18,7 @@ NOTHING_WAITS = -1
 
 
 class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no types
-    """An HTTP/1.1 connection with limits on its times and on the number of connections."""
+    """An HTTP/1.1 connection of gunicorn, with limits on its times and on the number of connections."""
 
     def __init__(self, worker: Any, application: Any, connections: set[BoundedConnection]) -> None:
         super().__init__(worker)
@@ -36,7 +36,10 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         return bool(ASGIProtocol._check_h1c_protocol_available())  # noqa: SLF001 - see above
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Starts the time limit of the first request; gunicorn sets it only between requests."""
+        """Starts the time limit of a new connection's first request.
+
+        At the limit of connections, it closes the one that is idle for longest; if none is idle, the new one.
+        """
         super().connection_made(transport)
         self._received_at = self._idle_since = self.worker.loop.time()
         if len(self._connections) >= self.worker.options.max_connections and not self._free_a_place():
@@ -47,20 +50,24 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._wait_idle(self._idle_limit)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Removes the connection from the worker's sets."""
+        """Removes a closed connection from the worker's sets.
+
+        Args:
+            exc: the error that closed it; None where there was none.
+        """
         self._connections.discard(self)
         self.worker.arrivals.forget(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Notes the time and the number of the bytes received."""
+        """Parses received bytes, unless the worker's limit on unfinished requests closes this connection."""
         self._received = True
         self._received_at = self.worker.loop.time()
         if self.worker.arrivals.add(self, len(data)):
             super().data_received(data)
 
     def cut_off_if_unread(self) -> None:
-        """Closes the connection if answers waited for its client at the last call and it has taken nothing since.
+        """Closes the connection if answers waited at the last call and the client has taken nothing since.
 
         The kernel's TCP_USER_TIMEOUT does not: each acknowledgement restarts the timer of its window probes, so that a
         client that sends and never reads is kept. asyncio's flow control does not either: an answer that was handed on
@@ -107,7 +114,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is under way on the connection."""
         return bool(self._awaiting_request and not self._finishing_calls)
 
     def close_if_silent(self) -> None:
@@ -117,7 +124,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
             super()._keepalive_timeout()
 
     def note_answer(self) -> None:
-        """Restarts the idle time after an answer; the running timer checks it when it fires."""
+        """Restarts the idle time of the connection after an answer."""
         self._idle_since = self._received_at
         self._idle_limit = self._keepalive
 

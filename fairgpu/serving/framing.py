@@ -16,7 +16,10 @@ MAX_LENGTH_DIGITS = 18
 
 
 def refuse_overflow(parser: Any) -> None:
-    """Raises for a request whose Content-Length may have wrapped in the parser.
+    """Refuses a request whose Content-Length may have wrapped in the parser.
+
+    Args:
+        parser: gunicorn's HTTP/1.1 parser after it has read the headers.
 
     Raises:
         ParseError: the length has too many digits; answered with 400, and the connection is closed.

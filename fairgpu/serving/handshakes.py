@@ -10,14 +10,14 @@ class Sender(Protocol):
     """A connection on which a request arrives."""
 
     def cut_off(self) -> None:
-        """Closes the connection at once."""
+        """Closes the connection at once, without an answer."""
 
 
 class Arrivals:
-    """Limits the memory of unfinished requests; beyond it, the connection with the oldest one is closed.
+    """Limits the memory of unfinished requests; beyond it, the connection whose request began first is closed.
 
     A body may be long, and there may be many connections: both together are more memory than there is. An honest client
-    sends its request within milliseconds, so that it is never the one that began first.
+    sends its request within milliseconds, so that its request is never the one that began first.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -27,7 +27,15 @@ class Arrivals:
         self._total = 0
 
     def add(self, sender: Sender, count: int) -> bool:
-        """Adds received bytes; returns whether the connection may continue."""
+        """Counts received bytes of an unfinished request; beyond the limit, closes the oldest ones.
+
+        Args:
+            sender: the connection on which the bytes came.
+            count: the number of bytes.
+
+        Returns:
+            False if this connection was closed, else True.
+        """
         self._bytes[sender] = self._bytes.get(sender, 0) + count
         self._total += count
         while self._total > self._most_bytes:
@@ -39,7 +47,7 @@ class Arrivals:
         return True
 
     def forget(self, sender: Sender) -> None:
-        """Removes a connection whose request is complete, or will never be."""
+        """Ends the count of the bytes of a connection's request, once the request is complete or never will be."""
         self._total -= self._bytes.pop(sender, 0)
 
 
@@ -49,7 +57,7 @@ Pending = dict[Handshake, None]
 
 
 class Handshakes:
-    """Limits unfinished handshakes. At the limit, the address with the most of them loses its oldest one.
+    """Limits the unfinished TLS handshakes of a server. At the limit, the address with the most loses its oldest one.
 
     An honest client takes milliseconds, so that the oldest handshake is a slow client's. A client that holds many
     places loses its own handshakes first.
@@ -66,7 +74,11 @@ class Handshakes:
         return self._count
 
     def add(self, handshake: Handshake, address: str) -> None:
-        """Counts a handshake until it is done; where the limit is reached, ends another one."""
+        """Counts a handshake until it is done; where a limit is reached, ends another handshake.
+
+        Args:
+            address: the text by which limits count the client, as `address_of` returns it.
+        """
         if len(self._pending.get(address, ())) >= self._limit_of_address:
             self._end_oldest(address)
         elif self._count >= self._limit:
@@ -76,7 +88,7 @@ class Handshakes:
         handshake.add_done_callback(lambda done: self._forget(done, address))
 
     def end_one(self) -> bool:
-        """Ends the oldest handshake of the address with the most; returns whether there was one."""
+        """Ends the oldest handshake of the address that has the most of them; returns False where there are none."""
         if not self._pending:
             return False
         self._end_oldest(max(self._pending, key=lambda address: len(self._pending[address])))

@@ -19,12 +19,12 @@ UNUSUAL_HEADERS = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
 
 
 class ImmediateConnection(BoundedConnection):
-    """gunicorn's connection with a shorter path for requests whose answer waits for nothing.
+    """An HTTP/1.1 connection of gunicorn that answers plain requests at once, where the answer waits for nothing.
 
-    gunicorn creates a scope, a task and a future for every request and wakes two coroutines, which costs more than many
-    an answer. Only plain requests take the shorter path. All others take gunicorn's: those with an unusual header, with
-    a body too long or of unknown length, on a connection that is to close, behind one that is still being answered, to
-    a client that is slow to read, and all of them where requests are logged or the worker is ending.
+    gunicorn creates a scope, a task and a future for every request and wakes two coroutines. This costs more than many
+    an answer. Requests that are not plain are left to gunicorn: those with an unusual header, with a body too long or
+    of unknown length, on a connection that is to close, behind one that is still being answered, to a client that is
+    slow to read, and all of them where requests are logged or the worker is ending.
 
     The parser's callbacks run while it is fed, and must not change it: they only note the event.
     """
@@ -38,11 +38,15 @@ class ImmediateConnection(BoundedConnection):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is under way on the connection."""
         return self._answer is None and super().is_idle
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drops a request that was under way."""
+        """Drops the request that was under way on a closed connection.
+
+        Args:
+            exc: the error that closed it; None where there was none.
+        """
         self._forget_request()
         super().connection_lost(exc)
 

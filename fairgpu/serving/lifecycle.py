@@ -15,7 +15,7 @@ THREADS_SECONDS = 1.0
 
 
 class Lifecycle:
-    """The actions and threads that an application registers for its worker's start and end.
+    """The actions and threads that an application registers for the start and end of its worker process.
 
     Attributes:
         options: the options of the server.
@@ -32,25 +32,36 @@ class Lifecycle:
 
     @property
     def draining(self) -> bool:
-        """Whether the worker is shutting down: it reports itself as not ready, and answers close their connections."""
+        """Whether the worker is shutting down: its readiness probe fails, and its answers close their connections."""
         return self.ending.is_set()
 
     def on_start(self, action: Callable[[], None]) -> None:
-        """Runs an action before the first request, in a thread; an exception of it stops the start."""
+        """Registers an action to run in a thread before the worker's first request.
+
+        Args:
+            action: the action. If it raises, the worker does not start.
+        """
         self._starts.append(action)
 
     def on_drain(self, action: Callable[[], None]) -> None:
-        """Runs an action in the event loop when the shutdown begins, for example to answer long polls."""
+        """Registers an action to run in the event loop when the worker's shutdown begins, such as to end long polls."""
         self._drains.append(action)
 
     def on_stop(self, action: Callable[[], None]) -> None:
-        """Runs an action after the last request, in a thread; the last added runs first."""
+        """Registers an action to run in a thread after the worker's last request.
+
+        Args:
+            action: the action. The last one registered runs first.
+        """
         self._stops.append(action)
 
     def run_thread(self, name: str, target: Callable[[], None], failed: Callable[[], object] = lambda: None) -> None:
-        """Runs a function in a thread from the start on, and again after an error that it does not know.
+        """Registers a function to run in a thread from the worker's start on, and again after each exception.
 
-        It must return soon after `ending` is set. `failed` is called after each such error.
+        Args:
+            name: the name of the thread and, in the log, of the function.
+            target: the function; it must return soon after `ending` is set.
+            failed: called after each exception.
         """
         run = partial(keep_running, name, target, self.ending.wait, failed)
         thread = threading.Thread(target=run, name=name, daemon=True)
@@ -58,19 +69,19 @@ class Lifecycle:
         self.on_start(thread.start)
 
     def start(self) -> None:
-        """Runs the actions registered for the start."""
+        """Runs the actions registered for the worker's start."""
         for action in self._starts:
             action()
 
     def drain(self) -> None:
-        """Begins the shutdown: sets `ending` and runs the actions registered for it."""
+        """Begins the worker's shutdown: sets `ending` and runs the actions registered for it, once."""
         if not self.ending.is_set():
             self.ending.set()
             for action in self._drains:
                 action()
 
     def stop(self) -> None:
-        """Runs the actions registered for the end, and waits shortly for all threads together."""
+        """Runs the actions registered for the worker's end, and waits at most THREADS_SECONDS for its threads."""
         self.ending.set()
         for action in reversed(self._stops):
             action()

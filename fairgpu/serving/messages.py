@@ -25,26 +25,46 @@ NOT_MODIFIED = 304
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request with its whole body."""
+    """One HTTP request with its whole body.
+
+    Attributes:
+        scope: the request's ASGI scope, with method, path and headers.
+        body: the body.
+    """
 
     scope: Scope
     body: bytes
 
     def header(self, name: bytes) -> bytes | None:
-        """Returns the first value of a header, whose name is given in lower case; None where it is absent."""
+        """Returns the first value of a header; None where the request lacks it.
+
+        Args:
+            name: the header's name, in lower case.
+        """
         for key, value in self.scope["headers"]:
             if key == name:
                 return bytes(value)
         return None
 
     def text_header(self, name: bytes) -> str | None:
-        """Returns the first value of a header as text; None where it is absent."""
+        """Returns the first value of a header as text; None where the request lacks it.
+
+        Args:
+            name: the header's name, in lower case.
+        """
         value = self.header(name)
         return None if value is None else value.decode("latin-1")
 
 
 class Response(NamedTuple):
-    """One answer."""
+    """One answer to an HTTP request.
+
+    Attributes:
+        status: the HTTP status.
+        body: the whole body.
+        content_type: the value of the header Content-Type.
+        headers: further headers, as pairs of name and value.
+    """
 
     status: int
     body: bytes
@@ -53,7 +73,13 @@ class Response(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """An answer of status 200 whose parts are sent as they come; it ends early where its client leaves."""
+    """An answer of status 200 whose body is sent in parts as they come. It ends early where its client leaves.
+
+    Attributes:
+        parts: yields the parts of the body.
+        content_type: the value of the header Content-Type.
+        headers: further headers, as pairs of name and value.
+    """
 
     parts: AsyncGenerator[bytes]
     content_type: bytes = JSON
@@ -66,11 +92,11 @@ ImmediateAnswer = Callable[[bytes], Response]
 
 
 class BodyError(RuntimeError):
-    """A body that is refused.
+    """The body of a request is refused.
 
     Attributes:
         status: the HTTP status of the answer.
-        arriving: whether the client may still be sending it.
+        arriving: whether the client may still be sending the body.
     """
 
     def __init__(self, status: int, message: str, *, arriving: bool = False) -> None:
@@ -80,11 +106,17 @@ class BodyError(RuntimeError):
 
 
 class Disconnected(Exception):  # noqa: N818 - it is no error that a client leaves
-    """The client left before its request was complete."""
+    """The client closed the connection before its request was complete."""
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: float) -> bytes:
-    """Reads the whole body of a request.
+    """Returns the whole body of a request.
+
+    Args:
+        scope: the request's ASGI scope.
+        receive: returns the next ASGI message of the request.
+        max_bytes: the longest body that is accepted.
+        seconds: the longest time in which the body must arrive.
 
     Raises:
         BodyError: the body is longer than `max_bytes` (413) or takes longer than `seconds` to arrive (408).
@@ -119,7 +151,11 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
 
 
 async def discard_body(receive: Receive, seconds: float) -> None:
-    """Reads and drops the rest of a body: a connection closed while the client still sends would lose the answer."""
+    """Reads and drops the rest of a request's body; a close at once would lose the answer.
+
+    Args:
+        receive: returns the next ASGI message of the request.
+    """
     try:
         async with asyncio.timeout(seconds):
             while True:
@@ -135,7 +171,12 @@ def _too_long(max_bytes: int, *, arriving: bool) -> BodyError:
 
 
 async def send_response(send: Send, response: Response, *, close: bool = False) -> None:
-    """Sends an answer; with `close`, its header announces the end of the connection."""
+    """Sends an answer to an HTTP request.
+
+    Args:
+        send: sends an ASGI message.
+        close: whether a header announces that the connection is closed after the answer.
+    """
     headers = [(b"content-type", response.content_type), *response.headers]
     if response.status != NOT_MODIFIED:  # a client would take its length for that of the full answer
         headers.insert(1, (b"content-length", b"%d" % len(response.body)))
@@ -146,7 +187,13 @@ async def send_response(send: Send, response: Response, *, close: bool = False) 
 
 
 async def send_stream(receive: Receive, send: Send, stream: Stream, *, close: bool = False) -> None:
-    """Sends the parts of an answer as they come, until they end or the client leaves; then the generator is closed."""
+    """Sends the parts of an answer as they come, until they end or the client leaves; then closes their generator.
+
+    Args:
+        receive: returns the next ASGI message of the request, by which the client's leaving is seen.
+        send: sends an ASGI message.
+        close: whether a header announces that the connection is closed after the answer.
+    """
     headers = [(b"content-type", stream.content_type), *stream.headers]
     if close:
         headers.append((b"connection", b"close"))
@@ -177,11 +224,20 @@ async def _leaves(receive: Receive) -> None:
 
 
 def body_came_late(seconds: float) -> Response:
-    """Returns the answer for a body that did not arrive in time."""
+    """Returns the answer (408) to a request whose body did not arrive in time.
+
+    Args:
+        seconds: the time that the body had.
+    """
     return problem(408, HTTPStatus(408).phrase, LATE_BODY.format(seconds=seconds))
 
 
 def problem(status: int, title: str, detail: str) -> Response:
-    """Returns a problem document (RFC 9457) as a response."""
+    """Returns a problem document (RFC 9457) as the answer to a request.
+
+    Args:
+        title: the kind of problem, in a few words.
+        detail: a sentence about this case.
+    """
     document = {"type": "about:blank", "title": title, "status": status, "detail": detail}
     return Response(status, orjson.dumps(document), PROBLEM)

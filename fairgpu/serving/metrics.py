@@ -17,9 +17,9 @@ FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def share_metrics() -> tempfile.TemporaryDirectory[str]:
-    """Makes metrics that are created from now on add up over all processes forked from this one.
+    """Lets metrics that are created from now on add up over all processes forked from this one.
 
-    The returned folder, which carries them, must outlive the processes; the caller removes it.
+    The returned folder holds the metrics. It must outlive the processes; the caller removes it.
     """
     folder = tempfile.TemporaryDirectory(prefix="fairgpu-metrics-", dir=memory_folder(), ignore_cleanup_errors=True)
     os.environ[FOLDER_VARIABLE] = folder.name
@@ -29,17 +29,24 @@ def share_metrics() -> tempfile.TemporaryDirectory[str]:
 
 
 def forget_process(pid: int) -> None:
-    """Removes a dead process from gauges that count living processes."""
+    """Removes a process that has ended from the gauges that count living processes.
+
+    Args:
+        pid: the process id.
+    """
     multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call] # it ships none
 
 
 def memory_folder() -> str | None:
-    """Returns a folder in memory, None where there is none; heartbeats and counters then wait for no disk."""
+    """Returns the path of a folder in memory; None where there is none.
+
+    Heartbeats and counters in it wait for no disk.
+    """
     return str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None
 
 
 class MetricsApplication:
-    """`GET /metrics` in Prometheus's text format, summed over the workers; and the application's own probes.
+    """Answers `GET /metrics` in Prometheus's text format, summed over the workers, and another application's probes.
 
     A kubelet reaches no port on loopback, so a service that listens there is probed here.
     """

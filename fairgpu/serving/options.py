@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address to listen on: without a host, each that the machine has; with port 0 the kernel chooses one."""
+    """An address to listen on.
+
+    Attributes:
+        host: the host's name or address; empty for every address of the machine.
+        port: the port; with 0 the kernel chooses one.
+    """
 
     host: str
     port: int
@@ -23,9 +28,9 @@ class ServerOptions:
 
     Attributes:
         name: the name of the processes, and of the service in its logs.
-        address: the address of the application, over TLS if there is a chain.
+        address: the address of the application, over TLS if there is a certificate chain.
         metrics_address: the address of `/metrics` in plain HTTP; None for no metrics.
-        workers: processes, each with the whole application.
+        workers: the number of processes, each with the whole application.
         max_body_bytes: a longer body is answered with 413 and not read to its end.
         max_arriving_bytes: the most bytes of incomplete requests in a worker; beyond it, the connection whose request
             has been arriving for longest is ended.
@@ -37,14 +42,14 @@ class ServerOptions:
             them first: a request sent just as the server closes is lost. Go's default, and so the API server's, is 90.
         max_connections: the most connections of a worker. A further one takes the place of the one that has been idle
             for longest; where none is idle, it is refused.
-        handshake_seconds: the time for a client to begin its handshake, and again the time to complete it.
+        handshake_seconds: the time for a client to begin its TLS handshake, and again the time to complete it.
         max_handshakes: the most connections, per worker and port, that have not completed their handshake. A further
             one takes the place of the oldest of the address that has the most.
-        max_handshakes_of_address: the most of these from one address: room for what an API server begins at a time, 400
-            requests that read and 200 that change something, at two workers.
+        max_handshakes_of_address: the most of these from one address: room for the requests that an API server begins
+            at a time, 400 that read and 200 that change something, at two workers.
         drain_seconds: the time after SIGTERM in which new connections are served, until load balancers know of it.
-        finish_seconds: the time that requests then have to end.
-        reload_seconds: the interval at which the chain is read again.
+        finish_seconds: the time after that in which requests under way may end.
+        reload_seconds: the interval at which the certificate chain is read again.
         access_log: whether each request is logged as an event.
     """
 

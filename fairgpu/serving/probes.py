@@ -20,10 +20,14 @@ Missing = Callable[[], tuple[str, ...]]
 
 
 def build_probes(lifecycle: Lifecycle, missing: Missing) -> dict[tuple[str, str], ImmediateAnswer]:
-    """Returns the routes of the two probes. The event loop answers them, so that an answer proves that the loop runs.
+    """Returns the routes of a service's two probes. The event loop answers them, so that an answer proves that it runs.
 
-    `GET /healthz` is 200 for as long as the worker lives. `GET /readyz` is 200 once nothing is missing. Before
-    that, and again once the worker begins to stop, it is a problem document (503).
+    `GET /healthz` is 200 for as long as the worker lives. `GET /readyz` is 200 once nothing is missing. Before that,
+    and again once the worker begins to stop, it is a problem document (503).
+
+    Args:
+        lifecycle: the start and end of the worker.
+        missing: returns the names of what the worker waits for before it is ready; empty once it waits for nothing.
     """
     healthy, ready = (Response(200, orjson.dumps({"status": status})) for status in ("ok", "ready"))
 
@@ -37,7 +41,7 @@ def build_probes(lifecycle: Lifecycle, missing: Missing) -> dict[tuple[str, str]
 
 
 def build_about(name: str) -> Flask:
-    """A Flask application that says at `GET /` which service this is, and of which version; it knows no other path."""
+    """Returns a Flask application that answers `GET /` with the service's name and version, and no other path."""
     application = Flask(name)
 
     @application.get("/")

@@ -23,8 +23,8 @@ _log = structlog.get_logger(__name__)
 class Progress:
     """The time at which the thread of a loop last made progress. Safe to use from several threads.
 
-    A thread that hangs notes nothing. For one that waits for a slow server each answer is progress, however many there
-    are in a pass of its loop.
+    A thread that hangs notes nothing. For a thread that waits for a slow server each answer is progress, however many
+    there are in a pass of its loop.
     """
 
     def __init__(self, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,28 +35,27 @@ class Progress:
         """The thread of the loop, and the time of its last note; replaced whole, so that it needs no lock."""
 
     def note(self) -> None:
-        """Notes that the loop makes progress; from now on the calling thread counts as the loop's."""
+        """Notes that the loop makes progress; from now on, the calling thread counts as the loop's thread."""
         self._last = threading.get_ident(), self._clock()
 
     def answered(self) -> None:
-        """Notes that a server answered or its time was up; without effect in any other thread than the loop's."""
+        """Notes that a server answered the loop or did not in time; called in another thread, it does nothing."""
         last = self._last
         if last is not None and last[0] == threading.get_ident():
             self.note()
 
     def lasts(self) -> bool:
-        """Returns whether the loop makes progress; true until its first note."""
+        """Returns whether the loop still makes progress; true until its first note."""
         last = self._last
         return last is None or self._clock() - last[1] < self._most_seconds
 
 
 def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Callable[[], bool]) -> WSGIServer:
-    """Serves `/metrics` and `/healthz`, plain HTTP; the caller shuts the server down.
+    """Serves `/metrics` and `/healthz` over plain HTTP, in threads; returns the server, which the caller shuts down.
 
     Args:
-        host: the address; without one, each that the machine has.
+        host: the address to listen on; empty for every address of the machine.
         port: the port; with 0 the kernel chooses one.
-        registry: the metrics.
         healthy: returns whether the process makes progress. `/healthz` answers 503 while it does not.
 
     Raises:

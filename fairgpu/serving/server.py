@@ -27,12 +27,11 @@ HEARTBEAT_LIMIT_SECONDS = 30
 
 
 def serve(options: ServerOptions, build: BuildApplication, read_chain: ReadChain | None) -> int:
-    """Serves until SIGTERM, SIGINT or SIGQUIT; returns the exit status.
+    """Serves a service's application until SIGTERM, SIGINT or SIGQUIT; returns the exit status.
 
     Args:
-        options: the options of the server.
-        build: builds the application in each worker, after the fork: threads and connections are its own.
-        read_chain: returns the chain to present, in each worker; None serves plain HTTP.
+        build: builds the application in each worker, after the fork, so that its threads and connections are its own.
+        read_chain: returns the certificate chain to present, in each worker; None serves plain HTTP.
     """
     end_forked_by_default()
     with share_metrics():
@@ -44,7 +43,7 @@ def serve(options: ServerOptions, build: BuildApplication, read_chain: ReadChain
 
 
 class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
-    """gunicorn's application, which loads the settings and builds the ASGI application."""
+    """gunicorn's application object for a service: it gives gunicorn its settings and the ASGI application."""
 
     def __init__(self, options: ServerOptions, build: BuildApplication, read_chain: ReadChain | None) -> None:
         self.options = options
@@ -79,7 +78,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
             self.cfg.set(name, value)
 
     def load(self) -> ASGIApplication:
-        """Builds the application in the worker that asks for it."""
+        """Builds and returns the ASGI application, in the worker that calls this."""
         return self._build(self.lifecycle)
 
 
@@ -89,10 +88,10 @@ def _bound(address: Address) -> list[str]:
 
 
 class EventLogger(Logger):  # type: ignore[misc] # gunicorn ships no types
-    """Writes gunicorn's log and access log as events of the process's own log."""
+    """The logger of gunicorn, which writes its log and access log as events of the process's own log."""
 
     def setup(self, cfg: Any) -> None:
-        """Passes records to the root logger instead of formatting them here."""
+        """Passes gunicorn's log records to the root logger instead of formatting them here."""
         super().setup(cfg)
         for logger in (self.error_log, self.access_log):
             for handler in list(logger.handlers):
@@ -101,7 +100,13 @@ class EventLogger(Logger):  # type: ignore[misc] # gunicorn ships no types
         self.error_log.setLevel(logging.INFO)
 
     def access(self, resp: Any, _req: Any, environ: dict[str, Any], request_time: Any) -> None:
-        """Logs one event a request: client, request, outcome and duration; never the query, which may be long."""
+        """Logs one event a request: client, request, outcome and duration; never the query, which may be long.
+
+        Args:
+            resp: gunicorn's response, with the status and the number of bytes sent.
+            environ: the request's WSGI environment.
+            request_time: the duration of the request, as a timedelta.
+        """
         _log.info(
             "request",
             client=plain_address(environ["REMOTE_ADDR"]),

@@ -10,12 +10,17 @@ from pathlib import Path
 
 
 class ChainError(RuntimeError):
-    """The certificate chain is missing or unusable; the message says which and why."""
+    """A server's certificate chain is missing or unusable; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A server's certificate, the certificates that signed it, and its key, in PEM."""
+    """A server's certificate chain and private key.
+
+    Attributes:
+        certificates_pem: the server's certificate and the certificates that signed it, in PEM.
+        key_pem: the private key, in PEM.
+    """
 
     certificates_pem: bytes
     key_pem: bytes = field(repr=False)
@@ -29,7 +34,11 @@ Raises ChainError where there is none; a server that has one continues with it.
 
 
 def read_chain_files(certificate: Path, key: Path) -> Chain:
-    """Reads a chain from two files, as a mounted Secret has them.
+    """Reads a server's certificate chain and key from two files, as a mounted Secret has them.
+
+    Args:
+        certificate: the file of the certificates.
+        key: the file of the private key.
 
     Raises:
         ChainError: a file is unreadable.
@@ -41,7 +50,12 @@ def read_chain_files(certificate: Path, key: Path) -> Chain:
 
 
 class LiveContext:
-    """An `ssl.SSLContext` whose chain can be replaced; established connections keep the old one."""
+    """A server's TLS context whose certificate chain can be replaced; established connections keep the old one.
+
+    Attributes:
+        chain: the present chain.
+        context: the `ssl.SSLContext` for new connections.
+    """
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -49,7 +63,9 @@ class LiveContext:
         _load(self.context, chain)
 
     def reload(self, chain: Chain) -> bool:
-        """Presents another chain from now on; returns whether it differs. To be called in the thread of the handshakes.
+        """Presents another certificate chain from now on; returns whether it differs from the present one.
+
+        Only the thread of the TLS handshakes may call this.
 
         Raises:
             ChainError: the chain is invalid; the present one stays.

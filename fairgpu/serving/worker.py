@@ -33,7 +33,7 @@ OTHER_DESCRIPTORS = 256
 
 
 class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
-    """Serves the application on the first listeners and metrics on the others.
+    """A worker process of gunicorn that serves the application on the first listeners and metrics on the others.
 
     It shuts down in this order: after SIGTERM, every answer closes its connection, and new connections are still
     accepted until load balancers know of the shutdown. Then the worker stops listening, closes idle connections, and
@@ -49,19 +49,19 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         self.arrivals = Arrivals(self.options.max_arriving_bytes)
 
     def init_signals(self) -> None:
-        """Leaves signals their defaults while the worker starts: one that has answered nothing ends at once.
+        """Leaves signals their defaults while the worker starts: a worker that has answered nothing ends at once.
 
         uvloop loses a signal that comes between `add_signal_handler` and the start of the loop.
         """
 
     def handle_exit_signal(self) -> None:
-        """Begins the shutdown on SIGTERM at once, instead of at the next heartbeat."""
+        """Begins the worker's shutdown on SIGTERM at once, instead of at the next heartbeat."""
         super().handle_exit_signal()
         self._end_requested.set()
         self.lifecycle.drain()
 
     def handle_quit_signal(self) -> None:
-        """Ends without waiting for requests, on SIGINT and SIGQUIT."""
+        """Ends the worker on SIGINT and SIGQUIT, without waiting for requests."""
         super().handle_quit_signal()
         self._end_requested.set()
         self.lifecycle.drain()
@@ -181,7 +181,11 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
 
 
 def allow_descriptors(wanted: int) -> None:
-    """Raises the soft limit of open files to `wanted` or the hard limit; many runtimes set it to 1024."""
+    """Raises this process's soft limit of open files, which many runtimes set to 1024.
+
+    Args:
+        wanted: the number of open files that the process needs. The hard limit is never passed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if allowed < wanted:

@@ -32,7 +32,12 @@ _CONTAINERS: Final = ("containers", "initContainers")
 
 
 class AccountedRequest(BudgetRequest):
-    """The request of a pod whose devices another stack chooses; its cost is the most that they can be charged."""
+    """The GPU request of a pod whose devices another stack chooses; the pod counts with the most that it can cost.
+
+    Attributes:
+        asked: the GPUs that the pod asks for.
+        classes: whether the pod gets the priority class of its budget's state.
+    """
 
     def __init__(self, asked: Asked, deadline_seconds: int | None, *, classes: bool) -> None:
         super().__init__(_NO_READING, deadline_seconds)
@@ -40,29 +45,42 @@ class AccountedRequest(BudgetRequest):
         self.classes: Final = classes
 
     def highest(self, states: BudgetStates) -> int:
-        """Returns the highest cost in microGPU-seconds a second: at the dearest price, as no model is known yet."""
+        """Returns the highest cost of the pod, in microGPU-seconds a second.
+
+        Each GPU counts at the highest price, as its model is not known yet.
+
+        Args:
+            states: the prices and the rules for charging, as the timekeeper published them.
+        """
         prices = [states.prices.get(ANY_MODEL, DEFAULT_PRICES[ANY_MODEL]), *states.prices.values()]
         return self.asked.rate(max(Fraction(str(price)) for price in prices), states.charge)
 
     def price(self, states: BudgetStates) -> str:
-        """Returns the highest cost in GPU-hours an hour, for a warning."""
+        """Returns the highest cost of the pod, in GPU-hours an hour, as text for a warning.
+
+        Args:
+            states: the prices and the rules for charging, as the timekeeper published them.
+        """
         return f"at most about {self.highest(states) / GPU_SECOND:.3g}"
 
     def consequence(self, met: BudgetState) -> str:
-        """Returns the end of the warning, after the pod's name: what happens to the pod in this state of the budget."""
+        """Returns the part of a warning that says what happens to the pod, to be written after `the pod`.
+
+        Args:
+            met: the state of the pod's budget, OVER or HELD.
+        """
         if met is BudgetState.OVER and not self.classes:
             return "is admitted all the same, and yields to no other: FairGPU gives no priority classes here"
         return super().consequence(met)
 
 
 def admit_accounted(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """Returns the verdict on a new pod; one that asks for no GPU stays as it is.
+    """Returns the verdict on a new pod in the mode `account`; a pod that asks for no GPU stays as it is.
 
     Args:
-        subject: the request.
+        subject: the request of the admission review, with the pod.
         knowledge: budgets, namespaces and priority classes as last observed.
-        settings: the admin's settings.
-        now: monotonic seconds.
+        now: the present time, in seconds of the monotonic clock.
     """
     pod, existing = subject.item, settings.existing
     spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
@@ -95,7 +113,13 @@ def admit_accounted(subject: Subject, knowledge: Knowledge, settings: Webhook, n
 
 
 def faults_of_own_requests(spec: dict[str, Any]) -> tuple[Fault, ...]:
-    """Refuses FairGPU's own resources: where the mode is `account`, no node agent gives their devices."""
+    """Returns a fault for each of FairGPU's own resources that a container of the pod limits or requests.
+
+    The mode `account` refuses these resources, as no node agent gives their devices there.
+
+    Args:
+        spec: the pod's spec, as JSON.
+    """
     faults = []
     for field in _CONTAINERS:
         for index, container in objects(spec.get(field)):

@@ -23,36 +23,55 @@ UNKNOWN: Final = "unknown"
 
 
 class BudgetRequest:
-    """A pod as its budget sees it: the requested GPUs, and the longest run in seconds (None for no deadline)."""
+    """The GPU request of a new pod, by which its budget is charged.
+
+    Attributes:
+        reading: the GPU requests of the pod's containers.
+        deadline_seconds: the longest time that the pod runs; None where it sets no deadline.
+    """
 
     def __init__(self, reading: PodReading, deadline_seconds: int | None) -> None:
         self.reading: Final = reading
         self.deadline_seconds: Final = deadline_seconds
 
     def highest(self, states: BudgetStates) -> int:
-        """Returns the highest cost in microGPU-seconds a second, as the timekeeper charges without an allocation."""
+        """Returns the highest cost of the pod, in microGPU-seconds a second.
+
+        The timekeeper charges this much while the pod has no allocation.
+
+        Args:
+            states: the prices and the rules for charging, as the timekeeper published them.
+        """
         return highest_rate(self.reading, states.prices, states.charge)
 
     def price(self, states: BudgetStates) -> str:
-        """Returns the cost in GPU-hours an hour, for a warning."""
+        """Returns the cost of the pod, or its lowest and highest cost, in GPU-hours an hour, as text for a warning.
+
+        Args:
+            states: the prices and the rules for charging, as the timekeeper published them.
+        """
         low, high = hourly_cost(self.reading, states.prices, states.charge)
         return f"about {low:.3g}" if low == high else f"about {low:.3g} to {high:.3g}"
 
     def consequence(self, met: BudgetState) -> str:
-        """Returns the end of the warning, after the pod's name: what happens to the pod in this state of the budget."""
+        """Returns the part of a warning that says what happens to the pod, to be written after `the pod`.
+
+        Args:
+            met: the state of the pod's budget, OVER or HELD.
+        """
         return _CONSEQUENCES[met]
 
 
 class BudgetVerdict:
-    """The budget's decision on a pod that is created now.
+    """The effect of a budget's state on a new pod.
 
     Attributes:
-        state: the value of `fairgpu.io/budget-state`.
-        over: whether the pod gets the class of pods over budget.
-        held: whether the pod waits behind the gate.
-        warnings: lines for its author.
-        faults: the reason for its refusal, where the settings refuse pods of an unknown state.
-        stale_seconds: the age of the states, where it is above the limit; None where it is not.
+        state: the value of the annotation `fairgpu.io/budget-state`.
+        over: whether the pod gets the priority class of pods over budget.
+        held: whether the pod waits behind the scheduling gate of its budget.
+        warnings: lines for the pod's author.
+        faults: the reason for the pod's refusal, where the settings refuse pods of an unknown state; else empty.
+        stale_seconds: the age of the known states, where it is above the limit of the settings; else None.
     """
 
     def __init__(
@@ -81,15 +100,14 @@ def evaluate_budget(
     stale_after_seconds: float,
     now: float,
 ) -> BudgetVerdict:
-    """Decides on a pod by its budget; the last known state counts, whatever its age.
+    """Decides by a budget on a new pod. The last known state of the budget counts, whatever its age.
 
     Args:
-        namespace: the pod's namespace.
-        states: the states of budgets; None where the timekeeper has never answered.
-        request: the pod's request, from which its cost follows.
-        when_unknown: the decision where no state is known.
-        stale_after_seconds: the age of the states, in seconds, from which on the audit annotation states it.
-        now: monotonic seconds.
+        states: the states of all budgets; None where the timekeeper has never answered.
+        request: the pod's GPU request, from which its cost follows.
+        when_unknown: the treatment of the pod where `states` is None.
+        stale_after_seconds: the age of the states above which an audit annotation names it.
+        now: the present time, in seconds of the monotonic clock.
     """
     if states is None:
         return _unknown(when_unknown)

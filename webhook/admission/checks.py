@@ -38,7 +38,14 @@ def check_pod(
     settings: Webhook,
     root: Path = (),
 ) -> tuple[tuple[Fault, ...], Granted]:
-    """Returns all faults of a pod that requests a GPU, and the choices that its namespace permits."""
+    """Returns all faults of a pod that requests a GPU, and the author's choices that the namespace permits.
+
+    Args:
+        pod: the pod or the pod template, as JSON with `metadata` and `spec`.
+        reading: the GPU requests that were read from it.
+        knowledge: the priority classes of the cluster.
+        root: the field path of a pod template in its object; empty for a pod.
+    """
     spec = mapping(pod.get("spec"))
     granted = grant(reading.choices, reading.permission_requests, permissions)
     faults = [*reading.faults, *granted.faults, *out_of_bounds(mapping(pod.get("metadata")), root)]
@@ -120,7 +127,14 @@ def _faults_of_names(spec: dict[str, Any], root: Path) -> list[Fault]:
 
 
 def faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
-    """Refuses a pod with several copies of an element that FairGPU adds; a copy of an admitted pod has one of each."""
+    """Returns a fault for each list of a pod that has more than MAX_COPIES elements of FairGPU's names.
+
+    A few are allowed: a pod that was copied from an admitted one has an element of each name.
+
+    Args:
+        spec: the pod's spec, as JSON.
+        root: the field path of a pod template in its object; empty for a pod.
+    """
     faults: list[Fault] = []
     for field, ours in _COPIED:
         items = spec.get(field)

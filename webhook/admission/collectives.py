@@ -45,11 +45,11 @@ _IN_COMMANDS: Final = ("torch", "mpi")
 
 
 class Sign:
-    """A part of a manifest that shows that the pod is one of several.
+    """A field of a manifest which shows that the pod is one of several that work together.
 
     Attributes:
         path: the field path.
-        said: the warning's sentence about it.
+        said: the part of a warning that describes the field.
     """
 
     def __init__(self, path: str, said: str) -> None:
@@ -61,10 +61,10 @@ def collective_warnings(pod: dict[str, Any], reading: PodReading, together: Sign
     """Returns a warning for each container with a fraction of a GPU in a pod that works with others.
 
     Args:
-        pod: a pod or a pod template.
-        reading: its reading.
-        together: the field of an enclosing object, such as a Job, that says that several pods work together; None
-            where there is none.
+        pod: a pod or a pod template, as JSON.
+        reading: the GPU requests that were read from the pod.
+        together: the field of an enclosing object, such as a Job, that says that several pods work together. None where
+            there is no such field: then the container's environment and command decide.
     """
     warnings = []
     for container in reading.all_containers:

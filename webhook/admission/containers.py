@@ -14,13 +14,14 @@ from webhook.admission.verdict import indexes_named, objects
 def change_containers(
     spec: dict[str, Any], field: str, readings: tuple[ContainerReading, ...], *, mounts: bool = True
 ) -> list[Operation]:
-    """Returns the operations on one of the pod's lists of containers; indexes stay as they are.
+    """Returns the JSON Patch operations that rewrite one of the pod's lists of containers.
+
+    No container changes its index.
 
     Args:
-        spec: the pod's spec.
         field: `containers` or `initContainers`.
-        readings: the readings of the containers with GPU keys.
-        mounts: whether the mounts change as well.
+        readings: the containers of this list that have keys of a dialect.
+        mounts: whether the mount of the usage volume is added, or removed where the container uses no GPU.
     """
     by_index = {reading.index: reading for reading in readings}
     operations: list[Operation] = []

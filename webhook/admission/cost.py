@@ -18,23 +18,38 @@ ANY_MODEL = "*"
 
 
 def hourly_cost(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> tuple[float, float]:
-    """Returns a pod's least cost in GPU-hours an hour, and the cost that is charged while no device is chosen.
+    """Returns a pod's least cost, and the cost that is charged while no device is chosen, both in GPU-hours an hour.
 
-    A share of memory given in MiB becomes a share of a device only once a device is chosen. The least cost leaves it
-    out, at the cheapest price that the pod may meet; the other takes it as a share of a device of unknown memory, at
-    the dearest price.
+    A share of memory given in MiB becomes a share of a device only once a device is chosen. The least cost leaves the
+    memory out, at the lowest price that the pod may meet. The other cost takes the memory as a share of a device of
+    unknown size, at the highest price.
+
+    Args:
+        reading: the GPU requests of the pod's containers.
+        prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is any other model.
+        charge: the admin's rules for charging.
     """
     least = _rate(reading, min(_prices(reading, prices)), charge, memory=False)
     return least / GPU_SECOND, highest_rate(reading, prices, charge) / GPU_SECOND
 
 
 def highest_rate(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> int:
-    """Returns a pod's highest cost in microGPU-seconds a second, as the timekeeper charges without an allocation."""
+    """Returns a pod's highest cost in microGPU-seconds a second, as the timekeeper charges without an allocation.
+
+    Args:
+        reading: the GPU requests of the pod's containers.
+        prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is any other model.
+        charge: the admin's rules for charging.
+    """
     return _rate(reading, max(_prices(reading, prices)), charge, memory=True)
 
 
 def deadline_seconds(spec: Mapping[str, Any]) -> int | None:
-    """Returns the time after which the kubelet ends the pod, in seconds; None where the pod sets no deadline."""
+    """Returns the time after which the kubelet ends the pod, in seconds from the pod's start; None without a deadline.
+
+    Args:
+        spec: the pod's spec, as JSON.
+    """
     value = spec.get("activeDeadlineSeconds")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 

@@ -38,13 +38,12 @@ _OWNER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}")
 
 
 def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """Returns the verdict on a new pod; a pod without a GPU stays as it is.
+    """Returns the verdict on a new pod in the mode `share`; a pod without a GPU stays as it is.
 
     Args:
-        subject: the request.
+        subject: the request of the admission review, with the pod.
         knowledge: budgets, namespaces and priority classes as last observed.
-        settings: the admin's settings.
-        now: monotonic seconds.
+        now: the present time, in seconds of the monotonic clock.
     """
     pod = subject.item
     reading = read_pod(pod, settings.dialects.reading)
@@ -103,11 +102,14 @@ def _rewrite(
 
 
 def tolerate(spec: dict[str, Any], wanted: tuple[Toleration, ...]) -> list[Operation]:
-    """Returns the operations that add each wanted toleration that the pod does not have.
+    """Returns the JSON Patch operations that add each wanted toleration that the pod does not have.
 
     The taints that keep other pods away from GPU nodes hold for GPU pods as well. The API server's own admission plugin
     for this, ExtendedResourceToleration, is off by default and tolerates the name of the resource alone
     (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration).
+
+    Args:
+        spec: the pod's spec, as JSON.
     """
     if not wanted:
         return []
@@ -136,13 +138,23 @@ def _annotate(subject: Subject, reading: PodReading, granted: Granted, budget: B
 
 
 def label(pod: dict[str, Any]) -> list[Operation]:
-    """Returns the operations that add the label by which policies and webhooks select GPU pods."""
+    """Returns the JSON Patch operations that add the label by which policies and webhooks select GPU pods.
+
+    Args:
+        pod: the pod, as JSON. A pod without metadata gets no operation.
+    """
     metadata = pod.get("metadata")
     return change_map(metadata, "/metadata", "labels", LABELS, ()) if isinstance(metadata, dict) else []
 
 
 def keep_until_metered(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
-    """Adds the finalizer that keeps the pod until its end is in the ledger; removes it where it is not in use."""
+    """Returns the JSON Patch operations that add the meter's finalizer to a pod, or remove it.
+
+    The finalizer keeps the pod until the end of its session is in the ledger.
+
+    Args:
+        holds: whether the settings use the finalizer. If true, the operations add it; if false, they remove it.
+    """
     given = mapping(pod.get("metadata")).get("finalizers")
     if not isinstance(given, list):
         return [add("/metadata/finalizers", [names.METER_FINALIZER])] if holds else []
@@ -160,7 +172,11 @@ def _source(reading: PodReading, given: Any) -> str:
 
 
 def gate(spec: dict[str, Any], *, held: bool) -> list[Operation]:
-    """Returns the operations that add the budget's gate to a pod whose budget is held, and remove it from any other."""
+    """Returns the JSON Patch operations that add the budget's scheduling gate to a pod, or remove it.
+
+    Args:
+        held: whether the budget holds the pod. If true, the operations add the gate; if false, they remove it.
+    """
     given = spec.get("schedulingGates")
     path = "/spec/schedulingGates"
     wanted = {"name": names.BUDGET_GATE}
@@ -197,18 +213,27 @@ def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:
 
 
 def audit_of(budget: BudgetVerdict) -> dict[str, str]:
-    """Returns the annotation of the audit log for a state that is older than the limit, with its age."""
+    """Returns the annotations for the API server's audit log.
+
+    There is one, with the age of the budget's state, where the state is older than the settings' limit; else none.
+
+    Args:
+        budget: the budget's decision on the pod.
+    """
     if budget.stale_seconds is None:
         return {}
     return {"stale-budget-state": f"{budget.stale_seconds:.0f} seconds old"}
 
 
 def creator(subject: Subject) -> str:
-    """Returns the user, or `Kind/name` of the controller that created the pod; showback attributes the pod to it.
+    """Returns the user that created a pod, or `Kind/name` of the controller that did; showback names it.
 
     An owner that a person names does not count: it would attribute the person's pods to somebody else. An owner that a
     service account of the pod's own namespace names does not count either, since everyone who may edit a namespace may
     act as its accounts. Controllers have accounts in kube-system or in an operator's own namespace.
+
+    Args:
+        subject: the request of the admission review, with the pod.
     """
     own_account = subject.user.startswith(f"{_ACCOUNT_PREFIX}{subject.namespace}:")
     if own_account or not subject.user.startswith(_SYSTEM_PREFIX):

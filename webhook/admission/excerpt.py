@@ -18,7 +18,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Metadata(TypedDict, total=False):
-    """An object's names, and the metadata that people and controllers wrote."""
+    """The metadata of an object: its names, and the metadata that people and controllers wrote."""
 
     name: Any
     generateName: Any
@@ -29,7 +29,7 @@ class Metadata(TypedDict, total=False):
 
 
 class Resources(TypedDict, total=False):
-    """A container's resources."""
+    """A container's resources: limits and requests by name, and the claims that the container uses."""
 
     limits: Any
     requests: Any
@@ -37,16 +37,16 @@ class Resources(TypedDict, total=False):
 
 
 class Security(TypedDict, total=False):
-    """A container's security context."""
+    """A container's security context, in the fields that admission reads."""
 
     privileged: Any
     capabilities: Any
 
 
 class Container(TypedDict, total=False):
-    """A main container. Init containers and volumes are compared as a whole with FairGPU's own.
+    """A main container, in the fields that admission reads. Init containers are decoded whole.
 
-    The environment and the command line stay undecoded: `undecoded` decodes the few that can matter.
+    The environment and the command line stay JSON bytes: `undecoded` decodes the few that can matter.
     """
 
     name: Any
@@ -59,7 +59,10 @@ class Container(TypedDict, total=False):
 
 
 class Spec(TypedDict, total=False):
-    """The spec of a pod, a workload or an order. Fields that a patch repeats have the API's type."""
+    """The spec of a pod, a workload or an order, in the fields that admission reads.
+
+    Fields that a patch repeats have the API's type.
+    """
 
     containers: list[Container]
     initContainers: Any
@@ -88,7 +91,7 @@ class Spec(TypedDict, total=False):
 
 
 class Item(TypedDict, total=False):
-    """A pod, or an object with a pod template."""
+    """The object of a review, in the fields that admission reads: a pod, or an object with a pod template."""
 
     metadata: Metadata
     spec: Spec
@@ -96,19 +99,19 @@ class Item(TypedDict, total=False):
 
 
 class Kind(TypedDict, total=False):
-    """The kind of an object."""
+    """The kind of an object in a review."""
 
     kind: Any
 
 
 class User(TypedDict, total=False):
-    """The user of the request."""
+    """The user that sent the request of a review."""
 
     username: Any
 
 
 class Request(TypedDict, total=False):
-    """The request in a review."""
+    """The request of an AdmissionReview, in the fields that admission reads."""
 
     uid: Any
     kind: Kind
@@ -122,7 +125,7 @@ class Request(TypedDict, total=False):
 
 
 class Review(TypedDict, total=False):
-    """An AdmissionReview."""
+    """An AdmissionReview, in the fields that admission reads."""
 
     apiVersion: Any
     kind: Any

@@ -55,7 +55,13 @@ _AMOUNTS: Final = ("limits", "requests")
 
 
 def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tuple[str, ...]:
-    """Returns warnings about a pod that requests a GPU; `root` is the pod's field path in the object."""
+    """Returns warnings about settings by which a GPU pod reaches GPUs beyond its share, at most MAX_NAMED.
+
+    Args:
+        pod: a pod or a pod template that requests a GPU, as JSON.
+        reading: the GPU requests that were read from it.
+        root: the field path of a pod template in its object; empty for a pod.
+    """
     spec = mapping(pod.get("spec"))
     warnings = _pod_warnings(spec, root)
     for field in _LISTS:

@@ -11,22 +11,36 @@ Operation = dict[str, Any]
 
 @lru_cache(maxsize=256)
 def escape(key: str) -> str:
-    """Returns a key as one step of a JSON Pointer (RFC 6901)."""
+    """Returns a key of a JSON object as one step of a JSON Pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def add(path: str, value: Any) -> Operation:
-    """Returns the operation that sets a key, or inserts an element into a list."""
+    """Returns the JSON Patch operation that sets a key of a map, or inserts an element into a list.
+
+    Args:
+        path: the JSON Pointer of the key or the element.
+        value: the new value, as JSON.
+    """
     return {"op": "add", "path": path, "value": value}
 
 
 def remove(path: str) -> Operation:
-    """Returns the operation that removes a key or an element."""
+    """Returns the JSON Patch operation that removes a key of a map or an element of a list.
+
+    Args:
+        path: the JSON Pointer of the key or the element.
+    """
     return {"op": "remove", "path": path}
 
 
 def set_field(parent: Mapping[str, Any], path: str, key: str, value: Any) -> list[Operation]:
-    """Returns the operations that set a key to a value; none where it has it already."""
+    """Returns the JSON Patch operations that set a key of a map to a value; none where the key has the value already.
+
+    Args:
+        path: the JSON Pointer of the map.
+        value: the wanted value, as JSON.
+    """
     present = parent.get(key)
     if present == value and type(present) is type(value):
         return []
@@ -34,14 +48,12 @@ def set_field(parent: Mapping[str, Any], path: str, key: str, value: Any) -> lis
 
 
 def change_map(parent: Any, path: str, key: str, values: Mapping[str, Any], without: Iterable[str]) -> list[Operation]:
-    """Returns the operations that set and remove keys of a map in a parent; they create a missing map.
+    """Returns the JSON Patch operations that set and remove keys of an inner map; a missing inner map is created.
 
     Args:
-        parent: the object that holds the map.
-        path: the parent's pointer.
-        key: the map's name in it.
-        values: the keys to set, with their values.
-        without: the keys to remove.
+        parent: the object that holds the inner map.
+        path: the JSON Pointer of the object.
+        key: the key of the object that holds the inner map, such as `annotations`.
     """
     inner = parent.get(key)
     here = f"{path}/{escape(key)}"
@@ -53,5 +65,10 @@ def change_map(parent: Any, path: str, key: str, values: Mapping[str, Any], with
 
 
 def remove_elements(path: str, indexes: Iterable[int]) -> list[Operation]:
-    """Returns the operations that remove elements of a list, the last one first, so that the indexes stay valid."""
+    """Returns the JSON Patch operations that remove elements of a list, the last one first, so that indexes stay valid.
+
+    Args:
+        path: the JSON Pointer of the list.
+        indexes: the positions of the elements in the list as it is, counted from 0.
+    """
     return [remove(f"{path}/{index}") for index in sorted(indexes, reverse=True)]

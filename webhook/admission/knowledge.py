@@ -17,13 +17,13 @@ NO_PERMISSIONS: frozenset[Permission] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class BudgetStates:
-    """The budgets' states as the timekeeper last published them.
+    """The states of all budgets as the timekeeper last published them.
 
     Attributes:
-        by_namespace: the namespaces that have a budget.
-        default: the state of all others.
-        prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is any other.
-        confirmed_at: monotonic seconds of the timekeeper's last answer.
+        by_namespace: the state of each namespace that has a budget.
+        default: the state of all other namespaces.
+        prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is any other model.
+        confirmed_at: the time of the timekeeper's last answer, in seconds of the monotonic clock.
         charge: the admin's rules for charging.
     """
 
@@ -34,7 +34,7 @@ class BudgetStates:
     charge: ChargeRules = field(default_factory=ChargeRules)
 
     def state_of(self, namespace: str) -> NamespaceState:
-        """Returns the state of a namespace, by its own budget or by default."""
+        """Returns the state of a namespace's budget; without a budget the default state, with all amounts 0."""
         known = self.by_namespace.get(namespace)
         return known if known is not None else NamespaceState(namespace, "", self.default, 0, 0, 0)
 
@@ -45,7 +45,13 @@ OtherClaim = tuple[str, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass; the API server refuses a pod of the class whose value or preemption policy differs from it."""
+    """A PriorityClass of Kubernetes; the API server refuses a pod of the class with another value or policy.
+
+    Attributes:
+        name: the name of the class.
+        value: the priority of the class's pods.
+        preemption_policy: `PreemptLowerPriority` or `Never`.
+    """
 
     name: str
     value: int
@@ -54,16 +60,14 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """The budgets' states, permissions, priority classes and CA at one moment.
-
-    A namespace that `permissions` does not name has none.
+    """The webhook's knowledge of the cluster at one moment, by which it decides on reviews.
 
     Attributes:
         states: the budgets' states; None until the timekeeper first answers.
-        permissions: the permissions of namespaces beyond the default.
-        classes: the live PriorityClasses by name; empty without an API server.
-        default_class: the class that is globalDefault.
-        timekeeper_ca: the CA that sidecars trust, in PEM.
+        permissions: the permissions of each namespace that has any.
+        classes: the PriorityClasses of the cluster by name; empty without an API server.
+        default_class: the name of the class that is globalDefault; None where no class is.
+        timekeeper_ca: the CA that sidecars trust, in PEM; empty until it is known.
         other_claims: the ResourceClaims and templates that ask for no GPU.
     """
 
@@ -75,14 +79,17 @@ class Knowledge:
     other_claims: frozenset[OtherClaim] = frozenset()
 
     def permissions_of(self, namespace: str) -> frozenset[Permission]:
-        """Returns the permissions of a namespace."""
+        """Returns the permissions of a namespace; none where it has no annotation `fairgpu.io/allow`."""
         return self.permissions.get(namespace, NO_PERMISSIONS)
 
 
 def read_priority_class(item: Mapping[str, Any]) -> PriorityClass:
-    """Parses a PriorityClass; its preemption policy is PreemptLowerPriority where it names none.
+    """Returns a PriorityClass from its JSON; the preemption policy is PreemptLowerPriority where the JSON names none.
 
     https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/#priorityclass
+
+    Args:
+        item: the PriorityClass as the API server returned it.
     """
     policy = item.get("preemptionPolicy") or "PreemptLowerPriority"
     return PriorityClass(item["metadata"]["name"], int(item.get("value") or 0), str(policy))

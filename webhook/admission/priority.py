@@ -17,7 +17,15 @@ FIELD: Final = "priorityClassName"
 
 
 def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> PriorityClass:
-    """Returns the priority class that the budget gives the pod, with the value and policy that must match it."""
+    """Returns the priority class that a pod gets by its budget, with the value and policy that the pod must have.
+
+    The class of the cluster counts; where the cluster has none of its name, the settings' value and policy do.
+
+    Args:
+        settings: the admin's settings of priority classes.
+        knowledge: the priority classes of the cluster.
+        over: whether the pod is over budget.
+    """
     name = settings.over_budget_class if over else settings.in_budget_class
     live = knowledge.classes.get(name)
     if live is not None:
@@ -27,7 +35,13 @@ def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> P
 
 
 def keeps_own(spec: dict[str, Any], settings: Priorities, knowledge: Knowledge) -> bool:
-    """Whether the pod keeps the class that its author gave it."""
+    """Returns whether the pod keeps the priority class that its author gave it.
+
+    Args:
+        spec: the pod's spec, as JSON.
+        settings: the admin's settings of priority classes, with the classes to keep.
+        knowledge: the name of the cluster's default class, which no pod keeps.
+    """
     given = spec.get(FIELD)
     return isinstance(given, str) and given in settings.keep and given != knowledge.default_class
 
@@ -35,7 +49,16 @@ def keeps_own(spec: dict[str, Any], settings: Priorities, knowledge: Knowledge) 
 def faults_of_class(
     spec: dict[str, Any], settings: Priorities, knowledge: Knowledge, root: tuple[str | int, ...]
 ) -> tuple[Fault, ...]:
-    """Refuses a class that is neither FairGPU's, nor the cluster's default, nor one that the settings keep."""
+    """Returns the fault of a priority class that a GPU pod must not name; none for a class that is allowed.
+
+    Allowed are FairGPU's two classes, the cluster's default and the classes that the settings keep.
+
+    Args:
+        spec: the pod's spec, as JSON.
+        settings: the admin's settings of priority classes.
+        knowledge: the name of the cluster's default class.
+        root: the field path of a pod template in its object; empty for a pod.
+    """
     given = spec.get(FIELD)
     if given is None or given == "" or not isinstance(given, str):
         return ()
@@ -54,7 +77,11 @@ def faults_of_class(
 
 
 def set_class(spec: dict[str, Any], wanted: PriorityClass) -> list[Operation]:
-    """Returns the operations that give the pod the class."""
+    """Returns the JSON Patch operations that give a pod a priority class, with its value and preemption policy.
+
+    Args:
+        spec: the pod's spec, as JSON.
+    """
     return [
         *set_field(spec, "/spec", FIELD, wanted.name),
         *set_field(spec, "/spec", "priority", wanted.value),

@@ -39,11 +39,17 @@ _LONGEST_NAME: Final = 256
 
 
 class ReviewError(ValueError):
-    """The body is not an AdmissionReview that can be answered; the message says why."""
+    """The body of a request is not an AdmissionReview that can be answered; the message says why."""
 
 
 class Answer(NamedTuple):
-    """A review's request, the verdict on it, and the body that carries the verdict."""
+    """The answer to an admission review.
+
+    Attributes:
+        subject: the review's request.
+        verdict: the decision on the request.
+        body: the decision as an AdmissionReview in JSON.
+    """
 
     subject: Subject
     verdict: Verdict
@@ -51,14 +57,12 @@ class Answer(NamedTuple):
 
 
 def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now: float) -> Answer:
-    """Decodes a review, judges it and encodes the verdict.
+    """Returns the answer to an admission review: decodes it, decides on it and encodes the verdict.
 
     Args:
-        route: the webhook, one of ROUTES.
+        route: the webhook that the API server called, one of ROUTES.
         body: the AdmissionReview as JSON.
-        knowledge: the state of the cluster.
-        settings: the admin's settings.
-        now: monotonic seconds.
+        now: the present time, in seconds of the monotonic clock.
 
     Raises:
         ReviewError: the body is not a review that can be answered.
@@ -69,19 +73,27 @@ def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now
 
 
 def decode(body: bytes) -> Subject:
-    """Decodes the request of an AdmissionReview.
+    """Returns the request of an AdmissionReview.
+
+    Args:
+        body: the AdmissionReview in JSON.
 
     Raises:
-        ReviewError: it is not JSON, not an AdmissionReview of v1, or has no request with a uid.
+        ReviewError: the body is not JSON, not an AdmissionReview of v1, or has no request with a uid.
     """
     return read(parse(body), len(body))
 
 
 def parse(body: bytes) -> Any:
-    """Parses the fields that admission reads; the whole document where a value has another type than the API's.
+    """Returns an AdmissionReview with the fields that admission reads.
+
+    Where a value has another type than in the Kubernetes API, it returns the whole document.
+
+    Args:
+        body: the AdmissionReview in JSON.
 
     Raises:
-        ReviewError: it is not JSON.
+        ReviewError: the body is not JSON.
     """
     try:
         return DECODER.decode(body)
@@ -94,14 +106,13 @@ def parse(body: bytes) -> Any:
 
 
 def read(document: Any, size: int = 0) -> Subject:
-    """Reads the request from a parsed AdmissionReview.
+    """Returns the request of a parsed AdmissionReview.
 
     Args:
-        document: the AdmissionReview.
-        size: the bytes of its JSON.
+        size: the bytes of its JSON; 0 where unknown.
 
     Raises:
-        ReviewError: it is not an AdmissionReview of v1, or has no request with a uid.
+        ReviewError: the document is not an AdmissionReview of v1, or has no request with a uid.
     """
     if not isinstance(document, dict) or document.get("apiVersion") != API_VERSION or document.get("kind") != KIND:
         raise ReviewError(f"the body is no {KIND} of {API_VERSION}")
@@ -123,7 +134,13 @@ def read(document: Any, size: int = 0) -> Subject:
 
 
 def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """Returns the verdict of the mutating webhook on a pod or a new order; all other objects stay as they are."""
+    """Returns the mutating webhook's verdict on a pod or a new order; all other objects stay as they are.
+
+    Args:
+        subject: the request of the admission review.
+        knowledge: budgets, namespaces and priority classes as last observed.
+        now: the present time, in seconds of the monotonic clock.
+    """
     if subject.sub_resource:
         return UNTOUCHED
     if subject.kind in _ORDERS and subject.operation == "CREATE":
@@ -138,10 +155,15 @@ def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float
 
 
 def judge(route: str, subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """Returns the verdict of the webhook of a route, one of ROUTES.
+    """Returns the verdict on a request of an admission review.
 
     The API server chooses the route by the label of the pod's namespace, so that no review waits until this process has
     seen a change of it; policies read the same label.
+
+    Args:
+        route: the webhook that the API server called, one of ROUTES.
+        knowledge: budgets, namespaces and priority classes as last observed.
+        now: the present time, in seconds of the monotonic clock.
     """
     if route == MUTATE:
         return mutate(subject, knowledge, settings, now)
@@ -152,7 +174,12 @@ def judge(route: str, subject: Subject, knowledge: Knowledge, settings: Webhook,
 
 
 def encode(uid: str, verdict: Verdict) -> bytes:
-    """Encodes an answer; a refusal has no patch, nor has an admission without changes."""
+    """Returns a verdict as an AdmissionReview in JSON; it has a patch only where the object is admitted with changes.
+
+    Args:
+        uid: the uid of the review's request.
+        verdict: the decision on the request.
+    """
     response: dict[str, Any] = {"uid": uid, "allowed": not verdict.faults}
     if verdict.faults:
         response["status"] = {

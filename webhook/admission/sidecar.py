@@ -26,7 +26,12 @@ READABLE_MODE: Final = 0o644
 
 
 class Part:
-    """An element that admission adds to every pod, with its JSON, which is encoded once."""
+    """A container or a volume that admission adds to every GPU pod.
+
+    Attributes:
+        item: the container or the volume as an object of the API.
+        json: the same, encoded once.
+    """
 
     def __init__(self, item: dict[str, Any]) -> None:
         self.item: Final = item
@@ -34,7 +39,12 @@ class Part:
 
 
 class SidecarParts:
-    """The additions to a GPU pod: the sidecar container, and the volumes that it shares with the others."""
+    """The additions to every GPU pod.
+
+    Attributes:
+        container: the sidecar.
+        volumes: the volumes that the sidecar shares with the pod's other containers.
+    """
 
     def __init__(self, container: Part, volumes: tuple[Part, ...]) -> None:
         self.container: Final = container
@@ -43,13 +53,21 @@ class SidecarParts:
 
 @lru_cache(maxsize=8)
 def sidecar_parts(settings: Sidecar, timekeeper_ca: str) -> SidecarParts:
-    """Returns the additions to all pods; they change only with the settings or the CA."""
+    """Returns the additions to every GPU pod, which depend on the settings and the CA alone.
+
+    Args:
+        timekeeper_ca: the CA that signs the timekeeper's certificate, in PEM.
+    """
     volumes = tuple([Part(volume) for volume in shared_volumes(settings)])
     return SidecarParts(Part(sidecar_container(settings, timekeeper_ca)), volumes)
 
 
 def sidecar_container(settings: Sidecar, timekeeper_ca: str) -> dict[str, Any]:
-    """Returns the sidecar container."""
+    """Returns the sidecar's container, as JSON of the API.
+
+    Args:
+        timekeeper_ca: the CA that signs the timekeeper's certificate, in PEM.
+    """
     amounts = {"cpu": settings.cpu, "memory": settings.memory}
     return {
         "name": names.SIDECAR_CONTAINER,
@@ -79,7 +97,11 @@ def sidecar_container(settings: Sidecar, timekeeper_ca: str) -> dict[str, Any]:
 
 
 def shared_volumes(settings: Sidecar) -> list[dict[str, Any]]:
-    """Returns the volumes: one for the containers' usage files, one for the sidecar's token."""
+    """Returns the two volumes that admission adds, as JSON of the API: for usage files, and for the sidecar's token.
+
+    Args:
+        settings: the admin's settings of the sidecar, with the token's lifetime.
+    """
     token = {"audience": names.TOKEN_AUDIENCE, "expirationSeconds": settings.token_seconds, "path": TOKEN_FILE}
     return [
         {"name": names.USAGE_VOLUME, "emptyDir": {"sizeLimit": USAGE_SIZE_LIMIT}},
@@ -91,12 +113,15 @@ def shared_volumes(settings: Sidecar) -> list[dict[str, Any]]:
 
 
 def usage_mount(container: str) -> dict[str, str]:
-    """Returns the mount of a GPU container's own folder of the usage volume."""
+    """Returns the mount by which a GPU container gets its own folder of the usage volume, as JSON of the API."""
     return {"name": names.USAGE_VOLUME, "mountPath": names.USAGE_MOUNT_PATH, "subPath": container}
 
 
 def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
-    """Returns the operations that put the sidecar first among the init containers, replacing any of its name."""
+    """Returns the JSON Patch operations that put the sidecar first among a pod's init containers.
+
+    They remove any other container of its name.
+    """
     given = spec.get("initContainers")
     path = "/spec/initContainers"
     if not isinstance(given, list):
@@ -108,7 +133,11 @@ def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
 
 
 def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operation]:
-    """Returns the operations that add the shared volumes to the pod, replacing any of their names."""
+    """Returns the JSON Patch operations that add volumes to a pod, in place of any of FairGPU's names that differ.
+
+    Args:
+        wanted: the volumes that the pod must have.
+    """
     given = spec.get("volumes")
     path = "/spec/volumes"
     if not isinstance(given, list):
@@ -125,6 +154,12 @@ def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operat
 
 
 def strange_volumes(spec: dict[str, Any]) -> list[int]:
-    """Returns the indexes of volumes with a name of FairGPU's and another kind, which their author meant otherwise."""
+    """Returns the indexes of a pod's volumes that have the name of one of FairGPU's volumes, but not its type.
+
+    Such a volume is the author's own, and admission replaces it.
+
+    Args:
+        spec: the pod's spec, as JSON.
+    """
     given: Any = spec.get("volumes")
     return [index for index in indexes_named(given, OUR_VOLUMES) if _KINDS[given[index]["name"]] not in given[index]]

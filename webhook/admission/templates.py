@@ -32,9 +32,9 @@ class PodTemplate:
     """A pod template in a workload.
 
     Attributes:
-        path: its field path.
-        template: it, with `metadata` and `spec`.
-        together: the number of its pods that work together; 1 where each works alone.
+        path: the template's field path in the workload.
+        template: the template, as JSON with `metadata` and `spec`.
+        together: the number of the template's pods that work together; 1 where each works alone.
     """
 
     def __init__(self, path: Path, template: dict[str, Any], together: int = 1) -> None:
@@ -44,7 +44,12 @@ class PodTemplate:
 
 
 def pod_template(kind: str, item: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]] | None:
-    """Returns the template in a workload of Kubernetes' own, and its field path; None for a kind without one."""
+    """Returns the field path of the pod template in a built-in workload, and the template; None for any other kind.
+
+    Args:
+        kind: the workload's kind, such as `Deployment`.
+        item: the workload, as JSON.
+    """
     path = TEMPLATE_PATHS.get(kind)
     if path is None:
         return None
@@ -55,7 +60,12 @@ def pod_template(kind: str, item: dict[str, Any]) -> tuple[tuple[str, ...], dict
 
 
 def pod_templates(kind: str, item: dict[str, Any]) -> list[PodTemplate]:
-    """Returns all templates in a workload; none for a kind without any."""
+    """Returns all pod templates in a workload or a custom resource whose pods work together; empty for any other kind.
+
+    Args:
+        kind: the object's kind, such as `Job` or `JobSet`.
+        item: the object, as JSON.
+    """
     own = pod_template(kind, item)
     if own is not None:
         return [PodTemplate(*own)]

@@ -8,9 +8,14 @@ import msgspec
 
 
 def may_have(value: Any, texts: tuple[str, ...]) -> bool:
-    """Returns whether a field may contain one of the texts: not where it is absent, or is JSON bytes without them.
+    """Returns whether a field of a container may contain one of some texts.
 
-    The texts are ASCII.
+    Of JSON bytes, it says whether the texts occur in them. A decoded value may contain any text, and an absent one
+    none.
+
+    Args:
+        value: the field: JSON bytes (`msgspec.Raw`), a decoded value, or None where it is absent.
+        texts: the texts to look for, in ASCII.
     """
     if not isinstance(value, msgspec.Raw):
         return value is not None
@@ -22,5 +27,9 @@ def may_have(value: Any, texts: tuple[str, ...]) -> bool:
 
 
 def decoded(value: Any) -> Any:
-    """Returns the value of a field that may still be JSON bytes."""
+    """Returns the value of a field that the decoder of reviews may have left as JSON bytes.
+
+    Args:
+        value: the field: JSON bytes (`msgspec.Raw`), which are decoded, or a decoded value, which is returned.
+    """
     return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value

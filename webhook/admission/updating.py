@@ -30,7 +30,11 @@ Requests = dict[tuple[str, str], GPURequest]
 
 
 def admit_update(subject: Subject, settings: Webhook) -> Verdict:
-    """Returns the verdict on an updated pod; a pod that FairGPU did not admit stays as it is."""
+    """Returns the mutating webhook's verdict on an updated pod; a pod that FairGPU did not admit stays as it is.
+
+    Args:
+        subject: the request of the admission review, with the pod before and after the update.
+    """
     dialects = settings.dialects.reading
     stored = read_pod(subject.old_item, dialects, dialects=registry.NATIVE)
     if not stored.requests_gpu or mapping(subject.old_item.get("spec")).get("schedulerName") != settings.scheduler:
@@ -45,12 +49,16 @@ def admit_update(subject: Subject, settings: Webhook) -> Verdict:
 
 
 def requests(reading: PodReading) -> Requests:
-    """Returns the requests of the containers, by their list and name."""
+    """Returns the GPU requests of a pod's containers, each by the container's list and name.
+
+    Returns:
+        The requests by pairs such as `("initContainers", "prepare")`.
+    """
     return {key(container): container.request for container in reading.all_containers if container.request is not None}
 
 
 def key(container: ContainerReading) -> tuple[str, str]:
-    """Returns the identity of a container, which stays the same while its pod lives."""
+    """Returns the list and the name of a container, such as `("initContainers", "prepare")`, which identify it."""
     return str(container.path[-2]), container.name
 
 
@@ -66,7 +74,12 @@ def _faults_of_requests(returning: PodReading, stored: Requests) -> list[Fault]:
 
 
 def changed_request(container: ContainerReading, present: GPURequest | None) -> Fault:
-    """Returns the fault of a request that differs from the one that the pod was created with."""
+    """Returns the fault of an updated container whose GPU request differs from the one that the pod was created with.
+
+    Args:
+        container: the container after the update.
+        present: its request before the update; None where it had none.
+    """
     return Fault(
         path=field_path(*container.path, "resources"),
         given=f"{_describe(container.request)} (in the terms of {container.dialect})",

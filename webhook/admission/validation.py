@@ -17,7 +17,12 @@ from webhook.settings import Webhook
 
 
 def validate(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
-    """Returns the verdict on an object as it would be stored."""
+    """Returns the validating webhook's verdict on an object as it would be stored.
+
+    Args:
+        subject: the request of the admission review: a pod, a subresource of a pod, or a workload.
+        knowledge: the permissions of namespaces and the priority classes, as last observed.
+    """
     if subject.kind == "Pod":
         if subject.sub_resource == "ephemeralcontainers":
             return _validate_ephemeral(subject, settings)

@@ -13,11 +13,11 @@ NO_AUDIT: Mapping[str, str] = MappingProxyType({})
 
 
 class Verdict:
-    """The decision on a review: a refusal where there are faults, else an admission with the operations applied.
+    """The decision on an admission review: a refusal where there are faults, else an admission with changes.
 
     Attributes:
-        faults: all faults, at once.
-        operations: JSON Patch operations, in order.
+        faults: all faults of the object, at once.
+        operations: JSON Patch operations on the object, in order.
         warnings: lines that kubectl shows, for admitted objects only.
         audit: annotations for the API server's audit log; the server puts the webhook's name before the keys.
     """
@@ -40,17 +40,18 @@ UNTOUCHED = Verdict()
 
 
 class Subject:
-    """The request in an AdmissionReview; its parts have the right types, and nothing else of them is checked.
+    """The request in an AdmissionReview. Its fields have these types; the content of the objects is not checked.
 
     Attributes:
+        uid: the request's uid, which the answer repeats.
         kind: the object's kind as sent, which is the one that the webhook's rules name.
         sub_resource: the subresource, such as `ephemeralcontainers`; empty for the object itself.
         operation: CREATE, UPDATE, DELETE or CONNECT.
         namespace: the request's namespace; objects may name none.
         name: the request's name; empty where the API server generates one later.
         user: the user who sent the request.
-        item: the object; empty where there is none.
-        old_item: the object before the change.
+        item: the object, as JSON; empty where there is none.
+        old_item: the object before the change; empty where there is none.
         size: the bytes of the review as JSON, nearly all of them the objects'; 0 where unknown.
     """
 
@@ -81,14 +82,18 @@ class Subject:
 
 
 def objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    """Returns the objects in a JSON list with their indexes; none where the value is not a list."""
+    """Returns the JSON objects in a JSON array with their indexes; none where the value is not an array."""
     if not isinstance(value, list):
         return []
     return [(index, item) for index, item in enumerate(value) if isinstance(item, dict)]
 
 
 def indexes_named(value: Any, names: Collection[str]) -> list[int]:
-    """Returns the indexes of a JSON list's objects with one of these names; none where the value is not a list."""
+    """Returns the indexes of the objects in a JSON array whose field `name` is one of some names.
+
+    Args:
+        value: the array, such as a pod's list of volumes. A value that is no array gives no indexes.
+    """
     if not isinstance(value, list):
         return []
     return [index for index, item in enumerate(value) if isinstance(item, dict) and item.get("name") in names]

@@ -12,7 +12,7 @@ from webhook.admission.knowledge import BudgetStates, Knowledge, OtherClaim, Pri
 
 
 class AdmissionCache:
-    """Holds one Knowledge at a time: readers take it whole, writers replace it. Thread-safe.
+    """The knowledge of one worker of the webhook. Readers take it whole, and writers replace it. Thread-safe.
 
     Attributes:
         knowledge: the knowledge at this moment.
@@ -27,10 +27,10 @@ class AdmissionCache:
         self._other_claims: dict[str, frozenset[OtherClaim]] = {}
 
     def missing(self, *, cluster: bool, states: bool) -> tuple[str, ...]:
-        """Returns the names of the knowledge that the first review waits for and that has not arrived.
+        """Returns the names of the knowledge that the first review still waits for; empty once all has arrived.
 
         Args:
-            cluster: whether there is an API server.
+            cluster: whether there is an API server, and so namespaces and priority classes to wait for.
             states: whether reviews wait for the budgets' states.
         """
         needed = {"the timekeeper's CA": bool(self.knowledge.timekeeper_ca)}
@@ -42,11 +42,15 @@ class AdmissionCache:
 
     @property
     def timekeeper_ca(self) -> str:
-        """The CA that signed the timekeeper's certificate; empty until it is known."""
+        """The CA that signed the timekeeper's certificate, in PEM; empty until it is known."""
         return self.knowledge.timekeeper_ca
 
     def learn_states(self, document: StatesDocument, now: float) -> None:
-        """Stores the timekeeper's answer, received at `now` in monotonic seconds; a partial one updates states."""
+        """Stores the timekeeper's answer; one that is not `full` replaces only the states that it names.
+
+        Args:
+            now: the time at which it was received, in seconds of the monotonic clock.
+        """
         with self._lock:
             known = self.knowledge.states
             states: dict[str, NamespaceState] = {} if document.full or known is None else dict(known.by_namespace)
@@ -55,26 +59,43 @@ class AdmissionCache:
             self.knowledge = replace(self.knowledge, states=updated)
 
     def learn_permissions(self, permissions: Mapping[str, frozenset[Permission]]) -> None:
-        """Stores the permissions of all namespaces that have any."""
+        """Stores the permissions of all namespaces, in place of the earlier ones.
+
+        Args:
+            permissions: the permissions of each namespace that has any.
+        """
         with self._lock:
             self.knowledge = replace(self.knowledge, permissions=permissions)
             self._permissions_known = True
 
     def learn_classes(self, classes: Mapping[str, PriorityClass], default: str | None) -> None:
-        """Stores the PriorityClasses, and the name of the cluster's default."""
+        """Stores the cluster's PriorityClasses, in place of the earlier ones.
+
+        Args:
+            default: the name of the class that is globalDefault; None where no class is.
+        """
         with self._lock:
             self.knowledge = replace(self.knowledge, classes=classes, default_class=default)
             self._classes_known = True
 
     def learn_other_claims(self, kind: str, claims: frozenset[OtherClaim]) -> None:
-        """Stores the claims of a kind, or the templates of claims, that ask for no GPU."""
+        """Stores the claims for other devices than GPUs, in place of the earlier ones of the same kind.
+
+        Args:
+            kind: `resourceclaims` or `resourceclaimtemplates`.
+            claims: the claims or templates of this kind that ask for no GPU.
+        """
         with self._lock:
             self._other_claims[kind] = claims
             others: frozenset[OtherClaim] = frozenset().union(*self._other_claims.values())
             self.knowledge = replace(self.knowledge, other_claims=others)
 
     def learn_authority(self, pem: str) -> None:
-        """Stores the CA by which sidecars verify the timekeeper."""
+        """Stores the CA by which sidecars verify the timekeeper.
+
+        Args:
+            pem: the CA's certificate in PEM.
+        """
         with self._lock:
             if pem != self.knowledge.timekeeper_ca:
                 self.knowledge = replace(self.knowledge, timekeeper_ca=pem)

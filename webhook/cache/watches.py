@@ -39,19 +39,23 @@ class _Logged:
 
 
 class NamespacesView(_Logged):
-    """A view of Namespaces, which keeps the permissions that their annotations give."""
+    """A view of Namespaces; it stores the permissions that their annotation `fairgpu.io/allow` gives."""
 
     def __init__(self, cache: AdmissionCache) -> None:
         self._cache = cache
         self._permissions: dict[str, frozenset[Permission]] = {}
 
     def replaced(self, items: list[Json]) -> None:
-        """Stores all namespaces."""
+        """Stores the permissions of all namespaces, in place of the earlier ones."""
         permissions = {_name(item): _permissions(item) for item in items}
         self._store({name: allowed for name, allowed in permissions.items() if allowed})
 
     def changed(self, kind: str, item: Json) -> None:
-        """Stores one namespace; most have no permissions and change nothing."""
+        """Stores the permissions of one namespace; nothing is stored where they did not change.
+
+        Args:
+            kind: the event: ADDED, MODIFIED or DELETED.
+        """
         name, allowed = _name(item), _permissions(item)
         if kind == "DELETED":
             allowed = frozenset()
@@ -66,7 +70,7 @@ class NamespacesView(_Logged):
 
 
 class PriorityClassesView(_Logged):
-    """The priority classes; logs where one of FairGPU's differs from the settings."""
+    """A view of PriorityClasses; it logs where one of FairGPU's is missing, or its value differs from the settings."""
 
     def __init__(self, cache: AdmissionCache, settings: Priorities) -> None:
         self._cache = cache
@@ -74,12 +78,16 @@ class PriorityClassesView(_Logged):
         self._items: dict[str, Json] = {}
 
     def replaced(self, items: list[Json]) -> None:
-        """Stores all classes."""
+        """Stores all priority classes, in place of the earlier ones."""
         self._items = {_name(item): item for item in items}
         self._store()
 
     def changed(self, kind: str, item: Json) -> None:
-        """Stores one class."""
+        """Stores or removes one priority class.
+
+        Args:
+            kind: the event: ADDED, MODIFIED or DELETED.
+        """
         if kind == "DELETED":
             self._items.pop(_name(item), None)
         else:
@@ -105,7 +113,7 @@ class PriorityClassesView(_Logged):
 
 
 class ClaimsView(_Logged):
-    """The ResourceClaims, or the templates of them, that ask for no GPU."""
+    """A view of ResourceClaims, or of ResourceClaimTemplates; it stores those that ask for no GPU."""
 
     def __init__(self, cache: AdmissionCache, kind: str, device_classes: tuple[str, ...]) -> None:
         self._cache = cache
@@ -116,18 +124,26 @@ class ClaimsView(_Logged):
         """Whether the API server does not have the collection, at least in the version that was asked for."""
 
     def read(self, item: Json) -> Json:
-        """Returns the fields that are read of a claim."""
+        """Returns the fields of a ResourceClaim or a template that this view reads, in the form of a claim."""
         metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
         named = {key: metadata[key] for key in ("namespace", "name", "resourceVersion") if key in metadata}
         return {"metadata": named, "spec": mapping(spec.get("spec")) or spec}
 
     def replaced(self, items: list[Json]) -> None:
-        """Stores all of them."""
+        """Stores those that ask for no GPU, in place of the earlier ones.
+
+        Args:
+            items: all claims, or all templates, as JSON.
+        """
         self._others = {self._key(item) for item in items if not self._asks_for_gpu(item)}
         self._cache.learn_other_claims(self._kind, frozenset(self._others))
 
     def changed(self, kind: str, item: Json) -> None:
-        """Stores one of them; most are for GPUs and change nothing."""
+        """Stores or removes one claim or template; most ask for a GPU and change nothing.
+
+        Args:
+            kind: the event: ADDED, MODIFIED or DELETED.
+        """
         key = self._key(item)
         if kind == "DELETED" or self._asks_for_gpu(item):
             if key not in self._others:
@@ -140,7 +156,7 @@ class ClaimsView(_Logged):
         self._cache.learn_other_claims(self._kind, frozenset(self._others))
 
     def failed(self, error: ApiError) -> None:
-        """Takes note that the collection is not there; logs other failures."""
+        """Sets `gone` to whether the API server lacks the collection; logs any other failure."""
         self.gone = error.not_found
         if not error.not_found:
             super().failed(error)
@@ -167,14 +183,14 @@ class ClaimsView(_Logged):
 
 
 def follow_claims(api: KubernetesAPI, view: ClaimsView, kind: str, wait: Wait, random: Callable[[], float]) -> None:
-    """Keeps a view of a collection of Dynamic Resource Allocation current, where the API server has it.
+    """Keeps a view of ResourceClaims or their templates current until `wait` returns true.
+
+    An API server without Dynamic Resource Allocation is asked for it again at intervals.
 
     Args:
-        api: the API server.
-        view: the view.
         kind: `resourceclaims` or `resourceclaimtemplates`.
-        wait: sleeps that many seconds, and says whether the process ends.
-        random: returns numbers in [0, 1).
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        random: returns numbers in [0, 1), which vary the intervals.
     """
     while not wait(0):
         version = _version_of_claims(api)

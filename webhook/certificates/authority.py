@@ -34,7 +34,7 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-
 
 
 class Step(Enum):
-    """The next step of a renewal."""
+    """The next step in the renewal of the webhook's authority and certificate."""
 
     NOTHING = auto()
     START = auto()
@@ -47,12 +47,12 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Authorities:
-    """The CAs that API servers must trust.
+    """The CAs that API servers must trust as signers of the webhook's certificate.
 
     Attributes:
-        trusted: their certificates in PEM, the newest last.
-        newest_key: the key of the newest, in PEM; the keys of older ones are gone.
-        published_at: the instant at which every webhook configuration was observed with exactly these; None before.
+        trusted: the certificates of the CAs in PEM, the newest last.
+        newest_key: the private key of the newest CA, in PEM; the keys of older ones are not kept.
+        published_at: the time at which every webhook configuration was seen to name exactly these CAs; None before.
     """
 
     trusted: tuple[bytes, ...]
@@ -61,23 +61,23 @@ class Authorities:
 
     @property
     def newest(self) -> Pair:
-        """The authority that signs certificates."""
+        """The newest CA, which signs certificates, with its key."""
         return Pair(self.trusted[-1], self.newest_key)
 
     @property
     def bundle(self) -> bytes:
-        """The bundle that each webhook configuration must have."""
+        """The certificates of all CAs in PEM, which each webhook configuration must have as its `caBundle`."""
         return b"".join(self.trusted)
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The certificates and configurations from which the next step follows.
+    """The stored certificates and the published CAs, from which the next step of a renewal follows.
 
     Attributes:
-        published: the bundle of each webhook of each configuration; empty bytes where there is none.
-        leaf: the certificate that the replicas serve, and its key.
-        authorities: the CAs to trust.
+        published: the `caBundle` of each webhook of each configuration; empty bytes where a webhook has none.
+        leaf: the certificate that the replicas serve, and its key; None where there is none.
+        authorities: the CAs to trust; None where there are none.
     """
 
     published: frozenset[bytes]
@@ -86,7 +86,13 @@ class Observation:
 
 
 def next_step(observed: Observation, settings: Certificates, now: datetime) -> Step:
-    """Decides on the next step from the observed state and the time."""
+    """Returns the next step in the renewal of the webhook's authority and certificate.
+
+    Args:
+        observed: the stored certificates and the published CAs.
+        settings: the lifetimes and the names of certificates.
+        now: the present time, with a time zone.
+    """
     authorities, leaf = observed.authorities, observed.leaf
     if authorities is None or not _can_sign(authorities, now):
         return Step.START
@@ -115,7 +121,13 @@ def _step_of_renewal(
 
 
 def first_authorities(published: Collection[bytes], settings: Certificates, now: datetime) -> Authorities:
-    """Makes a new authority beside those that API servers trust now, so that served certificates stay trusted."""
+    """Returns a new authority beside those that API servers trust now, so that served certificates stay trusted.
+
+    Args:
+        published: the bundles of CAs in the webhook configurations, in PEM.
+        settings: the lifetime of an authority.
+        now: the present time, with a time zone.
+    """
     candidates = {certificate for bundle in published for certificate in certificates_in(bundle)}
     trusted = sorted(certificate for certificate in candidates if _holds(certificate, now))
     made = make_authority(AUTHORITY_NAME, now, timedelta(seconds=settings.authority_seconds))
@@ -123,40 +135,59 @@ def first_authorities(published: Collection[bytes], settings: Certificates, now:
 
 
 def with_new_authority(authorities: Authorities, settings: Certificates, now: datetime) -> Authorities:
-    """Adds a new authority, which signs from now on."""
+    """Returns the authorities with a new one, which signs certificates from now on.
+
+    Args:
+        authorities: the authorities so far.
+        settings: the lifetime of an authority.
+        now: the present time, with a time zone.
+    """
     made = make_authority(AUTHORITY_NAME, now, timedelta(seconds=settings.authority_seconds))
     return Authorities((*authorities.trusted, made.certificate_pem), made.key_pem)
 
 
 def newest_alone(authorities: Authorities) -> Authorities:
-    """Drops the authorities that sign no more."""
+    """Returns the authorities without those that sign no certificates any more: the newest alone."""
     return Authorities(authorities.trusted[-1:], authorities.newest_key)
 
 
 def seen_published(authorities: Authorities, now: datetime) -> Authorities:
-    """Records that every configuration has had exactly these authorities from `now` on."""
+    """Returns the authorities with the time from which on every webhook configuration has had exactly these.
+
+    Args:
+        now: the present time, with a time zone.
+    """
     return replace(authorities, published_at=now)
 
 
 def new_leaf(authorities: Authorities, settings: Certificates, now: datetime) -> Pair:
-    """Makes a certificate under the newest authority."""
+    """Returns a new server certificate of the webhook, which the newest authority signs, with its key.
+
+    Args:
+        settings: the names and the lifetime of the certificate.
+        now: the present time, with a time zone.
+    """
     return make_leaf(authorities.newest, settings.names, now, timedelta(seconds=settings.leaf_seconds))
 
 
 def certificates_in(bundle: bytes) -> tuple[bytes, ...]:
-    """Returns the certificates of a bundle, each in PEM."""
+    """Returns the certificates of a bundle, each in PEM.
+
+    Args:
+        bundle: the bundle: certificates in PEM, one after the other.
+    """
     return tuple(_CERTIFICATE.findall(bundle))
 
 
 def pack_authorities(authorities: Authorities) -> dict[str, bytes]:
-    """Encodes the authorities for a Secret or a folder."""
+    """Returns the authorities as named bytes, as a Secret or a folder stores them."""
     published = authorities.published_at
     noted = {PUBLISHED: published.isoformat().encode()} if published else {}
     return {BUNDLE: authorities.bundle, AUTHORITY_KEY: authorities.newest_key, **noted}
 
 
 def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
-    """Decodes the authorities of a Secret or a folder; None where they are missing or unreadable."""
+    """Returns the authorities from the named bytes of a Secret or a folder; None where they are missing or invalid."""
     try:
         trusted = certificates_in(data[BUNDLE])
         published = datetime.fromisoformat(data[PUBLISHED].decode()) if PUBLISHED in data else None
@@ -166,12 +197,12 @@ def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
 
 
 def pack_leaf(leaf: Pair) -> dict[str, bytes]:
-    """Encodes the certificate for a Secret or a folder."""
+    """Returns a certificate and its key as named bytes, as a Secret or a folder stores them."""
     return {LEAF: leaf.certificate_pem, LEAF_KEY: leaf.key_pem}
 
 
 def unpack_leaf(data: Mapping[str, bytes]) -> Pair | None:
-    """Decodes the certificate of a Secret or a folder; None where a part is missing."""
+    """Returns the certificate and its key from the named bytes of a Secret or a folder; None where one is missing."""
     return Pair(data[LEAF], data[LEAF_KEY]) if LEAF in data and LEAF_KEY in data else None
 
 

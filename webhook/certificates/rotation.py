@@ -42,7 +42,13 @@ MOST_STEPS = 12
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The stores of the certificates, and the configurations that publish the CA."""
+    """The places that hold the webhook's certificates.
+
+    Attributes:
+        configurations: the webhook configurations, which publish the CAs.
+        leaf: the store of the served certificate and its key.
+        authorities: the store of the CAs and the newest one's key.
+    """
 
     configurations: Trust
     leaf: Store
@@ -60,10 +66,15 @@ class _Snapshot:
 
 
 def reconcile(places: Places, settings: Certificates, now: Callable[[], datetime]) -> Observation:
-    """Takes all steps that are due; returns the state after them.
+    """Takes all due steps in the renewal of the webhook's certificates; returns the state after them.
+
+    Args:
+        places: the stores of the certificates, and the webhook configurations.
+        settings: the lifetimes and the names of certificates.
+        now: returns the present time, with a time zone.
 
     Raises:
-        ChainError: a part cannot be read or written, or another process keeps changing it.
+        ChainError: a store or a configuration cannot be read or written, or another process keeps changing them.
     """
     for _ in range(MOST_STEPS):
         snapshot = _observe(places)
@@ -77,7 +88,10 @@ def reconcile(places: Places, settings: Certificates, now: Callable[[], datetime
 
 
 def chain_of(observed: Observation) -> Chain:
-    """Returns the chain that a server presents.
+    """Returns the certificate and the key that the webhook's server presents.
+
+    Args:
+        observed: the stored certificates.
 
     Raises:
         ChainError: there is no certificate.
@@ -124,7 +138,11 @@ def _changed(step: Step, authorities: Authorities, settings: Certificates, now: 
 
 
 def cluster_places(api: KubernetesAPI, settings: Certificates) -> Places:
-    """Returns the Secrets and webhook configurations of a cluster."""
+    """Returns the Secrets and webhook configurations of a cluster that hold the webhook's certificates.
+
+    Args:
+        settings: the names of the Secrets and their namespace.
+    """
     return Places(
         configurations=Configurations(api),
         leaf=SecretStore(api, settings.namespace, settings.secret),
@@ -139,14 +157,14 @@ def run_rotation(
     wait: Callable[[float], bool],
     alive: Path | None = None,
 ) -> None:
-    """Keeps certificates and configurations current until `wait` returns true.
+    """Keeps the webhook's certificates and configurations current until `wait` returns true.
 
     Args:
-        places: the stores of the certificates, and the configurations.
+        places: the stores of the certificates, and the webhook configurations.
         settings: lifetimes, names, and the interval of checks.
-        now: returns the time.
+        now: returns the present time, with a time zone.
         wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-        alive: a file to touch after each check.
+        alive: a file to touch after each check; None for no file.
     """
     while True:
         try:

@@ -20,17 +20,28 @@ from fairgpu.serving.tls import ChainError
 
 
 class Store(Protocol):
-    """A store of named bytes."""
+    """A store of named bytes, with a version that changes with them."""
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """Returns the stored bytes, and the version by which to replace them; raises ChainError."""
+        """Returns the stored bytes by name, and their version, which `save` needs.
+
+        Raises:
+            ChainError: the store cannot be read.
+        """
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Replaces the stored bytes; returns False where they have another version by now; raises ChainError."""
+        """Replaces the stored bytes; returns False, without a change, where the version is another by now.
+
+        Args:
+            version: the version of the bytes to replace, as `load` returned it.
+
+        Raises:
+            ChainError: the store cannot be written.
+        """
 
 
 class SecretStore:
-    """Stores bytes in a Secret."""
+    """A store of named bytes in a Secret."""
 
     def __init__(self, api: KubernetesAPI, namespace: str, name: str) -> None:
         self._api = api
@@ -38,7 +49,11 @@ class SecretStore:
         self._name = name
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """Returns the Secret's data and resourceVersion, both empty without a Secret; raises ChainError."""
+        """Returns the Secret's data and its resourceVersion; both are empty where there is no Secret.
+
+        Raises:
+            ChainError: the API server refuses, or does not answer.
+        """
         try:
             secret = self._api.get(f"{self._collection}/{self._name}")
         except ApiError as error:
@@ -52,7 +67,15 @@ class SecretStore:
         return data, str(secret["metadata"]["resourceVersion"])
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Creates the Secret, or replaces its data; returns False where its version changed; raises ChainError."""
+        """Creates the Secret, or replaces its data; returns False where its version changed.
+
+        Args:
+            data: the new bytes by key.
+            version: the resourceVersion of the Secret to replace; empty to create the Secret.
+
+        Raises:
+            ChainError: the API server refuses, or does not answer.
+        """
         metadata: Json = {"name": self._name, "labels": {"app.kubernetes.io/part-of": "fairgpu"}}
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
         secret: Json = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": encoded}
@@ -70,7 +93,7 @@ class SecretStore:
 
 
 class FolderStore:
-    """Stores bytes in files of a folder on one machine, readable by their owner alone."""
+    """A store of named bytes in the files of a folder on one machine, readable by their owner alone."""
 
     def __init__(self, folder: Path, files: Collection[str]) -> None:
         """Makes a store of some files of a folder."""
@@ -78,12 +101,24 @@ class FolderStore:
         self._files = frozenset(files)
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """Returns the bytes of the files that exist, and their digest as the version; raises ChainError."""
+        """Returns the bytes of the files that exist, by file name, and their digest as the version.
+
+        Raises:
+            ChainError: the folder or a file cannot be read.
+        """
         with self._locked():
             return self._read()
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Writes the files, removes others; returns False where their version changed; raises ChainError."""
+        """Writes the files and removes the store's other files; returns False, without a change, for an old version.
+
+        Args:
+            data: the new bytes by file name.
+            version: the digest of the bytes to replace, as `load` returned it.
+
+        Raises:
+            ChainError: the folder or a file cannot be written.
+        """
         with self._locked():
             if self._read()[1] != version:
                 return False

@@ -27,37 +27,65 @@ UNPROCESSABLE = 422
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A webhook configuration as it was read from a path of the API."""
+    """A webhook configuration of the API server as it was read.
+
+    Attributes:
+        path: the path of the configuration in the API.
+        item: the configuration, as JSON.
+    """
 
     path: str
     item: Json
 
 
 class Trust(Protocol):
-    """The configurations that trust the webhook's authorities."""
+    """The webhook configurations, in which API servers find the CAs of the webhook's certificate."""
 
     def read(self) -> Sequence[Configuration]:
-        """Returns the configurations as they are; raises ChainError."""
+        """Returns the webhook configurations as they are.
+
+        Raises:
+            ChainError: the API server refuses, or does not answer.
+        """
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Writes a bundle into configurations that are still as they were read.
+        """Writes the CAs into webhook configurations; returns False where one of them has changed since it was read.
 
-        Returns False where one of them has changed since; raises ChainError.
+        Args:
+            configurations: the configurations as they were read.
+            bundle: the CAs, in PEM.
+
+        Raises:
+            ChainError: the API server refuses, or does not answer.
         """
 
 
 class Configurations:
-    """The webhook configurations of an API server."""
+    """The webhook configurations of a cluster, which an API server stores."""
 
     def __init__(self, api: KubernetesAPI) -> None:
         self._api = api
 
     def read(self) -> Sequence[Configuration]:
-        """Returns the configurations that exist: the API server calls no webhook through a missing one."""
+        """Returns the webhook configurations that exist; the API server calls no webhook through a missing one.
+
+        Raises:
+            ChainError: the API server refuses, or does not answer.
+        """
         return [item for path in CONFIGURATIONS if (item := self._read(path)) is not None]
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Patches each one that is still as it was read: another process may have published a later bundle."""
+        """Writes the CAs into webhook configurations; returns False at the first that has changed since it was read.
+
+        Another process may have published later CAs in such a configuration.
+
+        Args:
+            configurations: the configurations as they were read.
+            bundle: the CAs, in PEM.
+
+        Raises:
+            ChainError: the API server refuses, or does not answer.
+        """
         encoded = base64.b64encode(bundle).decode()
         for configuration in configurations:
             operations = changes(configuration.item, encoded)
@@ -86,26 +114,31 @@ class Configurations:
 
 
 class NoConfigurations:
-    """Replaces the configurations in standalone mode, where clients read the CA from the webhook's folder."""
+    """Stands for the webhook configurations in standalone mode, where clients read the CA from the webhook's folder."""
 
     def read(self) -> Sequence[Configuration]:
-        """Returns no configurations."""
+        """Returns no webhook configurations."""
         return []
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Does nothing."""
+        """Does nothing, and returns true."""
         del configurations, bundle
         return True
 
 
 def published(configurations: Sequence[Configuration]) -> frozenset[bytes]:
-    """Returns the bundles of all webhooks of configurations; empty bytes for a webhook without one."""
+    """Returns the `caBundle` of each webhook of some configurations, in PEM; empty bytes for a webhook without one."""
     webhooks = (webhook for each in configurations for webhook in each.item.get("webhooks") or [])
     return frozenset(_decoded(webhook["clientConfig"].get("caBundle")) for webhook in webhooks)
 
 
 def changes(configuration: Json, bundle: str) -> list[Json]:
-    """Returns the JSON Patch that puts a base64 bundle into every webhook of a configuration; empty if all have it."""
+    """Returns the JSON Patch that writes the CAs into every webhook of a configuration; empty if all have them.
+
+    Args:
+        configuration: the webhook configuration, as JSON. The patch fails if it has changed since.
+        bundle: the CAs, as PEM in base64.
+    """
     operations: list[Json] = [
         {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": bundle}
         for index, webhook in enumerate(configuration.get("webhooks") or [])

@@ -39,9 +39,12 @@ _PLAIN, _RED, _GREEN, _YELLOW, _BOLD = "\033[0m", "\033[31m", "\033[32m", "\033[
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows the outcome of the manifests.
+    """Prints the outcome of manifests in admission.
 
-    The exit status is 1 if any would be refused, and 2 if the outcome of any is unknown.
+    It returns the exit status: 2 if the outcome of any is unknown, else 1 if any would be refused, else 0.
+
+    Args:
+        arguments: the parsed arguments of `fairgpu admit`.
     """
     try:
         _check_namespace(arguments.namespace)
@@ -128,13 +131,18 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def as_text(results: list[DryRun], *, colours: bool) -> str:
-    """Formats the results for people: a diff of each changed pod, or the refusal."""
+    """Formats the results of a dry run for people: a diff of each changed pod, or the refusal.
+
+    Args:
+        results: the results, in the order of the manifests.
+        colours: whether the text has escape sequences for a terminal's colours.
+    """
     lines = [line for result in results for line in _lines(result)]
     return "\n".join(_coloured(line) if colours else line for line in lines) + "\n"
 
 
 def as_json(results: list[DryRun]) -> str:
-    """Formats the results for programs: a JSON list of objects."""
+    """Formats the results of a dry run for programs: a JSON array with an object for each result."""
     documents = [
         {
             "source": result.manifest.source,

@@ -28,16 +28,16 @@ _FLOAT = re.compile(
 
 
 class DocumentError(ValueError):
-    """A document that its aliases make too large, or that contains itself."""
+    """A YAML document whose aliases make it too large, or that contains itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document.
+    """One YAML document of a text.
 
     Attributes:
-        value: its content.
-        repeated: the path of each key that is repeated in one map, with a sentence about it.
+        value: the content of the document.
+        repeated: the field path of each key that is repeated in one map, with a sentence about it.
     """
 
     value: Any
@@ -61,7 +61,7 @@ _Loader.add_implicit_resolver(f"{_BASE_TAG}int", _INTEGER, list("-+0123456789"))
 
 
 def read_documents(text: str) -> Iterator[Document]:
-    """Yields the documents of a text.
+    """Yields the YAML documents of a text.
 
     Raises:
         DocumentError: a document contains itself, or aliases make it too large.

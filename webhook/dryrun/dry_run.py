@@ -37,7 +37,13 @@ Review = Callable[[str, bytes], bytes]
 
 
 def accounted(review: Review) -> Review:
-    """Wraps a reviewer for a namespace in the mode `account`: one webhook gets its new pods, and none its templates."""
+    """Returns a function that answers reviews as the webhooks do for a namespace in the mode `account`.
+
+    There, one webhook reviews new pods. No webhook reviews pod templates, or new pods a second time.
+
+    Args:
+        review: answers a review: from the route and the body to the answer's body.
+    """
 
     def asked(route: str, body: bytes) -> bytes:
         return review(ACCOUNT, body) if route == MUTATE else _ALLOWED
@@ -49,11 +55,11 @@ _ALLOWED: Final = b'{"response": {"allowed": true}}'
 
 
 class DryRunError(RuntimeError):
-    """The webhook gave no answer; the message says why."""
+    """The webhook gave no answer to a review of a dry run; the message says why."""
 
 
 class Outcome(StrEnum):
-    """The outcome of an object, or of the pods made from one of its templates."""
+    """The outcome of a dry run for an object, or for the pods made from one of its templates."""
 
     UNCONCERNED = "unconcerned"
     UNTOUCHED = "untouched"
@@ -64,14 +70,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """The result of a dry run of one manifest, or of the pods of one of its templates.
+    """The result of a dry run for one manifest, or for the pods made from one of its templates.
 
     Attributes:
         manifest: the manifest.
-        namespace: the namespace in which it would be created.
+        namespace: the namespace in which the object would be created.
         outcome: the outcome of the object, or of its pods.
-        before: the pod as its author wrote it.
-        after: the pod as it would be stored.
+        before: the pod as its author wrote it, as JSON.
+        after: the pod as it would be stored, as JSON.
         operations: the JSON Patch between the two.
         warnings: the warnings that kubectl would show.
         message: the reason why it would be refused or left as it is, or why its outcome is unknown.
@@ -96,9 +102,16 @@ class DryRun:
 def dry_run(
     manifest: Manifest, namespace: str, user: str, review: Review, left_alone: Container[str] = ()
 ) -> list[DryRun]:
-    """Reviews the creation of a manifest, and of the pods made from each of its templates.
+    """Reviews the creation of a manifest's object, and of the pods made from each of its templates.
 
-    The API server sends no reviews of the namespaces in `left_alone`, by the configurations' namespaceSelector.
+    Args:
+        namespace: the namespace of a manifest that names none.
+        user: the name of the user that creates the object.
+        review: answers a review: from the route and the body to the answer's body.
+        left_alone: the namespaces of which the API server sends no reviews, by the configurations' namespaceSelector.
+
+    Returns:
+        A result for each template, or one for the object as a whole.
 
     Raises:
         DryRunError: the webhook gave no answer.
@@ -229,7 +242,7 @@ def _untouched(pod: dict[str, Any]) -> str:
 
 
 def review_body(subject: Subject) -> bytes:
-    """Returns the AdmissionReview of a dry run as the API server would send it."""
+    """Returns the AdmissionReview of a request, in JSON, as the API server would send it in a dry run."""
     return orjson.dumps(
         {
             "apiVersion": "admission.k8s.io/v1",

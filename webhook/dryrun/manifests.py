@@ -26,17 +26,17 @@ Place = tuple[str | int, ...]
 
 
 class ManifestError(ValueError):
-    """A file, or a part of one, that is not a manifest; the message names it."""
+    """A file of manifests, or a part of one, is not a manifest; the message names the file and the part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object of a file.
+    """One object in a file of manifests.
 
     Attributes:
-        source: the file.
-        item: the object.
-        repeated: sentences about keys that stand twice in it.
+        source: the file's path; `-` for the standard input.
+        item: the object, as JSON.
+        repeated: sentences about keys that are written twice in the object.
     """
 
     source: str
@@ -45,41 +45,46 @@ class Manifest:
 
     @property
     def kind(self) -> str:
-        """The object's kind."""
+        """The object's kind; empty where it names none."""
         return str(self.item.get("kind") or "")
 
     @property
     def api_version(self) -> str:
-        """The API group and version of its kind."""
+        """The API group and version of the object's kind, such as `apps/v1`."""
         return str(self.item.get("apiVersion") or "")
 
     @property
     def group(self) -> str:
-        """The API group of its kind; empty for the core's."""
+        """The API group of the object's kind; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
     @property
     def name(self) -> str:
-        """Its name, or the generateName from which its name will be made."""
+        """The object's name, or the generateName from which its name will be made."""
         metadata = mapping(self.item.get("metadata"))
         generated = metadata.get("generateName")
         return str(metadata.get("name") or (f"{generated}*" if generated else "(no name)"))
 
     @property
     def pod_prefix(self) -> str:
-        """The prefix of the names of its pods."""
+        """The prefix of the names of the object's pods."""
         metadata = mapping(self.item.get("metadata"))
         return f"{metadata.get('name') or str(metadata.get('generateName') or 'pod').rstrip('-')}-"
 
     @property
     def namespace(self) -> str:
-        """The namespace that it names; empty where it names none."""
+        """The namespace that the object names; empty where it names none."""
         return str(mapping(self.item.get("metadata")).get("namespace") or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """The objects in files, and the faults of the rest."""
+    """The result of reading files of manifests.
+
+    Attributes:
+        objects: the objects that could be read.
+        errors: an error for each file or part of a file that could not be read.
+    """
 
     objects: tuple[Manifest, ...]
     errors: tuple[ManifestError, ...]
@@ -88,7 +93,7 @@ class Manifests:
 def read_manifests(paths: list[str]) -> Manifests:
     """Reads the objects in files, in folders (not in their subfolders), and in the standard input for `-`.
 
-    An unreadable file, or an unreadable item of one, is an error beside the objects of the others.
+    An unreadable file, or an unreadable part of one, gives an error beside the other objects.
     """
     parts = [part for path in paths for file in _files(path) for part in _read(file)]
     objects = tuple(part for part in parts if isinstance(part, Manifest))

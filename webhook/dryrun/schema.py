@@ -31,12 +31,12 @@ _CONTAINERS = ("containers", "initContainers")
 
 
 def is_namespace(name: str) -> bool:
-    """Whether a namespace can have this name."""
+    """Returns whether a text is a valid name of a namespace."""
     return _LABEL.fullmatch(name) is not None
 
 
 def wrong_kind(manifest: Manifest) -> list[Fault]:
-    """Returns the fault of a built-in workload whose version or spelling no API server knows."""
+    """Returns the faults of a built-in workload whose API version or spelling no API server knows."""
     if "." in manifest.group:
         return []
     known = {kind.lower(): kind for kind in API_VERSIONS}.get(manifest.kind.lower())
@@ -52,7 +52,7 @@ def wrong_kind(manifest: Manifest) -> list[Fault]:
 
 
 def misshapen(manifest: Manifest) -> list[Fault]:
-    """Returns the faults in the shape of a pod or workload, in the fields that admission reads."""
+    """Returns the faults of a pod or a built-in workload: values of wrong types in the fields that admission reads."""
     item = manifest.item
     path_and_template = pod_template(manifest.kind, item)
     if path_and_template is None:
@@ -62,17 +62,32 @@ def misshapen(manifest: Manifest) -> list[Fault]:
 
 
 def misshapen_pod(pod: dict[str, Any], root: Path) -> list[Fault]:
-    """Returns the faults in the shape of a pod template."""
+    """Returns the faults of a pod template: values of wrong types in the fields that admission reads.
+
+    Args:
+        pod: the template, as JSON.
+        root: the template's field path in its object; empty for a pod.
+    """
     return [*_texts(pod.get("metadata"), (*root, "metadata")), *_pod_spec(pod, root)]
 
 
 def misshapen_spec(pod: dict[str, Any]) -> list[Fault]:
-    """Returns the faults in the shape of a pod that a custom resource's controller creates."""
+    """Returns the faults of a pod that a custom resource's controller creates: values of wrong types in its fields.
+
+    Args:
+        pod: the pod, as JSON.
+    """
     return misshapen_pod(pod, ())
 
 
 def resources_of_others(pod: dict[str, Any]) -> list[str]:
-    """Returns the extended resources and claims by which a pod gets devices of other projects."""
+    """Returns the extended resources that a pod's containers name, and `spec.resourceClaims` where the pod has claims.
+
+    By these, a pod that asks for no GPU of FairGPU's gets devices of other projects.
+
+    Args:
+        pod: the pod, as JSON.
+    """
     spec = mapping(pod.get("spec"))
     resources_and_claims: dict[str, None] = {}
     for field in _CONTAINERS:

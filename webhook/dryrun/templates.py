@@ -40,12 +40,12 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A pod, and where each part of it lies in the object that creates the pod.
+    """A pod that an object is or creates, and where each part of the pod lies in the object.
 
     Attributes:
-        at: the keys and indexes on the path to the template; none for a Pod itself.
-        pod: the pod made from it.
-        parts: (field path in the pod, field path in the object), the longest first.
+        at: the keys and indexes on the path to the pod's template in the object; none for a Pod itself.
+        pod: the pod that is made from the template, as JSON.
+        parts: pairs of a field path in the pod and the same field's path in the object, the longest first.
     """
 
     at: Place
@@ -54,27 +54,27 @@ class Template:
 
     @property
     def place(self) -> str:
-        """The template's field path; empty for a Pod itself."""
+        """The template's field path in the object; empty for a Pod itself."""
         return field_path(*self.at)
 
 
 def is_workload(manifest: Manifest) -> bool:
-    """Whether the object is a pod, or creates pods as Kubernetes' built-in workloads do."""
+    """Returns whether an object is a pod, or creates pods as Kubernetes' built-in workloads do."""
     return API_VERSIONS.get(manifest.kind) == manifest.api_version
 
 
 def is_custom(manifest: Manifest) -> bool:
-    """Whether the object's kind is not built into Kubernetes, so that it may create pods in its own way."""
+    """Returns whether an object's kind is not built into Kubernetes, so that it may create pods in its own way."""
     return "." in manifest.group and not manifest.group.endswith(".k8s.io")
 
 
 def is_searched(manifest: Manifest) -> bool:
-    """Whether an object of another project's kind is searched for pods."""
+    """Returns whether a dry run searches an object of another project's kind for pods."""
     return "." in manifest.group and manifest.group not in _PATTERNS
 
 
 def templates_of(manifest: Manifest) -> list[Template]:
-    """Returns the pods that an object is or creates, at most MAX_TEMPLATES."""
+    """Returns the pods that a manifest's object is or creates, at most MAX_TEMPLATES."""
     if not is_workload(manifest):
         return _custom(manifest) if is_searched(manifest) else []
     path_and_template = pod_template(manifest.kind, manifest.item)
@@ -85,7 +85,11 @@ def templates_of(manifest: Manifest) -> list[Template]:
 
 
 def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, str] | None:
-    """Returns a GPU resource that a custom resource names outside its templates, and its field path; else None."""
+    """Returns a GPU resource that a custom resource names outside its pod templates, and its field path; else None.
+
+    Args:
+        templates: its templates that were found.
+    """
     if not is_searched(manifest):
         return None
     judged = {template.at for template in templates}
