@@ -11,7 +11,11 @@ from fairgpu.commands import CommandError
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command to the parser of `fairgpu`."""
+    """Adds the command `nodeagent` to the parser of `fairgpu`.
+
+    Args:
+        subparsers: the object of `argparse` to which subcommands are added.
+    """
     nodeagent = subparsers.add_parser("nodeagent", help="run the agent of a GPU node")
     actions = nodeagent.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="offer this node's GPUs, and give containers their pieces of them")
@@ -20,7 +24,11 @@ def register(subparsers: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until a signal ends it."""
+    """Runs the node agent until a signal ends it; returns the exit status of the process.
+
+    Raises:
+        CommandError: a setting is invalid, or the shim cannot be read or installed.
+    """
     from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs
     from fairgpu.signals import call_at_end

@@ -26,7 +26,13 @@ SMOOTHING = 0.1
 
 @dataclass(frozen=True)
 class DriverSample:
-    """The driver's figures of one GPU. Times are ns of CLOCK_MONOTONIC, memory in bytes, pids the host's."""
+    """The driver's figures of one GPU and of the processes on it, at one time.
+
+    Times are ns of CLOCK_MONOTONIC, and process ids are the host's.
+
+    Attributes:
+        bytes_by_pid: the GPU memory of each process, in bytes.
+    """
 
     at_ns: int
     """The time right before the driver was asked."""
@@ -41,9 +47,13 @@ class DriverSample:
 
 @dataclass(frozen=True)
 class Figure:
-    """A container's figures on the schedule page, from the driver's last sample.
+    """The agent's figures of one container on one GPU, from the driver's last sample. Times are ns of CLOCK_MONOTONIC.
 
-    `trim_permille` is the part of each of its turns that it may use, in thousandths. Times are ns of CLOCK_MONOTONIC.
+    Attributes:
+        driver_bytes: the GPU memory that the container holds, in bytes.
+        sampled_ns: when the driver was asked; 0 for never.
+        busy_percent: the part of the last seconds in which the container kept the GPU busy, in percent.
+        trim_permille: the part of each of its turns that the container may use, in thousandths.
     """
 
     driver_bytes: int = 0
@@ -58,9 +68,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Placed:
-    """The slot of each process that the driver has named; None for a process of no container on this page.
+    """The container of each process that the driver has named on a GPU.
 
     A process that ended before its container was made is left out: after a fault a GPU can name one for hours.
+
+    Attributes:
+        slots: the slot on the GPU's schedule page of each process's container, by the host's process id; None for a
+            process of no container on the page.
     """
 
     slots: Mapping[int, int | None] = field(default_factory=dict)
@@ -69,10 +83,13 @@ class Placed:
 
 
 def place(sample: DriverSample, members: Mapping[int, int], alive: frozenset[int], before: Placed) -> Placed:
-    """Returns the slot of each process of the sample.
+    """Returns the container of each process in a sample of the driver's.
 
-    Members are the processes of the containers (pid to slot), read before and after the driver was asked; alive are
-    all pids of the sample that exist now.
+    Args:
+        sample: the driver's figures of one GPU.
+        members: the slot of the container of each process in the containers' cgroups, by the host's process id. It was
+            read before and after the driver was asked.
+        alive: the process ids in the sample that exist now.
     """
     slots: dict[int, int | None] = {}
     for pid in sample.bytes_by_pid.keys() | sample.unmeasured:
@@ -97,15 +114,13 @@ def figures(
     before: Mapping[int, Figure],
     living: Collection[int] = (),
 ) -> dict[int, Figure]:
-    """Returns each container's figures, by its slot.
+    """Returns the figures of each container on one GPU, by the container's slot on the GPU's schedule page.
 
     Args:
-        sample: the driver's answer.
-        placed: the slot of each process in it.
-        charged: the bytes in each slot's ledger.
-        shares: the percent of the GPU that was granted to each slot whose share is a hard limit.
-        before: the figures of the last sample.
-        living: the processes in the sample that their container's ledger, read after it, lists as living.
+        placed: the container of each process in the sample.
+        charged: the bytes of GPU memory that the shim has charged to each slot.
+        shares: the percent of GPU time that was granted to each slot whose share is a hard limit.
+        living: the host's ids of the processes in the sample that their container's shim lists as living.
     """
     seen = sum(held for pid, held in sample.bytes_by_pid.items() if pid in placed.slots)
     beyond = sample.used_bytes - seen - (placed.unclaimed_bytes or 0)
@@ -140,6 +155,11 @@ def trimmed(permille: int, busy_percent: float, share_percent: float | None) -> 
     """Returns the part of each of its turns that a container may use from now on, in thousandths.
 
     Each sample in which the container exceeds its share takes a step off the part; each other sample adds a step.
+
+    Args:
+        permille: the part until now, in thousandths.
+        busy_percent: the part of the last seconds in which the container kept the GPU busy, in percent.
+        share_percent: the container's share of GPU time; None where the share is no hard limit.
     """
     if share_percent is not None and busy_percent > share_percent + TOLERANCE_PERCENT:
         return max(LEAST_TRIM_PERMILLE, permille - TRIM_STEP_PERMILLE)

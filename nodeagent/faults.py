@@ -22,9 +22,9 @@ NAME = "faults.json"
 
 
 class Faults:
-    """The last fault of each GPU, and the double-bit errors that each had counted, by uuid; kept in a file.
+    """The last fault of each of the node's GPUs, and each GPU's count of double-bit memory errors; kept in a file.
 
-    Without room for the file they are kept in memory until there is some.
+    While the host has no room for the file, they are kept in memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,20 +35,26 @@ class Faults:
         self._is_saved = True
 
     def by_uuid(self) -> dict[str, Fault]:
-        """Returns the last fault of each GPU that had one since the boot, unless an admin removed the file."""
+        """Returns the last fault of each GPU that had one since the host booted, by the GPU's uuid.
+
+        An admin who removes the file clears the faults.
+        """
         with self._lock:
             self._read()
             return dict(self._faults)
 
     def note(self, uuid: str, fault: Fault) -> None:
-        """Keeps a GPU's fault, in place of an earlier one."""
+        """Stores the fault of the GPU with this uuid, in place of an earlier one."""
         with self._lock:
             self._read()
             self._faults[uuid] = fault
             self._write()
 
     def note_double_bit_errors(self, uuid: str, errors: int, fault: Fault) -> None:
-        """Keeps a GPU's count of errors, and the fault where it rose; errors before the first look are no fault."""
+        """Stores a GPU's count of double-bit memory errors, and the fault if the count has grown since the last call.
+
+        Errors that were counted before the first call are no fault.
+        """
         with self._lock:
             self._read()
             before = self._double_bit_errors.get(uuid)

@@ -20,7 +20,11 @@ Keyed = Mapping[tuple[int, int], Figure]
 
 
 def encode(gpus: Mapping[str, Keyed]) -> bytes:
-    """Encodes the driver's figures of each GPU, by uuid, as the content of the figures file."""
+    """Returns the content of the file by which the agent passes the driver's figures to the writer of schedule pages.
+
+    Args:
+        gpus: the figures of each GPU's containers, by the GPU's uuid.
+    """
     listed = [
         {"uuid": uuid, "containers": [_entry(slot, key, figure) for (slot, key), figure in sorted(figures.items())]}
         for uuid, figures in sorted(gpus.items())
@@ -29,10 +33,10 @@ def encode(gpus: Mapping[str, Keyed]) -> bytes:
 
 
 def decode(content: bytes) -> dict[str, dict[tuple[int, int], Figure]]:
-    """The figures of each GPU, by uuid.
+    """Returns the figures in a file that `encode` made: for each GPU's uuid, those of each container, by slot and key.
 
     Raises:
-        ValueError: it is no JSON of this form.
+        ValueError: the content is not JSON of this form.
     """
     try:
         return {str(gpu["uuid"]): dict(map(_figure, gpu["containers"])) for gpu in json.loads(content)["gpus"]}
@@ -41,7 +45,11 @@ def decode(content: bytes) -> dict[str, dict[tuple[int, int], Figure]]:
 
 
 def of_slots(figures: Keyed, keys: Iterable[tuple[int, int]]) -> dict[int, Figure]:
-    """Returns the figures by slot, of the containers that are on the page now; `keys` are their slots and keys."""
+    """Returns the figures of the containers that are on a GPU's schedule page now, by slot.
+
+    Args:
+        figures: the figures by slot and key.
+    """
     return {slot: figures[slot, key] for slot, key in keys if (slot, key) in figures}
 
 

@@ -31,7 +31,11 @@ DRIVER: Final = "gpu.nvidia.com"
 
 
 def foreign_resources(node: Mapping[str, Any]) -> list[str]:
-    """Returns the resources by which another plugin offers this node's GPUs."""
+    """Returns the names of the extended resources by which another device plugin offers this node's GPUs.
+
+    Args:
+        node: the Node as JSON.
+    """
     said = (node.get("status") or {}).get("capacity") or {}
     return sorted(
         name
@@ -41,7 +45,7 @@ def foreign_resources(node: Mapping[str, Any]) -> list[str]:
 
 
 def slices_of(api: KubernetesAPI, node: str) -> Collection | None:
-    """Returns the ResourceSlices of this node's GPUs; None where the cluster has no such API.
+    """Returns the collection of the ResourceSlices that offer this node's GPUs; None where the cluster has no such API.
 
     Raises:
         ApiError: the API server does not say whether it has the API.
@@ -62,7 +66,7 @@ def _read(item: Json) -> Json:
 
 @dataclass(eq=False)
 class ForeignSlices(Mirror):
-    """The ResourceSlices by which another driver offers this node's GPUs, kept current by `reflect`."""
+    """A mirror of the ResourceSlices by which another driver offers this node's GPUs."""
 
     known: threading.Event = field(default_factory=threading.Event, init=False)
     """Set once the whole collection was read, or the cluster has none."""
@@ -70,17 +74,21 @@ class ForeignSlices(Mirror):
 
     @property
     def offers(self) -> list[str]:
-        """Returns the offers of the node's GPUs by ResourceSlices, as a person reads them; none or one."""
+        """A text, in a list, that says that ResourceSlices offer this node's GPUs; an empty list where none do."""
         return [f"ResourceSlices of {DRIVER}"] if self._names else []
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes the whole present collection."""
+        """Stores all ResourceSlices of the node's GPUs, given as JSON, in place of those that were stored before."""
         self._names = frozenset(item["metadata"]["name"] for item in items)
         self.known.set()
         self.notify()
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one event: ADDED, MODIFIED or DELETED."""
+        """Stores or removes one ResourceSlice.
+
+        Args:
+            kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
+        """
         name = frozenset({item["metadata"]["name"]})
         self._names = self._names - name if kind == "DELETED" else self._names | name
         self.notify()

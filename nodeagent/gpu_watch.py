@@ -42,13 +42,13 @@ ContainerDevice = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Node:
-    """The node's records and pods, which the driver's figures are compared with.
+    """The functions by which GpuWatch learns of the node's containers and asks the driver.
 
     Attributes:
-        records: the records of all containers that are alive or starting.
-        pods: the node's pods.
-        uuids: the uuids of the offered GPUs.
-        sample: asks the driver for one GPU.
+        records: returns the records of all containers that are alive or starting.
+        pods: returns the node's pods as JSON.
+        uuids: returns the uuids of the GPUs that the node offers.
+        sample: returns the driver's figures of the GPU with a uuid, and of the processes on it.
     """
 
     records: Callable[[], list[Record]]
@@ -59,14 +59,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Observation:
-    """The result of one look at all GPUs.
+    """The result of asking the driver once about all GPUs of the node.
 
     Attributes:
-        figures: the figures of each container's piece of each GPU; those of the last sample if this one is incomplete.
-        strays: the processes that no share limits, with their GPU's uuid.
-        busy_percent: the part of the time since the last look in which each container kept each GPU busy.
+        figures: the figures of each container on each GPU; where the driver's answer was incomplete, the earlier ones.
+        strays: the processes that no share limits, each with the uuid of its GPU.
+        busy_percent: the part of the time since the last look in which each container kept each GPU busy, in percent.
         processes: the number of processes of each container on each GPU.
-        silent: the GPUs for which the driver did not answer, and why.
+        silent: the uuids of the GPUs for which the driver did not answer, each with the error.
     """
 
     figures: Mapping[ContainerDevice, Figure] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Observation:
 
 
 class GpuWatch:
-    """Looks at the GPUs repeatedly, and keeps what each look needs of the last one."""
+    """Asks the driver repeatedly what each container uses of the node's GPUs; finds processes without a share."""
 
     def __init__(self, node: Node, folders: Folders, proc: Path = PROC) -> None:
         self._node = node
@@ -103,7 +103,11 @@ class GpuWatch:
         return samples, silent
 
     def look(self, now_seconds: float) -> Observation:
-        """Asks the driver about each GPU once; `now_seconds` is of a monotonic clock."""
+        """Asks the driver about each GPU once; returns the result, and keeps it in `seen`.
+
+        Args:
+            now_seconds: the present time, in seconds of a monotonic clock.
+        """
         self._looked_ns = time.monotonic_ns()
         records = self._records = self._node.records()
         names = container_names(self._node.pods())
@@ -135,7 +139,7 @@ class GpuWatch:
         return self.seen
 
     def is_wanted(self) -> bool:
-        """Whether a program has asked for a newer sample since the last look began."""
+        """Returns whether a program has asked for newer figures since the last look began."""
         return any(
             self._activity(record, index).sample_wanted_ns > self._looked_ns
             for record in self._records
@@ -143,7 +147,11 @@ class GpuWatch:
         )
 
     def overdue(self, now_seconds: float) -> list[Process]:
-        """Returns the pods' processes to end: those that no share has limited for KILL_AFTER_SECONDS."""
+        """Returns the pods' processes that no share has limited for KILL_AFTER_SECONDS.
+
+        Args:
+            now_seconds: the present time, in seconds of a monotonic clock.
+        """
         return [
             each.process
             for _, each in self.seen.strays
@@ -215,9 +223,10 @@ def _pids(sample: DriverSample) -> frozenset[int]:
 
 
 def end(process: Process) -> bool:
-    """Ends a process if it is still the observed one and still in a pod's cgroup; returns whether it was signalled.
+    """Kills a process if it is still the one that was observed, and still in a pod; returns whether it was signalled.
 
-    The pid may belong to another process by now: the descriptor is opened first, and its process is checked then.
+    The process id may belong to another process by now: a descriptor of the process is opened first, and the process is
+    checked then.
     """
     try:
         descriptor = os.pidfd_open(process.pid)

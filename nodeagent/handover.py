@@ -20,10 +20,12 @@ _TIME = struct.Struct("<Q")
 
 
 def lock(path: Path) -> int | None:
-    """Returns a descriptor that holds the lock of a file until it is closed; None while another process holds it.
+    """Returns a file descriptor that holds the lock of a file until it is closed; None while another process holds it.
+
+    The file is created where it is missing.
 
     Raises:
-        OSError: the file cannot be created.
+        OSError: the file cannot be opened or created.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -35,11 +37,16 @@ def lock(path: Path) -> int | None:
 
 
 def wait_for(path: Path, stopped: Callable[[], bool]) -> int | None:
-    """Returns the lock's descriptor once no other process holds it; None where `stopped` returns true before.
+    """Waits until no other process holds the lock of a file; returns a file descriptor that holds it until closed.
 
     Args:
-        path: the file.
-        stopped: waits a little; whether this process is to end.
+        stopped: waits a little, and returns true where this process is to end.
+
+    Returns:
+        The descriptor; None where `stopped` returned true before.
+
+    Raises:
+        OSError: the file cannot be opened or created.
     """
     while (descriptor := lock(path)) is None:
         if stopped():
@@ -49,7 +56,7 @@ def wait_for(path: Path, stopped: Callable[[], bool]) -> int | None:
 
 @contextmanager
 def turn_of(folder: Path) -> Iterator[None]:
-    """Waits until no other process is in such a block for the same folder, and keeps others waiting until its end.
+    """Runs a with block for a folder in one process at a time: waits until no other process is in such a block.
 
     Raises:
         OSError: the folder cannot be opened.
@@ -63,13 +70,18 @@ def turn_of(folder: Path) -> Iterator[None]:
 
 
 def note(descriptor: int, now_ns: int) -> None:
-    """Writes into a locked file when its holder was at work, in ns of CLOCK_MONOTONIC; not where the host is full."""
+    """Writes into a locked file when the holder of its lock was last at work; does nothing where the host is full.
+
+    Args:
+        descriptor: the file descriptor that holds the lock.
+        now_ns: the present time, in ns of CLOCK_MONOTONIC.
+    """
     with suppress(OSError):
         os.pwrite(descriptor, _TIME.pack(now_ns), 0)
 
 
 def noted_ns(path: Path) -> int:
-    """Returns when a lock's last holder was at work, in ns of CLOCK_MONOTONIC; 0 where none has noted it."""
+    """Returns when the last holder of a file's lock was at work, in ns of CLOCK_MONOTONIC; 0 where that is unknown."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -82,14 +94,13 @@ LOCKS = Path("/proc/locks")
 
 
 def held_by_another(path: Path, pid: int) -> bool:
-    """Returns whether another process than this one holds a file's lock: not where none does.
+    """Returns whether a process other than the given one holds the lock of a file; False where no process holds it.
 
     Args:
-        path: the file.
-        pid: the process, which locks no other file.
+        pid: the id of the process, which locks no other file.
 
     Raises:
-        OSError: the file cannot be created.
+        OSError: the file cannot be opened or created.
     """
     descriptor = lock(path)
     if descriptor is not None:

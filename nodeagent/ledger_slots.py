@@ -25,7 +25,13 @@ _SLOT = struct.Struct("<QQQ")
 
 
 class Slot(NamedTuple):
-    """A process in a ledger: its slot's state, its pid in its own namespace, its start time in clock ticks."""
+    """A process that a container's shim has registered in its ledger file.
+
+    Attributes:
+        state: FREE, LIVE, or another number for a process that has just ended.
+        own_pid: the process id in the process's own PID namespace.
+        start_time: when the process started, in clock ticks since the host booted.
+    """
 
     state: int
     own_pid: int
@@ -33,7 +39,7 @@ class Slot(NamedTuple):
 
 
 def read_slots(ledger: Path) -> list[Slot]:
-    """Returns the slots of a ledger that are in use; none where the file is no ledger yet.
+    """Returns the processes that a container's shim has registered in its ledger file; none where it is no ledger yet.
 
     Raises:
         OSError: the file cannot be read, or is a link.
@@ -53,11 +59,12 @@ def read_slots(ledger: Path) -> list[Slot]:
 
 @dataclass(frozen=True)
 class Registered:
-    """A container's processes as its shim has registered them.
+    """The processes that a container's shim has registered.
 
     Attributes:
-        processes: (own pid, start time) of each living process with a slot.
-        is_full: whether the ledger has no slot left for another process.
+        processes: the id in its own PID namespace and the start time, in clock ticks since the host booted, of each
+            living process.
+        is_full: whether the shim's ledger file has no room for another process.
     """
 
     processes: frozenset[tuple[int, int]] = frozenset()
@@ -65,7 +72,7 @@ class Registered:
 
 
 def registered(ledger: Path) -> Registered:
-    """Returns what a ledger says of its container's processes; nothing where there is no ledger to read."""
+    """Returns the processes that a container's shim has registered in its ledger file; none where it cannot be read."""
     try:
         slots = read_slots(ledger)
     except OSError:
@@ -75,5 +82,11 @@ def registered(ledger: Path) -> Registered:
 
 
 def living(ledger: Path) -> frozenset[tuple[int, int]]:
-    """Returns (own pid, start time) of each living process with a slot; none where there is no ledger to read."""
+    """Returns the living processes that a container's shim has registered in its ledger file.
+
+    Returns:
+        For each, the id in its own PID namespace and the start time, in clock ticks since the host booted. None where
+        the
+        file cannot be read.
+    """
     return registered(ledger).processes

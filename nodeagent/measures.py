@@ -23,7 +23,7 @@ CONTAINER = ("pod_namespace", "pod_name", "container_name", "uuid")
 
 
 class Measures:
-    """Counters of events, and times; no registry has them before `show`."""
+    """The node agent's Prometheus metrics that count events and note times. They are in no registry before `show`."""
 
     def __init__(self) -> None:
         self._starts = Counter(
@@ -77,10 +77,13 @@ class Measures:
             self._starts.labels(outcome)
 
     def show(self, registry: CollectorRegistry, now_seconds: float) -> None:
-        """Adds the metrics to a registry, in which each time is `now_seconds` of the wall clock until it is noted.
+        """Adds the metrics to a registry. Each metric that holds a time has `now_seconds` until its event happens.
 
-        An agent that waits for another one's end shows none: it neither offers GPUs nor asks their driver, and what
-        alerts on that is the other's to say.
+        An agent that waits for another one's end shows none: it neither offers GPUs nor asks their driver, and the
+        other agent's metrics are those to alert on.
+
+        Args:
+            now_seconds: the present time, in seconds since 1970.
         """
         self._answered.set(now_seconds)
         for collection in COLLECTIONS:
@@ -99,25 +102,32 @@ class Measures:
             registry.register(each)
 
     def driver_answered(self) -> None:
-        """Notes that the driver has just answered."""
+        """Writes the present time into the metric that says when the GPU driver last answered."""
         self._answered.set_to_current_time()
 
     def confirmed(self, collection: str) -> None:
-        """Notes that what the agent knows of a collection is current."""
+        """Writes the present time into the metric that says when the API server last confirmed a collection."""
         self._confirmed.labels(collection).set_to_current_time()
 
     def not_watched(self, collection: str) -> None:
-        """Notes that the cluster has no such collection: it has no time that could grow old."""
+        """Removes the time of a collection that the cluster does not have from the metrics: it would grow old."""
         self._confirmed.remove(collection)
 
     def started(self, outcome: str, seconds: float) -> None:
-        """Counts an answer to the kubelet."""
+        """Counts an answer to the kubelet, which asks before each start of a container, and the time that it took.
+
+        Args:
+            seconds: the time from the question to the answer.
+        """
         self._starts.labels(outcome).inc()
         self._seconds.observe(seconds)
 
 
 class NodeCollector(Collector):
-    """Gauges that are read at each scrape: GPUs, their parts that containers hold, and processes without a limit."""
+    """The node agent's Prometheus metrics that are computed at each scrape.
+
+    They show the node's GPUs, the parts that containers hold, and the processes that no share limits.
+    """
 
     def __init__(
         self,
@@ -134,7 +144,7 @@ class NodeCollector(Collector):
         self._writer = writer
 
     def collect(self) -> Iterable[Metric]:
-        """Yields all series."""
+        """Yields the metrics, for the Prometheus client."""
         seen = self._seen()
         yield self._gpus(seen)
         yield from self._pages()

@@ -10,11 +10,13 @@ from fairgpu.cluster.api import ApiError
 
 @dataclass(eq=False)
 class Mirror:
-    """A mirror that `fairgpu.cluster.reflector.reflect` keeps current; a subclass keeps the objects.
+    """The base of a mirror of a collection of the API server's objects.
+
+    `fairgpu.cluster.reflector.reflect` keeps it current, and a subclass stores the objects.
 
     Attributes:
         notify: called after each change of the objects.
-        notify_of_failure: called where a request to the API server failed.
+        notify_of_failure: called with the error after a request to the API server failed.
         notify_of_confirmation: called when the mirror is known to be current.
     """
 
@@ -23,9 +25,9 @@ class Mirror:
     notify_of_confirmation: Callable[[], None] = lambda: None
 
     def confirmed(self) -> None:
-        """Passes on that the mirror is current; no decision depends on its age."""
+        """Calls `notify_of_confirmation`: the API server has confirmed that the mirror is current."""
         self.notify_of_confirmation()
 
     def failed(self, error: ApiError) -> None:
-        """Passes on that a request to the API server failed; the mirror stays as it is."""
+        """Calls `notify_of_failure` with the error of a request to the API server; the mirrored objects stay."""
         self.notify_of_failure(error)

@@ -16,32 +16,43 @@ from nodeagent.node_patches import metadata_patch, status_patch, taint_patch
 
 @dataclass(eq=False)
 class NodeMirror(Mirror):
-    """A mirror of the agent's own Node."""
+    """A mirror of the Node object of the agent's node."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _node: Json | None = field(default=None, init=False)
 
     @property
     def node(self) -> Json | None:
-        """The Node as last observed; None before that, and where there is none."""
+        """The Node as last observed, as JSON; None before the first time, and where there is no such Node."""
         with self._lock:
             return self._node
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes the whole list, of one Node or none."""
+        """Stores the Node, in place of the one that was stored before.
+
+        Args:
+            items: the Node as JSON; empty where there is no such Node.
+        """
         with self._lock:
             self._node = items[0] if items else None
         self.notify()
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one event: ADDED, MODIFIED or DELETED."""
+        """Stores or removes the Node.
+
+        Args:
+            kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
+        """
         with self._lock:
             self._node = None if kind == "DELETED" else item
         self.notify()
 
 
 def read_node(node: Json) -> Json:
-    """Returns the parts of the Node that the agent reads; kubelets write the large rest every few minutes."""
+    """Returns a copy of a Node with only the fields that the agent reads.
+
+    Kubelets write the large rest every few minutes.
+    """
     metadata, status = node["metadata"], node.get("status") or {}
     annotations = metadata.get("annotations") or {}
     kept = {key: value for key, value in annotations.items() if key.startswith(names.ANNOTATION_PREFIX)}
@@ -59,7 +70,14 @@ def read_node(node: Json) -> Json:
 
 
 def write_node(api: KubernetesAPI, node: Json, offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Writes the changed parts of the Node; returns their names (`inventory`, `capacity`, `taint`).
+    """Writes the inventory, the capacity and the taints of a Node to the API server, as far as they must change.
+
+    Args:
+        offered: the inventory that the node offers.
+        pods: the node's pods as JSON.
+
+    Returns:
+        The names of the parts that were written: `inventory`, `capacity`, `taint`.
 
     Raises:
         ApiError: the API server refuses or cannot be reached.

@@ -19,7 +19,11 @@ RESOURCES = (names.GPU_CORE, names.GPU_MEMORY, names.GPU_MEMORY_PERCENTAGE)
 
 
 def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> dict[str, Any] | None:
-    """Returns a merge patch that writes the inventory to the Node; None where it is there already.
+    """Returns a merge patch that writes the inventory into a Node's annotation; None where it is there already.
+
+    Args:
+        node: the Node as last observed, as JSON.
+        offered: the inventory that the node offers.
 
     Raises:
         InventoryError: the inventory is too large for an annotation.
@@ -33,15 +37,27 @@ def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> dict[str, Any
 def status_patch(
     node: Mapping[str, Any], offered: Inventory, pods: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Returns a merge patch that writes the capacity to the Node; None where it is there already."""
+    """Returns a merge patch that writes the capacity of FairGPU's resources to a Node; None where it is right already.
+
+    Args:
+        node: the Node as last observed, as JSON.
+        offered: the inventory that the node offers.
+        pods: the node's pods as JSON.
+    """
     wrong = changes(capacity(offered.devices, pods), node.get("status") or {})
     return {"status": {"capacity": wrong}} if wrong else None
 
 
 def taint_patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns a merge patch that removes the startup taint; None where there is none, or the node offers no GPU yet.
+    """Returns a merge patch that removes FairGPU's startup taint from a Node.
 
     The patch names the Node's version: a list of taints is replaced whole, and others write it as well.
+
+    Args:
+        node: the Node as last observed, as JSON.
+
+    Returns:
+        The patch; None where the Node has no such taint, or offers no GPU yet.
     """
     taints = (node.get("spec") or {}).get("taints") or []
     left = [taint for taint in taints if taint.get("key") != names.STARTUP_TAINT]
@@ -52,7 +68,15 @@ def taint_patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Returns the wanted `status.capacity`: all of each healthy GPU, and never less than the node's pods hold."""
+    """Returns the capacity that a Node must state of each resource beside the device plugin's slots.
+
+    It is all of each healthy GPU, and never less than the node's pods hold. The amounts are percent of GPUs for GPU
+    time and for the memory percentage, and MiB for memory.
+
+    Args:
+        devices: the node's GPUs.
+        pods: the node's pods as JSON.
+    """
     healthy = [device for device in devices if device.health is Health.OK]
     whole = 100 * len(healthy)
     offered = {
@@ -69,21 +93,32 @@ def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> di
 
 
 def shows_slots(node: Mapping[str, Any], slots: int) -> bool:
-    """Whether the kubelet has written so many slots, or more, into its Node's `status.allocatable`."""
+    """Returns whether a Node's `status.allocatable` has as many slots as given, or more.
+
+    Args:
+        node: the Node as JSON.
+    """
     return (_count(((node.get("status") or {}).get("allocatable") or {}).get(names.GPU)) or 0) >= slots
 
 
 def status_written(node: Mapping[str, Any]) -> str:
-    """Returns the time at which the kubelet last wrote its Node's status, as it stands there; empty without one.
+    """Returns the time at which the kubelet last wrote a Node's status, as text of the Node; empty where it has none.
 
-    The kubelet writes it with each status, and others that write conditions leave it as it was.
+    The kubelet writes this time with each status, and others that write conditions leave it as it was.
+
+    Args:
+        node: the Node as JSON.
     """
     conditions = (node.get("status") or {}).get("conditions") or []
     return next((str(each.get("lastHeartbeatTime") or "") for each in conditions if each.get("type") == "Ready"), "")
 
 
 def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the most that a pod holds of each resource at any time of its life, as the kubelet counts it."""
+    """Returns the most that a pod holds of each resource at any time of its life, as the kubelet counts it.
+
+    Args:
+        pod: the pod as JSON.
+    """
     spec = pod["spec"]
     return {
         resource: peak(
@@ -98,7 +133,12 @@ def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
 
 
 def changes(wanted: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the changes to `status.capacity` that make it as wanted; empty where it is so already."""
+    """Returns the amounts of `status.capacity` that must change, as the text to write; empty where none must.
+
+    Args:
+        wanted: the wanted amount of each resource.
+        status: the Node's status as JSON.
+    """
     said = status.get("capacity") or {}
     return {resource: str(amount) for resource, amount in wanted.items() if _count(said.get(resource)) != amount}
 

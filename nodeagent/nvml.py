@@ -26,7 +26,7 @@ LEAST_SECONDS = 0.25
 
 
 class Nvml:
-    """One GPU through nvidia-ml-py.
+    """One GPU, read through NVML with the package nvidia-ml-py.
 
     Raises:
         OSError: there is no NVML, no such GPU, or NVML failed; the message contains NVML's.
@@ -44,7 +44,11 @@ class Nvml:
         self._utilisation_us = 0
 
     def sample(self) -> DriverSample:
-        """Returns NVML's present figures."""
+        """Returns NVML's present figures of the GPU and of the processes on it.
+
+        Raises:
+            OSError: NVML failed, or gives the memory of no process.
+        """
         at_ns = time.monotonic_ns()
         try:
             processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device)
@@ -72,7 +76,11 @@ class Nvml:
 
 
 def members_of(containers: Iterable[Container]) -> dict[int, int]:
-    """Returns the processes in the containers' cgroups and in those below them: pid to slot."""
+    """Returns the slot of each process in the containers' cgroups and the cgroups below, by the host's process id.
+
+    Args:
+        containers: the containers on a GPU's schedule page; one without a known cgroup has no process in the answer.
+    """
     found = {}
     for container in containers:
         for path in container.cgroup.rglob("cgroup.procs") if container.cgroup is not None else ():
@@ -85,11 +93,10 @@ def members_of(containers: Iterable[Container]) -> dict[int, int]:
 
 
 def registered_pids(containers: Iterable[Container]) -> dict[int, frozenset[int]]:
-    """Returns, by slot, the pids in each container's ledger, as the processes themselves know them.
+    """Returns the ids of the processes that each container's shim has registered, by the container's slot.
 
-    A ledger that cannot be read is left out.
-
-    The processes live, or have just ended.
+    The ids are those in the processes' own PID namespaces. The processes live, or have just ended. A container whose
+    ledger file cannot be read is left out.
     """
     pids = {}
     for container in containers:
@@ -101,12 +108,13 @@ def registered_pids(containers: Iterable[Container]) -> dict[int, frozenset[int]
 def living_pids(
     slots: Mapping[int, int | None], own: Mapping[int, int], living_by_slot: Mapping[int, frozenset[int]]
 ) -> frozenset[int]:
-    """Returns the host's pids of the containers' processes on the GPU that their container's ledger lists as living.
+    """Returns the processes on a GPU, by the host's ids, that their container's shim lists as living.
 
     Args:
-        slots: the container of each process on the GPU, by its slot.
-        own: the pids of those that still live in their own namespaces.
-        living_by_slot: the own pids that each container's ledger lists as living.
+        slots: the slot of the container of each process on the GPU, by the host's process id.
+        own: the id of each living process in its own PID namespace, by the host's.
+        living_by_slot: the ids, in their own PID namespaces, of the processes that each container's shim lists as
+            living.
     """
     return frozenset(
         pid for pid, slot in slots.items() if slot is not None and own.get(pid) in living_by_slot.get(slot, frozenset())
@@ -114,7 +122,11 @@ def living_pids(
 
 
 def own_pids(pids: Iterable[int]) -> dict[int, int]:
-    """Returns the pids of living processes in their own namespaces, by the host's."""
+    """Returns the id of each living process in its own PID namespace, by the host's id; ended ones are left out.
+
+    Args:
+        pids: the host's process ids.
+    """
     own = {}
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
@@ -125,14 +137,15 @@ def own_pids(pids: Iterable[int]) -> dict[int, int]:
 def unregistered(
     slots: Mapping[int, int | None], own: Mapping[int, int], registered: Mapping[int, frozenset[int]]
 ) -> frozenset[int]:
-    """Returns the host's pids of the containers' processes on the GPU that no shim has registered in a ledger.
+    """Returns the containers' processes on a GPU, by the host's ids, that no shim has registered.
 
-    A container can write to its ledger what it likes, so that only processes are found that do not hide.
+    A container can write to its ledger file what it likes, so that only processes are found that do not hide.
 
     Args:
-        slots: the container of each process on the GPU, by its slot.
-        own: the pids of those that still live in their own namespaces; another process is in no answer.
-        registered: the own pids in each container's ledger; no process of another container is in the answer.
+        slots: the slot of the container of each process on the GPU, by the host's process id.
+        own: the id of each living process in its own PID namespace, by the host's. No other process is in the answer.
+        registered: the ids, in their own PID namespaces, of the processes that each container's shim has registered. No
+            process of a container without an entry is in the answer.
     """
     return frozenset(
         pid
@@ -142,13 +155,16 @@ def unregistered(
 
 
 def log(event: str, **fields: object) -> None:
-    """Writes one JSON line."""
+    """Writes an event with its fields as one JSON line to the standard error stream."""
     sys.stderr.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stderr.flush()
 
 
 class Figures:
-    """The latest NVML figures of each container; `look` renews them once, `watch` until it is stopped."""
+    """The latest figures of the driver's about each container on one GPU.
+
+    `look` renews them once, and `watch` repeatedly until it is stopped.
+    """
 
     def __init__(self, sample: Callable[[], DriverSample]) -> None:
         self._sample = sample
@@ -163,7 +179,15 @@ class Figures:
         self._reported: frozenset[int] = frozenset()
 
     def look(self, containers: tuple[Container, ...], charged: Mapping[int, int]) -> None:
-        """Asks the driver once."""
+        """Asks the driver once, and computes the figures of the containers anew.
+
+        Args:
+            containers: the containers on the GPU's schedule page.
+            charged: the bytes of GPU memory that the shim has charged to each container, by its slot.
+
+        Raises:
+            OSError: the driver does not answer.
+        """
         self._looked_ns = time.monotonic_ns()
         members = members_of(containers)
         sample = self._sample()
@@ -180,7 +204,11 @@ class Figures:
         self._find_unregistered(containers, sample, placed, own)
 
     def ask(self, wanted_ns: int) -> None:
-        """Ends the wait of `watch` early where no sample was begun since the instant, in ns of CLOCK_MONOTONIC."""
+        """Asks `watch` for a new sample, unless one began since a time.
+
+        Args:
+            wanted_ns: the time, in ns of CLOCK_MONOTONIC.
+        """
         if wanted_ns > self._looked_ns:
             self._wanted.set()
 
@@ -196,9 +224,13 @@ class Figures:
         self._unregistered, self._reported = found, lasting
 
     def watch(self, stop: threading.Event) -> None:
-        """Takes samples repeatedly, once a container's cgroup is named; sooner where one was asked for.
+        """Asks the driver about the containers in `listed`, every INTERVAL_SECONDS, or sooner after `ask`.
 
-        A refusal of NVML is logged once, until NVML answers again.
+        It does so while the cgroup of at least one container is known. A failure of the driver is logged once, until
+        the driver answers again.
+
+        Args:
+            stop: ends the loop once it is set.
         """
         silent = False
         while not stop.wait(LEAST_SECONDS):
@@ -217,7 +249,11 @@ class Figures:
 
 
 def asked(uuid: str) -> Callable[[], DriverSample]:
-    """Returns a function that samples a GPU; NVML is opened at the first call, and again after a failure."""
+    """Returns a function that asks NVML for the figures of the GPU with this uuid.
+
+    NVML is opened at the function's first call, and again at the next call after opening failed. The function raises
+    OSError where NVML fails.
+    """
     opened: list[Nvml] = []
 
     def sample() -> DriverSample:

@@ -18,13 +18,13 @@ Edits = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Offer:
-    """The devices that the node offers now, and those that it withholds.
+    """The GPUs that the node offers now, and those that it withholds.
 
     Attributes:
-        inventory: the devices that are offered, fenced ones among them.
-        edits: the vendor's CDI edits, by uuid.
-        withheld: the reason why each other device is not offered, by uuid, or by its number for one that has not
-            answered since the agent started; for events.
+        inventory: the GPUs that are offered, fenced ones among them.
+        edits: the version of the vendor's CDI spec and the edits that give a container the GPU, by the GPU's uuid.
+        withheld: the reason why each other GPU is not offered, for events. It is given by the GPU's uuid, or by its
+            index for a GPU that has not answered since the agent started.
     """
 
     inventory: Inventory
@@ -33,29 +33,33 @@ class Offer:
 
     @property
     def devices(self) -> dict[str, Device]:
-        """Returns the devices by uuid."""
+        """The GPUs that are offered, by uuid."""
         return {device.uuid: device for device in self.inventory.devices}
 
 
 class Vendor(Protocol):
-    """The interface to a vendor's driver."""
+    """The functions by which the agent uses a vendor's GPU driver."""
 
     def offer(self) -> Offer:
-        """Reads the devices.
+        """Reads the node's GPUs; returns those to offer and those to withhold.
 
         Raises:
             OSError: the driver does not answer; the message contains the driver's.
         """
 
     def sample(self, uuid: str) -> DriverSample:
-        """Returns the driver's present figures of one device and of the processes on it.
+        """Returns the driver's present figures of the GPU with this uuid, and of the processes on it.
 
         Raises:
             OSError: the driver does not answer.
         """
 
     def watch(self, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
-        """Calls `changed` after each fault that the driver reports, for as long as the caller continues.
+        """Waits for faults that the driver reports.
+
+        Args:
+            goes_on: returns whether to continue waiting.
+            changed: called after each fault.
 
         Raises:
             OSError: the driver reports no faults, or stopped reporting them.
@@ -63,7 +67,10 @@ class Vendor(Protocol):
 
 
 def slot_ids(devices: int) -> tuple[str, ...]:
-    """Returns the device plugin's slots for a number of devices; a slot counts a container and identifies no device."""
+    """Returns the ids of the slots that the device plugin offers for a number of GPUs.
+
+    A slot counts a container and stands for no GPU in particular.
+    """
     return tuple(f"slot-{number}" for number in range(devices * MAX_SLOTS))
 
 
@@ -73,19 +80,34 @@ OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 
 @dataclass(frozen=True)
 class Fault:
-    """A GPU's fault, and when it was last observed, in seconds of a monotonic clock."""
+    """A fault of a GPU.
+
+    Attributes:
+        why: the fault, in words.
+        at_seconds: when it was last observed, in seconds of a monotonic clock.
+    """
 
     why: str
     at_seconds: float
 
 
 def xid_fault(number: int, now_seconds: float) -> Fault | None:
-    """Returns the fault of an Xid error; None for one that a program causes itself."""
+    """Returns the fault that one of NVIDIA's Xid errors reports; None for an error that a program causes itself.
+
+    Args:
+        now_seconds: the present time, in seconds of a monotonic clock.
+    """
     return None if number in OF_PROGRAMS else Fault(f"Xid {number}", now_seconds)
 
 
 def fenced(device: Device, faults: Mapping[str, Fault], now_seconds: float, recover_seconds: float) -> Device:
-    """Returns the device as it is offered: fenced until `recover_seconds` after its last fault."""
+    """Returns a GPU as it is offered: fenced, so that it takes no new containers, for some time after its last fault.
+
+    Args:
+        faults: the last fault of each GPU that had one, by uuid.
+        now_seconds: the present time, in seconds of a monotonic clock.
+        recover_seconds: for how many seconds a GPU is fenced after a fault.
+    """
     fault = faults.get(device.uuid)
     if fault is None or now_seconds - fault.at_seconds >= recover_seconds:
         return device
@@ -98,7 +120,12 @@ NOT_APPLIED = "CDINotApplied"
 
 @dataclass(frozen=True)
 class Withholding:
-    """A reason to offer none of the node's GPUs: the reason of the Node's event, and its message."""
+    """A reason to offer none of the node's GPUs, for an event about the Node.
+
+    Attributes:
+        event: the event's reason, one word.
+        message: the event's message.
+    """
 
     event: str
     message: str
@@ -107,13 +134,13 @@ class Withholding:
 def withholdings(
     foreign: Sequence[str], silent_seconds: float, look_seconds: float, *, applies_cdi: bool
 ) -> list[Withholding]:
-    """Returns why all GPUs of the node are withheld; none where they are offered.
+    """Returns the reasons to offer none of the node's GPUs; none where they are offered.
 
     Args:
-        foreign: the resources by which other plugins offer the same GPUs.
-        silent_seconds: the time since the driver last answered.
-        look_seconds: the interval at which the driver is asked.
-        applies_cdi: false where the runtime says that it does not apply the containers' CDI specs.
+        foreign: the names of the resources, or of other means, by which other plugins offer the same GPUs.
+        silent_seconds: the seconds since the driver last answered.
+        look_seconds: the seconds between two times at which the driver is asked.
+        applies_cdi: false where the container runtime says that it does not apply the containers' CDI specs.
     """
     withheld = []
     if foreign:

@@ -13,7 +13,7 @@ from nodeagent.processes import Process
 
 
 class ProcessState(StrEnum):
-    """The ways in which a process on a GPU is accounted for, or is not."""
+    """The ways in which a process on a GPU belongs to a container with a share of the GPU, or does not."""
 
     HELD = "held"
     """In a container with a piece of the GPU; the shim has registered it, or the container has the GPU whole."""
@@ -35,7 +35,13 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True)
 class Owned:
-    """A process on a GPU with its container; None where the container has no piece of the GPU."""
+    """A process on a GPU, with its container.
+
+    Attributes:
+        process: the process.
+        state: whether and how its container's share limits it.
+        record: the record of its container; None where the container has no part of the GPU, or there is no container.
+    """
 
     process: Process
     state: ProcessState
@@ -43,7 +49,11 @@ class Owned:
 
 
 def container_names(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns the names of containers that have started, by the runtime's ids."""
+    """Returns the name of each container that has started, by the container's id in the runtime.
+
+    Args:
+        pods: the node's pods as JSON.
+    """
     return {
         str(status["containerID"]).rpartition("/")[2]: str(status["name"])
         for pod in pods
@@ -60,14 +70,14 @@ def owner(
     names: Mapping[str, str],
     registered: Callable[[Record], Registered],
 ) -> Owned | None:
-    """Returns the container of a process; None while it is unknown, until a container's status names it.
+    """Returns a process on a GPU with its container; None while the container is unknown, until a status names it.
 
     Args:
         process: a process that the driver names on the GPU.
         uuid: the GPU's uuid.
         records: the records of all containers that are alive or starting on this node.
-        names: containers' names by their ids (`container_names`).
-        registered: the processes that a container's shim has registered.
+        names: the containers' names by their ids (`container_names`).
+        registered: returns the processes that a container's shim has registered, given its record.
     """
     if not process.pod_uid:
         return Owned(process, ProcessState.OUTSIDE_PODS)
@@ -89,10 +99,16 @@ def owner(
 def unheld_since(
     before: Mapping[tuple[int, int], float], owned: Iterable[Owned], now_seconds: float
 ) -> dict[tuple[int, int], float]:
-    """Returns since when each process of a pod has been seen on a GPU without anything that limits it.
+    """Returns since when each process of a pod has been seen on a GPU without a share that limits it.
 
-    Keys are pid and start time. A process in `before`, the previous answer, keeps its instant; a new one gets
-    `now_seconds`.
+    Args:
+        before: the previous answer; a process in it keeps its time.
+        owned: the processes on the GPUs, with their containers.
+        now_seconds: the present time, in seconds of a monotonic clock, which a new process gets.
+
+    Returns:
+        The time of each process, in seconds of a monotonic clock. Processes are given by the host's process id and the
+        start time.
     """
     return {
         (each.process.pid, each.process.start_time): before.get(

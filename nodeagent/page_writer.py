@@ -31,25 +31,34 @@ END_SECONDS = 2.0
 
 
 class Silence(NamedTuple):
-    """The last sign of work that was found, and when it was found; both in ns of CLOCK_MONOTONIC."""
+    """A time in which the writer of the schedule pages shows no sign of work. Times are ns of CLOCK_MONOTONIC.
+
+    Attributes:
+        worked_ns: when the writer last showed a sign of work; 0 for never.
+        found_ns: when the agent first noticed that there was none since.
+    """
 
     worked_ns: int
     found_ns: int
 
     def lasts(self, now_ns: int) -> bool:
-        """Returns whether the writer has had the time for another round."""
+        """Returns whether the writer has had enough time to work since its silence was noticed.
+
+        Args:
+            now_ns: the present time, in ns of CLOCK_MONOTONIC.
+        """
         return now_ns - self.found_ns >= AGAIN_SECONDS * NS
 
 
 def silence(before: Silence | None, worked_ns: int, since_ns: int, now_ns: int) -> Silence | None:
-    """Returns the silence of a writer, which began at an earlier look if it did nothing since; None without one.
+    """Returns the present silence of the writer of the schedule pages; None while it works.
+
+    All times are ns of CLOCK_MONOTONIC.
 
     Args:
-        before: the answer of the last look.
         worked_ns: when the writer last showed that it works; 0 before the first time. A later time than `now_ns` is of
             an earlier boot, whose notes stay where the agent's folder lies on a disk, and counts as none.
-        since_ns: from when on the writer has had pages to write.
-        now_ns: the time of this look; all times are ns of CLOCK_MONOTONIC.
+        since_ns: since when the writer has had pages to write.
     """
     worked_ns = worked_ns if worked_ns <= now_ns else 0
     if now_ns - max(worked_ns, since_ns) < HANGS_SECONDS * NS:
@@ -58,10 +67,19 @@ def silence(before: Silence | None, worked_ns: int, since_ns: int, now_ns: int) 
 
 
 class PageWriter:
-    """The process that writes the pages of a node. One thread keeps and ends it; any may say what it has to write."""
+    """Runs the process that writes a node's schedule pages.
+
+    One thread calls `keep` and `end`; any thread may call the other methods.
+    """
 
     def __init__(self, root: Path, ended: Callable[[], None], clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """`root`: the agent's folder; `ended`: called for each writer that ended by itself or hung."""
+        """Stores how to run the process, which `keep` starts.
+
+        Args:
+            root: the agent's folder.
+            ended: called for each process that ended by itself or hung.
+            clock: returns ns of CLOCK_MONOTONIC.
+        """
         self._root = root
         self._ended = ended
         self._clock = clock
@@ -73,16 +91,16 @@ class PageWriter:
         self._silence: Silence | None = None
 
     def is_to_show(self, gpus: Mapping[str, frozenset[Shown]]) -> None:
-        """Notes the containers that each GPU's page is to show, by uuid, also where the writer cannot be given them."""
+        """Stores the containers that each GPU's schedule page must show, by the GPU's uuid, to compare pages with."""
         self._to_show = gpus
 
     def has(self, uuids: Iterable[str]) -> None:
-        """Notes that the writer keeps the pages of these GPUs; of those that it did not know, from now on."""
+        """Stores the uuids of the GPUs whose pages the process has to write from now on."""
         now_ns, before = self._clock(), self._has
         self._has = {uuid: before.get(uuid, now_ns) for uuid in uuids}
 
     def oldest_page_seconds(self) -> float | None:
-        """Returns the age of the page that was written least recently; None while there is none to write.
+        """Returns the seconds since the least recent write of a page that is to be written; None for no such page.
 
         A page that was never written is as old as its GPU's first container.
         """
@@ -91,15 +109,18 @@ class PageWriter:
         return max(ages) / NS if ages else None
 
     def outdated_pages(self) -> int:
-        """Returns the number of GPUs whose page is missing, or shows other containers or notices than it is to show.
+        """Returns the number of GPUs whose schedule page is missing, or shows other containers or evictions than due.
 
-        A page that changes counts until it is written, which takes 40 ms. The writer goes on with the last page of a
-        GPU whose containers it refuses, and of all where the host has no room for its input.
+        A page that changes counts until it is written, which takes 40 ms. The process goes on with the last page of a
+        GPU whose containers it refuses, and of all GPUs where the host has no room for its input.
         """
         return sum(read_shown(self._root, uuid) != containers for uuid, containers in self._to_show.items())
 
     def keep(self) -> None:
-        """Starts the writer where none runs, and ends one that hangs; the next call starts another."""
+        """Starts the process that writes the pages where it does not run, and ends it where it hangs.
+
+        The call after the end of a process starts another.
+        """
         if self._process is not None and self._process.poll() is None:
             self._end_one_that_hangs(self._process)
             return
@@ -111,7 +132,7 @@ class PageWriter:
         self._wait_anew()
 
     def end(self) -> None:
-        """Ends the writer: by SIGKILL where it does not end in time, as one that is stopped cannot."""
+        """Ends the process that writes the pages, by SIGKILL where it does not end within END_SECONDS."""
         if self._process is None:
             return
         self._process.terminate()

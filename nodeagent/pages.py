@@ -57,13 +57,18 @@ Gpus = Mapping[str, tuple[Container, ...]]
 
 
 class Ledgers:
-    """The containers' ledgers, kept open: to open and close them took most of a round's time."""
+    """The ledger files of containers' shims, kept open: to open and close them took most of a round's time."""
 
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
 
     def activity(self, ledger: Path, device: int) -> Activity:
-        """Returns the activity on a device in a ledger; none while the ledger is absent, short or invalid."""
+        """Returns the activity of a container on one of its GPUs, from its ledger; none while there is no sound ledger.
+
+        Args:
+            ledger: the path of the container's ledger file.
+            device: the GPU's index among the container's GPUs.
+        """
         descriptor = self._open.get(ledger)
         try:
             if descriptor is None:
@@ -74,20 +79,24 @@ class Ledgers:
             return Activity()
 
     def keep(self, ledgers: Iterable[Path]) -> None:
-        """Closes all other ledgers."""
+        """Closes the open ledger files, but for those at these paths."""
         wanted = frozenset(ledgers)
         for path in [path for path in self._open if path not in wanted]:
             os.close(self._open.pop(path))
 
 
 class Gpu:
-    """One GPU's schedule page, and the state that its writer keeps between writes."""
+    """Writes the schedule page of one GPU, and keeps the state that the next write needs."""
 
     def __init__(self, uuid: str, page: Path, now_ns: int) -> None:
-        """Creates the page's file where it is missing.
+        """Opens the page's file, and creates it where it is missing.
+
+        Args:
+            uuid: the GPU's uuid.
+            now_ns: the present time, in ns of CLOCK_MONOTONIC.
 
         Raises:
-            OSError: the file cannot be made.
+            OSError: the file cannot be opened or created.
         """
         page.parent.mkdir(parents=True, exist_ok=True)
         self._uuid = uuid
@@ -98,13 +107,19 @@ class Gpu:
 
     @property
     def contended(self) -> bool:
-        """Whether two or more containers had work at the last look."""
+        """Whether two or more containers had work on the GPU at the last write."""
         return len(self._state.active) >= CONTENDED
 
     def write(
         self, containers: tuple[Container, ...], ledgers: Ledgers, figures: Keyed, clock: Callable[[], int]
     ) -> None:
-        """Reads the activity that may change turns, plans these, and publishes them with the driver's last figures."""
+        """Plans the turns of the GPU's containers by their activity, and writes the schedule page.
+
+        Args:
+            ledgers: the containers' ledger files.
+            figures: the driver's figures of each container, by slot and key.
+            clock: returns ns of CLOCK_MONOTONIC.
+        """
         now_ns = clock()
         rested = rest(self._state, containers, now_ns)
         if rested is None or self._wakes(containers, ledgers, now_ns):
@@ -130,14 +145,18 @@ class Gpu:
         )
 
     def close(self) -> None:
-        """Unmaps the page, which stays as it is."""
+        """Closes the page's file. The page stays as it is."""
         self._file.close()
 
 
 def read_gpus(path: Path) -> tuple[Gpus, Mapping[str, str]]:
-    """Returns the containers of each GPU, and why those of other GPUs are refused, by uuid.
+    """Returns the containers of each GPU from the writer's input file.
+
+    Returns:
+        The containers by the GPU's uuid, and, by uuid, the reason why those of other GPUs are refused.
 
     Raises:
+        OSError: the file cannot be read.
         ValueError: the file is no JSON object with a list of GPUs that have a uuid each.
     """
     gpus: dict[str, tuple[Container, ...]] = {}
@@ -174,7 +193,11 @@ def _checked(document: Mapping[str, Any]) -> tuple[Container, ...]:
 
 
 def written_ns(root: Path, uuid: str) -> int | None:
-    """Returns when a GPU's page was last written, in ns of CLOCK_MONOTONIC; 0 for never, None without a page."""
+    """Returns when a GPU's schedule page was last written, in ns of CLOCK_MONOTONIC; 0 for never, None without a page.
+
+    Args:
+        root: the agent's folder.
+    """
     try:
         with (root / "gpus" / uuid / "schedule").open("rb") as page:
             return heartbeat_ns(page.read(HEARTBEAT_BYTES))
@@ -187,7 +210,11 @@ READS = 8
 
 
 def read_shown(root: Path, uuid: str) -> frozenset[Shown] | None:
-    """Returns the containers that a GPU's page shows; None where there is no page, or its writing does not end."""
+    """Returns the containers that a GPU's schedule page shows; None where there is no page, or its writing goes on.
+
+    Args:
+        root: the agent's folder.
+    """
     for _ in range(READS):
         try:
             return shown((root / "gpus" / uuid / "schedule").read_bytes())
@@ -199,12 +226,17 @@ def read_shown(root: Path, uuid: str) -> frozenset[Shown] | None:
 
 
 def last_write_ns(root: Path, uuids: Iterable[str]) -> int | None:
-    """Returns when one of these GPUs' pages was last written, in ns of CLOCK_MONOTONIC; None where there is no page."""
+    """Returns when the most recent of some schedule pages was written, in ns of CLOCK_MONOTONIC; None without any page.
+
+    Args:
+        root: the agent's folder.
+        uuids: the uuids of the pages' GPUs.
+    """
     return max((at for uuid in uuids if (at := written_ns(root, uuid)) is not None), default=None)
 
 
 class Writer:
-    """Writes the schedule pages of a node, round by round."""
+    """Writes the schedule pages of all GPUs of a node, round by round."""
 
     def __init__(self, root: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._root = root
@@ -221,7 +253,7 @@ class Writer:
         self._round = 0
 
     def look(self) -> None:
-        """Runs one round: reads a changed schedule, and writes the pages that are due."""
+        """Runs one round: reads the input file where it has changed, and writes the pages that are due."""
         changed = self._reread()
         self._reread_figures()
         quiet = changed or self._round % QUIET_EVERY == 0
@@ -232,7 +264,7 @@ class Writer:
                 page.write(containers, self._ledgers, self._figures.get(uuid, NO_FIGURES), self._clock)
 
     def close(self) -> None:
-        """Closes all files; the pages stay as they are."""
+        """Closes the files of all pages and ledgers. The pages stay as they are."""
         self._ledgers.keep(())
         for page in self._pages.values():
             page.close()
@@ -289,7 +321,7 @@ class Writer:
 
 
 class Pace:
-    """The instants at which rounds begin, in seconds: one a CONTENDED_SECONDS, whatever a round's work takes.
+    """The times at which the page writer's rounds begin: every CONTENDED_SECONDS, however long a round takes.
 
     A round that takes longer is followed by the next one at once, and makes no later one come sooner.
     """
@@ -298,13 +330,17 @@ class Pace:
         self._due = now
 
     def left(self, now: float) -> float:
-        """Returns the time until the next round begins, which the caller waits."""
+        """Returns the seconds for which the caller must wait until the next round begins.
+
+        Args:
+            now: the present time, in seconds of a monotonic clock.
+        """
         self._due = max(self._due + CONTENDED_SECONDS, now)
         return self._due - now
 
 
 def main() -> None:
-    """Runs the writer until SIGTERM or SIGINT, or until its parent ends, also where that ends before this begins."""
+    """Runs the writer of the schedule pages until SIGTERM or SIGINT, or until its parent, the agent's process, ends."""
     parser = argparse.ArgumentParser(prog="python -m nodeagent.pages", description=str(__doc__).split("\n", 1)[0])
     parser.add_argument("--root", type=Path, required=True, help="the agent's folder")
     parser.add_argument("--parent", type=int, required=True, help="the process id of the agent, with which it ends")

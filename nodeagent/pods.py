@@ -18,7 +18,10 @@ STATUS_FIELDS = ("name", "state", "restartCount", "containerID")
 
 
 def read(pod: Json) -> Json:
-    """Returns the fields of a pod that the agent reads; a node has a hundred pods of up to a megabyte each."""
+    """Returns a copy of a pod with only the fields that the agent reads.
+
+    A node has a hundred pods of up to a megabyte each.
+    """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     annotations = metadata.get("annotations") or {}
     return {
@@ -48,7 +51,7 @@ def _some(item: Mapping[str, Any], keys: tuple[str, ...]) -> Json:
 
 @dataclass(eq=False)
 class NodePods(Mirror):
-    """A mirror of the node's pods; any thread may read it and wait for pods."""
+    """A mirror of the node's pods. Any thread may read it and wait for a pod."""
 
     known: threading.Event = field(default_factory=threading.Event, init=False)
     """Set once the whole collection was read."""
@@ -56,7 +59,7 @@ class NodePods(Mirror):
     _pods: dict[str, Json] = field(default_factory=dict, init=False)
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes the whole present collection."""
+        """Stores all pods of the node, given as JSON, in place of those that were stored before."""
         with self._pods_changed:
             self._pods = {item["metadata"]["uid"]: item for item in items}
             self._pods_changed.notify_all()
@@ -64,7 +67,11 @@ class NodePods(Mirror):
         self.notify()
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one event: ADDED, MODIFIED or DELETED."""
+        """Stores or removes one pod.
+
+        Args:
+            kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
+        """
         with self._pods_changed:
             if kind == "DELETED":
                 self._pods.pop(item["metadata"]["uid"], None)
@@ -74,15 +81,21 @@ class NodePods(Mirror):
         self.notify()
 
     def all(self) -> list[Json]:
-        """Returns every pod of the node."""
+        """Returns all pods of the node, as JSON."""
         with self._pods_changed:
             return list(self._pods.values())
 
     def wait_for(self, namespace: str, name: str, seconds: float) -> Mapping[str, Any] | None:
-        """Returns the one live pod of that name, after waiting for it; None where it does not come in time.
+        """Waits until the node has a pod of this name that has not ended; returns the pod as JSON.
+
+        Args:
+            seconds: the longest time to wait.
+
+        Returns:
+            The pod; None where it did not come in time.
 
         Raises:
-            PlacementRefusedError: several live pods have that name.
+            PlacementRefusedError: several pods that have not ended have that name.
         """
         limit = time.monotonic() + seconds
         with self._pods_changed:

@@ -27,11 +27,11 @@ class Process:
     """A process of the host.
 
     Attributes:
-        pid: the pid in the host's PID namespace.
-        own_pid: the pid in the innermost PID namespace of the process, by which it knows itself.
-        start_time: the start of the process, in clock ticks since the host booted.
+        pid: the process id in the host's PID namespace.
+        own_pid: the process id in the innermost PID namespace of the process, by which it knows itself.
+        start_time: when the process started, in clock ticks since the host booted.
         pod_uid: the uid of the pod in whose cgroup the process is; empty outside all pods.
-        container_id: the container's id, as the runtime names it; empty outside all pods.
+        container_id: the container's id in the runtime; empty outside all pods.
     """
 
     pid: int
@@ -42,7 +42,12 @@ class Process:
 
 
 def read_process(pid: int, proc: Path = PROC) -> Process | None:
-    """Returns the process that has this pid now; None where there is none, or its files cannot be read."""
+    """Returns the process that has a process id now; None where there is none, or its files cannot be read.
+
+    Args:
+        pid: the process id, in the host's PID namespace.
+        proc: the folder in which the host's /proc is mounted.
+    """
     folder = proc / str(pid)
     try:
         began = _start_time((folder / "stat").read_text())
@@ -55,19 +60,24 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
 
 
 def in_pod(cgroups: str) -> tuple[str, str]:
-    """Returns the pod's uid and the container's id by the text of /proc/PID/cgroup; empty outside all pods.
+    """Returns the uid of the pod and the id of the container in which a process is; empty texts outside all pods.
 
-    The text may be of cgroup version 1 or 2. Its first match counts, since a container may make further cgroups.
+    Args:
+        cgroups: the text of /proc/PID/cgroup, of cgroup version 1 or 2. Its first match counts, since a container may
+            make further cgroups.
     """
     found = _IN_POD.search(cgroups)
     return (found["uid"].replace("_", "-"), found["container"]) if found else ("", "")
 
 
 def own_pid_of(status: str) -> int:
-    """Returns a process's pid in its innermost PID namespace, from the text of /proc/PID/status (proc(5), NSpid).
+    """Returns a process's id in its innermost PID namespace.
+
+    Args:
+        status: the text of /proc/PID/status, whose line NSpid names the id (proc(5)).
 
     Raises:
-        ValueError: there is no such line, or it names no pid.
+        ValueError: there is no such line, or it names no process id.
     """
     for line in status.splitlines():
         name, _, pids = line.partition(":")
@@ -77,14 +87,18 @@ def own_pid_of(status: str) -> int:
 
 
 class Processes:
-    """Remembers processes from one look to the next, for as long as the driver names them."""
+    """Reads processes of the host, and remembers them from one call to the next so that few files are read again."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._known: Mapping[int, Process] = {}
 
     def look(self, pids: frozenset[int]) -> Mapping[int, Process]:
-        """Returns the living processes among these, by pid; a reused pid is another process."""
+        """Returns those of some processes that live, by the host's process id. A reused process id is another process.
+
+        Args:
+            pids: the process ids, in the host's PID namespace.
+        """
         found = {}
         for pid in pids:
             known = self._known.get(pid)

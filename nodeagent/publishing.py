@@ -19,12 +19,12 @@ LATEST_NS = (1 << 63) - 1
 
 
 def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Folders) -> bytes:
-    """Returns the content of `schedule.json` (nodeagent.pages).
+    """Returns the input of the page writer, `schedule.json` (nodeagent.pages), for the node's present containers.
 
     Args:
         records: the records of all containers that live or are starting.
-        notices: when pods will be evicted, by uid, in ns of CLOCK_MONOTONIC.
-        folders: where the containers' ledgers are.
+        notices: when pods will be evicted, by the pod's uid, in ns of CLOCK_MONOTONIC.
+        folders: the agent's folders, which hold the containers' ledger files.
     """
     sharing = [record for record in records if not record.whole]
     placed = starts(
@@ -57,7 +57,12 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
 
 
 def to_show(records: Iterable[Record], notices: Mapping[str, int]) -> dict[str, frozenset[Shown]]:
-    """Returns the containers that each GPU's page is to show, by uuid; the arguments are those of `schedule`."""
+    """Returns the containers that each GPU's schedule page must show, by the GPU's uuid.
+
+    Args:
+        records: the records of all containers that live or are starting.
+        notices: when pods will be evicted, by the pod's uid, in ns of CLOCK_MONOTONIC.
+    """
     gpus: dict[str, set[Shown]] = {}
     for record in records:
         for device in [] if record.whole else record.devices:
@@ -72,12 +77,13 @@ def _name(record: Record) -> str:
 
 
 def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: int) -> dict[str, int]:
-    """Returns when each pod under notice will be evicted, by uid: the sooner of timekeeper's and scheduler's notice.
+    """Returns when pods will be evicted, by the pod's uid, in ns of CLOCK_MONOTONIC.
+
+    The timekeeper and the scheduler write such notices on pods; of two on one pod, the sooner counts. A notice that has
+    passed counts as now, and one after LATEST_NS as LATEST_NS.
 
     Args:
-        pods: the node's pods.
-        wall: the time now.
-        monotonic_ns: CLOCK_MONOTONIC now. A notice that has passed counts as now, one after LATEST_NS as that.
+        pods: the node's pods as JSON.
     """
     found = {}
     for pod in pods:

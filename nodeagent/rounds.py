@@ -20,14 +20,22 @@ ACTIVE_FOR_NS = 2 * PERIOD_NS
 
 
 def active_since_ns(now_ns: int) -> int:
-    """Returns the time after which a container that had or wanted work counts as active; 0 stands for never."""
+    """Returns the time since when a container must have had or wanted work to count as active.
+
+    Args:
+        now_ns: the present time, in ns of CLOCK_MONOTONIC, as is the answer.
+    """
     return max(now_ns - ACTIVE_FOR_NS, 0)
 
 
 def growth(before: int, now: int, elapsed_ns: int) -> int:
-    """Returns the growth of a counter of GPU time.
+    """Returns by how much a counter of GPU time has grown, in ns.
 
-    A counter that runs backwards (of a new ledger) has not grown; none runs faster than the clock.
+    A counter that runs backwards (of a new ledger file) has not grown; none runs faster than the clock.
+
+    Args:
+        before: the counter at the last look, in ns.
+        elapsed_ns: the time since the last look.
     """
     return min(now - before, elapsed_ns) if now > before else 0
 
@@ -38,12 +46,21 @@ NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Container:
-    """A container on this GPU: its slot and key on the page, its share, and its ledger.
+    """A container that shares one GPU, as the writer of the GPU's schedule page needs it.
 
-    The memory limit is in bytes, 0 for that of its configuration; notice_ns is when it will be evicted, on
-    CLOCK_MONOTONIC, 0 where it will not. The cgroup is its folder in the host's hierarchy; without one the driver's
-    figures for it stay unknown. start_ns is where its turn begins in the period (turns.starts), None for anywhere. The
-    name is the same at each of its starts, whereas its key is another one; empty where no start follows another.
+    Attributes:
+        slot: its place on the page, from 0 to 63.
+        key: a random number that marks this start of the container in that place.
+        core_percent: its share of GPU time, in percent.
+        policy: how it may use GPU time beyond its share.
+        ledger: the path of the file in which its shim accounts for its GPU use.
+        device: the GPU's index among the container's GPUs.
+        memory_limit_bytes: its limit of GPU memory; 0 for that of its configuration.
+        notice_ns: when it will be evicted, in ns of CLOCK_MONOTONIC; 0 where it will not.
+        cgroup: its folder in the host's cgroup hierarchy; None where the driver's figures for it stay unknown.
+        start_ns: where its turn begins in the period, in ns (turns.starts); None for any place.
+        name: a name that stays the same when the container starts again, whereas its key changes; empty where no start
+            follows another.
     """
 
     slot: int
@@ -60,7 +77,16 @@ class Container:
 
 
 class State(NamedTuple):
-    """The state that the writer keeps between writes. Times are ns of CLOCK_MONOTONIC."""
+    """The state that the writer of a schedule page keeps between writes.
+
+    Times are ns of CLOCK_MONOTONIC, and containers are given by their slot on the page.
+
+    Attributes:
+        period_start_ns: when the present period began.
+        period_number: the number of the present period, which decides on the order of borrowers.
+        plan: the turns of the present period; None before the first.
+        active: the containers that had or wanted work at the last look.
+    """
 
     period_start_ns: int
     period_number: int = 0
@@ -88,10 +114,13 @@ class State(NamedTuple):
 
 
 def begun(now_ns: int) -> State:
-    """Returns the state of a writer that begins now.
+    """Returns the state of a page writer that begins now.
 
-    Its periods begin at multiples of the period, as those of all GPUs of the node do: kernels that wait for one another
-    on several GPUs meet only while all of them have their turn.
+    Its periods begin at multiples of the period's length, as those of all GPUs of the node do: kernels that wait for
+    one another on several GPUs meet only while all of them have their turn.
+
+    Args:
+        now_ns: the present time, in ns of CLOCK_MONOTONIC.
     """
     return State(period_start_ns=now_ns // turns.PERIOD_NS * turns.PERIOD_NS)
 
@@ -99,12 +128,17 @@ def begun(now_ns: int) -> State:
 def step(
     state: State, containers: tuple[Container, ...], activities: Mapping[int, Activity], now_ns: int
 ) -> tuple[State, turns.Plan]:
-    """Returns the state and the turns after one look at the containers' activity, by slot.
+    """Returns the page writer's state and the containers' turns after one look at the containers' activity.
 
-    A new period settles the overruns of the last one. Within a period, turns change only when a container becomes
-    active or idle, starts or ends. One that ends takes its balance along: the next one in its slot owes nothing. One
-    that starts again keeps it: else a container would be rid of its debt at each start. The state keeps the activities,
-    which the caller changes no more.
+    A new period settles the time that containers used outside their turns in the last one. Within a period, turns
+    change only when a container becomes active or idle, starts or ends. The balance of a container that ends is
+    dropped: the next one in its slot owes nothing. A container that starts again keeps its balance: else it would be
+    rid of its debt at each start.
+
+    Args:
+        containers: the containers that share the GPU now.
+        activities: the activity of each container, by its slot. The state keeps it, so the caller must not change it.
+        now_ns: the present time, in ns of CLOCK_MONOTONIC.
 
     Raises:
         OvercommittedError: the containers' shares sum to more than 100 percent.
@@ -138,11 +172,19 @@ def step(
 
 
 def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[State, turns.Plan] | None:
-    """Returns the state and the turns after a look that reads no active container; None where `step` has to be asked.
+    """Returns the page writer's state and the containers' turns, without reading the active containers' activity.
 
-    Turns stay within a period in which no container becomes active or idle, starts or ends. What active containers used
-    is settled as the period ends, and need not be known before. The caller has to read those that are idle, and asks
-    `step` where one of them has become active.
+    Turns stay within a period in which no container becomes active or idle, starts or ends. The use of active
+    containers is settled as the period ends, and need not be known before. The caller must read the activity of idle
+    containers, and call `step` where one of them has become active.
+
+    Args:
+        state: the state after the last look.
+        containers: the containers that share the GPU now.
+        now_ns: the present time, in ns of CLOCK_MONOTONIC.
+
+    Returns:
+        The state and the turns; None where `step` must be called.
     """
     period_end_ns = state.period_start_ns + turns.PERIOD_NS
     made = state.plan
@@ -245,7 +287,14 @@ def describe(
     now_ns: int,
     figures: Mapping[int, Figure] = MappingProxyType({}),
 ) -> Page:
-    """Returns the page with these turns, and with the driver's figures by slot."""
+    """Returns the content of a GPU's schedule page.
+
+    Args:
+        containers: the containers that share the GPU.
+        state: the page writer's state.
+        now_ns: the present time, in ns of CLOCK_MONOTONIC.
+        figures: the driver's figures of each container, by its slot.
+    """
     slots = tuple(_slot(each, state, made, figures.get(each.slot, NO_FIGURE)) for each in containers)
     listed = tuple((turn.slot, turn.start_ns, turn.length_ns) for turn in made.turns)
     return Page(uuid, now_ns, state.period_start_ns, made.period_ns, slots, listed)

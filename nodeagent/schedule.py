@@ -51,7 +51,7 @@ INTERVAL_SECONDS = 0.01
 
 
 class PageFile:
-    """A schedule page's file, mapped for writing; created where it is missing, never truncated or replaced.
+    """The file of a GPU's schedule page, mapped for writing. It is created where missing, never truncated or replaced.
 
     Raises:
         OSError: the file cannot be opened, or its file system has no room for it.
@@ -73,10 +73,10 @@ class PageFile:
         """The checksum of what follows the times of the last page."""
 
     def write(self, page: Page) -> None:
-        """Writes a page in place; a reader gets the old or the new one, or sees that it must read again.
+        """Writes a page into the file; a reader gets the old or the new page, or sees that it must read again.
 
         Raises:
-            ValueError: the page has no room for it; the last one stays.
+            ValueError: the file has no room for the page; the last page stays.
         """
         last = self._last
         if last is not None and last.uuid == page.uuid and last[PERIOD_AT:] == page[PERIOD_AT:]:
@@ -90,7 +90,11 @@ class PageFile:
         self._last, self._rest = page, rest_checksum(packed)
 
     def renew(self, heartbeat_ns: int, epoch_ns: int) -> None:
-        """Gives the page that `write` wrote last another heartbeat and epoch; the rest stays as it is.
+        """Writes new times into the page that `write` wrote last, and changes nothing else of it.
+
+        Args:
+            heartbeat_ns: when the page is written, in ns of CLOCK_MONOTONIC.
+            epoch_ns: when the present period began, in ns of CLOCK_MONOTONIC.
 
         Raises:
             ValueError: a time does not fit its field; the page stays.
@@ -110,12 +114,15 @@ class PageFile:
         self._memory[GENERATION_AT:GENERATION_END] = self._generation.to_bytes(8, "little")
 
     def close(self) -> None:
-        """Unmaps the page, which stays as it is."""
+        """Unmaps the file. The page stays as it is."""
         self._memory.close()
 
 
 def read_activity(container: Container) -> Activity:
-    """Returns the activity in the container's ledger; none while the ledger is absent, short or invalid."""
+    """Returns the activity of a container on a GPU, from its shim's ledger file.
+
+    There is none while the file is missing or invalid.
+    """
     try:
         descriptor = os.open(container.ledger, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -130,10 +137,11 @@ def read_activity(container: Container) -> Activity:
 
 
 def read_containers(path: Path) -> tuple[str, tuple[Container, ...]]:
-    """Reads the GPU's UUID and its containers.
+    """Returns a GPU's uuid and the containers that share it, from a JSON file of the form that this module describes.
 
     Raises:
-        ValueError: the file is not JSON of the form that this module's description shows; the message names the fault.
+        OSError: the file cannot be read.
+        ValueError: the file is not of that form; the message names the fault.
     """
     try:
         return containers_of(json.loads(path.read_bytes()))
@@ -142,7 +150,7 @@ def read_containers(path: Path) -> tuple[str, tuple[Container, ...]]:
 
 
 def containers_of(document: Mapping[str, Any]) -> tuple[str, tuple[Container, ...]]:
-    """Parses the GPU's UUID and its containers from a document as this module's description shows it.
+    """Returns a GPU's uuid and the containers that share it, from a JSON object of the form that this module describes.
 
     Raises:
         KeyError, TypeError, ValueError: a field is missing or of a wrong kind.
@@ -167,7 +175,20 @@ def containers_of(document: Mapping[str, Any]) -> tuple[str, tuple[Container, ..
 
 
 def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int] = time.monotonic_ns) -> None:
-    """Writes the page until `stop` is set. An invalid containers file is reported, and the last valid one kept."""
+    """Writes one GPU's schedule page until it is stopped.
+
+    A containers file that becomes invalid is reported, and the last valid one is used.
+
+    Args:
+        page: the path of the page's file.
+        source: the path of the containers file, which is read again when it changes.
+        stop: ends the writing once it is set.
+        clock: returns ns of CLOCK_MONOTONIC.
+
+    Raises:
+        OSError: a file cannot be read or written at the start.
+        ValueError: the containers file is invalid at the start.
+    """
     version = _version(source)  # before it is read: a later change shows
     uuid, containers = read_containers(source)
     state = begun(clock())
@@ -207,7 +228,7 @@ def _reread(source: Path, kept: tuple[str, tuple[Container, ...]]) -> tuple[str,
 
 
 def main() -> None:
-    """Runs the writer until SIGTERM or SIGINT."""
+    """Runs the writer of one GPU's schedule page until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m nodeagent.schedule", description=str(__doc__).split("\n", 1)[0])
     parser.add_argument("--page", type=Path, required=True, help="the schedule page to write")
     parser.add_argument("--containers", type=Path, required=True, help="JSON: the GPU's uuid and its containers")

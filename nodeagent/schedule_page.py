@@ -48,7 +48,22 @@ _ONE_ACTIVITY = tuple(
 
 
 class PageSlot(NamedTuple):
-    """One container on the page; memory in bytes, times in ns of CLOCK_MONOTONIC, 0 where a time is unknown."""
+    """One container on a GPU's schedule page. Times are ns of CLOCK_MONOTONIC, and 0 where they are unknown.
+
+    Attributes:
+        slot: its place on the page, from 0 to 63.
+        key: a random number that marks this start of the container in that place; never 0.
+        core_percent: its share of GPU time, in percent.
+        policy: the number of its Policy: how it may use GPU time beyond its share.
+        active: whether it had or wanted work of late.
+        effective_permille: the part of the period in which it may launch kernels, in thousandths.
+        memory_limit_bytes: its limit of GPU memory; 0 for that of its configuration.
+        driver_bytes: the GPU memory that it holds, by the driver.
+        driver_sampled_ns: when the driver was asked.
+        notice_ns: when it will be evicted.
+        trim_permille: the part of each of its turns that it may use, in thousandths.
+        dead_gone_ns: the time of the driver's last sample that named none of its ended processes.
+    """
 
     slot: int
     key: int
@@ -65,7 +80,16 @@ class PageSlot(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The content of a schedule page. Turns are (slot, start_ns, length_ns); a period begins at the epoch."""
+    """The content of a GPU's schedule page. Times are ns of CLOCK_MONOTONIC.
+
+    Attributes:
+        uuid: the GPU's uuid.
+        heartbeat_ns: when the page is written.
+        epoch_ns: when the present period began.
+        period_ns: the length of a period.
+        slots: the containers that share the GPU.
+        turns: the slot, start and length of each turn; the start is in ns from the beginning of the period.
+    """
 
     uuid: str
     heartbeat_ns: int
@@ -76,7 +100,19 @@ class Page(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """A container's own report of its activity on one device; never trusted beyond its own share."""
+    """A container's activity on one GPU, as its shim reports it. Times are ns of CLOCK_MONOTONIC.
+
+    The container can report anything, so no report may cost other containers more than the container's own share.
+
+    Attributes:
+        activity_ns: when it last had or wanted GPU work; 0 for never.
+        waiting_ns: when one of its kernel launches last had to wait for its turn; 0 for never.
+        busy_ns: the GPU time that it has used so far, in ns.
+        overrun_ns: the part of that time which ran past the end of its turns, in ns.
+        launches: the number of its kernel launches so far.
+        charged_bytes: the GPU memory that the shim has charged to it.
+        sample_wanted_ns: when it last asked for new figures of the driver.
+    """
 
     activity_ns: int = 0
     waiting_ns: int = 0
@@ -92,10 +128,14 @@ _LEDGER_KIND = (LEDGER_MAGIC, LEDGER_VERSION)
 
 
 def pack(page: Page, generation: int) -> bytes:
-    """Encodes a page with an even generation, ready for readers.
+    """Returns the bytes of a GPU's schedule page.
+
+    Args:
+        generation: the number of the page's version; an even one, which says that the page is complete.
 
     Raises:
-        ValueError: more slots or turns than there is room for, or a text or number that does not fit its field.
+        ValueError: there are more containers or turns than there is room for, or a text or number does not fit its
+            field.
     """
     uuid = page.uuid.encode()
     if len(uuid) >= UUID_SIZE or len(page.turns) > TURNS or any(not 0 <= slot.slot < SLOTS for slot in page.slots):
@@ -120,7 +160,11 @@ CHECKSUM_AT = SIZE - _CHECKSUM.size
 
 
 def times(heartbeat_ns: int, epoch_ns: int) -> bytes:
-    """Encodes the fields from TIMES_AT on that change though a page's turns do not.
+    """Returns the bytes of a page's times, which change even where its turns do not; they begin at TIMES_AT.
+
+    Args:
+        heartbeat_ns: when the page is written, in ns of CLOCK_MONOTONIC.
+        epoch_ns: when the present period began, in ns of CLOCK_MONOTONIC.
 
     Raises:
         ValueError: a number does not fit its field.
@@ -132,7 +176,11 @@ def times(heartbeat_ns: int, epoch_ns: int) -> bytes:
 
 
 def rest_checksum(packed: bytes) -> int:
-    """Returns the CRC-32 of what follows an encoded page's times, for `checksum`."""
+    """Returns the CRC-32 of the bytes of a schedule page that follow its times, which `checksum` needs.
+
+    Args:
+        packed: all bytes of the page.
+    """
     return zlib.crc32(memoryview(packed)[_REST_AT:CHECKSUM_AT])
 
 
@@ -158,9 +206,12 @@ _MOVED_0, _MOVED_1, _MOVED_2, _MOVED_3 = _moved_bytes()
 
 
 def checksum(encoded_times: bytes, rest: int) -> bytes:
-    """Encodes a page's checksum, from its `times` and the `rest_checksum` of what follows them.
+    """Returns the bytes of a page's checksum, from the checksums of its parts.
 
     It reads 24 bytes instead of 7264: a node's writer gives every page new times fifty times a second.
+
+    Args:
+        rest: the number that `rest_checksum` returns for the page.
     """
     first = zlib.crc32(encoded_times)
     moved = _MOVED_0[first & 255] ^ _MOVED_1[first >> 8 & 255] ^ _MOVED_2[first >> 16 & 255] ^ _MOVED_3[first >> 24]
@@ -182,10 +233,13 @@ def _slot(slot: PageSlot) -> tuple[int, ...]:
 
 
 def heartbeat_ns(beginning: bytes) -> int:
-    """Returns when a page was last written, in ns of CLOCK_MONOTONIC, also where it is being written.
+    """Returns when a schedule page was last written, in ns of CLOCK_MONOTONIC, even while it is being written.
+
+    Args:
+        beginning: the first HEARTBEAT_BYTES bytes of the page, or more.
 
     Raises:
-        ValueError: the beginning is shorter than HEARTBEAT_BYTES.
+        ValueError: there are fewer bytes.
     """
     if len(beginning) < HEARTBEAT_BYTES:
         raise ValueError(f"a schedule page has {SIZE} bytes, this has {len(beginning)}")
@@ -198,10 +252,16 @@ Shown = tuple[int, int, int, int]
 
 
 def shown(packed: bytes) -> frozenset[Shown]:
-    """Returns the containers of an encoded page.
+    """Returns the containers that a schedule page shows.
+
+    Each has its slot, its key, its share of GPU time in percent, and when it will be evicted, in ns of CLOCK_MONOTONIC
+    (0 where it will not).
+
+    Args:
+        packed: all bytes of the page.
 
     Raises:
-        ValueError: it is no page, or one that is being written.
+        ValueError: the bytes are not a page of this version, or the page is being written.
     """
     if len(packed) != SIZE:
         raise ValueError(f"a schedule page has {SIZE} bytes, this has {len(packed)}")
@@ -216,7 +276,11 @@ def shown(packed: bytes) -> frozenset[Shown]:
 
 
 def unpack_activity(page: bytes) -> Sequence[Activity]:
-    """Decodes a container's activity on each of its devices; none where the ledger is missing or incomplete."""
+    """Returns a container's activity on each of its GPUs, from its shim's ledger file; none where that is incomplete.
+
+    Args:
+        page: the first LEDGER_PAGE_SIZE bytes of the file.
+    """
     if len(page) < LEDGER_PAGE_SIZE or LEDGER_HEAD.unpack_from(page) != (LEDGER_MAGIC, LEDGER_VERSION):
         return ()
     offsets = range(LEDGER_DEVICES_AT, LEDGER_DEVICES_AT + LEDGER_DEVICES * ACTIVITY.size, ACTIVITY.size)
@@ -224,14 +288,22 @@ def unpack_activity(page: bytes) -> Sequence[Activity]:
 
 
 def activity_bytes(device: int) -> int:
-    """Returns the bytes from a ledger's start that contain the activity on its devices up to this one."""
+    """Returns how many bytes at the start of a shim's ledger file `unpack_one` needs.
+
+    Args:
+        device: the GPU's index among the container's GPUs.
+    """
     return _ONE_ACTIVITY[device].size
 
 
 def unpack_one(beginning: bytes, device: int) -> Activity:
-    """Decodes a container's activity on one device, from its ledger's first `activity_bytes(device)` bytes.
+    """Returns a container's activity on one of its GPUs, from its shim's ledger file; none where that is incomplete.
 
-    It is that of `unpack_activity` without the fifteen others: a node's writer reads every ledger fifty times a second.
+    It does without the fifteen other GPUs: a node's writer reads every ledger file fifty times a second.
+
+    Args:
+        beginning: the first bytes of the file, at least `activity_bytes(device)`.
+        device: the GPU's index among the container's GPUs.
     """
     layout = _ONE_ACTIVITY[device]
     if len(beginning) < layout.size:

@@ -83,7 +83,7 @@ WHY_UNSLOTTED = {
 
 
 class Agent:
-    """The parts of a node's agent, and its loop."""
+    """The node agent: offers the node's GPUs, prepares containers, and keeps the schedule pages current."""
 
     def __init__(self, settings: Nodeagent, api: KubernetesAPI, vendor: Vendor) -> None:
         self._settings = settings
@@ -138,7 +138,7 @@ class Agent:
         )
 
     def run(self) -> None:
-        """Runs until the agent is stopped; while another agent of this node runs, waits for its end."""
+        """Runs the agent until `stop` is called; first waits for the end of another agent of this node, if one runs."""
         files.void_after_boot(self._folders, BOOT_ID.read_text().strip())
         settings = self._settings
         probe = serve_probe(settings.metrics_host, settings.metrics_port, self._registry, self._progress.lasts)
@@ -208,7 +208,7 @@ class Agent:
         keep_running(name, part, self._stop.wait, self._measures.part_failures.labels(name).inc)
 
     def stop(self) -> None:
-        """Stops the agent; containers continue by the last pages."""
+        """Stops the agent. Containers continue by the last schedule pages."""
         self._stop.set()
         self._woken.set()
 
@@ -554,7 +554,7 @@ def _name(part: Callable[[], None]) -> str:
 
 
 def vendor_of(settings: Nodeagent) -> Vendor:
-    """Returns the vendor of this node's GPUs."""
+    """Returns the access to the driver of this node's GPUs, by the agent's settings."""
     from nodeagent.vendors.nvidia import Nvidia  # noqa: PLC0415 - another vendor's needs other libraries
 
     folders: tuple[Path, ...] = settings.vendor_cdi_folders

@@ -14,7 +14,7 @@ from fairgpu.settings import USUAL_FILE, Section, load_settings
 
 
 class Kubelet(Section):
-    """The kubelet's sockets."""
+    """The settings that name the kubelet's folders and sockets."""
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
     """The folder of the device plugins' sockets."""
@@ -25,7 +25,7 @@ class Kubelet(Section):
 
 
 class Nodeagent(Section):
-    """The agent of one node."""
+    """All settings of a node's agent."""
 
     node: Annotated[str, Field(max_length=253)] = ""
     """The node's name; the DaemonSet takes it from `spec.nodeName`."""
@@ -62,13 +62,17 @@ class Nodeagent(Section):
 
 
 class Settings(Section):
-    """The sections that the node agent reads."""
+    """The part of the settings file that the node agent reads."""
 
     nodeagent: Nodeagent = Nodeagent()
 
 
 def read_settings(environ: Mapping[str, str], named: Path | None) -> Nodeagent:
-    """Reads the settings from a named file, or the usual one if it exists, and from the environment.
+    """Returns the node agent's settings, from a file and from the environment, which takes precedence.
+
+    Args:
+        environ: the variables of the environment.
+        named: the settings file; None for the usual file, which need not exist.
 
     Raises:
         CommandError: a setting is invalid, the node has no name, or the kubelet cannot reach the metrics.

@@ -45,15 +45,16 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class World:
-    """The sources that `Starter` reads before a container starts, and the function that it calls after a change.
+    """The functions by which `Starter` learns of the node, and the one that it calls after each change of a record.
 
     Attributes:
         node: this node's name.
-        listing: asks the kubelet which containers hold slots of `fairgpu.io/gpu`.
+        listing: returns the containers that hold slots of `fairgpu.io/gpu`, as the kubelet lists them.
         pods: the node's pods.
-        read_pod: asks the API server for one pod, by namespace and name.
-        offer: returns what the node offers now; None until the driver has answered once.
-        changed: called with all records after each change; raises OSError where the host has no room for them.
+        read_pod: returns one pod as JSON from the API server, by namespace and name.
+        offer: returns the GPUs that the node offers now; None until the driver has answered once.
+        changed: called with the records of all containers after each change; raises OSError where the host has no room
+            for them.
     """
 
     node: str
@@ -65,7 +66,7 @@ class World:
 
 
 class Starter:
-    """Prepares containers, several at a time, and keeps their records until their pods end."""
+    """Prepares the starts of containers, several at a time, and keeps the containers' records until their pods end."""
 
     def __init__(self, world: World, folders: Folders, shim: Path) -> None:
         self._world = world
@@ -78,12 +79,12 @@ class Starter:
         self._has_ended = False
 
     def recover(self) -> None:
-        """Reads the records that an earlier agent left on the host; removes files without a record.
+        """Reads the containers' records that an earlier agent left on the host, and removes files without a record.
 
-        A record that cannot be read bars its devices until its container starts again, or its pod has ended.
+        A record that cannot be read bars its GPUs until its container starts again, or its pod has ended.
 
         Raises:
-            OSError: the host has no room to pass the records on; they are known.
+            OSError: the host has no room for the page writer's input; the records are read nevertheless.
         """
         with self._lock:
             for found in files.read_records(self._folders):
@@ -100,7 +101,10 @@ class Starter:
             self._world.changed(list(self._records.values()))
 
     def prepare(self, slots: frozenset[str]) -> Record:
-        """Writes all files that the container with these slots needs to start.
+        """Writes all files that a container needs to start; returns its record.
+
+        Args:
+            slots: the ids of the device plugin's slots that the kubelet gave to the container.
 
         Raises:
             PlacementRefusedError: the container must not start.
@@ -149,13 +153,14 @@ class Starter:
         return record
 
     def collect(self) -> None:
-        """Removes the records and files of containers whose pods are deleted or have ended, and passes the others on.
+        """Removes the records and files of containers whose pods are deleted or have ended; passes the others on.
 
         A pod that the watch has not delivered is requested: it may be newer than the watch. The records are passed on
         under the lock: those that were read before a start must not follow the start's own.
 
         Raises:
-            OSError: the host has no room to pass the records on; what is over is removed.
+            OSError: the host has no room for the page writer's input; the ended containers' files are removed
+                nevertheless.
         """
         over = [record for record in ended(self.records(), self._world.pods.all()) if not self._lives(record)]
         with self._lock:
@@ -172,12 +177,15 @@ class Starter:
             self._world.changed(list(self._records.values()))
 
     def end(self) -> None:
-        """Writes nothing from now on: the next agent does. A start that waits for a server is refused afterwards."""
+        """Makes this object write no more files, since the next agent writes from now on.
+
+        A start that is still being prepared is refused.
+        """
         with self._lock:
             self._has_ended = True
 
     def records(self) -> list[Record]:
-        """Returns the records of containers that are alive or starting."""
+        """Returns the records of the node's containers that are alive or starting."""
         with self._lock:
             return list(self._records.values())
 

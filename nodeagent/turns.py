@@ -30,7 +30,7 @@ LARGEST_BALANCE_NS = 2 * PERIOD_NS
 
 
 class Policy(enum.IntEnum):
-    """The use of GPU time beyond the share; the numbers are those of the shim's configuration."""
+    """The ways in which a container may use GPU time beyond its share, with the numbers of its configuration file."""
 
     HARD = 0
     ELASTIC = 1
@@ -38,14 +38,20 @@ class Policy(enum.IntEnum):
 
 
 class OvercommittedError(ValueError):
-    """The shares promised on one GPU sum to more than the whole of it."""
+    """Raised where the shares of the containers on one GPU sum to more than 100 percent."""
 
 
 class Tenant(NamedTuple):
-    """A container on the GPU, with its share, activity and balance.
+    """A container on a GPU whose turns are planned.
 
-    `start_ns` is the place in the period at which the container's turn begins, the same on each of its GPUs (see
-    `starts`); None for any place.
+    Attributes:
+        slot: its place on the GPU's schedule page.
+        core_percent: its share of GPU time, in percent.
+        policy: how it may use GPU time beyond its share.
+        active: whether it had or wanted work of late.
+        balance_ns: the GPU time that other containers owe to it, in ns; below 0 where it owes them.
+        start_ns: where its turn must begin in the period, in ns, the same on each of its GPUs (see `starts`); None for
+            any place.
     """
 
     slot: int
@@ -57,17 +63,23 @@ class Tenant(NamedTuple):
 
     @property
     def borrows(self) -> bool:
-        """Whether the container may use time that others leave idle."""
+        """Whether the container may use GPU time that others leave idle."""
         return self.policy is not Policy.HARD
 
     @property
     def weight(self) -> int:
-        """The container's weight among borrowers."""
+        """The container's weight where idle GPU time is divided among several containers."""
         return BEST_EFFORT_WEIGHT if self.policy is Policy.BEST_EFFORT else self.core_percent
 
 
 class Turn(NamedTuple):
-    """The time [start_ns, start_ns + length_ns) of a period in which a slot may launch."""
+    """A part of the period in which one container may launch kernels.
+
+    Attributes:
+        start_ns: where it begins, in ns from the beginning of the period.
+        length_ns: its length in ns.
+        slot: the container's place on the GPU's schedule page.
+    """
 
     start_ns: int
     length_ns: int
@@ -75,13 +87,20 @@ class Turn(NamedTuple):
 
     @property
     def end_ns(self) -> int:
-        """The end of the turn, from the beginning of the period."""
+        """Where the turn ends, in ns from the beginning of the period."""
         return self.start_ns + self.length_ns
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The turns of one period, sorted by start, and each slot's balance after that period."""
+    """The turns of one period on one GPU. Containers are given by their slot on the GPU's schedule page.
+
+    Attributes:
+        period_ns: the length of the period, in ns.
+        turns: all turns, sorted by their start.
+        balances: the GPU time in ns that other containers owe to each container after the period; below 0 where it owes
+            them.
+    """
 
     period_ns: int
     turns: tuple[Turn, ...]
@@ -92,11 +111,21 @@ class Plan:
     """True where the turns depend on the number of the period."""
 
     def granted_ns(self, slot: int) -> int:
-        """Returns all the time of the period in which the slot may launch."""
+        """Returns the time of the period, in ns, in which a container may launch kernels, with borrowed time.
+
+        Args:
+            slot: the container's place on the GPU's schedule page.
+        """
         return self._granted.get(slot, 0)
 
     def owned_ns(self, slot: int) -> int:
-        """Returns the slot's time in the period by its share, without borrowed time; 0 for an inactive slot."""
+        """Returns the time of the period, in ns, that a container has by its share, without borrowed time.
+
+        It is 0 for a container that is not active.
+
+        Args:
+            slot: the container's place on the GPU's schedule page.
+        """
         return self._owned.get(slot, 0)
 
     # Each is computed once for all slots, since the methods above are called several times for each.
@@ -118,7 +147,12 @@ def _lengths(turns: Iterable[Turn]) -> dict[int, int]:
 
 
 def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, period_number: int = 0) -> Plan:
-    """Plans the turns of the coming period. The round number rotates the order of borrowers.
+    """Plans the turns of the coming period on one GPU.
+
+    Args:
+        tenants: the containers on the GPU.
+        period_ns: the length of the period, in ns.
+        period_number: the number of the period, which changes the order of borrowers from one period to the next.
 
     Raises:
         OvercommittedError: the shares sum to more than 100 percent.
@@ -150,10 +184,16 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, period_number: i
 def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int = PERIOD_NS) -> dict[str, int]:
     """Returns where in the period the turns of containers with several GPUs begin, at the same place on each GPU.
 
-    `containers` holds each container's share in percent and its GPUs, by name. Kernels that wait for one another on
-    several GPUs meet only while the container has its turn on all of these. A container gets the first place that is
-    free on all of its GPUs; a container for which there is no such place is left out. Containers with one GPU are never
-    in the answer, since their turns may begin anywhere.
+    Kernels that wait for one another on several GPUs meet only while the container has its turn on all of these. A
+    container gets the first place that is free on all of its GPUs; a container for which there is no such place is left
+    out. Containers with one GPU are never in the answer, since their turns may begin anywhere.
+
+    Args:
+        containers: each container's share in percent and the uuids of its GPUs, by the container's name.
+        period_ns: the length of the period, in ns.
+
+    Returns:
+        The beginning in ns from the beginning of the period, by the container's name.
     """
     taken: dict[str, list[tuple[int, int]]] = {}
     found: dict[str, int] = {}
@@ -174,18 +214,17 @@ def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int 
 
 
 def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> dict[int, int]:
-    """Returns the balances after a period in which work ran past the end of turns.
+    """Returns the balances after a period in which work ran past the end of turns, by slot.
 
-    A positive balance is GPU time in nanoseconds that the other slots owe to this one. Slots that ran over owe those
-    that had less than their turns and wanted more, in proportion on both sides; an overrun that took nothing from
-    others is owed to none. With turns of 30 and 70 ms of which the first ran 40, the second is owed 10 ms.
-
-    Args:
-        made: the turns of the period.
-        overruns: the GPU time that each slot's work took outside its turns, in nanoseconds.
-        used: the GPU time of each slot that still wanted more.
+    A positive balance is GPU time in nanoseconds that the other containers owe to this one. Containers that ran over
+    owe those that had less than their turns and wanted more, in proportion on both sides; an overrun that took nothing
+    from others is owed to none. With turns of 30 and 70 ms of which the first ran 40, the second is owed 10 ms.
 
     Containers report these figures: one that understates its use gains no more than the overruns that others report.
+
+    Args:
+        overruns: the GPU time that each container's work took outside its turns, in ns, by slot.
+        used: the GPU time of each container that still wanted more, in ns, by slot.
     """
     lacking = {slot: max(0, made.owned_ns(slot) - had) for slot, had in used.items() if slot in made.balances}
     over = {slot: overrun_ns for slot, overrun_ns in overruns.items() if slot in made.balances and overrun_ns > 0}

@@ -41,7 +41,16 @@ Start = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """The use of one device: time in ns, memory in bytes. `span_ns` is the time in which it was looked at."""
+    """The use of one GPU by a container, counted since the agent first saw this start of the container.
+
+    Attributes:
+        uuid: the GPU's uuid.
+        busy_ns: the time in which the container kept the GPU busy, in ns.
+        span_ns: the time of all intervals between two looks in which it kept the GPU busy at all, in ns.
+        memory_peak_bytes: the most GPU memory that was seen in use.
+        memory_now_bytes: the GPU memory in use at the last look.
+        memory_limit_bytes: the memory of the GPU.
+    """
 
     uuid: str
     busy_ns: int = 0
@@ -52,7 +61,13 @@ class DeviceUse:
 
 
 def pack(sequence: int, epoch_ns: int, written_ns: int, processes: int, devices: Sequence[DeviceUse]) -> bytes:
-    """Returns the record's bytes; both times are ns of the wall clock, `epoch_ns` when the counters were zero.
+    """Returns the bytes of a container's usage file, in the form that the shim writes for containers that share GPUs.
+
+    Args:
+        sequence: the number of this version of the file.
+        epoch_ns: when the counters were zero, in ns since 1970.
+        written_ns: the present time, in ns since 1970.
+        processes: the number of processes of the container on its GPUs.
 
     Raises:
         struct.error: a number does not fit its field.
@@ -78,7 +93,7 @@ def pack(sequence: int, epoch_ns: int, written_ns: int, processes: int, devices:
 
 
 class Tally:
-    """The counters of one start of a container, from when the agent first saw it."""
+    """Counts the GPU use of one start of a container, from when the agent first saw it."""
 
     def __init__(self, record: Record, now_ns: int, wall_ns: int) -> None:
         self._epoch_ns = wall_ns
@@ -89,7 +104,13 @@ class Tally:
         }
 
     def add(self, record: Record, seen: Observation, now_ns: int, wall_ns: int) -> bytes:
-        """Counts the time since the last look; returns the record to write."""
+        """Counts the time since the last look; returns the bytes of the container's usage file.
+
+        Args:
+            seen: the driver's figures.
+            now_ns: the present time, in ns of CLOCK_MONOTONIC.
+            wall_ns: the present time, in ns since 1970.
+        """
         elapsed_ns = min(max(now_ns - self._looked_ns, 0), LONGEST_STEP_NS)
         self._looked_ns = now_ns
         self._sequence += 1
@@ -110,14 +131,24 @@ class Tally:
 
 
 class WholeGpus:
-    """Writes the use of containers with whole GPUs. A restarted agent counts anew, and the sidecar adds both counts."""
+    """Counts the GPU use of containers that have GPUs whole, and writes their usage files.
+
+    A restarted agent counts anew, and the sidecar adds both counts.
+    """
 
     def __init__(self, pods: Path) -> None:
         self._pods = pods
         self._tallies: dict[Start, Tally] = {}
 
     def write(self, records: Iterable[Record], seen: Observation, now_ns: int, wall_ns: int) -> None:
-        """Writes the record of each container that has its GPUs whole. One that cannot be written costs a log line."""
+        """Writes the usage file of each container that has its GPUs whole. A failure is logged.
+
+        Args:
+            records: the records of all containers that are alive or starting.
+            seen: the driver's figures.
+            now_ns: the present time, in ns of CLOCK_MONOTONIC.
+            wall_ns: the present time, in ns since 1970.
+        """
         whole = {(record.uid, record.container, record.start): record for record in records if record.whole}
         self._tallies = {key: self._tallies.get(key) or Tally(whole[key], now_ns, wall_ns) for key in whole}
         for key, record in whole.items():
@@ -131,12 +162,11 @@ class WholeGpus:
 
 
 def put(pods: Path, record: Record, content: bytes) -> None:
-    """Writes the record into the pod's volume, with one write.
+    """Writes a container's usage file into its pod's volume `fairgpu-usage`, with one write.
 
     Args:
         pods: the kubelet's folder of pods.
-        record: the container.
-        content: the whole record.
+        content: all bytes of the file.
 
     Raises:
         OSError: there is no such volume, or something in it is a link, or no regular file.

@@ -73,7 +73,12 @@ NOT_ACTING = "this replica does not lead"
 def build_application(
     lifecycle: Lifecycle, api: KubernetesAPI, settings: SchedulerSettings, measures: Measures
 ) -> Application:
-    """Builds the application of the only worker."""
+    """Builds the extender's HTTP application, and starts the threads that keep its state current.
+
+    Args:
+        lifecycle: starts the threads, and ends them with the process.
+        measures: the scheduler's metrics.
+    """
     sys.setswitchinterval(SWITCH_SECONDS)
     state, wait = State(settings.extender.gang_seconds), lifecycle.ending.wait
     lease = settings.lease
@@ -138,14 +143,14 @@ def _follow_cluster(
 
 
 class Acts(Protocol):
-    """The function that decides whether this replica may act."""
+    """A function that returns whether this replica of the scheduler may act."""
 
     def __call__(self, seconds: float = 0.0) -> bool:
-        """Whether this replica may act now, and its Lease lasts for some seconds more."""
+        """Returns whether this replica may act now, and its leader Lease lasts for `seconds` seconds more."""
 
 
 class Routes:
-    """The extender's routes, from request bodies to responses."""
+    """The extender's HTTP routes: each takes a request of kube-scheduler and returns the response."""
 
     def __init__(self, state: State, api: KubernetesAPI, clock: Clock, acts: Acts, measures: Measures) -> None:
         self._state = state
@@ -156,7 +161,14 @@ class Routes:
         self._roster = Roster()
 
     def filter(self, body: bytes) -> Response:
-        """Answers with the nodes on which a pod can go."""
+        """Answers kube-scheduler's call `filter` with the names of the nodes on which a pod can be placed.
+
+        Args:
+            body: the call's JSON body.
+
+        Returns:
+            Status 200 with the nodes, 400 for a body that cannot be read, or 503 where this replica does not lead.
+        """
         started = time.perf_counter()
         if not self._acts():
             return self._not_acting("filter", started)
@@ -168,7 +180,14 @@ class Routes:
         return Response(200, encode(result))
 
     def prioritize(self, body: bytes) -> Response:
-        """Answers with the scores of nodes."""
+        """Answers kube-scheduler's call `prioritize` with a score from 0 to 10 for each node.
+
+        Args:
+            body: the call's JSON body.
+
+        Returns:
+            Status 200 with the scores, 400 for a body that cannot be read, or 503 where this replica does not lead.
+        """
         started = time.perf_counter()
         if not self._acts():
             return self._not_acting("prioritize", started)
@@ -181,7 +200,14 @@ class Routes:
         return Response(200, encode_scores(arguments.names_text, scores))
 
     def preempt(self, body: bytes) -> Response:
-        """Answers with the pods that have to go for a pod."""
+        """Answers kube-scheduler's call `preempt` with the pods to evict from each node so that a pod can be placed.
+
+        Args:
+            body: the call's JSON body.
+
+        Returns:
+            Status 200 with the pods, 400 for a body that cannot be read, or 503 where this replica does not lead.
+        """
         started = time.perf_counter()
         if not self._acts():
             return self._not_acting("preempt", started)
@@ -194,7 +220,16 @@ class Routes:
         return Response(200, encode(result))
 
     async def bind(self, request: Request) -> Response:
-        """Binds a pod; a thread sends the requests to the API server."""
+        """Answers kube-scheduler's call `bind`: binds a pod to a node.
+
+        A thread sends the requests to the API server. The bind of a gang's pod waits until kube-scheduler is about to
+        bind all pods of the gang.
+
+        Returns:
+            Status 200 with an error text that is empty where the pod is bound, 400 for a body that cannot be read, or
+            503
+            where this replica does not lead.
+        """
         started = time.perf_counter()
         if not self._acts():
             return self._not_acting("bind", started)
@@ -240,7 +275,14 @@ class Routes:
 
 
 def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
-    """Learns from the mix of requests as it grows and as models of GPUs come, until `wait` returns true."""
+    """Learns again which free GPUs are most useful, each time many more pods have asked or a new model of GPU appears.
+
+    It looks every LEARN_LOOK_SECONDS.
+
+    Args:
+        state: gives the requests so far and the device classes, and takes the learned figures.
+        wait: waits for a number of seconds, and returns true where the process ends.
+    """
     learned = learned_classes = 0
     generator = np.random.default_rng()
     while not wait(LEARN_LOOK_SECONDS):
@@ -257,13 +299,24 @@ def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
 
 
 def keep_looking_for_overlaps(faults: AllocationFaults, wait: Wait) -> None:
-    """Names the pods whose allocations overlap, until `wait` says that the process ends."""
+    """Reports the pods whose allocations exceed a GPU, every OVERLAP_LOOK_SECONDS, until the process ends.
+
+    Args:
+        faults: finds the pods and reports them.
+        wait: waits for a number of seconds, and returns true where the process ends.
+    """
     while not wait(OVERLAP_LOOK_SECONDS):
         faults.look_for_overlaps()
 
 
 def keep_showing(state: State, measures: Measures, acts: Callable[[], bool], wait: Callable[[float], bool]) -> None:
-    """Publishes the figures of the state as metrics, until `wait` says that the process ends."""
+    """Sets the metrics to the figures of the state, every SHOW_SECONDS, until the process ends.
+
+    Args:
+        state: gives the figures.
+        acts: returns whether this replica may act.
+        wait: waits for a number of seconds, and returns true where the process ends.
+    """
     while not wait(SHOW_SECONDS):
         measures.show(state.figures(), acting=acts())
         confirmed_at = state.budgets.confirmed_at
@@ -282,13 +335,13 @@ def _stamp() -> str:
 
 
 def run(settings: SchedulerSettings, api: KubernetesAPI) -> int:
-    """Serves until a signal ends it; returns the exit status."""
+    """Runs the scheduler's extender until a signal ends it; returns the exit status of the process."""
     options = server_options(settings.extender)
     return serve(options, lambda lifecycle: build_application(lifecycle, api, settings, Measures()), None)
 
 
 def server_options(extender: ExtenderSettings) -> ServerOptions:
-    """Returns the options of the server."""
+    """Returns the options of the extender's HTTP server, by its settings."""
     return ServerOptions(
         name="fairgpu-scheduler",
         address=Address(extender.host, extender.port),

@@ -14,7 +14,11 @@ from fairgpu.commands import a_name
 
 
 def register(subparsers: Any) -> None:
-    """Adds the commands to the parser of `fairgpu`."""
+    """Adds the commands `scheduler`, `top`, `inspect` and `why` to the parser of `fairgpu`.
+
+    Args:
+        subparsers: the object of `argparse` to which subcommands are added.
+    """
     scheduler = subparsers.add_parser("scheduler", help="run the scheduler's extender")
     actions = scheduler.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="answer kube-scheduler until it is stopped")
@@ -43,7 +47,7 @@ def _view(name: str, arguments: argparse.Namespace) -> int:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until a signal ends it."""
+    """Runs the scheduler's extender until a signal ends it; returns the exit status of the process."""
     from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs
     from scheduler.application import run

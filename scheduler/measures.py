@@ -29,21 +29,22 @@ HOLDS = ("placed", "released")
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The state in figures, at one moment.
+    """The figures of the scheduler's state at one moment, for its metrics.
 
     Attributes:
-        nodes: nodes that offer devices.
-        refused: nodes whose inventory is invalid.
-        shared: nodes that offer a device which another node offers as well.
-        gpus: devices on which containers may be placed.
-        held: the sum of pods' pieces of devices, in GPUs: each counts by the larger of its shares of GPU time and
-            memory.
-        waiting: pods that wait for a node.
-        fragmented: those among them for which only fragmentation was in the way on some node.
-        gangs: gangs by state, one of GANG_STATES.
+        nodes: the number of nodes that offer devices.
+        refused: the number of nodes whose inventory is invalid.
+        shared: the number of nodes that offer a device which another node offers as well.
+        gpus: the number of devices on which containers may be placed.
+        held: the sum of the parts of devices that pods hold, in GPUs: each part counts by the larger of its shares of
+            GPU time and memory.
+        waiting: the number of pods that wait for a node.
+        fragmented: the number of waiting pods for which some node has enough free in sum, but in pieces on several
+            GPUs.
+        gangs: the number of gangs that are not placed, by state, one of GANG_STATES.
         gang_outcomes: the number of holds for gangs that have ended since the start, by outcome, one of HOLDS.
-        searches_cut: the number of times since the start that a node was left out because its search was cut.
-        overlapping: devices of which bound pods hold more than there is.
+        searches_cut: how often since the start a node was left out because the search for devices reached its limit.
+        overlapping: the number of devices of which bound pods hold more than there is.
     """
 
     nodes: int = 0
@@ -76,7 +77,7 @@ PARTS = (
 
 
 class Measures:
-    """Counters and histograms, made once a process."""
+    """The scheduler's Prometheus metrics; made once a process."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._calls = Counter(
@@ -186,28 +187,38 @@ class Measures:
                 self._calls.labels(verb, outcome)
 
     def answered(self, verb: str, outcome: str, seconds: float) -> None:
-        """Counts an answer."""
+        """Counts an answer to kube-scheduler, and the time that it took.
+
+        Args:
+            verb: the call, a key of OUTCOMES.
+            outcome: the outcome, one of OUTCOMES for that call.
+            seconds: the time from the call to the answer.
+        """
         self._calls.labels(verb, outcome).inc()
         self._seconds.labels(verb).observe(seconds)
 
     def condition(self, outcome: str) -> None:
-        """Counts a condition of a waiting pod by its outcome."""
+        """Counts an attempt to write a waiting pod's condition; `outcome` is one of WRITES."""
         self._conditions.labels(outcome).inc()
 
     def reclaim(self, outcome: str) -> None:
-        """Counts an earmark that is no more; `outcome` is one of RECLAIMS."""
+        """Counts an earmark that has ended; `outcome` is one of RECLAIMS."""
         self._reclaims.labels(outcome).inc()
 
     def reclaim_eviction(self, outcome: str) -> None:
-        """Counts an eviction; `outcome` is one of EVICTIONS."""
+        """Counts an eviction for a waiting pod; `outcome` is one of EVICTIONS."""
         self._reclaim_evictions.labels(outcome).inc()
 
     def part_failed(self, part: str) -> None:
-        """Counts an unknown error of a part, one of PARTS."""
+        """Counts an unexpected error of a part of the scheduler; `part` is one of PARTS."""
         self._part_failures.labels(part).inc()
 
     def show(self, figures: Figures, *, acting: bool) -> None:
-        """Sets the gauges to the figures of the state, and to whether this replica places pods."""
+        """Sets the metrics to the figures of the state.
+
+        Args:
+            acting: whether this replica places pods.
+        """
         self._acting.set(acting)
         self._nodes.set(figures.nodes)
         self._left_out.labels("refused").set(figures.refused)
@@ -226,7 +237,11 @@ class Measures:
         self._cut_before = figures.searches_cut
 
     def set_states_confirmed(self, moment: float) -> None:
-        """Sets the time of the states' last confirmation, in seconds since 1970."""
+        """Sets the metric that says when the timekeeper last confirmed the budgets' states.
+
+        Args:
+            moment: that time, in seconds since 1970.
+        """
         self._states_confirmed.set(moment)
 
 

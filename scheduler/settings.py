@@ -15,7 +15,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class ExtenderSettings(Section):
-    """The addresses of the extender; kube-scheduler reaches it in the same pod."""
+    """The extender's settings: its addresses, preemption, and how long devices are held for a gang."""
 
     host: str = "127.0.0.1"
     """The address that it listens on: kube-scheduler alone may reach it, as it authenticates no caller."""
@@ -35,7 +35,7 @@ class ExtenderSettings(Section):
 
 
 class LeaseSettings(Section):
-    """The Lease by which kube-scheduler elects a leader."""
+    """The settings of the Lease by which kube-scheduler elects a leader."""
 
     pod_name: str = ""
     """This pod's name, by the downward API; empty where there is one replica alone, which then always acts."""
@@ -46,7 +46,7 @@ class LeaseSettings(Section):
 
 
 class StatesSettings(Section):
-    """The timekeeper, whose states of budgets decide which pods are placed first, and which not."""
+    """The settings by which the scheduler reads the budgets' states from the timekeeper."""
 
     url: Annotated[str, Field(pattern=r"^https://[^\s?#@]+$")] = (
         f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
@@ -65,7 +65,7 @@ class StatesSettings(Section):
 
 
 class ReclaimSettings(Section):
-    """The eviction of pods that frees devices for waiting pods within their budget."""
+    """The settings of the eviction of pods that frees devices for waiting pods within their budget."""
 
     enabled: bool = True
     """Whether pods of spent budgets, and pods of normal task priority for those of high, are evicted at all."""
@@ -78,7 +78,7 @@ class ReclaimSettings(Section):
 
 
 class SchedulerSettings(Section):
-    """The scheduler's extender."""
+    """All settings of the scheduler's extender."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """The lowest level that is logged."""
@@ -89,13 +89,17 @@ class SchedulerSettings(Section):
 
 
 class Settings(Section):
-    """The section of the settings file that this service reads."""
+    """The part of the settings file that the scheduler reads."""
 
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None) -> SchedulerSettings:
-    """Reads the settings from the environment, which wins, and a file: the named one, else the usual one if it exists.
+    """Returns the scheduler's settings, from a file and from the environment, which takes precedence.
+
+    Args:
+        environ: the variables of the environment.
+        file: the settings file; None for the usual file, which need not exist.
 
     Raises:
         SettingsError: a setting is invalid.

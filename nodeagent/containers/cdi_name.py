@@ -15,7 +15,11 @@ DIGITS: Final = 32
 
 
 def device_name(slots: Iterable[str]) -> str:
-    """Returns the first 32 hexadecimal digits of the SHA-256 of the sorted slot ids, joined by line feeds.
+    """Returns the name of a container's CDI device: the first 32 hexadecimal digits of a SHA-256 over its slots.
+
+    Args:
+        slots: the ids of the device plugin's slots that the container holds, in any order. The hash is over the sorted
+            ids, joined by line feeds.
 
     Raises:
         ValueError: there is no slot.
@@ -27,10 +31,14 @@ def device_name(slots: Iterable[str]) -> str:
 
 
 def qualified(name: str) -> str:
-    """Returns the name by which runtimes request the device, such as `fairgpu.io/container=0f3a...`."""
+    """Returns the full name by which a runtime requests a CDI device, such as `fairgpu.io/container=0f3a...`."""
     return f"{KIND}={name}"
 
 
 def spec_file(name: str) -> str:
-    """Returns the name of the file of the device's spec."""
+    """Returns the name of the file that holds a CDI device's spec.
+
+    Args:
+        name: the name that `device_name` returns; `*` makes a pattern for all such files.
+    """
     return f"{KIND.replace('/', '-')}_{name}.json"

@@ -23,12 +23,18 @@ LISTS = ("deviceNodes", "mounts", "hooks", "additionalGids", "netDevices")
 
 
 class VendorSpecError(ValueError):
-    """The vendor's specs have no entry for a GPU; the message says what they have instead."""
+    """Raised where the vendor's CDI specs do not have exactly one entry for a GPU; the message says what they have."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A file of the host that a container sees at a path."""
+    """A file of the host that is mounted into a container.
+
+    Attributes:
+        source: the file on the host.
+        target: the path in the container.
+        writable: whether the container may write to it.
+    """
 
     source: Path
     target: str
@@ -36,10 +42,18 @@ class Mount:
 
 
 def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, minor: int) -> tuple[str, dict[str, Any]]:
-    """Returns the version and the edits of a vendor's spec for one GPU, with those for all its devices.
+    """Returns the changes that the vendor's CDI specs make to a container so that it can use one GPU.
 
-    The entry is the one called by the GPU's uuid; else the one called by its index, if that names the device node
-    `/dev/nvidiaMINOR`: a spec that was made before GPUs were changed may call another GPU by the same index.
+    The entry for the GPU is the one named by its uuid; else the one named by its index, if that uses the device node
+    `/dev/nvidiaMINOR`: a spec that was made before GPUs were changed may give the same index to another GPU.
+
+    Args:
+        specs: the vendor's CDI specs, as JSON objects.
+        index: the GPU's index in NVML.
+        minor: the minor number of the GPU's device node.
+
+    Returns:
+        The version of the CDI spec, and its `containerEdits` for this GPU joined with those for all its devices.
 
     Raises:
         VendorSpecError: there is no such entry, or more than one.
@@ -67,9 +81,10 @@ def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, mino
 
 
 def joined(edits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merges edits in order, each entry once; of a variable of the environment, the last value wins.
+    """Returns several `containerEdits` of CDI specs as one: all entries in order, each once.
 
-    Two GPUs of one container bring the same libraries: mounted twice, some runtimes refuse them.
+    Of a variable of the environment, the last value wins. Two GPUs of one container bring the same libraries: mounted
+    twice, some runtimes refuse them.
     """
     result: dict[str, Any] = {}
     variables: dict[str, str] = {}
@@ -85,7 +100,13 @@ def joined(edits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def document(name: str, vendor: Sequence[tuple[str, Mapping[str, Any]]], mounts: Iterable[Mount]) -> dict[str, Any]:
-    """Returns the spec of one container: its device's name, the vendor's edits in the GPUs' order, and its mounts."""
+    """Returns the CDI spec of one container as a JSON object.
+
+    Args:
+        name: the name of the container's CDI device.
+        vendor: the answer of `vendor_edits` for each of the container's GPUs, in order.
+        mounts: FairGPU's files to mount.
+    """
     own: dict[str, Any] = {"env": [VOID], "mounts": [_mount(mount) for mount in mounts]}
     edits = joined([*(each for _, each in vendor), own])
     versions = [LEAST_VERSION, *(version for version, _ in vendor)]

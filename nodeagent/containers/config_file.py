@@ -23,7 +23,17 @@ DEVICE = struct.Struct("<48s96sQQQQIIII40x")
 
 @dataclass(frozen=True)
 class ConfigDevice:
-    """One device of a container: memory in MiB, core in percent, its slot and that slot's key on the schedule page."""
+    """One GPU in the configuration file of a container.
+
+    Attributes:
+        uuid: the GPU's uuid.
+        memory_mib: the container's limit of GPU memory, in MiB.
+        core_percent: the container's share of GPU time, in percent.
+        policy: how the container may use GPU time beyond its share.
+        task_priority: the priority that the pod's annotation chose.
+        slot: the container's place on the GPU's schedule page.
+        key: a random number that marks this start of the container in that place.
+    """
 
     uuid: str
     memory_mib: int
@@ -35,15 +45,24 @@ class ConfigDevice:
 
 
 def schedule_path(index: int) -> str:
-    """Returns the path at which the container finds the schedule page of its device at this index."""
+    """Returns the path in a container of the file that holds the schedule page of one of its GPUs.
+
+    The schedule page says when the container may launch kernels on the GPU.
+
+    Args:
+        index: the GPU's index among the container's GPUs, from 0.
+    """
     return "/etc/vcuda/schedule" if index == 0 else f"/etc/vcuda/schedule.{index}"
 
 
 def pack(container: str, pod_uid: str, devices: Sequence[ConfigDevice]) -> bytes:
-    """Encodes the file; devices are in the order in which the container sees them.
+    """Returns the bytes of a container's configuration file.
+
+    Args:
+        devices: its GPUs, in the order in which the container sees them.
 
     Raises:
-        ValueError: no device or more than 16, or a text or number that does not fit its field.
+        ValueError: there is no device or more than 16, or a text or number does not fit its field.
     """
     if not 1 <= len(devices) <= DEVICES:
         raise ValueError(f"a configuration has 1 to {DEVICES} devices, not {len(devices)}")

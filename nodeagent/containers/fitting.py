@@ -15,7 +15,14 @@ from fairgpu.inventory import MAX_SLOTS, Device, Health
 
 @dataclass(frozen=True)
 class Held:
-    """A piece of one device that a container of this node holds: core in percent, memory in MiB, its slot."""
+    """A part of one GPU that a container of this node holds.
+
+    Attributes:
+        uuid: the GPU's uuid.
+        core_percent: the container's share of GPU time, in percent.
+        memory_mib: the container's part of GPU memory, in MiB.
+        slot: the container's place on the GPU's schedule page, from 0 to 63.
+    """
 
     uuid: str
     core_percent: int
@@ -24,18 +31,22 @@ class Held:
 
 
 class UnusableDeviceError(ValueError):
-    """The allocation names a device that this node cannot give; the message says which and why."""
+    """Raised where an allocation names a GPU that this node cannot give; the message says which and why."""
 
 
 class OverlapError(ValueError):
-    """Other containers hold what the allocation gives; the message says on which device and how much is left."""
+    """Raised where other containers hold what an allocation gives; the message says which GPU, and how much is left."""
 
 
 def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> None:
-    """Checks that each device exists, is healthy, and is as large as the container's piece of it.
+    """Checks that each GPU of a container exists, is healthy, and is as large as the container's part of it.
+
+    Args:
+        shares: the container's parts of GPUs, by its allocation.
+        offered: the node's GPUs, by uuid.
 
     Raises:
-        UnusableDeviceError: a device is missing, fenced, or too small.
+        UnusableDeviceError: a GPU is missing, fenced, or too small.
     """
     for share in shares:
         device = offered.get(share.uuid)
@@ -49,10 +60,15 @@ def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) 
 
 
 def check_overlap(shares: Iterable[DeviceShare], held: Iterable[Held], offered: Mapping[str, Device]) -> None:
-    """Checks that the pieces fit beside those that other containers hold.
+    """Checks that a container's parts of GPUs fit beside the parts that other containers hold.
+
+    Args:
+        shares: the container's parts of GPUs, by its allocation.
+        held: the parts that other containers of the node hold.
+        offered: the node's GPUs, by uuid; each GPU of `shares` is among them.
 
     Raises:
-        OverlapError: core would pass 100 percent, or memory what the device offers.
+        OverlapError: the GPU time would pass 100 percent, or the memory what the GPU offers.
     """
     taken = tuple(held)
     for share in shares:
@@ -68,10 +84,13 @@ def check_overlap(shares: Iterable[DeviceShare], held: Iterable[Held], offered: 
 
 
 def free_slot(uuid: str, held: Iterable[Held]) -> int:
-    """Returns the lowest free slot of the device's schedule page.
+    """Returns the lowest place on a GPU's schedule page that no container holds, from 0 to 63.
+
+    Args:
+        held: the parts of GPUs that containers of the node hold.
 
     Raises:
-        OverlapError: all 64 are taken.
+        OverlapError: all 64 places are taken.
     """
     taken = {piece.slot for piece in held if piece.uuid == uuid}
     for slot in range(MAX_SLOTS):
@@ -81,5 +100,12 @@ def free_slot(uuid: str, held: Iterable[Held]) -> int:
 
 
 def is_whole(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> bool:
-    """Whether the pieces are all of their devices: the container is then alone on them, and nothing limits it."""
+    """Returns whether a container's parts of GPUs are all of these GPUs.
+
+    The container is then alone on them, and no shim limits it.
+
+    Args:
+        shares: the container's parts of GPUs, by its allocation.
+        offered: the node's GPUs, by uuid; each GPU of `shares` is among them.
+    """
     return all(share.core_percent == 100 and share.memory_mib == offered[share.uuid].memory_mib for share in shares)

@@ -36,45 +36,55 @@ PRELOAD = f"{SHIM_TARGET}\n".encode()
 
 @dataclass(frozen=True)
 class Folders:
-    """The agent's folders: `root` on a tmpfs, `shim` on a disk, `cdi` where the runtime looks for specs."""
+    """The folders on the host in which the node agent keeps the files of containers.
+
+    Attributes:
+        root: the folder of all files but the two kinds below, on a tmpfs.
+        shim: the folder of the shim, on a disk.
+        cdi: the folder in which the container runtime looks for CDI specs.
+    """
 
     root: Path
     shim: Path
     cdi: Path
 
     def container(self, record: Record) -> Path:
-        """Returns the folder of a container, over all its starts."""
+        """Returns the folder of a container's files, which holds one folder for each of its starts."""
         return self.of_container(record.uid, record.container)
 
     def of_container(self, uid: str, container: str) -> Path:
-        """Returns the folder of a container, by its pod's uid and its name."""
+        """Returns the folder of a container's files."""
         return Path(f"{self.root}/containers/{uid}/{container}")
 
     def start(self, record: Record) -> Path:
-        """Returns the folder of one start of a container."""
+        """Returns the folder of the files of a container's present start."""
         return Path(self.ledger(record)).parent
 
     def ledger(self, record: Record) -> str:
-        """Returns the path of the ledger that the shim keeps for one start of a container.
+        """Returns the path of the file in which the shim accounts for the GPU use of a container's present start.
 
-        It is text and no Path, for each change of the schedule names the ledgers of all containers.
+        It is text and no Path: each change of the schedule names these files of all containers.
         """
         return f"{self.root}/containers/{record.uid}/{record.container}/{record.start}/ledger"
 
     def page(self, uuid: str) -> Path:
-        """Returns the file of a device's schedule page."""
+        """Returns the file of the schedule page of the GPU with this uuid."""
         return self.root / "gpus" / uuid / "schedule"
 
     def spec(self, record: Record) -> Path:
-        """Returns the file of the container's CDI spec."""
+        """Returns the file of a container's CDI spec."""
         return self.cdi / spec_file(record.cdi_device)
 
 
 def void_after_boot(folders: Folders, boot_id: str) -> None:
-    """Removes all containers' files, pages and CDI specs of an earlier boot, where the folders are on a disk.
+    """Removes the files, pages and CDI specs that an earlier boot of the host left, where the folders are on a disk.
 
-    Files of an agent that wrote no boot count as of this one: its containers may run. Of two agents that start at once,
-    the second waits until the first is done: it would remove what that one writes next.
+    Files of an agent that wrote no boot id count as of this boot: its containers may run. Of two agents that start at
+    once, the second waits until the first is done: it would remove what the first writes next.
+
+    Args:
+        folders: the agent's folders.
+        boot_id: the kernel's id of the present boot.
 
     Raises:
         OSError: the host refuses.
@@ -99,7 +109,7 @@ def _void(folders: Folders, boot_id: str) -> None:
 
 
 def read_records(folders: Folders) -> Iterator[Record | tuple[Path, RecordError]]:
-    """Yields all records on the host; an invalid file comes with its fault."""
+    """Yields the record of each container on the host; for a file that cannot be read, its path and the error."""
     for path in sorted((folders.root / "containers").glob("*/*/record.json")):
         try:
             yield records.decode(path.read_bytes())
@@ -110,10 +120,15 @@ def read_records(folders: Folders) -> Iterator[Record | tuple[Path, RecordError]
 
 
 def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[str, Any]]], shim: Path) -> None:
-    """Writes all files of a start, then its record, and its CDI spec last.
+    """Writes all files of a container's start, then its record, and its CDI spec last.
 
     Record and spec are written beside their places before either is renamed, so that a host without room changes
     neither.
+
+    Args:
+        folders: the agent's folders.
+        vendor: the answer of `vendor_edits` for each of the container's GPUs, in order.
+        shim: the shim's file on the host.
 
     Raises:
         OSError: the host has no room, or refuses; nothing of this start is left, and the container's record is the
@@ -153,9 +168,12 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
 
 
 def remove(folders: Folders, record: Record, keep: Record | None = None) -> None:
-    """Removes a container's files from the host; the spec first, so that no container starts with files that vanish.
+    """Removes a container's files from the host; its CDI spec first, so that no container starts with missing files.
 
-    The spec stays where it is by now that of `keep`, which took over the container's slots.
+    Args:
+        folders: the agent's folders.
+        keep: the record of a container of the same pod that took over the slots, and so the CDI spec, which then stays;
+            None where there is none.
     """
     if keep is None or keep.cdi_device != record.cdi_device:
         remove_spec(folders, record)
@@ -164,29 +182,41 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
 
 
 def remove_unread(folders: Folders, uid: str, container: str) -> None:
-    """Removes the folder of a container whose record cannot be read."""
+    """Removes the folder of a container whose record cannot be read.
+
+    Args:
+        folders: the agent's folders.
+    """
     folder = folders.of_container(uid, container)
     shutil.rmtree(folder, ignore_errors=True)
     _remove_if_empty(folder.parent)
 
 
 def remove_spec(folders: Folders, record: Record) -> None:
-    """Removes the CDI spec of slots that the container holds no more."""
+    """Removes the CDI spec of the slots in a record, which the container no longer holds."""
     folders.spec(record).unlink(missing_ok=True)
 
 
 def remove_earlier_starts(folders: Folders, record: Record) -> None:
-    """Removes the files of earlier starts; processes that still have them mounted keep them."""
+    """Removes the files of a container's earlier starts. Processes that have them mounted can still use them.
+
+    Args:
+        folders: the agent's folders.
+    """
     for path in folders.container(record).iterdir():
         if path.is_dir() and path.name != str(record.start):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_unknown(folders: Folders, known: Sequence[Record], unread: Iterable[Path] = ()) -> list[Path]:
-    """Removes folders and specs that belong to no known container, and files half written; returns them.
+    """Removes the folders and CDI specs of unknown containers, and files half written; returns the paths removed.
 
-    The folders `unread` stay: their containers may run. A spec is needed only until its container is made, and is
-    written again before its next start.
+    A known container's spec is kept. A spec is needed only until its container is made, and is written again before the
+    next start.
+
+    Args:
+        folders: the agent's folders.
+        unread: the folders of containers whose records cannot be read. They stay: the containers may run.
     """
     removed = []
     specs = {folders.spec(record) for record in known}
@@ -210,13 +240,17 @@ def _specs(folders: Folders) -> list[Path]:
 
 
 def install_shim(folders: Folders, library: Path) -> Path:
-    """Returns the shim's file on the host; writes it, named by its digest, where it is missing or damaged.
+    """Writes the shim to the host, unless it is there and sound; returns its file, whose folder is named by its digest.
 
     A disk whose machine loses its power may keep a file's name without its bytes. A program goes on without a library
     that its loader cannot read, and nothing would limit it.
 
+    Args:
+        folders: the agent's folders.
+        library: the shim in the agent's image.
+
     Raises:
-        OSError: it cannot be read or written.
+        OSError: the shim cannot be read or written.
     """
     content = library.read_bytes()
     path = folders.shim / hashlib.sha256(content).hexdigest() / "libvcuda.so.1"
@@ -228,13 +262,16 @@ def install_shim(folders: Folders, library: Path) -> Path:
 
 
 def make_page(path: Path) -> None:
-    """Creates a schedule page that can be mounted, unless there is one."""
+    """Creates the file of a GPU's schedule page, so that it can be mounted, unless it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     PageFile(path).close()
 
 
 def put(path: Path, content: bytes, mode: int) -> None:
     """Writes a file so that a reader finds all of it or none.
+
+    Args:
+        mode: its permission bits.
 
     Raises:
         OSError: the file cannot be written; no part of it stays.
@@ -248,7 +285,7 @@ def put(path: Path, content: bytes, mode: int) -> None:
 
 
 def beside(name: str) -> str:
-    """Returns the name of the temporary file that is renamed to this name once it is written."""
+    """Returns the name of the temporary file that becomes the file of this name, by a rename, once it is written."""
     return f".{name}.new"
 
 

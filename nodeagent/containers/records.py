@@ -31,12 +31,20 @@ VERSION = 1
 
 
 class RecordError(ValueError):
-    """A file that is not a record; the message names the fault."""
+    """Raised for a file that is not the record of a container; the message names the fault."""
 
 
 @dataclass(frozen=True)
 class GivenDevice:
-    """A piece of one device: core in percent, memory in MiB, its slot on the schedule page and that slot's key."""
+    """A part of one GPU that was given to a container.
+
+    Attributes:
+        uuid: the GPU's uuid.
+        core_percent: the container's share of GPU time, in percent.
+        memory_mib: the container's limit of GPU memory, in MiB.
+        slot: the container's place on the GPU's schedule page, from 0 to 63.
+        key: a random number that marks this start of the container in that place.
+    """
 
     uuid: str
     core_percent: int
@@ -47,12 +55,17 @@ class GivenDevice:
 
 @dataclass(frozen=True)
 class Record:
-    """A container that is alive or starting, and the pieces that it was given.
+    """The agent's record of a container that is alive or starting, with the parts of GPUs that it was given.
 
     Attributes:
-        slots: the device plugin's slots that it holds.
-        start: the number of its start, from 1; each start has a folder of its own.
-        whole: whether its devices are all its own, so that no shim limits it.
+        namespace, pod, uid: the pod's namespace, name and uid.
+        container: the container's name.
+        slots: the ids of the device plugin's slots that it holds.
+        start: the number of its start, from 1; each start has its own folder.
+        whole: whether no other container may use its GPUs, so that no shim limits it.
+        policy: how it may use GPU time beyond its share.
+        task_priority: the priority that the pod's annotation chose.
+        devices: its parts of GPUs, in the order in which it sees them.
     """
 
     namespace: str
@@ -81,18 +94,19 @@ def given(
 ) -> Record:
     """Returns the record of a container that may start.
 
-    A container that starts again keeps its place on each schedule page, and has a new key: what an earlier process of
-    it does counts for nothing. Init containers of the same pod whose slots passed on to this one have ended.
+    A container that starts again keeps its place on each schedule page, and gets a new key, so that what an earlier
+    process of it does is ignored. Init containers of the same pod whose slots passed on to this container count as
+    ended.
 
     Args:
-        claim: the container.
+        claim: the container and its part of its pod's allocation.
         choices: the policy and priority that its pod chose.
         records: the records of all containers that live or are starting on this node.
-        offered: the devices of the node by uuid.
-        new_key: draws a key that is not 0.
+        offered: the node's GPUs, by uuid.
+        new_key: returns a random number that is not 0.
 
     Raises:
-        PlacementRefusedError: a device cannot be used, or others hold what the allocation gives.
+        PlacementRefusedError: a GPU cannot be used, or other containers hold what the allocation gives.
     """
     known = tuple(records)
     before = next((each for each in known if (each.uid, each.container) == (claim.uid, claim.container)), None)
@@ -130,18 +144,18 @@ def given(
 
 
 def check_unread(claim: Claim, unread: Iterable[tuple[str, str]], pods: Iterable[Mapping[str, Any]]) -> None:
-    """Checks that a container gets no device on which a container without a readable record may run.
+    """Checks that a container gets no GPU on which a container without a readable record may run.
 
-    A later version of the agent may have written that record: it says what the container holds, and is not read. The
-    pod's allocation names its devices. Containers of one pod do not bar each other, as its allocation has room for all.
+    A later version of the agent may have written a record that this one cannot read. The pod's allocation then names
+    the GPUs that may be held. Containers of one pod do not bar each other, as its allocation has room for all.
 
     Args:
         claim: the container that is about to start.
-        unread: pod's uid and name of each container whose record cannot be read.
-        pods: the node's pods.
+        unread: the pod's uid and the name of each container whose record cannot be read.
+        pods: the node's pods as JSON.
 
     Raises:
-        PlacementRefusedError: such a container holds one of the devices, or which it holds cannot be known.
+        PlacementRefusedError: such a container holds one of the GPUs, or which it holds cannot be known.
     """
     by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
     wanted = {device.uuid for device in claim.allocation.devices}
@@ -161,7 +175,11 @@ def check_unread(claim: Claim, unread: Iterable[tuple[str, str]], pods: Iterable
 
 
 def superseded(record: Record, records: Iterable[Record]) -> list[Record]:
-    """Returns the records that this one replaces: earlier starts, and init containers whose slots it took over."""
+    """Returns the records that a new one replaces: those of earlier starts, and of init containers whose slots it has.
+
+    Args:
+        records: the records of the node's containers.
+    """
     return [
         each
         for each in records
@@ -170,18 +188,23 @@ def superseded(record: Record, records: Iterable[Record]) -> list[Record]:
 
 
 def pieces(record: Record) -> list[Held]:
-    """Returns the pieces of devices that the container holds."""
+    """Returns the parts of GPUs that a container holds, by its record."""
     return [Held(each.uuid, each.core_percent, each.memory_mib, each.slot) for each in record.devices]
 
 
 def ended(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """Returns the records whose container cannot start again: their pods on this node are deleted or have ended."""
+    """Returns the records of containers that cannot start again, since their pods are deleted or have ended.
+
+    Args:
+        records: the records of the node's containers.
+        pods: the node's pods as JSON.
+    """
     live = {str(pod["metadata"]["uid"]) for pod in pods if is_live(pod)}
     return [record for record in records if record.uid not in live]
 
 
 def encode(record: Record) -> str:
-    """Encodes a record as JSON."""
+    """Returns a container's record as JSON."""
     document = {
         "v": VERSION,
         "namespace": record.namespace,
@@ -208,7 +231,7 @@ def encode(record: Record) -> str:
 
 
 def decode(text: str | bytes) -> Record:
-    """Decodes a record; fields of later writers are ignored.
+    """Returns the record of a container from its JSON; unknown fields are ignored.
 
     Raises:
         RecordError: it is not a JSON object of version 1, or a field is missing or of another kind.

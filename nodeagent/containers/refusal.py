@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """The kinds of refusal, one for each remedy."""
+    """The causes for which the agent refuses to start a container, one for each remedy."""
 
     UNKNOWN_CONTAINER = "unknown_container"
     """The kubelet names no pod that holds the slots."""
@@ -26,11 +26,11 @@ class Cause(StrEnum):
 
 
 class PlacementRefusedError(Exception):
-    """A container must not start.
+    """Raised where the agent refuses to start a container; the kubelet shows the message at the pod.
 
     Attributes:
-        cause: the kind of refusal.
-        pods: namespace, name and uid of each pod that may be meant; none where no pod is known.
+        cause: the cause.
+        pods: the namespace, name and uid of each pod to which the container may belong; none where no pod is known.
     """
 
     def __init__(self, cause: Cause, message: str, *pods: tuple[str, str, str]) -> None:

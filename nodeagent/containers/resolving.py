@@ -28,7 +28,13 @@ BEFORE_A_START = ("PodInitializing", "ContainerCreating")
 
 @dataclass(frozen=True)
 class Listed:
-    """A container as the kubelet lists it, with all its slots of `fairgpu.io/gpu`."""
+    """A container as the kubelet's PodResources API lists it.
+
+    Attributes:
+        namespace, pod: the pod's namespace and name.
+        container: the container's name.
+        slots: the ids of all slots of `fairgpu.io/gpu` that it holds.
+    """
 
     namespace: str
     pod: str
@@ -38,7 +44,14 @@ class Listed:
 
 @dataclass(frozen=True)
 class Claim:
-    """A container that is about to start, and its part of its pod's allocation."""
+    """A container that is about to start, and its part of its pod's allocation.
+
+    Attributes:
+        namespace, pod, uid: the pod's namespace, name and uid.
+        container: the container's name.
+        slots: the ids of the slots of `fairgpu.io/gpu` that it holds.
+        allocation: its parts of GPUs.
+    """
 
     namespace: str
     pod: str
@@ -49,17 +62,17 @@ class Claim:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """The namespace, name and uid of the pod."""
+        """The pod's namespace, name and uid."""
         return self.namespace, self.pod, self.uid
 
 
 def holder(listing: Iterable[Listed], slots: frozenset[str], pods: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
-    """Returns the namespace and name of the pod that holds the slots.
+    """Returns the namespace and name of the pod that holds some slots of `fairgpu.io/gpu`.
 
     Args:
         listing: the containers that the kubelet lists.
-        slots: the slots of the container that is about to start.
-        pods: the node's pods; a refusal names those of them that may be meant.
+        slots: the ids of the slots of the container that is about to start.
+        pods: the node's pods as JSON; a refusal names those of them that may hold the slots.
 
     Raises:
         PlacementRefusedError: the kubelet lists no pod with these slots, or several.
@@ -82,10 +95,10 @@ def holder(listing: Iterable[Listed], slots: frozenset[str], pods: Iterable[Mapp
 
 
 def live_pod(pods: Iterable[Mapping[str, Any]], namespace: str, name: str) -> Mapping[str, Any] | None:
-    """Returns the one pod of that name that has not ended; None where there is none.
+    """Returns the one pod of a namespace and name that has not ended, as JSON; None where there is none.
 
     Raises:
-        PlacementRefusedError: several have that name.
+        PlacementRefusedError: several pods that have not ended have that name.
     """
     found = [pod for pod in pods if identity_of(pod)[:2] == (namespace, name) and is_live(pod)]
     if len(found) > 1:
@@ -98,17 +111,22 @@ def live_pod(pods: Iterable[Mapping[str, Any]], namespace: str, name: str) -> Ma
 
 
 def identity_of(pod: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Returns the namespace, name and uid of a pod."""
+    """Returns the namespace, name and uid of a pod, which is given as JSON."""
     metadata = pod["metadata"]
     return str(metadata["namespace"]), str(metadata["name"]), str(metadata["uid"])
 
 
 def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: frozenset[str]) -> str:
-    """Returns the name of the pod's container that is about to start with these slots.
+    """Returns the name of a pod's container that is about to start.
+
+    Args:
+        pod: the pod as JSON.
+        listing: the containers that the kubelet lists.
+        slots: the ids of the container's slots of `fairgpu.io/gpu`.
 
     Raises:
         PlacementRefusedError: no container of the pod is listed with exactly these slots, and none of its init
-            containers can be meant; or several are; or the kubelet lists an earlier pod of this name as well.
+            containers can hold them; or several are; or the kubelet lists an earlier pod of this name as well.
     """
     spec, identity = pod["spec"], identity_of(pod)
     of_pod = [each for each in listing if (each.namespace, each.pod) == identity[:2]]
@@ -139,10 +157,13 @@ def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: froze
 
 
 def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
-    """Whether the pod's status shows that an init container that was prepared before starts once more.
+    """Returns whether a pod's status shows that an init container which started before starts once more.
 
     The kubelet reports an init container that completed to the API server while it already starts the next one with the
     same slots. A status that says neither how the last start ended nor that it failed may be older than that.
+
+    Args:
+        pod: the pod as JSON.
     """
     for status in pod.get("status", {}).get("initContainerStatuses") or []:
         if status.get("name") == container:
@@ -153,12 +174,16 @@ def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
 
 
 def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: str) -> Claim:
-    """Returns the part of the pod's allocation that the container gets.
+    """Returns a container's part of its pod's allocation, after checking it against the container's limits and slots.
+
+    Args:
+        pod: the pod as JSON.
+        slots: the ids of the container's slots of `fairgpu.io/gpu`.
 
     Raises:
-        PlacementRefusedError: the pod has no allocation or one that cannot be read, it is of another node, or it does
-            not give the container as many different devices as the container's limits and slots say, or of one of
-            them another part than its limits.
+        PlacementRefusedError: the pod has no allocation or one that cannot be read, or the allocation is of another
+            node; or it does not give the container as many different GPUs as the container's limits and slots say, or
+            it gives another part of one of them than the limits say.
     """
     identity = identity_of(pod)
     allocation = _allocation(pod["metadata"], identity)
@@ -212,7 +237,11 @@ def _check_amounts(
 
 
 def devices_of(pod: Mapping[str, Any], container: str) -> frozenset[str] | None:
-    """Returns the uuids that a pod's allocation gives to a container; None where it has none that can be read."""
+    """Returns the uuids of the GPUs that a pod's allocation gives to a container; None where it cannot be read.
+
+    Args:
+        pod: the pod as JSON.
+    """
     try:
         allocation = _allocation(pod["metadata"], identity_of(pod))
     except PlacementRefusedError:
@@ -221,7 +250,11 @@ def devices_of(pod: Mapping[str, Any], container: str) -> frozenset[str] | None:
 
 
 def gpus_of(container: Mapping[str, Any]) -> int:
-    """Returns the number of GPUs in a container's limits; 0 where it is not a whole number."""
+    """Returns the number of GPUs in a container's limits; 0 where there is none, or it is not a whole number.
+
+    Args:
+        container: the container as in its pod's spec.
+    """
     return _amount(container, names.GPU)
 
 
@@ -248,7 +281,7 @@ def _allocation(metadata: Mapping[str, Any], identity: tuple[str, str, str]) -> 
 
 
 def is_live(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod has not ended."""
+    """Returns whether a pod, given as JSON, has not ended."""
     return pod.get("status", {}).get("phase") not in names.TERMINAL_PHASES
 
 

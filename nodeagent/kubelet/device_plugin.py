@@ -56,14 +56,19 @@ Prepare = Callable[[frozenset[str]], None]
 
 @dataclass(frozen=True)
 class Offered:
-    """The ids of slots, and whether the kubelet may give free slots to containers."""
+    """The slots that the device plugin offers to the kubelet.
+
+    Attributes:
+        ids: the ids of the slots.
+        open: whether the kubelet may give free slots to containers.
+    """
 
     ids: tuple[str, ...] = ()
     open: bool = True
 
 
 class Slots:
-    """The slots that are offered to the kubelet. Each call of ListAndWatch follows them and gets each change."""
+    """The slots that are offered to the kubelet now. Each call of the kubelet that follows them gets every change."""
 
     def __init__(self, offered: Offered) -> None:
         self._changed = threading.Condition()
@@ -71,7 +76,7 @@ class Slots:
         self._version = 0
 
     def replace(self, offered: Offered) -> None:
-        """Offers these slots from now on."""
+        """Offers these slots from now on, in place of the earlier ones."""
         with self._changed:
             if self._offered != offered:
                 self._offered = offered
@@ -80,17 +85,21 @@ class Slots:
 
     @property
     def offered(self) -> Offered:
-        """The slots that are offered now."""
+        """The slots that are offered to the kubelet now."""
         with self._changed:
             return self._offered
 
     def wake(self) -> None:
-        """Wakes all calls that follow the slots, so that each checks whether it is to end."""
+        """Wakes all calls of the kubelet that follow the slots, so that each checks whether it is to end."""
         with self._changed:
             self._changed.notify_all()
 
     def follow(self, goes_on: Callable[[], bool]) -> Iterator[Offered]:
-        """Yields the present slots, and again after each change, for as long as the caller continues."""
+        """Yields the slots that are offered now, and again after each change.
+
+        Args:
+            goes_on: returns whether to continue; checked after each change and each `wake`.
+        """
         seen = -1
         while goes_on():
             with self._changed:
@@ -102,7 +111,7 @@ class Slots:
 
 
 class Server:
-    """A device plugin on its socket, until it is closed."""
+    """A gRPC server on a Unix socket that answers the kubelet's calls to the device plugin, until it is closed."""
 
     def __init__(self, socket: Path, slots: Slots, prepare: Prepare) -> None:
         self.socket = socket
@@ -123,12 +132,12 @@ class Server:
 
     @property
     def is_followed(self) -> bool:
-        """Whether a call for the slots goes on: the kubelet's."""
+        """Whether a call of the kubelet that follows the slots is open."""
         with self._counting:
             return self._followers > 0
 
     def close(self) -> None:
-        """Ends all calls and removes the socket."""
+        """Ends all calls of the kubelet, and removes the socket."""
         self._closed.set()
         self._slots.wake()
         self._server.stop(GRACE_SECONDS).wait(LONGEST_STOP_SECONDS)
@@ -187,7 +196,7 @@ class Server:
 
 
 def allocated(request: protocol.AllocateRequest) -> protocol.AllocateResponse:
-    """Returns one CDI device for each container, named after the container's slots.
+    """Returns the answer to the kubelet's call Allocate: one CDI device for each container, named after its slots.
 
     The slots identify the container, since the kubelet's request does not name it.
     """
@@ -202,7 +211,11 @@ def allocated(request: protocol.AllocateRequest) -> protocol.AllocateResponse:
 
 
 def register(folder: Path, endpoint: str, resource: str) -> None:
-    """Registers with the kubelet a plugin that already listens on `folder/endpoint`.
+    """Registers the device plugin with the kubelet. The plugin must already listen on its socket.
+
+    Args:
+        endpoint: the name of the plugin's socket in the folder.
+        resource: the name of the extended resource that the plugin offers.
 
     Raises:
         KubeletError: the kubelet does not answer, or refuses.
@@ -239,22 +252,23 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
     replaced: Callable[[], None] = lambda: None,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Serves the plugin, and keeps it registered with each kubelet that starts, until `wait` returns true.
+    """Serves the device plugin, and registers it with each kubelet that starts, until `wait` returns true.
 
     Args:
         folder: the folder with the sockets of the kubelet and its plugins.
-        endpoint: the name of the plugin's socket.
-        resource: the resource whose units the slots are.
-        slots: the slots that are offered.
-        prepare: called before each start of a container.
-        wait: sleeps between looks, and ends the loop.
+        endpoint: the name of the plugin's socket in the folder.
+        resource: the name of the extended resource that the plugin offers.
+        slots: the slots that are offered, which are the units of the resource.
+        prepare: called with a container's slots before each of its starts.
+        wait: waits for a number of seconds, and returns true where the plugin is to end.
         attempted: called with None after each registration, and with the error after each failure.
-        looked: called with the outcome of each look: why the kubelet does not ask this plugin, or None.
+        looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None where it
+            does.
         shown: returns whether the Node shows the slots that are offered, and the version of the status that the kubelet
             wrote last.
         replaced: called after a registration by which the kubelet may have left another plugin for this one, where
             `looked` was not called with Loss.TAKEN before.
-        now: a monotonic clock, in seconds.
+        now: returns seconds of a monotonic clock.
     """
     server: Server | None = None
     registration = Registration()
@@ -303,9 +317,10 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
 
 
 class Checkpoint:
-    """The kubelet's own file of its plugins' devices, which it writes after each list and each allocation.
+    """The checkpoint file of the devices of the kubelet's plugins.
 
-    A file of a later form, or none, counts as an empty one.
+    The kubelet writes it after each list and each allocation. A file of an unknown form, or none, counts as an empty
+    one.
     """
 
     def __init__(self, path: Path, resource: str) -> None:
@@ -316,12 +331,15 @@ class Checkpoint:
         self._others: frozenset[Holder] = frozenset()
 
     def slots(self) -> tuple[str, ...]:
-        """Returns the healthy slots by which the kubelet knows the resource; none where it has not written it yet."""
+        """Returns the ids of the healthy slots of the resource that the kubelet knows; none before they are written."""
         self._renew()
         return self._slots
 
     def answered_by_others(self) -> frozenset[Holder]:
-        """Returns the containers for whose slots the kubelet got another plugin's answer, not that of `allocated`."""
+        """Returns the containers whose slots another plugin allocated, by the kubelet's file.
+
+        For these the file has another answer than that of `allocated`.
+        """
         self._renew()
         return self._others
 

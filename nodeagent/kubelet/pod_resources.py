@@ -19,11 +19,14 @@ LARGEST_ANSWER = 16 << 20
 
 
 class KubeletError(Exception):
-    """The kubelet does not answer; the message contains gRPC's."""
+    """Raised where the kubelet does not answer; the message contains gRPC's."""
 
 
 class PodResources:
-    """The kubelet's list of containers with devices, over one connection that gRPC renews."""
+    """A client of the kubelet's PodResources API, which lists the containers with devices.
+
+    It has one connection, which gRPC renews.
+    """
 
     def __init__(self, socket: Path = SOCKET) -> None:
         self._channel = grpc.insecure_channel(
@@ -41,7 +44,10 @@ class PodResources:
         )
 
     def listing(self, resource: str) -> list[Listed]:
-        """Returns every container that holds slots of the resource.
+        """Returns every container of the node that holds slots of an extended resource.
+
+        Args:
+            resource: the resource's name, such as `fairgpu.io/gpu`.
 
         Raises:
             KubeletError: the kubelet does not answer in time.
@@ -53,12 +59,16 @@ class PodResources:
         return listed(answer, resource)
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection to the kubelet."""
         self._channel.close()
 
 
 def listed(answer: ListPodResourcesResponse, resource: str) -> list[Listed]:
-    """Returns the containers of an answer that hold slots of the resource; each has one entry a device."""
+    """Returns the containers in an answer of the PodResources API that hold slots of an extended resource.
+
+    Args:
+        answer: the answer, in which each container has one entry a device.
+    """
     found = []
     for pod in answer.pod_resources:
         for container in pod.containers:

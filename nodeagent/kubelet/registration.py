@@ -38,7 +38,7 @@ Holder = tuple[str, str]
 
 
 class Loss(StrEnum):
-    """The reasons for which the kubelet does not ask this plugin."""
+    """The reasons why the kubelet does not ask this device plugin."""
 
     UNREGISTERED = "unregistered"
     """It has not registered yet with the kubelet that runs now, or its socket was removed, or no kubelet runs."""
@@ -52,16 +52,16 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True)
 class Look:
-    """The kubelet as the agent sees it.
+    """The kubelet and the device plugin as the agent sees them at one time.
 
     Attributes:
-        kubelet: the identity of its socket; None where there is none.
+        kubelet: the identity of the kubelet's socket; None where there is none.
         is_served: whether the plugin listens on its socket.
-        is_followed: whether the kubelet's call for the slots goes on.
+        is_followed: whether the kubelet's call that follows the slots is open.
         is_shown: whether the Node shows all slots that are offered.
-        foreign: the ids by which the kubelet knows slots of the resource that are not this plugin's.
+        foreign: the ids of the resource's slots in the kubelet's file that are not this plugin's.
         written: the version of the Node's status that the kubelet wrote last; empty where the Node does not say.
-        answered: the containers to whose slots another plugin answered, whatever it calls them.
+        answered: the containers whose slots another plugin allocated, by the kubelet's file.
     """
 
     kubelet: Identity | None
@@ -75,21 +75,22 @@ class Look:
 
 @dataclass(frozen=True)
 class Registration:
-    """The last registration, and what was seen since. Times are seconds of a monotonic clock.
+    """The device plugin's last registration, and what was seen since. Times are seconds of a monotonic clock.
 
     Attributes:
-        kubelet: the kubelet that was registered with; None before the first, and after one that failed.
-        at_seconds: the time of the last attempt.
-        delay_seconds: the least time from that to the next one with the same kubelet.
+        kubelet: the identity of the socket of the kubelet that was registered with; None before the first registration,
+            and after one that failed.
+        at_seconds: the time of the last attempt to register.
+        delay_seconds: the least time from that to the next attempt with the same kubelet.
         followed_seconds: when the kubelet last followed the slots.
-        shown_seconds: when the Node last showed them.
+        shown_seconds: when the Node last showed the slots.
         written: the version of the Node's status that showed the slots last, or that was the last one when the kubelet
             had had time to call back.
-        answered: the containers to whose slots another plugin had answered before.
+        answered: the containers whose slots another plugin had allocated before.
         foreign: another plugin's slots in the kubelet's file at the registration.
-        is_listed: whether the file has shown no other plugin's slots since.
+        is_listed: whether the kubelet's file has shown no other plugin's slots since.
         is_taken: whether another plugin has registered since. It stays until the next registration: the plugin's own
-            next list of slots replaces the other's in all that the kubelet shows, but not in whom it asks.
+            next list of slots replaces the other's in all that the kubelet shows, but not in which plugin it asks.
     """
 
     kubelet: Identity | None = None
@@ -105,15 +106,19 @@ class Registration:
 
 
 def foreign_slots(ids: Iterable[str]) -> tuple[str, ...]:
-    """Returns the ids that are not of the form of this plugin's (`nodeagent.offer.slot_ids`), in order."""
+    """Returns the slot ids, sorted, that are not of the form of this plugin's ids (`nodeagent.offer.slot_ids`)."""
     return tuple(sorted(each for each in ids if not _SLOT.fullmatch(each)))
 
 
 def observed(registration: Registration, look: Look, now_seconds: float) -> Registration:
-    """Returns the registration with what a look adds to it.
+    """Returns the last registration, updated by what the agent sees of the kubelet now.
 
-    Another plugin's slots that were in the kubelet's file at the registration are of before it until the file has been
-    without them, or the kubelet has had time to call back.
+    Another plugin's slots that were in the kubelet's file at the registration count as older than it, until the file
+    has been without them or the kubelet has had time to call back.
+
+    Args:
+        look: the kubelet and the plugin as they are now.
+        now_seconds: the present time, in seconds of a monotonic clock.
     """
     if now_seconds - registration.at_seconds < IN_FLIGHT_SECONDS:
         registration = replace(registration, answered=registration.answered | look.answered)
@@ -132,7 +137,13 @@ def observed(registration: Registration, look: Look, now_seconds: float) -> Regi
 
 
 def loss(registration: Registration, look: Look, now_seconds: float) -> Loss | None:
-    """Returns why the kubelet does not ask this plugin; None where it does."""
+    """Returns why the kubelet does not ask this device plugin; None where it does.
+
+    Args:
+        registration: the last registration, with what this look has added.
+        look: the kubelet and the plugin as they are now.
+        now_seconds: the present time, in seconds of a monotonic clock.
+    """
     if look.kubelet is None or look.kubelet != registration.kubelet or not look.is_served:
         return Loss.UNREGISTERED
     if registration.is_taken:
@@ -146,14 +157,24 @@ def loss(registration: Registration, look: Look, now_seconds: float) -> Loss | N
 
 
 def is_due(registration: Registration, lost: Loss | None, now_seconds: float) -> bool:
-    """Whether the plugin is to register now. A kubelet that is new knows no plugin, and is registered with at once."""
+    """Returns whether the device plugin must register now. With a kubelet that has just started it registers at once.
+
+    Args:
+        now_seconds: the present time, in seconds of a monotonic clock.
+    """
     if lost is None or lost is Loss.UNREGISTERED:
         return lost is not None
     return now_seconds - registration.at_seconds >= registration.delay_seconds
 
 
 def registered(registration: Registration, look: Look, lost: Loss, now_seconds: float) -> Registration:
-    """Returns the registration that follows on a loss, with the kubelet of this look."""
+    """Returns the new registration, made now because of a loss.
+
+    Args:
+        look: the kubelet and the plugin as they are now.
+        lost: the reason why the plugin registered again.
+        now_seconds: the present time, in seconds of a monotonic clock.
+    """
     delay = FIRST_DELAY_SECONDS
     if lost is not Loss.UNREGISTERED and now_seconds - registration.at_seconds < 2 * LAST_DELAY_SECONDS:
         delay = min(2 * registration.delay_seconds, LAST_DELAY_SECONDS)

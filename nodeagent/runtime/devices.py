@@ -31,17 +31,17 @@ INJECTING = "nvidia-container-runtime"
 
 
 class RuntimeSilentError(Exception):
-    """The runtime does not answer; the message contains gRPC's."""
+    """Raised where the container runtime does not answer; the message contains gRPC's."""
 
 
 @dataclass(frozen=True)
 class RuntimeConfiguration:
-    """The runtime's own statement of how it gives devices to containers.
+    """The way in which the container runtime gives devices to containers, by its own statement.
 
     Attributes:
-        applies_cdi: whether it applies the CDI specs of a folder; None where it does not say.
-        injects: the default runtime that gives GPUs by a container's environment, with its program; empty where it
-            does not.
+        applies_cdi: whether the runtime applies the CDI specs of the agent's folder; None where it does not say.
+        injects: the name and the program of the default runtime, where that gives GPUs to containers by their
+            environment; empty where it does not.
     """
 
     applies_cdi: bool | None = None
@@ -49,7 +49,7 @@ class RuntimeConfiguration:
 
 
 class RuntimeStatus:
-    """A runtime's answers, over one connection that gRPC renews."""
+    """A client of the container runtime's gRPC API, which asks for its configuration. gRPC renews its connection."""
 
     def __init__(self, socket: Path = SOCKET) -> None:
         self._channel = grpc.insecure_channel(
@@ -62,10 +62,13 @@ class RuntimeStatus:
         )
 
     def ask(self, cdi_folder: Path) -> RuntimeConfiguration:
-        """Returns the configuration that the runtime runs with.
+        """Returns how the container runtime gives devices to containers.
+
+        Args:
+            cdi_folder: the folder of the agent's CDI specs.
 
         Raises:
-            RuntimeSilentError: it does not answer in time.
+            RuntimeSilentError: the runtime does not answer in time.
         """
         try:
             answer = self._status(StatusRequest(verbose=True), timeout=LIMIT_SECONDS)
@@ -74,12 +77,19 @@ class RuntimeStatus:
         return configuration(answer.info, cdi_folder)
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection to the container runtime."""
         self._channel.close()
 
 
 def configuration(info: Mapping[str, str], cdi_folder: Path) -> RuntimeConfiguration:
-    """Returns the configuration in a verbose Status; unknown where the Status is not of containerd's form."""
+    """Returns how the container runtime gives devices to containers, by its verbose Status.
+
+    It is unknown where the Status is not of containerd's form.
+
+    Args:
+        info: the entry `info` of the Status.
+        cdi_folder: the folder of the agent's CDI specs.
+    """
     try:
         config = json.loads(info["config"])
         enabled, folders = config["enableCDI"], [_plain(Path(folder)) for folder in config["cdiSpecDirs"]]
@@ -108,7 +118,12 @@ LARGEST = 16 << 20
 
 
 def running(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> dict[str, Record]:
-    """Returns the containers with a shim that run now, by the runtime's id."""
+    """Returns the records of the containers with a shim that run now, by the container's id in the runtime.
+
+    Args:
+        records: the records of the node's containers.
+        pods: the node's pods as JSON.
+    """
     ids = {
         (str(pod["metadata"]["uid"]), str(status["name"])): str(status["containerID"]).rpartition("/")[2]
         for pod in pods
@@ -121,7 +136,12 @@ def running(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> dic
 
 
 def is_applied(bundles: Path, container_id: str) -> bool | None:
-    """Returns whether the container was made with its CDI spec; None where the runtime keeps no configuration of it."""
+    """Returns whether a container was made with its CDI spec; None where the runtime keeps no configuration of it.
+
+    Args:
+        bundles: the folder in which the runtime keeps the OCI configuration of each container.
+        container_id: the container's id in the runtime.
+    """
     try:
         with (bundles / container_id / "config.json").open("rb") as file:
             document = json.loads(file.read(LARGEST))
@@ -131,7 +151,7 @@ def is_applied(bundles: Path, container_id: str) -> bool | None:
 
 
 class Bundles:
-    """Checks once for each container whether the runtime made it with its CDI spec."""
+    """Checks once for each container whether the runtime made it with its CDI spec, by its OCI configuration."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -140,7 +160,12 @@ class Bundles:
         """Whether any container was made without its CDI spec since the agent started."""
 
     def look(self, records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
-        """Returns the containers that are newly found to have been made without their CDI specs."""
+        """Returns the records of containers that are newly found to have been made without their CDI specs.
+
+        Args:
+            records: the records of the node's containers.
+            pods: the node's pods as JSON.
+        """
         here = running(records, pods)
         applied_by_id = {each: is_applied(self._folder, each) for each in here.keys() - self._proved}
         looked_at = frozenset(each for each, applied in applied_by_id.items() if applied is not None)

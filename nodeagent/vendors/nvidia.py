@@ -38,7 +38,18 @@ TIERS = ((10, Link.ONE_SWITCH), (20, Link.SWITCHES), (40, Link.NODE))
 
 @dataclass(frozen=True)
 class Found:
-    """A GPU as NVML describes it: memory in MiB less the driver's reserve; `refused` is why it cannot be shared."""
+    """A GPU as NVML describes it.
+
+    Attributes:
+        index: the GPU's index in NVML.
+        minor: the minor number of its device node.
+        uuid: its uuid.
+        model: its model's name.
+        memory_mib: its memory less the driver's reserve, in MiB.
+        pci: its PCI address.
+        numa: its NUMA node; None where neither NVML nor the kernel names one.
+        refused: the reason why it cannot be shared; empty where it can.
+    """
 
     index: int
     minor: int
@@ -51,7 +62,7 @@ class Found:
 
 
 class Nvidia:
-    """The GPUs of this machine. NVML is opened at the first use, and again after a failure."""
+    """The NVIDIA GPUs of this machine. NVML is opened at the first use, and again after a failure."""
 
     def __init__(
         self,
@@ -71,7 +82,7 @@ class Nvidia:
         self._samplers: dict[str, Nvml] = {}
 
     def offer(self) -> Offer:
-        """Reads the GPUs and the toolkit's specs.
+        """Reads the GPUs and the CDI specs of NVIDIA's toolkit; returns the GPUs to offer and those to withhold.
 
         A known GPU that no longer answers is fenced. One that has not answered since the agent started is withheld.
 
@@ -122,7 +133,7 @@ class Nvidia:
         return handles, unknown
 
     def sample(self, uuid: str) -> DriverSample:
-        """Returns NVML's present figures of one GPU and of the processes on it.
+        """Returns NVML's present figures of the GPU with this uuid, and of the processes on it.
 
         Raises:
             OSError: NVML does not answer for this GPU.
@@ -131,10 +142,14 @@ class Nvidia:
         return sampler.sample()
 
     def watch(self, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
-        """Waits for Xid errors and double-bit ECC errors, for as long as the caller continues.
+        """Waits for Xid errors and double-bit ECC errors of the GPUs, and stores them as faults.
+
+        Args:
+            goes_on: returns whether to continue waiting; called at least every second.
+            changed: called after each error.
 
         Raises:
-            OSError: this driver reports no events; `offer` reads the counters.
+            OSError: this driver reports no events. Method `offer` finds faults by the GPUs' counters nevertheless.
         """
         nvml = self._library()
         try:
@@ -228,7 +243,15 @@ def offered(
     tiers: Mapping[tuple[str, str], Link],
     specs: Sequence[Mapping[str, Any]],
 ) -> Offer:
-    """Returns the GPUs to offer: those that can be shared and that the toolkit's specs name."""
+    """Returns the GPUs to offer, and the reasons to withhold the others.
+
+    A GPU is offered where it can be shared and the specs of NVIDIA's toolkit have an entry for it.
+
+    Args:
+        found: the GPUs, as NVML describes them.
+        tiers: the link between two GPUs, by their uuids; GPUs without an entry count as far apart.
+        specs: the toolkit's CDI specs, as JSON objects.
+    """
     edits: dict[str, Edits] = {}
     withheld: dict[str, str] = {}
     for device in found:
@@ -252,7 +275,7 @@ def offered(
 
 
 def read_specs(folders: Iterable[Path]) -> Iterable[Mapping[str, Any]]:
-    """Reads the CDI specs of NVIDIA's GPUs in these folders, JSON and YAML; other files are skipped."""
+    """Yields the CDI specs of NVIDIA's GPUs in some folders, as JSON objects. Other files are skipped."""
     for folder in folders:
         for path in sorted([*folder.glob("*.json"), *folder.glob("*.yaml"), *folder.glob("*.yml")]):
             read: Callable[[str], Any] = json.loads if path.suffix == ".json" else yaml.safe_load
@@ -286,7 +309,7 @@ def _register(nvml: Any, events: Any, followed: set[int]) -> None:
 
 
 def tier(level: int) -> Link:
-    """Returns the link of two GPUs whose nearest common ancestor is at that topology level of NVML."""
+    """Returns the link between two GPUs, from NVML's topology level of their nearest common ancestor."""
     return next((link for most, link in TIERS if level <= most), Link.SYSTEM)
 
 

@@ -27,13 +27,13 @@ CONDITION = "fairgpu.io/Leads"
 
 
 class Acting:
-    """This replica's right to answer, by the Lease as last read and by a mark on its own pod.
+    """Decides whether this replica may answer kube-scheduler, by kube-scheduler's leader Lease and the watch of pods.
 
-    A replica that begins to lead writes a random mark into a condition of its pod. Once its watch of pods shows the
-    mark, the watch has shown every earlier change, and the replica may answer.
+    A replica that begins to lead writes a random text, its mark, into a condition of its own pod. Once its watch of
+    pods shows the mark, the watch has shown every earlier change of a pod, and the replica may answer.
 
     Attributes:
-        pod_name: this replica's pod.
+        pod_name: the name of this replica's pod.
     """
 
     def __init__(self, pod_name: str) -> None:
@@ -47,7 +47,12 @@ class Acting:
         self._shown = ""
 
     def see(self, spec: dict[str, Any], now: float) -> None:
-        """Takes the Lease's spec as it was read at `now`, in seconds of a monotonic clock."""
+        """Notes the Lease as it was read from the API server.
+
+        Args:
+            spec: the Lease's `spec`.
+            now: the time right before the read, in seconds of a monotonic clock.
+        """
         self.acts(now)
         holder, duration = str(spec.get("holderIdentity") or ""), float(spec.get("leaseDurationSeconds") or 0)
         renewal = (holder, str(spec.get("renewTime")))
@@ -66,20 +71,28 @@ class Acting:
         self._renewal, self._looked = renewal, now
 
     def wanted_mark(self, now: float) -> str:
-        """Returns the mark to write on this replica's pod; empty where none is to be written now."""
+        """Returns the random text to write on this replica's pod now; empty where none is to be written.
+
+        Args:
+            now: the present time, in seconds of a monotonic clock.
+        """
         if self.acts(now) or not self._settled <= now < self._until:
             return ""
         self._mark = self._mark or secrets.token_hex(8)
         return self._mark
 
     def show(self, mark: str) -> None:
-        """Remembers the mark that the watch has shown on this replica's own pod."""
+        """Notes the random text that the watch of pods has shown on this replica's own pod."""
         self._shown = mark
 
     def acts(self, now: float, seconds: float = 0.0) -> bool:
-        """Whether this replica may answer at an instant, and its Lease lasts for some seconds more.
+        """Returns whether this replica may answer at a time, and its Lease lasts for some seconds more.
 
-        After losing that right, it needs a new mark.
+        A replica that loses this right needs a new mark before it may answer again.
+
+        Args:
+            now: the time, in seconds of a monotonic clock.
+            seconds: the seconds for which the Lease must last after that time.
         """
         if now >= self._until:
             self._mark = ""
@@ -99,7 +112,15 @@ def follow_lease(
     clock: Callable[[], float],
     wait: Callable[[float], bool],
 ) -> None:
-    """Reads the Lease until `wait` returns true; marks this replica's pod when it begins to lead."""
+    """Reads kube-scheduler's leader Lease every LOOK_SECONDS until the process ends, and marks this replica's pod.
+
+    Errors of the API server are logged, and the Lease is read again.
+
+    Args:
+        acting: takes the Lease as it is read, and gives the mark to write.
+        clock: returns seconds of a monotonic clock that counts the time in which the machine is suspended.
+        wait: waits for a number of seconds, and returns true where the process ends.
+    """
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
     pod = f"/api/v1/namespaces/{namespace}/pods/{acting.pod_name}/status"
     while not wait(LOOK_SECONDS):
@@ -115,6 +136,6 @@ def follow_lease(
 
 
 def mark_of(pod: dict[str, Any]) -> str:
-    """Returns the mark in a pod's condition `fairgpu.io/Leads`; empty where it has none."""
+    """Returns the message of a pod's condition `fairgpu.io/Leads`; empty where the pod has no such condition."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((str(one.get("message")) for one in conditions if one.get("type") == CONDITION), "")

@@ -14,11 +14,10 @@ _log = structlog.get_logger(__name__)
 
 @contextmanager
 def apart(part: str, pod: WaitingPod | PodNote, failed: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Logs an error that the scheduler does not know, and goes on behind the with statement.
+    """Logs an unexpected error that is raised in the with block about one pod, so that work on other pods goes on.
 
     Args:
-        part: the part of the scheduler that looks at many pods in turn.
-        pod: the pod that it looks at.
+        part: the name of the part of the scheduler that works on many pods in turn, for the log.
         failed: called after an error.
     """
     try:

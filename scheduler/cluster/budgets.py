@@ -9,7 +9,7 @@ from fairgpu.states import BudgetState, NamespaceState, StatesDocument
 
 
 class BudgetEffect(Enum):
-    """The effect of a budget's state on a pod that is to be placed."""
+    """The effect of a budget's state on the placement of its pods."""
 
     IN_BUDGET = "in budget"
     """The budget has money, its state has no effect, or its state was never known."""
@@ -23,13 +23,13 @@ _EFFECTS = {BudgetState.OVER: BudgetEffect.OVER, BudgetState.HELD: BudgetEffect.
 
 
 class Budgets:
-    """The last known states of budgets. Thread-safe.
+    """The last known state of each namespace's budget, as the timekeeper publishes it. Thread-safe.
 
     Attributes:
-        version: grows with each change of a budget's effect or name.
-        any_over: whether a budget is spent whose pods are placed only where no pod within budget waits.
-        confirmed_at: when the timekeeper last confirmed the states, in monotonic seconds; None for never.
-        timekeeper_ca: the CA that signed the timekeeper's certificate; empty until it is known.
+        version: a number that grows with each change of a budget's effect or name.
+        any_over: whether any budget is spent whose pods are placed only where no pod within budget waits.
+        confirmed_at: when the timekeeper last confirmed the states, in monotonic seconds; None before the first time.
+        timekeeper_ca: the CA certificate, in PEM, that signed the timekeeper's certificate; empty until it is known.
     """
 
     def __init__(self) -> None:
@@ -42,11 +42,18 @@ class Budgets:
         self._lock = threading.Lock()
 
     def learn_authority(self, pem: str) -> None:
-        """Stores the timekeeper's CA."""
+        """Stores the CA certificate of the timekeeper, in PEM."""
         self.timekeeper_ca = pem
 
     def learn_states(self, document: StatesDocument, now: float) -> None:
-        """Stores the timekeeper's answer; a known state holds whatever its age."""
+        """Stores the budget states that the timekeeper has answered.
+
+        A stored state stays in force until a later answer changes it.
+
+        Args:
+            document: the answer: the states of all namespaces, or only those that have changed.
+            now: the present time, in seconds of a monotonic clock.
+        """
         with self._lock:
             self.confirmed_at = now
             known = {} if document.full else dict(self._by_namespace)
@@ -60,11 +67,15 @@ class Budgets:
             self._by_namespace, self._default = known, document.default
 
     def effect(self, namespace: str) -> BudgetEffect:
-        """Returns the effect of a namespace's budget on its pods."""
+        """Returns the effect of a namespace's budget on the placement of its pods."""
         return self.effect_and_name(namespace)[0]
 
     def effect_and_name(self, namespace: str) -> tuple[BudgetEffect, str]:
-        """Returns the effect of a namespace's budget on its pods, and its name as of the same state; empty for none."""
+        """Returns the effect of a namespace's budget on its pods, and the budget's name.
+
+        The name is empty for a namespace whose state the timekeeper has not published. Effect and name come from the
+        same answer of the timekeeper.
+        """
         with self._lock:
             known, state = self._by_namespace.get(namespace), self._default
         return (_EFFECTS.get(state, BudgetEffect.IN_BUDGET), "") if known is None else _effect(known)

@@ -24,19 +24,19 @@ MAX_LEFT_OUT = 64
 
 
 class EarmarkError(ValueError):
-    """An annotation that is not an earmark; the message names the fault."""
+    """Raised for an annotation `fairgpu.io/earmark` that cannot be read; the message names the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Earmark:
-    """The devices that are kept for a pod, and the pods that are evicted for it.
+    """The devices that are kept for a waiting pod, and the pods that are evicted for it.
 
     Attributes:
-        node: the node of the devices; empty where nothing is kept.
-        pieces: the pieces of devices.
-        victims: the uids of the pods that are evicted for it.
-        until: the instant at which it is withdrawn at the latest, in seconds since the epoch.
-        left_out: the nodes on which no pod is evicted for this one again, the latest one last.
+        node: the name of the node with the devices; empty where no devices are kept.
+        pieces: the parts of devices that are kept.
+        victims: the uids of the pods that are evicted for the waiting pod.
+        until: the latest time at which the earmark is withdrawn, in seconds since 1970.
+        left_out: the names of the nodes on which no pod is evicted again for the waiting pod, the latest one last.
     """
 
     node: str
@@ -46,7 +46,11 @@ class Earmark:
     left_out: tuple[str, ...] = ()
 
     def holding(self, request: Request) -> Holding:
-        """Returns what the pod would hold of the node."""
+        """Returns the kept devices as the part of the node that the waiting pod will hold.
+
+        Args:
+            request: the waiting pod's request, whose processor time and memory of the node are part of the answer.
+        """
         return Holding(self.node, self.pieces, request.cpu_milli, request.host_mib)
 
 
@@ -69,17 +73,29 @@ class _Document(msgspec.Struct, frozen=True, omit_defaults=True, rename={"left_o
 def earmark_of(
     placed: Placed, request: Request, victims: tuple[str, ...], until: float, left_out: tuple[str, ...] = ()
 ) -> Earmark:
-    """Returns the earmark that keeps the devices of a planned place for its pod."""
+    """Returns the earmark that keeps the devices of a planned place for a waiting pod.
+
+    Args:
+        placed: the planned node and devices.
+        request: the waiting pod's request.
+        victims: the uids of the pods to evict for it.
+        until: the latest time at which the earmark is withdrawn, in seconds since 1970.
+        left_out: the names of the nodes on which no pod is evicted again for the waiting pod.
+    """
     return Earmark(placed.node, placed.pieces(request), victims, int(until), left_out)
 
 
 def fallen(left_out: tuple[str, ...]) -> str | None:
-    """Returns the annotation's value where no devices are kept: the left-out nodes alone; None where there are none."""
+    """Returns the annotation's value of an earmark that keeps no devices any more; None where no node is left out.
+
+    Args:
+        left_out: the names of the nodes on which no pod is evicted again for the waiting pod.
+    """
     return encode(Earmark("", (), (), 0, left_out)) if left_out else None
 
 
 def encode(earmark: Earmark) -> str:
-    """Encodes an earmark as the annotation's value."""
+    """Returns an earmark as the JSON value of the annotation `fairgpu.io/earmark`."""
     devices = [_Device(*piece) for piece in earmark.pieces]
     left_out = list(earmark.left_out[-MAX_LEFT_OUT:])
     document = _Document(VERSION, earmark.node, devices, list(earmark.victims), earmark.until, left_out)
@@ -87,10 +103,10 @@ def encode(earmark: Earmark) -> str:
 
 
 def decode(text: str) -> Earmark:
-    """Decodes the annotation's value.
+    """Returns the earmark in the JSON value of an annotation `fairgpu.io/earmark`.
 
     Raises:
-        EarmarkError: it is not an earmark, or of another version.
+        EarmarkError: the text is not an earmark, is of another version, or has an amount out of range.
     """
     if len(text) > MAX_BYTES:
         raise EarmarkError(f"{len(text)} characters, and at most {MAX_BYTES} are read")

@@ -27,14 +27,14 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node's properties that kube-scheduler's plugins check, beside its resources.
+    """A node's properties, besides its resources, by which kube-scheduler decides which pods may run on it.
 
     Attributes:
         name: the node's name.
         labels: the node's labels.
-        taints: the node's taints.
-        unschedulable: whether it is cordoned.
-        pods: the number of pods that it takes in all.
+        taints: the node's taints, as in its spec.
+        unschedulable: whether the node is cordoned.
+        pods: the most pods that the node takes.
     """
 
     name: str
@@ -49,10 +49,11 @@ class Rules:
     """The part of a pod's spec that decides on which nodes it may run.
 
     Attributes:
-        node_selector: labels that a node must have.
-        tolerations: the taints that it tolerates.
-        node_terms: the terms of which a node must meet one; None where there are none.
-        only_where_named: whether other pods or volumes decide where it may run.
+        node_selector: the labels that a node must have.
+        tolerations: the pod's tolerations of taints, as in its spec.
+        node_terms: the terms of the required node affinity, of which a node must meet one; None where the pod has none.
+        only_where_named: whether other pods or volumes also decide, so that only nodes that kube-scheduler has named
+            for the pod are used.
     """
 
     node_selector: Json = field(default_factory=dict)
@@ -65,7 +66,7 @@ ANYWHERE = Rules()
 
 
 def rules_of(spec: Json) -> Rules:
-    """Parses the rules of a pod's spec."""
+    """Returns the rules in a pod's spec that decide on which nodes the pod may run."""
     affinity = mapping(spec.get("affinity"))
     required = mapping(affinity.get("nodeAffinity")).get(REQUIRED)
     return Rules(
@@ -83,10 +84,10 @@ def rules_of(spec: Json) -> Rules:
 
 
 class Sites:
-    """Nodes by their labels and taints. A look at all of them takes a few operations for each rule of a pod.
+    """Finds the nodes that a pod's rules allow, by the nodes' labels and taints, for all nodes at once.
 
-    A pod's author decides how many rules it has: 1.5 MiB are some 15,000 terms. So each is looked up for all nodes
-    at once, and none is compared with each node.
+    A look takes a few operations for each rule. A pod's author decides how many rules it has: 1.5 MiB are some 15,000
+    terms. So each rule is looked up for all nodes at once, and none is compared with each node.
     """
 
     def __init__(self, sites: Sequence[Site]) -> None:
@@ -103,7 +104,7 @@ class Sites:
                     self._tainted.setdefault(key, (taint, []))[1].append(at)
 
     def open_to(self, rules: Rules) -> Flags:
-        """Returns, for each node, whether a pod may run on it, whatever else runs there."""
+        """Returns, for each node in order, whether a pod with these rules may run on it, whatever else runs there."""
         flags = self._open.copy()
         for taint, places in self._tainted.values():
             if not any(_tolerates(toleration, taint) for toleration in rules.tolerations):

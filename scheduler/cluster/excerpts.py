@@ -16,7 +16,7 @@ import msgspec
 
 
 class Metadata(TypedDict, total=False):
-    """An object's names and annotations."""
+    """The fields of an object's metadata that the scheduler reads."""
 
     name: Any
     namespace: Any
@@ -29,7 +29,7 @@ class Metadata(TypedDict, total=False):
 
 
 class Container(TypedDict, total=False):
-    """A container of any kind."""
+    """The fields of a container, main or init, that the scheduler reads."""
 
     name: Any
     resources: Any
@@ -37,14 +37,14 @@ class Container(TypedDict, total=False):
 
 
 class Volume(TypedDict, total=False):
-    """A volume that may bind its pod to some nodes."""
+    """The fields of a pod's volume that can bind the pod to some nodes."""
 
     persistentVolumeClaim: Any
     ephemeral: Any
 
 
 class PodSpec(TypedDict, total=False):
-    """A pod's spec."""
+    """The fields of a pod's spec that the scheduler reads."""
 
     nodeName: Any
     schedulerName: Any
@@ -64,7 +64,7 @@ class PodSpec(TypedDict, total=False):
 
 
 class Condition(TypedDict, total=False):
-    """A condition of a pod."""
+    """The fields of a pod's condition that the scheduler reads."""
 
     type: Any
     reason: Any
@@ -73,27 +73,30 @@ class Condition(TypedDict, total=False):
 
 
 class PodStatus(TypedDict, total=False):
-    """A pod's status."""
+    """The fields of a pod's status that the scheduler reads."""
 
     phase: Any
     conditions: list[Condition]
 
 
 class NodeSpec(TypedDict, total=False):
-    """A node's spec."""
+    """The fields of a node's spec that the scheduler reads."""
 
     taints: Any
     unschedulable: Any
 
 
 class NodeStatus(TypedDict, total=False):
-    """The part of a node's status that the scheduler reads."""
+    """The fields of a node's status that the scheduler reads."""
 
     allocatable: Any
 
 
 class PodObject(TypedDict, total=False):
-    """A pod, or the Status that ends a watch; only a Status has the last three fields."""
+    """The fields of a pod that the scheduler reads, or of the `Status` object that ends a watch.
+
+    Only a `Status` has the last three fields.
+    """
 
     metadata: Metadata
     spec: PodSpec
@@ -104,7 +107,10 @@ class PodObject(TypedDict, total=False):
 
 
 class NodeObject(TypedDict, total=False):
-    """A node; or the Status that ends a watch."""
+    """The fields of a node that the scheduler reads, or of the `Status` object that ends a watch.
+
+    Only a `Status` has the last three fields.
+    """
 
     metadata: Metadata
     spec: NodeSpec
@@ -119,37 +125,38 @@ ListMetadata = TypedDict("ListMetadata", {"resourceVersion": Any, "continue": An
 
 
 class PodList(TypedDict, total=False):
-    """A page of pods."""
+    """One page of a list of pods, as the API server answers it."""
 
     metadata: ListMetadata
     items: list[PodObject]
 
 
 class NodeList(TypedDict, total=False):
-    """A page of nodes."""
+    """One page of a list of nodes, as the API server answers it."""
 
     metadata: ListMetadata
     items: list[NodeObject]
 
 
 class PodEvent(TypedDict, total=False):
-    """An event of a watch of pods."""
+    """One event of a watch of pods; its type is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
 
     type: Any
     object: PodObject
 
 
 class NodeEvent(TypedDict, total=False):
-    """An event of a watch of nodes."""
+    """One event of a watch of nodes; its type is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
 
     type: Any
     object: NodeObject
 
 
 def excerpt(kind: type) -> Callable[[bytes], Any]:
-    """Returns a decoder of documents that keeps the fields of `kind` alone.
+    """Returns a function that decodes JSON and keeps only the fields of a TypedDict.
 
-    The decoder raises ValueError where a document is no JSON.
+    A document in which a field has another type is decoded with all its fields. The function raises ValueError for
+    bytes that are not JSON.
     """
     decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
 

@@ -13,7 +13,10 @@ from scheduler.placement.fleet import Ints
 
 
 class GangKey(NamedTuple):
-    """The identity of a gang: its name and its number of pods. Pods that give another number belong to another gang."""
+    """The identity of a gang: its namespace, its name, and the number of its pods.
+
+    Pods that give another number belong to another gang.
+    """
 
     namespace: str
     name: str
@@ -25,13 +28,14 @@ class GangKey(NamedTuple):
 
 @dataclass(slots=True)
 class Hold:
-    """Devices that are held for pods of a gang until all of them are about to be bound.
+    """The devices that are held for pods of a gang until kube-scheduler is about to bind all of them.
 
     Attributes:
-        until: the instant at which they are freed, in monotonic seconds.
-        uids: the pods for which they are held.
-        arrived: the pods among these that kube-scheduler is about to bind; their binds continue once all have arrived.
-        outcome: empty once all have arrived; else the reason why the devices were freed.
+        until: when the devices are freed, in monotonic seconds.
+        uids: the uids of the pods for which devices are held.
+        arrived: the uids of the pods that kube-scheduler is about to bind. Their binds continue once all have arrived.
+        outcome: completes when the hold ends: with an empty text once all pods have arrived, else with the reason why
+            the devices were freed.
     """
 
     until: float
@@ -42,13 +46,13 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class GangRefusal:
-    """The reason why a gang was not placed, and the state for which that holds.
+    """The reason why a gang could not be placed, and the state of the cluster in which it holds.
 
     Attributes:
-        text: the reason.
-        version: the fleet's version.
-        rows: the nodes in question.
-        uids: the pods of the gang.
+        text: the reason; empty where the gang could be placed.
+        version: the version of the fleet (`Fleet.version`).
+        rows: the indexes of the nodes that were tried, as the bytes of an array.
+        uids: the uids of the gang's waiting pods.
     """
 
     text: str
@@ -62,13 +66,15 @@ class Gang:
     """The waiting and the placed pods of one gang, and the devices held for it.
 
     Attributes:
-        waiting: its pods that are not placed, by their uid.
-        placed: the uids of those that are bound, or are being bound.
-        hold: the devices held for the pods that wait.
-        awaited: the pods that kube-scheduler did not ask about during the last hold; the next hold waits for them.
-        rows: the nodes that kube-scheduler last named for each of its pods.
-        refusal: the reason why the last attempt to place it failed.
-        forecast: the reason why an attempt would have failed when it was last computed; its text is empty for none.
+        waiting: the gang's pods that are not placed, by their uid.
+        placed: the uids of the gang's pods that are bound, or are being bound.
+        hold: the devices held for the waiting pods; None where none are held.
+        awaited: the uids of the pods for which kube-scheduler did not call during the last hold. The next hold waits
+            for these calls.
+        rows: for each pod's uid, the indexes of the nodes that kube-scheduler last named for the pod.
+        refusal: the reason why the last attempt to place the gang failed; None before one has failed.
+        forecast: the last computed reason why an attempt would fail, with an empty text where it would not; None before
+            the first computation.
     """
 
     waiting: dict[str, WaitingPod] = field(default_factory=dict)
@@ -81,12 +87,13 @@ class Gang:
 
 
 class GangPods:
-    """The gangs that pods name.
+    """The gangs that pods name in their annotations, with their pods.
 
     Attributes:
-        version: grows when devices are held for a gang, whose pods kube-scheduler must then ask about.
-        membership: grows when a pod joins a gang or leaves it.
-        outcomes: the number of holds that ended, by outcome: `placed` with the whole gang, `released` without.
+        version: a number that grows when devices are held for a gang, so that its pods are shown to kube-scheduler
+            again.
+        membership: a number that grows when a pod joins a gang or leaves it.
+        outcomes: how many holds of devices have ended, by outcome: `placed` with the whole gang, `released` without it.
     """
 
     def __init__(self) -> None:
@@ -98,24 +105,28 @@ class GangPods:
         self._held: set[GangKey] = set()
 
     def of(self, key: GangKey) -> Gang:
-        """Returns a gang; one that no pod has named is empty."""
+        """Returns a gang by its key; creates an empty one where no pod has named it."""
         return self._gangs.setdefault(key, Gang())
 
     def key_of(self, uid: str) -> GangKey | None:
-        """Returns the gang of a pod; None where it has none."""
+        """Returns the key of the gang to which the pod with this uid belongs; None where the pod is in no gang."""
         return self._of_pod.get(uid)
 
     def count(self) -> dict[str, int]:
-        """Returns the number of gangs without held devices, and the number of gangs with them."""
+        """Returns the number of gangs that wait without held devices (`waiting`), and with them (`held`)."""
         waiting = sum(bool(gang.waiting) and gang.hold is None for gang in self._gangs.values())
         return {"waiting": waiting, "held": len(self._held)}
 
     def held(self) -> Iterable[tuple[GangKey, Gang]]:
-        """Returns the gangs for which devices are held."""
+        """Returns the gangs for which devices are held, each with its key."""
         return [(key, self._gangs[key]) for key in self._held]
 
     def begin_hold(self, key: GangKey, until: float) -> Hold:
-        """Returns the hold of a gang; begins one until that instant where there is none."""
+        """Returns the present hold of a gang's devices; begins one where there is none.
+
+        Args:
+            until: when a new hold ends at the latest, in monotonic seconds.
+        """
         gang = self.of(key)
         if gang.hold is None:
             gang.hold = Hold(until)
@@ -123,12 +134,15 @@ class GangPods:
         return gang.hold
 
     def end_hold(self, key: GangKey) -> None:
-        """Ends the hold of a gang."""
+        """Removes the present hold of a gang's devices, if there is one. The caller frees the devices."""
         self.of(key).hold = None
         self._held.discard(key)
 
     def put(self, note: PodNote) -> None:
-        """Stores a pod's facts."""
+        """Adds a pod to its gang, as placed or waiting, by the facts that the API server shows.
+
+        A pod without a gang is ignored. A pod that is bound without devices is removed from its gang.
+        """
         if note.gang is None:
             return
         if note.holding is not None and not note.holding.pieces:
@@ -142,7 +156,7 @@ class GangPods:
             self.wait(note.member)
 
     def wait(self, pod: WaitingPod) -> Gang | None:
-        """Notes a pod as waiting; returns its gang, or None where it names none."""
+        """Adds a waiting pod to its gang; returns the gang, or None for a pod that names none."""
         if pod.gang is None:
             return None
         gang = self._join(pod.uid, GangKey(pod.namespace, *pod.gang))
@@ -151,7 +165,7 @@ class GangPods:
         return gang
 
     def remove(self, uid: str) -> None:
-        """Removes a pod that was deleted or has ended."""
+        """Removes the pod with this uid, which was deleted or has ended, from its gang."""
         key = self._of_pod.pop(uid, None)
         if key is None:
             return
@@ -168,7 +182,7 @@ class GangPods:
             del self._gangs[key]
 
     def is_complete(self, pod: WaitingPod) -> bool:
-        """Whether all pods of a pod's gang are there; true of a pod without a gang."""
+        """Returns whether as many pods as a pod's gang needs exist; true for a pod without a gang."""
         if pod.gang is None:
             return True
         gang = self._gangs.get(GangKey(pod.namespace, *pod.gang), Gang())

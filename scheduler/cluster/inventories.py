@@ -8,7 +8,10 @@ from scheduler.placement.fleet import Fleet, Node
 
 
 class Inventories:
-    """The nodes as the API server has them, and those of them that are in the fleet."""
+    """All nodes with their inventories of devices; the sound ones are kept in the scheduler's fleet.
+
+    A node is left out of the fleet where another node offers one of its devices as well.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -17,7 +20,11 @@ class Inventories:
         self._offering: defaultdict[str, set[str]] = defaultdict(set)
 
     def put(self, node: Node) -> set[str]:
-        """Adds or replaces a node; returns it and the nodes that offer one of its devices, too, or did until now."""
+        """Adds a node, or replaces its inventory.
+
+        Returns:
+            The node's name, and the names of the nodes that offer one of its devices as well, or did until now.
+        """
         before = self._forget(node.name)
         self._refused.discard(node.name)
         self._nodes[node.name] = node
@@ -28,24 +35,32 @@ class Inventories:
         return touched
 
     def remove(self, name: str) -> set[str]:
-        """Removes a node; returns it and the nodes that offered one of its devices, too."""
+        """Removes a node by its name.
+
+        Returns:
+            The node's name, and the names of the nodes that offered one of its devices as well.
+        """
         self._refused.discard(name)
         touched = self._forget(name) | {name}
         self._settle(touched)
         return touched
 
     def refuse(self, name: str) -> set[str]:
-        """Removes a node from the fleet, because its inventory is invalid; returns the same as `remove`."""
+        """Removes a node from the fleet, because its inventory is invalid.
+
+        Returns:
+            The node's name, and the names of the nodes that offered one of its devices as well.
+        """
         touched = self.remove(name)
         self._refused.add(name)
         return touched
 
     def left_out(self) -> tuple[int, int]:
-        """Returns the number of nodes with an invalid inventory, and of nodes that offer another node's device."""
+        """Returns two numbers of nodes: those with an invalid inventory, and those that offer another node's device."""
         return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
     def shared(self, name: str) -> str | None:
-        """Returns a device of a node that another node offers, too; None where there is none."""
+        """Returns the uuid of a device of this node that another node offers as well; None where there is none."""
         node = self._nodes.get(name)
         devices = node.inventory.devices if node is not None else ()
         return next((device.uuid for device in devices if len(self._offering[device.uuid]) > 1), None)

@@ -42,7 +42,7 @@ CANONICAL = DialectSettings(max_gpus_per_node=MAX_GPUS_OF_A_CONTAINER)
 
 
 class PodError(ValueError):
-    """A pod that the extender cannot place; the message says why and what to write instead."""
+    """Raised for a pod that the extender cannot place; the message says why and what to write instead."""
 
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -73,16 +73,16 @@ _ALLOCATION = msgspec.json.Decoder(_Allocation)
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A pod that requests devices.
+    """A pod that requests devices and is not placed yet.
 
     Attributes:
         uid, namespace, name: identify the pod.
-        request: what it needs.
-        containers: the names of its containers in the order of `Request.steps`.
-        prefers: whether it has soft preferences among nodes, which other plugins weigh.
-        priority: the priority of its class.
+        request: the GPUs, processor time and memory that the pod needs.
+        containers: the names of its GPU containers, init containers first, in the order of `Request.steps`.
+        prefers: whether it has soft preferences among nodes, which other plugins of kube-scheduler weigh.
+        priority: the number of its priority class.
         created: when it was created (RFC 3339).
-        gang: its gang; None where it has none.
+        gang: its gang's name and number of pods; None where it has none.
         high_priority: whether its task priority is high.
         rules: the part of its spec that decides on which nodes it may run.
     """
@@ -102,23 +102,23 @@ class WaitingPod:
 
 @dataclass(frozen=True, slots=True)
 class PodNote:
-    """The facts about a pod that the scheduler keeps.
+    """The facts about a pod that the scheduler keeps, as the API server last showed them.
 
     Attributes:
         uid, namespace, name: identify the pod.
-        holding: what it holds of its node; None where it is not bound, or has ended.
-        fault: the reason why its allocation does not count; empty where it has none or a sound one.
-        waits: what it asks for, where kube-scheduler has found no node for it yet.
+        holding: the part of its node that it holds; None where it is not bound, or has ended.
+        fault: the reason why its allocation does not count; empty for a sound allocation or none.
+        waits: its request, where kube-scheduler has found no node for it yet; else None.
         ended: whether it has ended, and holds nothing any more.
-        gang: its gang; None where it has none.
-        member: what it asks for, where it belongs to a gang and kube-scheduler may place it.
+        gang: its gang's name and number of pods; None where it has none.
+        member: its request, where it belongs to a gang and kube-scheduler may place it; else None.
         placeable: the message of its condition fairgpu.io/Placeable; empty where it has none.
-        earmark: the text of its earmark, where it is not bound.
-        reclaim_at: the scheduler's notice to it; empty where it has none.
+        earmark: the value of its annotation fairgpu.io/earmark; empty where it has none or is bound.
+        reclaim_at: when the scheduler will evict it, as its annotation says (RFC 3339); empty where it has no notice.
         leaving: whether it was deleted, and is ending.
         since: when it was bound, in seconds since 1970; 0 where no condition states it.
         high_priority: whether its task priority is high.
-        priority: the priority of its class.
+        priority: the number of its priority class.
         labelled: whether it has FairGPU's label, without which it is not evicted.
     """
 
@@ -142,10 +142,10 @@ class PodNote:
 
 
 def read_waiting(pod: Json) -> WaitingPod:
-    """Parses a pod that kube-scheduler asks about.
+    """Returns what the scheduler must know to place a pod, read from the pod's JSON object.
 
     Raises:
-        PodError: it requests no GPU in FairGPU's resources, or an impossible one.
+        PodError: the pod requests no GPU by FairGPU's resources, or its request is impossible.
     """
     metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     reading = read_pod(pod, CANONICAL, dialects=registry.NATIVE)
@@ -182,10 +182,11 @@ def read_waiting(pod: Json) -> WaitingPod:
 
 
 def read_note(pod: Json) -> PodNote:
-    """Parses a pod's facts; a sound allocation decides what it holds.
+    """Returns the facts about a pod that the scheduler keeps, read from the pod's JSON object.
 
-    FairGPU's annotations count on pods with its label, and on pods that ask for its resources: the extender places
-    these without the label, too. On any other pod the policies let its author write them.
+    A bound pod holds the devices of its allocation where that is sound. FairGPU's annotations count on pods with its
+    label, and on pods that ask for its resources: the extender places these without the label, too. On any other pod
+    the policies let its author write them.
     """
     metadata, spec, status = mapping(pod.get("metadata")), mapping(pod.get("spec")), mapping(pod.get("status"))
     written, node = mapping(metadata.get("annotations")), spec.get("nodeName")
@@ -236,10 +237,10 @@ def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, str]:
 
 
 def read_node(item: Json) -> Node | None:
-    """Parses a node; returns None where it offers no devices.
+    """Returns a node with the devices that it offers, read from the node's JSON object; None where it offers none.
 
     Raises:
-        InventoryError: its inventory is invalid.
+        InventoryError: the inventory in the node's annotation is invalid.
     """
     metadata = mapping(item.get("metadata"))
     text = mapping(metadata.get("annotations")).get(names.INVENTORY)
@@ -251,7 +252,11 @@ def read_node(item: Json) -> Node | None:
 
 
 def allocation_of(pod: WaitingPod, placed: Placed, node: Node) -> allocation.Allocation:
-    """Returns the allocation that the Binding of a placed pod carries."""
+    """Returns the allocation that the Binding of a placed pod carries.
+
+    Args:
+        placed: the chosen node and the devices of each container.
+    """
     devices = {device.uuid: device for device in node.inventory.devices}
     return allocation.Allocation(
         node=placed.node,
@@ -263,7 +268,7 @@ def allocation_of(pod: WaitingPod, placed: Placed, node: Node) -> allocation.All
 
 
 def read_site(item: Json) -> Site:
-    """Parses what kube-scheduler's plugins know of a node."""
+    """Returns a node's labels, taints and limit of pods, read from the node's JSON object."""
     metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
     free = mapping(mapping(item.get("status")).get("allocatable"))
     return Site(
@@ -276,9 +281,9 @@ def read_site(item: Json) -> Site:
 
 
 def host_demand(spec: Json) -> tuple[int, int]:
-    """Returns the processor time (milli) and memory (MiB) of a pod's requests, as kube-scheduler counts them.
+    """Returns the processor time (thousandths of a core) and memory (MiB) that a pod requests of its node.
 
-    Each is at most MOST.
+    Both are counted as kube-scheduler counts them. Each is at most MOST.
     """
     main = [_requests(container) for container in mappings(spec.get("containers"))]
     if not spec.get("initContainers") and not spec.get("overhead"):

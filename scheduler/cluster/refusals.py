@@ -27,15 +27,15 @@ MAX_TEXTS = 16
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reasons why a request fits on none of some nodes.
+    """The reasons why a request fits on none of a set of nodes.
 
     Attributes:
-        version: the fleet's version for which they hold.
+        version: the version of the fleet (`Fleet.version`) for which they hold.
         texts: the reasons, each once.
         lasting: for each text, whether it would still hold if other pods ended.
-        cause: for each row, the index of its text; -1 for rows that were not asked about.
-        names: the names of the nodes of all rows.
-        fragmented: whether fragmentation alone is in the way on some node.
+        cause: for each node, by its index in the fleet, the index of its text; -1 for nodes that were not asked about.
+        names: the names of all nodes, by their index in the fleet.
+        fragmented: whether some node has enough free in sum, but in pieces on several GPUs.
     """
 
     version: int
@@ -47,12 +47,12 @@ class Refusal:
 
     @cached_property
     def passing(self) -> msgspec.Raw:
-        """The reason against each node that may have room once another pod has ended: JSON, from node to text."""
+        """The reason against each node that may have room once another pod has ended: JSON, by the node's name."""
         return self._encoded(lasting=False)
 
     @cached_property
     def final(self) -> msgspec.Raw:
-        """The reason against each node that has no room even if other pods end: JSON, from node to text."""
+        """The reason against each node that has no room even if other pods end: JSON, by the node's name."""
         return self._encoded(lasting=True)
 
     def _encoded(self, *, lasting: bool) -> msgspec.Raw:
@@ -64,7 +64,7 @@ class Refusal:
 
 
 class Refusals:
-    """The refusals that were computed last, by kind of request."""
+    """A cache of the reasons why requests fit on no node; it computes those that it does not have."""
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
@@ -72,12 +72,20 @@ class Refusals:
         self._texts: OrderedDict[tuple[str, Hashable], msgspec.Raw] = OrderedDict()
 
     def of(self, request: Request, rows: Ints) -> Refusal:
-        """Returns why a request fits on none of these rows at present."""
+        """Returns why a request fits on none of these nodes at present.
+
+        Args:
+            rows: the nodes, by their index in the fleet.
+        """
         key = self._key(request, rows)
         return self._present(key) or self._explain(key, request, rows)
 
     def is_refused(self, request: Request, rows: Ints) -> bool:
-        """Whether a kept refusal says that the request fits on none of these rows at present."""
+        """Returns whether the cache holds a present answer that the request fits on none of these nodes.
+
+        Args:
+            rows: the nodes, by their index in the fleet.
+        """
         return self._present(self._key(request, rows)) is not None
 
     def with_one_text(self, text: str, key: Hashable | None, names: Callable[[], list[str]]) -> msgspec.Raw:

@@ -51,14 +51,14 @@ MAX_QUESTIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Devices that are reserved for a pod.
+    """Devices that the scheduler reserves for a pod.
 
     Attributes:
         pod: the pod.
-        placed: its node, and the devices there.
-        until: when they are freed, in monotonic seconds; None while the pod is being bound.
-        site: the node's labels and taints when they were chosen; None where they were not known.
-        sent: the allocation in the Binding that was sent: from then on only an answer of the API server frees the
+        placed: the chosen node, and the devices there.
+        until: when the devices are freed, in monotonic seconds; None while the pod is being bound.
+        site: the node's labels and taints when the devices were chosen; None where they were not known.
+        sent: the allocation in the Binding that was sent. From then on only an answer of the API server frees the
             devices. Empty before.
     """
 
@@ -71,13 +71,13 @@ class Reservation:
 
 @dataclass(slots=True)
 class Asked:
-    """The nodes that kube-scheduler asks about.
+    """The nodes that one call of kube-scheduler asks about.
 
     Attributes:
-        offers: `State.offers` when the rows were looked up; the rows are stale once it has grown.
-        rows: the rows of those that offer devices.
-        unknown: the names of those that offer none.
-        names_json: the names of the rows in JSON, once an answer has named all of them.
+        offers: `State.offers` when the nodes were looked up. The fields below are stale once that number has grown.
+        rows: the nodes that offer devices, by their index in the fleet.
+        unknown: the names of the nodes that offer none.
+        names_json: the names of the nodes in `rows` as JSON; None until an answer has needed it.
     """
 
     offers: int
@@ -91,9 +91,9 @@ EARMARKED = "earmark/"
 
 
 class State:
-    """The fleet, the reservations, and all else that decisions need. Thread-safe.
+    """All that the scheduler's decisions need, in memory: nodes, pods, reservations and budgets. Thread-safe.
 
-    The numbers below grow with each change of their kind, so that a reader sees what has changed since it last looked.
+    Some attributes are numbers that grow with each change of a kind, so that a reader sees whether there was one.
 
     Attributes:
         lock: held for each decision.
@@ -104,13 +104,13 @@ class State:
         budgets: the states of budgets.
         waiting: the pods that wait for a node.
         gangs: the gangs that pods name.
-        gang_seconds: how long devices are held for all pods of a gang.
+        gang_seconds: for how many seconds devices are held for all pods of a gang.
         offers: grows when a node offers other devices than before.
         frees: grows when the API server shows that a pod which held devices has ended.
         keeps: grows when an earmark is made or dropped, or the reservation of a pod that was not bound is freed.
-        yields: grows when pods of spent budgets wait for fewer pods within theirs: see `lowest_in_budget`.
+        yields: grows when the pods of spent budgets have to wait for fewer pods within budget (`lowest_in_budget`).
         sites: grows when a node's labels or taints change.
-        earmarks: the devices that are kept for waiting pods, by the pods' uid.
+        earmarks: each waiting pod for which devices are kept, with its earmark, by the pod's uid.
     """
 
     def __init__(self, gang_seconds: float = GANG_SECONDS) -> None:
@@ -154,45 +154,60 @@ class State:
     # Observations of watches.
 
     def listed(self, collection: str) -> None:
-        """Notes that a collection was read to its end."""
+        """Notes that a collection, `nodes` or `pods`, was read completely from the API server."""
         with self.lock:
             self._listed.add(collection)
 
     def missing(self) -> tuple[str, ...]:
-        """Returns the collections that were never read; until they are, every device looks free."""
+        """Returns which of the collections `nodes` and `pods` were never read completely.
+
+        Until both are read, every device looks free.
+        """
         return tuple(name for name in ("nodes", "pods") if name not in self._listed)
 
     def put_node(self, node: Node) -> set[str]:
-        """Stores a node's inventory; returns its name, and those of nodes that offer or offered one of its devices."""
+        """Stores a node's inventory of devices.
+
+        Returns:
+            The node's name, and the names of the nodes that offer one of its devices as well, or did until now.
+        """
         with self.lock:
             self.offers += 1
             return self.inventories.put(node)
 
     def remove_node(self, name: str) -> set[str]:
-        """Removes a node; returns it and the nodes that offered one of its devices, too."""
+        """Removes a node's inventory by the node's name.
+
+        Returns:
+            The node's name, and the names of the nodes that offered one of its devices as well.
+        """
         with self.lock:
             self.offers += 1
             return self.inventories.remove(name)
 
     def refuse_node(self, name: str) -> set[str]:
-        """Removes a node whose inventory is invalid until it is valid; returns the same as `remove_node`."""
+        """Removes a node from the fleet, because its inventory is invalid, until `put_node` stores a valid one.
+
+        Returns:
+            The node's name, and the names of the nodes that offered one of its devices as well.
+        """
         with self.lock:
             self.offers += 1
             return self.inventories.refuse(name)
 
     def put_site(self, site: Site) -> None:
-        """Stores a node's labels, taints and limits, which kube-scheduler's plugins check."""
+        """Stores a node's labels, taints and limit of pods."""
         with self.lock:
             self.sites += self._sites.get(site.name) != site
             self._sites[site.name] = site
 
     def remove_site(self, name: str) -> None:
-        """Forgets a node."""
+        """Removes a node's labels, taints and limit of pods, by the node's name."""
         with self.lock:
             self.sites += self._sites.pop(name, None) is not None
 
     def put_pod(self, note: PodNote) -> None:
-        """Stores a pod's facts; its allocation takes precedence over its reservation."""
+        """Stores the facts about a pod. The holding of a bound pod replaces its reservation and its earmark."""
         with self.lock:
             self._pods[note.uid] = note
             self.gangs.put(note)
@@ -213,7 +228,7 @@ class State:
                 self.waiting.add(note.waits, note.placeable)
 
     def remove_pod(self, uid: str) -> None:
-        """Frees the devices that a pod held."""
+        """Removes the pod with this uid, and frees the devices that it held."""
         with self.lock:
             self._pods.pop(uid, None)
             self._bound.discard(uid)
@@ -230,7 +245,7 @@ class State:
             self.fleet.release(uid)
 
     def replace_pods(self, notes: Iterable[PodNote]) -> None:
-        """Stores the whole collection of pods; pods that it lacks are deleted."""
+        """Stores the facts about all pods of the cluster. Known pods that are not among them are removed."""
         with self.lock:
             by_uid = {note.uid: note for note in notes}
             for uid in self._pods.keys() - by_uid.keys():
@@ -241,7 +256,7 @@ class State:
     # Devices that are kept for waiting pods.
 
     def earmark(self, pod: WaitingPod, earmark: Earmark) -> None:
-        """Keeps devices for a waiting pod; only pods of a higher class may take them."""
+        """Keeps devices for a waiting pod. Only pods of a higher priority and pods of the same gang may take them."""
         with self.lock:
             self.drop_earmark(pod.uid)
             self.earmarks[pod.uid] = pod, earmark
@@ -249,19 +264,22 @@ class State:
             self._hold_earmark(pod.uid)
 
     def drop_earmark(self, uid: str) -> None:
-        """Frees the devices that are kept for a waiting pod."""
+        """Frees the devices that are kept for the waiting pod with this uid, if any are."""
         with self.lock:
             if self.earmarks.pop(uid, None) is not None:
                 self.keeps += 1
                 self.fleet.release(f"{EARMARKED}{uid}")
 
     def lifted_for(self, pod: WaitingPod) -> list[str]:
-        """Returns the pods whose kept devices a pod may take: itself, its gang, and pods of lower classes."""
+        """Returns the uids of the pods whose kept devices a waiting pod may take.
+
+        These are the pod itself, pods of its gang, and pods of lower priority.
+        """
         return [uid for uid, (other, _) in self.earmarks.items() if _yields(other, pod)]
 
     @contextmanager
     def without(self, uids: list[str]) -> Iterator[None]:
-        """Ignores the earmarks of some pods within a with statement."""
+        """Frees the devices that are kept for some pods within a with block, and keeps them again afterwards."""
         for uid in uids:
             self.fleet.release(f"{EARMARKED}{uid}")
         try:
@@ -300,19 +318,26 @@ class State:
             self.fleet.hold(f"{EARMARKED}{uid}", pod_and_earmark[1].holding(pod_and_earmark[0].request))
 
     def left_out(self, uid: str) -> tuple[str, ...]:
-        """Returns the nodes on which what was freed did not help a pod, as its annotation names them."""
+        """Returns the names of the nodes on which no pod is evicted again for the pod with this uid, by its earmark."""
         return self._left_out.get(uid, ())
 
     def name_nodes(self, pod: WaitingPod, names: list[str]) -> None:
-        """Remembers the nodes that kube-scheduler named for a pod whose node depends on other pods or on volumes."""
+        """Stores the names of the nodes that kube-scheduler asked about for a pod.
+
+        It is called for pods whose node depends on other pods or on volumes.
+        """
         self._named[pod.uid] = frozenset(names)
 
     def named(self, uid: str) -> frozenset[str]:
-        """Returns the nodes that `name_nodes` stored for a pod; none for any other pod."""
+        """Returns the names of the nodes that `name_nodes` stored for the pod with this uid; none for any other pod."""
         return self._named.get(uid, frozenset())
 
     def eligible(self, pod: WaitingPod) -> Ints:
-        """Returns the rows of the nodes on which a pod may run once there is room."""
+        """Returns the nodes on which a pod may run once there is room, by their index in the fleet.
+
+        They meet the pod's rules. A pod whose node depends on other pods or on volumes gets only nodes that
+        kube-scheduler has named for it.
+        """
         rows = self.allowed(pod.rules)
         if not pod.rules.only_where_named:
             return rows
@@ -320,7 +345,10 @@ class State:
         return rows[np.array([name in named for name in self.fleet.names[rows]], np.bool_)]
 
     def allowed(self, rules: Rules) -> Ints:
-        """Returns the rows of the nodes that a pod's own rules allow, whatever other pods and volumes decide."""
+        """Returns the nodes that meet a pod's rules, by their index in the fleet.
+
+        Other pods and volumes, which may also decide on the pod's node, are not considered.
+        """
         versions = self.offers, self.sites
         if self._allowed[0] != versions:
             offering: Ints = np.array(sorted(self.fleet.rows.values()), np.int64)
@@ -335,7 +363,7 @@ class State:
         return kept[key]
 
     def spare_pods(self) -> Ints:
-        """Returns how many more pods each node takes, by its row."""
+        """Returns how many more pods each node takes, by the node's index in the fleet."""
         spare = np.zeros(len(self.fleet.core), np.int64)
         for name, row in self.fleet.rows.items():
             site = self._sites.get(name)
@@ -343,7 +371,10 @@ class State:
         return spare
 
     def not_offered(self, note: PodNote) -> str:
-        """Returns which GPU of a bound pod's allocation its node does not offer; empty where its node is not known."""
+        """Returns a text that names a GPU of a bound pod's allocation which its node does not offer.
+
+        The text is empty where the node offers all of them, or is not known.
+        """
         with self.lock:
             row = None if note.holding is None else self.fleet.rows.get(note.holding.node)
             if row is None or note.holding is None:
@@ -352,28 +383,29 @@ class State:
             return f"node {note.holding.node} does not offer the GPU {gone[0]}" if gone else ""
 
     def noticed(self) -> set[str]:
-        """Returns the uids of pods that have the scheduler's notice."""
+        """Returns the uids of the pods that hold devices and have a notice of the scheduler's."""
         with self.lock:
             return set(self._noticed)
 
     def leaving(self) -> set[str]:
-        """Returns the uids of pods that hold devices and end."""
+        """Returns the uids of the pods that hold devices and are being deleted."""
         with self.lock:
             return set(self._leaving)
 
     def note(self, uid: str) -> PodNote | None:
-        """Returns the facts about a pod as the API server last showed them."""
+        """Returns the facts about the pod with this uid as the API server last showed them; None for an unknown pod."""
         return self._pods.get(uid)
 
     def notes_on(self, name: str) -> list[PodNote]:
-        """Returns the facts about the pods that are bound to a node."""
+        """Returns the facts about the pods that are bound to the node of this name."""
         with self.lock:
             return [self._pods[uid] for uid in self.fleet.holders(name) if uid in self._bound and uid in self._pods]
 
     def overlaps(self) -> list[tuple[PodNote, Overlap]]:
-        """Returns the bound pods whose allocations exceed a GPU beside those bound before them, and each such GPU.
+        """Returns each bound pod whose allocation exceeds a GPU beside the pods bound before it, with that GPU.
 
-        Reservations and what is kept for waiting pods count for nothing here: pods that are still to go hold that, too.
+        Reservations and devices kept for waiting pods do not count: the parts that they hold may still be held by pods
+        that are to go.
         """
         with self.lock:
             fleet, found = self.fleet, list[tuple[PodNote, Overlap]]()
@@ -390,11 +422,11 @@ class State:
     # Decisions: reservations and Bindings.
 
     def rows_asked(self, key: Hashable | None, names: Callable[[], list[str]]) -> Asked:
-        """Returns the nodes that kube-scheduler asks about, in any order.
+        """Returns the nodes that a call of kube-scheduler asks about, in any order.
 
         Args:
-            key: identifies the set of names; None where it has no key.
-            names: returns the names; called for a set that is not recognised.
+            key: identifies the set of names, for the cache; None for a set without a key.
+            names: returns the names of the nodes; called for a set that is not in the cache.
         """
         kept = self._questions.get(key) if key is not None else None
         if kept is not None and kept.offers == self.offers:
@@ -407,7 +439,7 @@ class State:
         return asked
 
     def rows_of(self, names: list[str]) -> tuple[Ints, list[str]]:
-        """Returns the rows of nodes, and the names of nodes that offer no devices."""
+        """Returns the nodes of these names that offer devices, by their index in the fleet, and the other names."""
         rows = self.rows_in_order(names)
         known = rows >= 0
         if known.all():
@@ -415,34 +447,74 @@ class State:
         return rows[known], [names[at] for at in np.flatnonzero(~known).tolist()]
 
     def rows_in_order(self, names: list[str]) -> Ints:
-        """Returns the row of each node; -1 for one that offers no devices."""
+        """Returns the index in the fleet of each node of these names, in order; -1 for one that offers no devices."""
         return np.fromiter(map(self.fleet.rows.get, names, repeat(-1)), np.int64, len(names))
 
     def fitting(self, pod: WaitingPod, rows: Ints) -> Ints:
-        """Returns the rows on which a pod fits."""
+        """Returns the nodes on which a pod's request fits now.
+
+        Args:
+            rows: the nodes to look at, by their index in the fleet, as in the answer.
+        """
         return np.asarray(rows[self.chooser.gains(pod.request)[rows] != NONE])
 
     def first(self, pod: WaitingPod, named: Callable[[str], bool], looks: int) -> int | None:
-        """Returns the best row for a pod whose node is named; None where none of the best `looks` rows is."""
+        """Returns the best node for a pod among those that kube-scheduler asks about, by its index in the fleet.
+
+        Args:
+            named: returns whether kube-scheduler asks about the node of a name.
+            looks: how many of the best nodes of the fleet are looked at.
+
+        Returns:
+            The node; None where kube-scheduler asks about none of the best `looks` nodes.
+        """
         names = self.fleet.names
         return next((row for row in islice(self.chooser.in_order(pod.request), looks) if named(names[row])), None)
 
     def note_scored(self, names: bytes, rows: Ints) -> None:
-        """Remembers the rows of the nodes that filter has just answered, by the JSON of their names, for prioritize."""
+        """Stores the nodes that the extender has just answered to `filter`, for the call `prioritize` that follows.
+
+        Args:
+            names: the JSON list of the nodes' names, as it was answered.
+            rows: the nodes, by their index in the fleet, in the order of the names.
+        """
         self._scored = self.offers, names, rows
 
     def scored(self, names: bytes) -> Ints | None:
-        """Returns the rows that `note_scored` remembered last, if they are of these names in JSON; else None."""
+        """Returns the nodes that `note_scored` stored last, by their index in the fleet.
+
+        Args:
+            names: the JSON list of names in the call `prioritize`.
+
+        Returns:
+            The nodes; None where they have other names than these, or a node's devices have changed since.
+        """
         offers, known, rows = self._scored
         return rows if (offers, known) == (self.offers, names) else None
 
     def choose(self, pod: WaitingPod, rows: Ints, now: float) -> Reservation | None:
-        """Reserves devices on the best of these rows for a pod; returns None where it fits on none."""
+        """Reserves devices on the best of some nodes for a pod.
+
+        Args:
+            rows: the nodes, by their index in the fleet.
+            now: the present time, in seconds of a monotonic clock.
+
+        Returns:
+            The reservation; None where the pod fits on none of the nodes.
+        """
         row = self.chooser.best(pod.request, rows)
         return None if row is None else self.reserve(pod, row, now)
 
     def reserve(self, pod: WaitingPod, row: int, now: float) -> Reservation | None:
-        """Reserves devices on one row for a pod, replacing its reservation; returns None where it does not fit."""
+        """Reserves devices on one node for a pod, in place of the pod's earlier reservation.
+
+        Args:
+            row: the node's index in the fleet.
+            now: the present time, in seconds of a monotonic clock.
+
+        Returns:
+            The reservation; None where the pod does not fit on the node.
+        """
         self.forget(pod.uid)
         placed = self.chooser.place(pod.request, row)
         if placed is None:
@@ -450,30 +522,35 @@ class State:
         return self.keep(pod, placed, now + HOLD_SECONDS)
 
     def keep(self, pod: WaitingPod, placed: Placed, until: float | None) -> Reservation:
-        """Reserves the devices of a place for a pod without a reservation; for ever where `until` is None."""
+        """Reserves the given devices for a pod that has no reservation.
+
+        Args:
+            placed: the node and the devices.
+            until: when the devices are freed, in monotonic seconds; None for no limit.
+        """
         site = self._sites.get(placed.node)
         reservation = self._reservations[pod.uid] = Reservation(pod, placed, until, site)
         self.fleet.hold(pod.uid, holding_of(placed, pod.request))
         return reservation
 
     def hold_until(self, uid: str, now: float) -> None:
-        """Extends a pod's reservation to HOLD_SECONDS from now."""
+        """Extends the reservation of the pod with this uid to HOLD_SECONDS after `now`, in monotonic seconds."""
         kept = self._reservations.get(uid)
         if kept is not None:
             self._reservations[uid] = replace(kept, until=now + HOLD_SECONDS)
 
     def reservation(self, uid: str) -> Reservation | None:
-        """Returns a pod's reservation; None for none."""
+        """Returns the reservation of the pod with this uid; None where it has none."""
         return self._reservations.get(uid)
 
     def bound(self, uid: str) -> bool:
-        """Whether the API server shows a pod as bound."""
+        """Returns whether the API server shows the pod with this uid as bound."""
         return uid in self._bound
 
     def withdrawn(self, kept: Reservation) -> str:
-        """Returns why a pod can go no more where devices are reserved for it; empty where it can.
+        """Returns why a pod can no longer go where devices are reserved for it; empty where it can.
 
-        Since they were chosen the node may have been deleted, cordoned or tainted, and a GPU lost or fenced.
+        Since the devices were chosen the node may have been deleted, cordoned or tainted, and a GPU lost or fenced.
         """
         name = kept.placed.node
         row = self.fleet.rows.get(name)
@@ -490,18 +567,25 @@ class State:
         return "" if now or not before else f"{name} was cordoned, or its taints or labels keep the pod away now"
 
     def binding(self, kept: Reservation, text: str) -> Reservation:
-        """Notes that a Binding with this allocation is sent; returns the reservation, which no time limit ends now."""
+        """Notes that a Binding is being sent for a reservation; returns the reservation, which has no time limit now.
+
+        Args:
+            text: the allocation in the Binding, as JSON.
+        """
         sent = self._reservations[kept.pod.uid] = replace(kept, until=None, sent=text)
         return sent
 
     def bind_ended(self, uid: str, now: float) -> None:
-        """Keeps a reservation for SETTLE_SECONDS more, in which the watch can show whether the pod was bound."""
+        """Keeps the reservation of the pod with this uid until SETTLE_SECONDS after `now`, in monotonic seconds.
+
+        In this time the watch can show whether the pod was bound.
+        """
         kept = self._reservations.get(uid)
         if kept is not None:
             self._reservations[uid] = replace(kept, until=now + SETTLE_SECONDS)
 
     def forget(self, uid: str) -> None:
-        """Frees the reservation of a pod that is not bound."""
+        """Frees the reservation of the pod with this uid, unless the pod is bound."""
         kept = self._reservations.pop(uid, None)
         if kept is not None and uid not in self._bound:
             self.fleet.release(uid)
@@ -509,18 +593,29 @@ class State:
             self._hold_earmark(uid)
 
     def expire(self, now: float) -> None:
-        """Frees overdue reservations of pods whose Binding was never sent."""
+        """Frees the reservations whose time limit has passed and for which no Binding was sent.
+
+        Args:
+            now: the present time, in seconds of a monotonic clock.
+        """
         for uid, kept in self._late(now):
             if not kept.sent:
                 self.release_unbound(uid)
 
     def release_unbound(self, uid: str) -> None:
-        """Frees the reservation of a pod that was not bound; the conditions of waiting pods are then written anew."""
+        """Frees the reservation of the pod with this uid, which was not bound.
+
+        The conditions of waiting pods are then written anew.
+        """
         self.keeps += uid in self._reservations
         self.forget(uid)
 
     def doubtful(self, now: float) -> list[Reservation]:
-        """Returns the reservations of pods whose Binding was sent long ago and has not been observed."""
+        """Returns the reservations whose Binding was sent and whose time limit passed before its outcome was seen.
+
+        Args:
+            now: the present time, in seconds of a monotonic clock.
+        """
         with self.lock:
             return [kept for _, kept in self._late(now) if kept.sent]
 
@@ -528,7 +623,7 @@ class State:
         return [(uid, kept) for uid, kept in self._reservations.items() if kept.until is not None and kept.until <= now]
 
     def lowest_in_budget(self) -> int | None:
-        """Returns the lowest priority of the pods within their budgets that wait for devices; None where none waits.
+        """Returns the lowest priority of the pods within their budgets that wait for devices; None for none.
 
         A pod that would fit nowhere even if other pods ended does not wait for devices. Neither does a pod of a gang of
         which pods are still to be created.
@@ -558,7 +653,7 @@ class State:
         return self._hopes[key]
 
     def ask(self, pod: WaitingPod) -> None:
-        """Remembers a pod's request for its bind, and counts it into the mix once."""
+        """Stores a pod about which kube-scheduler asks, for its bind; counts its request once among those so far."""
         if pod.uid not in self._asked:
             self._mix.see(pod.request)
             if len(self._asked) >= MAX_ASKED:
@@ -566,16 +661,16 @@ class State:
         self._asked[pod.uid] = pod
 
     def pod_asked_about(self, uid: str) -> WaitingPod | None:
-        """Returns a pod that kube-scheduler has asked about."""
+        """Returns the pod with this uid as kube-scheduler last asked about it; None for an unknown pod."""
         return self._asked.get(uid)
 
     @property
     def counted(self) -> int:
-        """Returns the number of requests counted into the mix."""
+        """The number of pods' requests that were counted so far, from which the worth of nodes is learned."""
         return self._mix.pods
 
     def figures(self) -> Figures:
-        """Returns the figures of the state for metrics."""
+        """Returns the figures of the state that the scheduler's metrics show."""
         with self.lock:
             refused, shared = self.inventories.left_out()
             fleet, rows = self.fleet, slice(0, self.fleet.size)
@@ -598,12 +693,12 @@ class State:
             )
 
     def mix(self) -> Mix:
-        """Returns the mix of requests so far."""
+        """Returns the requests so far, counted by kind."""
         with self.lock:
             return self._mix.mix()
 
     def learn(self, worth: Worth) -> None:
-        """Uses newly learned worths for all later choices."""
+        """Uses newly learned figures of worth for all later choices of nodes."""
         with self.lock:
             self.chooser.worth = worth
 

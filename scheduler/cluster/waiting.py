@@ -16,14 +16,14 @@ FITS = "a node has room for it"
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A waiting pod, and the text of its condition.
+    """A waiting pod, with the texts that say why it waits.
 
     Attributes:
-        pod: the pod as it waits.
-        text: what its condition says; empty where it has none of ours.
-        answer: the text of its last refusal; empty where this replica has not refused it.
-        fragmented: whether only fragmentation was in the way on some node when it was refused last.
-        kept_from: the nodes that had room for it when it was refused last, and about which kube-scheduler did not ask.
+        pod: the pod, with its request.
+        text: the message of its condition fairgpu.io/Placeable; empty where it has none.
+        answer: the reason that the extender last gave to kube-scheduler; empty where this replica has not refused it.
+        fragmented: whether, at the last refusal, some node had enough free in sum but in pieces on several GPUs.
+        kept_from: the names of the nodes that had room at the last refusal, and about which kube-scheduler did not ask.
     """
 
     pod: WaitingPod
@@ -34,10 +34,10 @@ class Waiting:
 
 
 class WaitingPods:
-    """The pods that were refused, by the extender or by kube-scheduler before it, since they were last placed.
+    """The pods that wait for a node, since the extender or kube-scheduler has found none for them.
 
     Attributes:
-        version: grows with each pod that comes or goes.
+        version: a number that grows with each pod that comes or goes.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,11 @@ class WaitingPods:
         self._refused: set[str] = set()
 
     def add(self, pod: WaitingPod, text: str = "") -> None:
-        """Notes a pod that waits, and the text of its condition if no later text is known."""
+        """Adds a waiting pod, or replaces its request.
+
+        Args:
+            text: the message of its condition fairgpu.io/Placeable; ignored for a pod that is known already.
+        """
         known = self._pods.get(pod.uid)
         if known is None:
             self.version += 1
@@ -55,7 +59,13 @@ class WaitingPods:
     def refuse(
         self, pod: WaitingPod, answer: str, *, fragmented: bool = False, kept_from: frozenset[str] = frozenset()
     ) -> None:
-        """Notes a pod that was refused; when it fits again, its condition is written again."""
+        """Notes that the extender has just refused a pod. When the pod fits later, its condition is written.
+
+        Args:
+            answer: the reason that kube-scheduler was given.
+            fragmented: whether some node has enough free in sum, but in pieces on several GPUs.
+            kept_from: the names of the nodes that have room, and about which kube-scheduler did not ask.
+        """
         self.add(pod)
         self._pods[pod.uid] = replace(self._pods[pod.uid], answer=answer, fragmented=fragmented, kept_from=kept_from)
         self._refused.add(pod.uid)
@@ -63,34 +73,34 @@ class WaitingPods:
             self.set_text(pod.uid, "")
 
     def remove(self, uid: str) -> None:
-        """Removes a pod that was placed or deleted."""
+        """Removes the pod with this uid, which was placed or deleted."""
         if self._pods.pop(uid, None) is not None:
             self.version += 1
 
     def take_refused(self) -> set[str]:
-        """Returns the uids of the pods that were refused since the last call."""
+        """Returns the uids of the pods that the extender has refused since the last call of this method."""
         refused, self._refused = self._refused, set()
         return refused
 
     def set_text(self, uid: str, text: str) -> None:
-        """Notes the text that was written into a pod's condition."""
+        """Notes the message that was written into the condition fairgpu.io/Placeable of the pod with this uid."""
         if uid in self._pods:
             self._pods[uid] = replace(self._pods[uid], text=text)
 
     @property
     def count(self) -> int:
-        """Returns the number of waiting pods."""
+        """The number of waiting pods."""
         return len(self._pods)
 
     @property
     def fragmented(self) -> int:
-        """Returns the number of pods for which only fragmentation was in the way on some node."""
+        """The number of waiting pods for which some node has enough free in sum, but in pieces on several GPUs."""
         return sum(one.fragmented for one in self._pods.values())
 
     def all(self) -> Iterator[WaitingPod]:
-        """Returns all waiting pods."""
+        """Returns all waiting pods with their requests, in no particular order."""
         return (one.pod for one in self._pods.values())
 
     def in_order(self) -> list[Waiting]:
-        """Returns all waiting pods: the highest class first, then by creation."""
+        """Returns all waiting pods with their texts: the highest priority first, then the oldest."""
         return sorted(self._pods.values(), key=lambda one: (-one.pod.priority, one.pod.created, one.pod.uid))

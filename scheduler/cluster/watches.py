@@ -57,14 +57,19 @@ NODES = Collection("/api/v1/nodes", {}, _slim, excerpt(NodeList), excerpt(NodeEv
 
 
 class AllocationFaults:
-    """Names the bound pods whose allocation is not counted, is of a GPU that their node does not offer, or overlaps.
+    """Reports bound pods whose allocation is not counted, names a GPU that their node does not offer, or exceeds a GPU.
 
-    A pod is named once while its fault lasts, by a log event and an event of its own. Of more than MAX_WARNED pods at
-    once the others have the log event alone. Thread-safe; one thread looks for overlaps.
+    Each pod is reported once while its fault lasts: in the log, and by an event about the pod. Of more than MAX_WARNED
+    faulty pods at once the others are only logged. Thread-safe; one thread looks for overlaps.
     """
 
     def __init__(self, state: State, warn: WarnOfPod = lambda *_: None) -> None:
-        """Names the state, and what writes a warning about a Pod: its note, a reason, a message."""
+        """Stores the scheduler's state, and the function that writes a warning event about a pod.
+
+        Args:
+            state: gives the pods and nodes.
+            warn: writes the event: it takes the pod's facts, a reason and a message.
+        """
         self._state = state
         self._warn = warn
         # Guards the set. One thread watches pods, another nodes: each look reads the state under it, so the last look
@@ -74,7 +79,7 @@ class AllocationFaults:
         self._overlapping: set[str] = set()
 
     def look(self, uid: str) -> None:
-        """Looks at one pod as the state has it; forgets it where the state has it no more."""
+        """Checks the allocation of the pod with this uid, and reports a new fault."""
         with self._lock:
             note = self._state.note(uid)
             fault = "" if note is None else note.fault or self._state.not_offered(note)
@@ -90,12 +95,12 @@ class AllocationFaults:
             self._warn(note, IGNORED, f"the scheduler does not count what {ALLOCATION} names: {fault}")
 
     def look_at_node(self, name: str) -> None:
-        """Looks at the pods of a node that offers other devices than before."""
+        """Checks the allocations of all pods on the node of this name, whose devices may have changed."""
         for note in self._state.notes_on(name):
             self.look(note.uid)
 
     def look_for_overlaps(self) -> None:
-        """Looks for pods whose allocations exceed a GPU beside those of the pods bound before them."""
+        """Reports the pods whose allocations exceed a GPU beside those of the pods bound before them."""
         found = {note.uid: (note, overlap) for note, overlap in reversed(self._state.overlaps())}
         count = len(self._overlapping & found.keys())
         for note, overlap in (found[uid] for uid in found.keys() - self._overlapping):
@@ -112,13 +117,16 @@ class AllocationFaults:
         self._overlapping = set(found)
 
     def keep(self, uids: Iterable[str]) -> None:
-        """Forgets all pods but these."""
+        """Forgets the faults of all pods but those with these uids."""
         with self._lock:
             self._faulty.intersection_update(uids)
 
 
 class PodsView:
-    """Stores pods in the state, and reports the mark on this replica's own pod to `show` (scheduler.cluster.acting)."""
+    """Stores the cluster's pods in the scheduler's state, as `fairgpu.cluster.reflector.reflect` reads them.
+
+    It also passes on the mark that this replica wrote on its own pod (scheduler.cluster.acting).
+    """
 
     def __init__(
         self,
@@ -133,7 +141,11 @@ class PodsView:
         self._show = show
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes all pods."""
+        """Stores all pods of the cluster, in place of those that were stored before.
+
+        Args:
+            items: the pods as the collection's reader has reduced them.
+        """
         notes = [item[NOTE] for item in items]
         self._state.replace_pods(notes)
         self._faults.keep(note.uid for note in notes)
@@ -144,7 +156,12 @@ class PodsView:
             self._look_for_mark(item)
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one pod's event."""
+        """Stores or removes one pod.
+
+        Args:
+            kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
+            item: the pod as the collection's reader has reduced it.
+        """
         note: PodNote = item[NOTE]
         if kind == "DELETED":
             self._state.remove_pod(note.uid)
@@ -154,10 +171,10 @@ class PodsView:
         self._faults.look(note.uid)
 
     def confirmed(self) -> None:
-        """Does nothing: no decision depends on the view's age."""
+        """Does nothing when the API server confirms the pods: no decision depends on their age."""
 
     def failed(self, error: ApiError) -> None:
-        """Logs that a request for the pods failed; the pods stay as they were last seen."""
+        """Logs the error of a request for the cluster's pods; the stored pods stay as they are."""
         _log.warning("pods cannot be watched", error=str(error))
 
     def _look_for_mark(self, item: Json) -> None:
@@ -167,17 +184,22 @@ class PodsView:
 
 
 class NodeWarnings:
-    """Writes warnings about Nodes and Pods as events."""
+    """Writes warning events about nodes and pods to the API server."""
 
     def __init__(self, api: Creating, stamp: Callable[[], str]) -> None:
-        """Makes a writer; `stamp` returns the present time in the API's format."""
+        """Stores the client of the API server, and a function that returns the present time in RFC 3339."""
         self._api = api
         self._stamp = stamp
 
     def warn(self, node: str, uid: str, reason: str, message: str) -> None:
-        """Writes a warning about a Node; a replica with the same finding does not write it again.
+        """Writes a warning event about a node; a failure is logged.
 
-        Where the request fails, a line of the log says so.
+        An event of another replica about the same finding is not written twice.
+
+        Args:
+            uid: the node's uid.
+            reason: the event's reason.
+            message: the event's message.
         """
         try:
             post(self._api, warning_event(About("Node", node, uid), reason, message, self._stamp(), SOURCE))
@@ -185,7 +207,13 @@ class NodeWarnings:
             _log.warning("warning of a node not written", node=node, reason=reason, error=str(error))
 
     def warn_of_pod(self, note: PodNote, reason: str, message: str) -> None:
-        """Writes a warning about a Pod; where the request fails, a line of the log says so."""
+        """Writes a warning event about a pod; a failure is logged.
+
+        Args:
+            note: the facts about the pod.
+            reason: the event's reason.
+            message: the event's message.
+        """
         about = About("Pod", note.name, note.uid, note.namespace)
         try:
             post(self._api, warning_event(about, reason, message, self._stamp(), SOURCE))
@@ -194,12 +222,15 @@ class NodeWarnings:
 
 
 class NodesView:
-    """Stores nodes in the state."""
+    """Stores the cluster's nodes in the scheduler's state, as `fairgpu.cluster.reflector.reflect` reads them."""
 
     def __init__(self, state: State, warn: Warn = lambda *_: None, faults: AllocationFaults | None = None) -> None:
-        """Names the state, what writes a warning about a Node, and who looks at the pods of a node that changes.
+        """Stores the scheduler's state, and the functions that are called for a faulty or changed node.
 
-        A warning has the Node's name, its uid, a reason and a message.
+        Args:
+            state: takes the nodes.
+            warn: writes a warning event: it takes the node's name and uid, a reason and a message.
+            faults: checks the pods of a node that has changed.
         """
         self._state = state
         self._warn = warn
@@ -209,7 +240,11 @@ class NodesView:
         self._uids: dict[str, str] = {}
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes all nodes."""
+        """Stores all nodes of the cluster, in place of those that were stored before.
+
+        Args:
+            items: the nodes as the collection's reader has reduced them.
+        """
         names = {item["metadata"]["name"] for item in items}
         for name in self._written.keys() - names:
             self._drop(name)
@@ -218,17 +253,22 @@ class NodesView:
         self._state.listed("nodes")
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one node's event."""
+        """Stores or removes one node.
+
+        Args:
+            kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
+            item: the node as the collection's reader has reduced it.
+        """
         if kind == "DELETED":
             self._drop(item["metadata"]["name"])
         else:
             self._put(item)
 
     def confirmed(self) -> None:
-        """Does nothing: no decision depends on the view's age."""
+        """Does nothing when the API server confirms the nodes: no decision depends on their age."""
 
     def failed(self, error: ApiError) -> None:
-        """Logs that a request for the nodes failed; the nodes stay as they were last seen."""
+        """Logs the error of a request for the cluster's nodes; the stored nodes stay as they are."""
         _log.warning("nodes cannot be watched", error=str(error))
 
     def _put(self, item: Json) -> None:

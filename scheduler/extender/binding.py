@@ -50,26 +50,36 @@ class Pods(Protocol):
     """The two kinds of requests to the API server that binding sends."""
 
     def create(self, path: str, body: Json, query: Mapping[str, str | int] | None = None, /) -> Json:
-        """Posts an object."""
+        """Posts an object; returns the API server's answer.
+
+        Args:
+            path: the path of the API, such as that of a pod's Bindings.
+            query: the parameters of the request; None for none.
+        """
 
     def get(self, path: str) -> Json:
-        """Reads an object."""
+        """Returns the object at a path of the API, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clock of binding: monotonic seconds, and a wait that returns whether the process ends."""
+    """The clock by which pods are bound.
+
+    Attributes:
+        now: returns seconds of a monotonic clock.
+        wait: waits for a number of seconds, and returns true where the process ends.
+    """
 
     now: Callable[[], float]
     wait: Callable[[float], bool]
 
 
 class BindError(RuntimeError):
-    """The pod is not bound; the message becomes its event."""
+    """Raised where a pod is not bound, or may not be; the message becomes an event of the pod."""
 
 
 class Fate(Enum):
-    """The outcome of a pod's Binding."""
+    """The outcome of the attempts to bind a pod."""
 
     BOUND = "bound"
     """The pod is bound as intended."""
@@ -84,8 +94,8 @@ class Attempts:
     """The attempts to post one Binding, the last of which failed.
 
     Attributes:
-        error: the API server's last answer; None where none was sent for want of the lead.
-        open: whether an attempt, of this bind or an earlier one, has no definite answer.
+        error: the API server's answer to the last attempt; None where this replica no longer led and sent none.
+        open: whether an attempt, of this bind or an earlier one, may still succeed: it had no definite answer.
     """
 
     error: ApiError | None
@@ -93,19 +103,18 @@ class Attempts:
 
     @property
     def message(self) -> str:
-        """Why the pod is not bound."""
+        """The reason why the pod is not bound."""
         return NOT_LEADING if self.error is None else self.error.message
 
 
 def bind(state: State, pods: Pods, arguments: BindArguments, clock: Clock, leads: Callable[[], bool]) -> None:
-    """Binds a pod to a node with devices there.
+    """Binds a pod to a node, with devices there.
 
     Args:
-        state: the cluster.
-        pods: the API server.
-        arguments: kube-scheduler's request.
-        clock: the clock of the attempts.
-        leads: whether this replica leads for the next ATTEMPT_SECONDS.
+        state: the scheduler's state, with the pod's reservation.
+        pods: the client of the API server.
+        arguments: kube-scheduler's request: the pod and the node.
+        leads: returns whether this replica leads for the next ATTEMPT_SECONDS.
 
     Raises:
         BindError: the pod is not bound, or it is unknown whether it is.
@@ -133,17 +142,30 @@ def bind(state: State, pods: Pods, arguments: BindArguments, clock: Clock, leads
 
 
 def keep_settling(state: State, pods: Pods, clock: Clock, failed: Callable[[], None] = lambda: None) -> None:
-    """Reads the pods with Bindings of unknown outcome, at intervals, until the process ends."""
+    """Finds out the outcome of Bindings without a definite answer, every SETTLE_LOOK_SECONDS, until the process ends.
+
+    Args:
+        state: the scheduler's state, with the reservations.
+        pods: the client of the API server.
+        clock: the clock, whose wait ends the loop.
+        failed: called after an unexpected error at a pod.
+    """
     while not clock.wait(SETTLE_LOOK_SECONDS):
         settle(state, pods, clock.now(), failed)
 
 
 def settle(state: State, pods: Pods, now: float, failed: Callable[[], None] = lambda: None) -> None:
-    """Settles Bindings of unknown outcome that are old: frees the devices of unbound pods, adopts the bound ones'.
+    """Reads pods whose Binding had no definite answer long ago, and frees the devices of those that are not bound.
 
-    No attempt at such a Binding is under way any more, so the API server's present answer is final. It counts for
-    nothing where the pod was bound anew, or the watch has shown it, since it was asked for. `failed` is called after an
-    unknown error at a pod.
+    The holding of a pod that is bound is stored. No attempt at such a Binding is under way any more, so the API
+    server's present answer is final. The answer is ignored where the pod was bound anew, or the watch has shown the
+    pod, after the read began.
+
+    Args:
+        state: the scheduler's state, with the reservations.
+        pods: the client of the API server.
+        now: the present time, in seconds of a monotonic clock.
+        failed: called after an unexpected error at a pod.
     """
     for kept in state.doubtful(now):
         with apart("settling", kept.pod, failed):

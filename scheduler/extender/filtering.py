@@ -69,14 +69,16 @@ class _Asked:
 
 
 def filter_nodes(state: State, arguments: FilterArguments, now: float) -> FilterResult:
-    """Returns the best node alone, with the pod's devices reserved; all that fit where the pod prefers some nodes.
+    """Returns the best node for a pod, and reserves devices there.
 
-    With one node, kube-scheduler scores none, and its other extenders and plugins are asked about one.
+    Where the pod has soft preferences among nodes and no gang, all nodes that fit are returned, and nothing is
+    reserved. With one node, kube-scheduler scores none, and its other extenders and plugins are asked about one. Where
+    no node fits, the result has a reason for each node.
 
     Args:
-        state: the cluster.
-        arguments: kube-scheduler's question.
-        now: monotonic seconds.
+        state: the scheduler's state.
+        arguments: kube-scheduler's question: the pod and the nodes.
+        now: the present time, in seconds of a monotonic clock.
 
     Raises:
         ArgumentsError: the question's list of nodes cannot be read.
@@ -118,14 +120,19 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
 
 @dataclass(frozen=True)
 class BudgetBlock:
-    """The reason for which a budget keeps a pod from every node, with the budget's effect on the namespace's pods."""
+    """The reason why a budget keeps a pod from every node.
+
+    Attributes:
+        effect: the effect of the budget on the pods of its namespaces.
+        message: the reason, for the pod's author.
+    """
 
     effect: BudgetEffect
     message: str
 
 
 def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
-    """Returns what keeps the pod from every node for its budget; None where nothing does.
+    """Returns the reason why a pod's budget keeps it from every node; None where the budget does not.
 
     The states of budgets change at any time, so one answer follows from one call.
     """
@@ -144,9 +151,11 @@ def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
 def explain_pod(
     state: State, pod: WaitingPod, block: BudgetBlock | None, kept_from: frozenset[str] = frozenset()
 ) -> str:
-    """Returns why the pod waits now, over the nodes where it may run; FITS where no cause of FairGPU's is left.
+    """Returns why a pod waits now, over the nodes that its rules allow; FITS where FairGPU has no reason against it.
 
-    Nodes in `kept_from` do not count: they had room, and kube-scheduler did not take them.
+    Args:
+        state: the scheduler's state.
+        kept_from: the names of nodes that do not count: they had room, and kube-scheduler did not take them.
     """
     if block is not None:
         return block.message
@@ -234,7 +243,11 @@ def _place(state: State, pod: WaitingPod, question: _Asked, now: float) -> tuple
 
 
 def prioritize_nodes(state: State, arguments: FilterArguments) -> Ints:
-    """Returns the score of each node in the question's order: the best node has MAX_SCORE, the worst 0.
+    """Returns a score for each node, in the order of the question: the best node has MAX_SCORE, the worst 0.
+
+    Args:
+        state: the scheduler's state.
+        arguments: kube-scheduler's question: the pod and the nodes.
 
     Raises:
         ArgumentsError: the question's list of nodes cannot be read.

@@ -17,15 +17,15 @@ from scheduler.reclaim.roster import Roster, Running
 
 
 def preempt(state: State, roster: Roster, arguments: PreemptArguments, wall: float) -> PreemptResult:
-    """Returns the GPU pods of lower priority to evict, by node.
+    """Returns the GPU pods of lower priority to evict for a pod, by the node's name.
 
-    Nodes are left out where no pod needs to be evicted, and where evicting all of them would not suffice.
+    A node is left out where no pod needs to be evicted, and where evicting all of them would not suffice.
 
     Args:
-        state: the cluster.
-        roster: the pods that run.
-        arguments: kube-scheduler's proposal.
-        wall: seconds since the epoch.
+        state: the scheduler's state.
+        roster: the running pods, with the devices that each holds.
+        arguments: kube-scheduler's proposal: the pod, and the nodes with their victims.
+        wall: the present time, in seconds since 1970.
     """
     try:
         pod = read_waiting(arguments.pod)

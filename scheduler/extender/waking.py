@@ -35,35 +35,41 @@ server."""
 
 
 class Patching(Protocol):
-    """The part of the API server that waking needs."""
+    """The kind of request to the API server by which conditions are written."""
 
     def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
-        """Patches the object at a path of the API server, by a patch of that content type; returns the new object."""
+        """Patches an object of the API server; returns the new object.
+
+        Args:
+            path: the object's path in the API.
+            body: the patch as JSON.
+            content_type: the media type that says which kind of patch it is.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A pod whose condition is still to be written.
+    """The record of a pod whose condition is still to be written.
 
     Attributes:
-        failures: how often that failed in turn.
-        at: the instant from which on it is tried again, in monotonic seconds.
+        failures: how many attempts to write it have failed in a row.
+        at: when it is tried again, in monotonic seconds.
     """
 
     failures: int
     at: float
 
     def again(self, now: float) -> Late:
-        """Returns the same after one more failure."""
+        """Returns the record after one more failure at `now`, in monotonic seconds; its next attempt is later."""
         return Late(self.failures + 1, now + min(RETRY_SECONDS * 2**self.failures, MAX_RETRY_SECONDS))
 
 
 class Unwritten(NamedTuple):
-    """The pods that are left for later, by uid.
+    """The uids of the pods whose conditions one run of `wake` did not write.
 
     Attributes:
-        failed: those whose condition could not be written, or at which an unknown error arose.
-        not_tried: those that were not reached before one failed, or before this replica ceased to act.
+        failed: the pods whose condition could not be written, or at which an unexpected error arose.
+        not_tried: the pods that were not reached before one failed, or before this replica ceased to act.
     """
 
     failed: frozenset[str]
@@ -72,13 +78,13 @@ class Unwritten(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Writes the conditions of waiting pods.
+    """Writes the condition fairgpu.io/Placeable of waiting pods.
 
     Attributes:
-        api: the API server.
-        acts: whether this replica may act; asked before each pod, since thousands take minutes.
-        stamp: the present time as the API writes it.
-        measures: counts the conditions, and unknown errors.
+        api: the client of the API server.
+        acts: returns whether this replica may act; called before each pod, since thousands of pods take minutes.
+        stamp: returns the present time in RFC 3339.
+        measures: the metrics that count the conditions, and unexpected errors.
     """
 
     api: Patching
@@ -87,16 +93,17 @@ class Conditions:
     measures: Measures
 
     def write(self, pod: WaitingPod, text: str) -> bool:
-        """Writes a pod's condition; returns False where that must be tried later."""
+        """Writes a pod's condition with a message; returns whether that succeeded, or need not be tried again."""
         outcome = _patch(self.api, pod, text, self.stamp())
         self.measures.condition(outcome)
         return outcome != "failed"
 
 
 def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
-    """Looks for changes of budgets, inventories, gangs, earmarks and reservations until the clock's wait returns true.
+    """Writes the conditions of waiting pods when what keeps them waiting has changed, until the process ends.
 
-    It frees overdue reservations, as filter does: kube-scheduler may not call filter for a long time.
+    It looks every LOOK_SECONDS for changes of budgets, inventories, gangs, earmarks and reservations. It also frees
+    overdue reservations, as `filter` does: kube-scheduler may not call `filter` for a long time.
 
     The end of a pod brings waiting pods back to kube-scheduler's queue without a condition. If kube-scheduler sees that
     end before the extender does, it asks too early, is refused, and does not ask again. Pods that were refused just
@@ -106,9 +113,8 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     other pod waits for it.
 
     Args:
-        state: the cluster.
-        conditions: writes them.
-        clock: monotonic seconds, and a wait that says whether everything is to end.
+        state: the scheduler's state.
+        clock: the clock, whose wait ends the loop.
     """
     # None: the state may have changed since this was last run, which an error may have ended.
     seen: tuple[int, ...] | None = None
@@ -159,17 +165,19 @@ def wake(
     but: AbstractSet[str] = frozenset(),
     last: AbstractSet[str] = frozenset(),
 ) -> Unwritten:
-    """Writes the condition of each waiting pod whose answer has changed, the highest class and the oldest first.
+    """Writes the condition of each waiting pod whose answer has changed: the highest priority first, then the oldest.
 
-    It ends behind the first pod that fails: a failure may take half a minute, and the caller has more to do than this.
+    It stops after the first pod that fails: a failure may take half a minute, and the caller has other work.
 
     Args:
-        state: the cluster.
-        conditions: writes them.
-        wait: waits so many seconds; returns whether everything is to end.
-        uids: the pods to look at; all where it is None.
-        but: the pods to leave out.
-        last: the pods that come after all others: those that failed before.
+        state: the scheduler's state.
+        wait: waits for a number of seconds, and returns true where the process ends.
+        uids: the uids of the pods to look at; None for all.
+        but: the uids of the pods to leave out.
+        last: the uids of the pods that come after all others, because they failed before.
+
+    Returns:
+        The pods whose conditions are still to be written.
     """
     with state.lock:
         waiting = [

@@ -20,7 +20,7 @@ MAX_RECOGNISED_BYTES = 1 << 20
 
 
 class ArgumentsError(ValueError):
-    """A body that is not of the protocol; the message states the fault."""
+    """Raised for a request body that is not of kube-scheduler's extender protocol; the message names the fault."""
 
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -60,11 +60,12 @@ _POWERS = _Powers()
 
 
 def key_of_names(text: bytes) -> NamesKey | None:
-    """Returns the key of a JSON list of names; None for one with an escape, or longer than MAX_RECOGNISED_BYTES.
+    """Returns a key that is equal for JSON lists of the same names in any order; None where there is no key.
 
-    Each name has a polynomial hash of 64 bits, which is mixed before all are added. A set of names is found by its key
-    in half the time of decoding the names, and in a fifth of that of looking each of them up. The hash guards against
-    chance alone: an admin names the nodes.
+    A list with an escape character, without a name, or longer than MAX_RECOGNISED_BYTES has no key. Each name has a
+    polynomial hash of 64 bits, which is mixed before all are added. A set of names is found by its key in half the time
+    of decoding the names, and in a fifth of that of looking each of them up. The hash guards against chance alone: an
+    admin names the nodes.
     """
     if len(text) > MAX_RECOGNISED_BYTES or b"\\" in text:
         return None
@@ -85,9 +86,13 @@ def key_of_names(text: bytes) -> NamesKey | None:
 
 
 class FilterArguments(msgspec.Struct, frozen=True, dict=True):
-    """The pod, and the names of the nodes that passed all other filters.
+    """The body of kube-scheduler's calls `filter` and `prioritize`.
 
     The names stay undecoded JSON until all are needed: a search for one name in the bytes takes a tenth of the time.
+
+    Attributes:
+        pod: the pod as JSON.
+        names_json: the JSON list of the names of the nodes that passed all other filters.
     """
 
     pod: dict[str, Any] = msgspec.field(name="Pod")
@@ -95,12 +100,12 @@ class FilterArguments(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def names_text(self) -> bytes:
-        """The names of the nodes, as JSON."""
+        """The names of the nodes, as the bytes of a JSON list."""
         return bytes(self.names_json)
 
     @cached_property
     def names_key(self) -> NamesKey | None:
-        """A key of the set of names, the same for each order of them; None for a list that has none."""
+        """A key of the set of names, the same for any order of the names; None where `key_of_names` gives none."""
         return key_of_names(self.names_text)
 
     @cached_property
@@ -108,7 +113,7 @@ class FilterArguments(msgspec.Struct, frozen=True, dict=True):
         """The names of the nodes.
 
         Raises:
-            ArgumentsError: they are no list of names.
+            ArgumentsError: the JSON is not a list of texts.
         """
         try:
             return _NAMES.decode(self.names_json)
@@ -116,12 +121,15 @@ class FilterArguments(msgspec.Struct, frozen=True, dict=True):
             raise ArgumentsError(f"NodeNames: {_fault(error)}") from error
 
     def has(self, name: str) -> bool:
-        """Whether a node is named; its name must be one that the API server accepts, so without an escape in JSON."""
+        """Returns whether the node of a name is in the list.
+
+        The name must be one that the API server accepts, so that it has no escape character in JSON.
+        """
         return b'"%b"' % name.encode() in self.names_text
 
 
 class BindArguments(msgspec.Struct, frozen=True):
-    """The pod to bind, and its node."""
+    """The body of kube-scheduler's call `bind`: the pod to bind, and its node."""
 
     pod_name: str = msgspec.field(name="PodName")
     pod_namespace: str = msgspec.field(name="PodNamespace")
@@ -130,9 +138,15 @@ class BindArguments(msgspec.Struct, frozen=True):
 
 
 class FilterResult(msgspec.Struct, rename="pascal", frozen=True):
-    """The nodes that fit, and why the others do not: `unresolvable` where no end of another pod helps.
+    """The answer to kube-scheduler's call `filter`.
 
     Names and texts can be JSON already: to encode those of thousands of nodes takes longer than all else of an answer.
+
+    Attributes:
+        node_names: the names of the nodes that fit.
+        failed_nodes: the reason against each node that may fit once another pod has ended, by the node's name.
+        failed_and_unresolvable_nodes: the reason against each node on which the end of other pods does not help.
+        error: the error of the whole call; empty for none.
     """
 
     node_names: list[str] | msgspec.Raw
@@ -142,33 +156,46 @@ class FilterResult(msgspec.Struct, rename="pascal", frozen=True):
 
 
 class MetaPod(msgspec.Struct, frozen=True):
-    """A pod by its uid alone."""
+    """A pod in kube-scheduler's call `preempt`, by its uid alone."""
 
     uid: str = msgspec.field(name="UID")
 
 
 class MetaVictims(msgspec.Struct, frozen=True):
-    """Pods of one node to evict, and how many PodDisruptionBudgets that violates."""
+    """The pods of one node to evict, and how many PodDisruptionBudgets their eviction violates."""
 
     pods: list[MetaPod] = msgspec.field(name="Pods", default_factory=list)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
 class PreemptArguments(msgspec.Struct, frozen=True):
-    """The pod that preempts, and for each node the victims that kube-scheduler proposes."""
+    """The body of kube-scheduler's call `preempt`.
+
+    Attributes:
+        pod: the pod that is to be placed, as JSON.
+        victims: the pods whose eviction kube-scheduler proposes, by the node's name; None where it gave only whole
+            pods.
+    """
 
     pod: dict[str, Any] = msgspec.field(name="Pod")
     victims: dict[str, MetaVictims] | None = msgspec.field(name="NodeNameToMetaVictims", default=None)
 
 
 class PreemptResult(msgspec.Struct, frozen=True):
-    """The victims that free the devices, by node; a node without an entry is no candidate."""
+    """The answer to kube-scheduler's call `preempt`: the pods to evict, by the node's name.
+
+    A node without an entry is no candidate.
+    """
 
     victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims", default_factory=dict)
 
 
 class BindResult(msgspec.Struct, rename="pascal", frozen=True):
-    """The outcome of a bind: the error, which is empty where the pod is bound."""
+    """The answer to kube-scheduler's call `bind`.
+
+    Attributes:
+        error: the reason why the pod is not bound; empty where it is bound.
+    """
 
     error: str = ""
 
@@ -184,10 +211,10 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def decode_filter(body: bytes) -> FilterArguments:
-    """Decodes the arguments of filter and prioritize.
+    """Decodes the body of kube-scheduler's call `filter` or `prioritize`.
 
     Raises:
-        ArgumentsError: the body is not such arguments, or has no list of nodes.
+        ArgumentsError: the body cannot be read, or has no list of nodes.
     """
     try:
         arguments = _FILTER.decode(body)
@@ -199,10 +226,10 @@ def decode_filter(body: bytes) -> FilterArguments:
 
 
 def decode_bind(body: bytes) -> BindArguments:
-    """Decodes the arguments of bind.
+    """Decodes the body of kube-scheduler's call `bind`.
 
     Raises:
-        ArgumentsError: they are none.
+        ArgumentsError: the body cannot be read.
     """
     try:
         return _BIND.decode(body)
@@ -211,10 +238,10 @@ def decode_bind(body: bytes) -> BindArguments:
 
 
 def decode_preempt(body: bytes) -> PreemptArguments:
-    """Parses the arguments of preempt.
+    """Decodes the body of kube-scheduler's call `preempt`.
 
     Raises:
-        ArgumentsError: they are invalid, or hold no uids of victims.
+        ArgumentsError: the body cannot be read, or has no uids of victims.
     """
     try:
         arguments = _PREEMPT.decode(body)
@@ -232,25 +259,32 @@ def _fault(error: Exception) -> str:
 
 
 def encode(answer: FilterResult | BindResult | PreemptResult) -> bytes:
-    """Encodes an answer."""
+    """Encodes the answer to a call of kube-scheduler as JSON."""
     return _ENCODER.encode(answer)
 
 
 def encode_names(names: list[str]) -> msgspec.Raw:
-    """Returns the names of nodes as JSON, as kube-scheduler sends them back in the same order."""
+    """Returns the names of nodes as a JSON list, in their order. kube-scheduler sends such a list back unchanged."""
     return msgspec.Raw(_ENCODER.encode(names))
 
 
 def joined(first: msgspec.Raw, second: msgspec.Raw) -> msgspec.Raw:
-    """Returns the fields of two JSON objects that share none as one object; each has no whitespace around it."""
+    """Returns a JSON object with the fields of two JSON objects, which must have no field in common.
+
+    Neither object may have whitespace before or after it.
+    """
     fields = [part for part in (bytes(first)[1:-1], bytes(second)[1:-1]) if part]
     return msgspec.Raw(b"{%b}" % b",".join(fields))
 
 
 def encode_scores(names_text: bytes, scores: npt.NDArray[np.integer[Any]]) -> bytes:
-    """Encodes the answer of prioritize: each name of a JSON list of names, with its score.
+    """Encodes the answer to kube-scheduler's call `prioritize`: each node's name with its score.
 
     Names stay as they are in the text: an object for each of thousands of nodes takes longer than to score them.
+
+    Args:
+        names_text: the JSON list of the nodes' names.
+        scores: a whole number from 0 to MAX_SCORE for each name, in order.
     """
     plain = b"\\" not in names_text and names_text.startswith(b'["') and names_text.endswith(b'"]')
     names = names_text[2:-2].split(b'","') if plain else []

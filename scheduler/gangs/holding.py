@@ -25,16 +25,16 @@ FREED = "gang: the devices that were held for its pods are free again"
 
 
 def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list[str], str]:
-    """Returns the node of a gang's pod, or why it has none.
+    """Returns the node for a pod of a gang; places all pods of the gang where devices are not held for them yet.
 
     Args:
-        state: the cluster, whose lock is held.
-        pod: a pod of the gang.
-        rows: the nodes on which kube-scheduler would place it.
-        now: monotonic seconds.
+        state: the scheduler's state; the caller holds its lock.
+        rows: the nodes on which kube-scheduler would place the pod, by their index in the fleet.
+        now: the present time, in seconds of a monotonic clock.
 
     Returns:
-        At most one node; a text where the pod waits because of its gang; neither where no node has room for the pod.
+        At most one node's name, and the reason why the pod waits because of its gang. Both are empty where no node has
+        room for the pod.
     """
     key = _key(pod)
     gang = state.gangs.of(key)
@@ -52,7 +52,18 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
 
 
 def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
-    """Notes that kube-scheduler is about to bind a pod; returns the gang's hold that the bind waits for, or None."""
+    """Notes that kube-scheduler is about to bind a pod of a gang.
+
+    Once all pods for which devices are held have arrived, the hold ends and their binds continue.
+
+    Args:
+        state: the scheduler's state.
+        node: the name of the node to which it is to be bound.
+        now: the present time, in seconds of a monotonic clock.
+
+    Returns:
+        The hold for whose outcome the bind waits; None where the bind need not wait.
+    """
     with state.lock:
         key = state.gangs.key_of(uid)
         gang = state.gangs.of(key) if key is not None else None
@@ -85,7 +96,12 @@ def _withdrawn(state: State, hold: Hold) -> str:
 
 
 def release_overdue(state: State, now: float) -> None:
-    """Frees the devices of overdue holds: not all pods of their gangs reached their bind in time."""
+    """Frees the devices that are held for gangs whose pods did not all reach their bind in time.
+
+    Args:
+        state: the scheduler's state.
+        now: the present time, in seconds of a monotonic clock.
+    """
     with state.lock:
         for key, gang in state.gangs.held():
             hold = gang.hold
@@ -95,7 +111,11 @@ def release_overdue(state: State, now: float) -> None:
 
 
 def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
-    """Frees all devices held for a gang; the binds that wait end with this text."""
+    """Frees all devices that are held for a gang; the binds that wait end with a reason.
+
+    Args:
+        state: the scheduler's state.
+    """
     hold = gang.hold
     if hold is None:
         return
@@ -111,17 +131,22 @@ def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
 
 
 def cause(key: GangKey, fitting: int) -> str:
-    """Returns the text for a gang that waits, from the number of its pods that fit at once."""
+    """Returns the text that says why a gang waits.
+
+    Args:
+        key: the gang's key, with the number of its pods.
+        fitting: how many of its pods fit at once.
+    """
     return f"gang: {fitting} of {key.pods} fit"
 
 
 def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
-    """Returns why a gang's pod waits, without holding anything for it; empty where its gang fits now.
+    """Returns why a pod waits because of its gang; empty where the gang fits now. It reserves nothing.
 
     Args:
-        state: the cluster, whose lock is held.
-        pod: a pod of the gang.
-        rows: the nodes on which it may be placed; other pods of the gang may be placed where their rules allow.
+        state: the scheduler's state; the caller holds its lock.
+        rows: the nodes on which the pod may be placed, by their index in the fleet. Other pods of the gang may be
+            placed where their rules allow.
     """
     key = _key(pod)
     gang = state.gangs.of(key)

@@ -17,7 +17,7 @@ MAX_NAMED = 4
 
 
 class Cause(IntEnum):
-    """The cause that keeps a request from a node; of several, the first counts."""
+    """The causes that keep a request from a node. Where several apply, the one with the lowest number is reported."""
 
     DEVICES = 0
     """The node offers too few GPUs in all."""
@@ -43,17 +43,17 @@ LASTING = frozenset({Cause.DEVICES, Cause.MODEL, Cause.UUID, Cause.SIZE})
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """One cause, and the lack on all nodes that it keeps a request from.
+    """One cause, and the amounts that are lacking on all nodes that it keeps a request from.
 
     Attributes:
         cause: the cause.
         gpus: the number of GPUs that the container needs.
-        asked: the amount that it needs of each: memory, percent of GPU time, or a number of GPUs, depending on the
-            cause.
+        asked: the amount that the container needs. By the cause, it is memory or percent of GPU time of each GPU, or a
+            number of GPUs.
         most: the most that any of these nodes has free on as many GPUs.
-        unit: the unit of memory, MiB or percent.
-        in_sum: the number of these nodes with enough free over all their GPUs: only fragmentation is in the way there.
-        cut: the number of these nodes on which the search for devices of several containers ended without an answer.
+        unit: the unit of amounts of memory, MiB or percent.
+        in_sum: the number of these nodes with enough free in sum, but in pieces on several GPUs.
+        cut: the number of these nodes on which the search for devices of several containers reached its limit.
     """
 
     cause: Cause
@@ -66,7 +66,11 @@ class Shortage:
 
 
 def explain(shortage: Shortage, request: Request) -> str:
-    """Returns the text that says why a request fits on none of the nodes with this shortage."""
+    """Returns the text that says why a request fits on none of some nodes.
+
+    Args:
+        shortage: the cause, with the amounts that are lacking on these nodes.
+    """
     wanted, asked, most = request.wanted, shortage.asked, max(shortage.most, 0)
     each = "one GPU" if shortage.gpus == 1 else f"each of {shortage.gpus} GPUs"
     models = _choice(wanted.use_models, wanted.avoid_models)

@@ -38,18 +38,22 @@ FAR_APART = 1e7
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A node and devices for a request.
+    """The node and the devices that were chosen for a request.
 
     Attributes:
         node: the node's name.
-        shares: the shares of each container, in the order of `Request.steps`.
+        shares: each container's shares of devices, in the order of `Request.steps`.
     """
 
     node: str
     shares: tuple[tuple[Share, ...], ...]
 
     def pieces(self, request: Request) -> tuple[Piece, ...]:
-        """Returns the pieces of devices that the pod holds."""
+        """Returns the parts of devices that a pod with this placement holds, one for each device.
+
+        Args:
+            request: the request that was placed.
+        """
         init = [(shares, keeps) for shares, (_, keeps) in zip(self.shares, request.init, strict=False)]
         return pieces_of(self.shares[len(request.init) :], init)
 
@@ -103,13 +107,15 @@ def _decided(figures: Floats, device: Ints | None = None) -> _Computed:
 
 
 class Chooser:
-    """Chooses among the nodes of a fleet.
+    """Chooses nodes and devices for requests, among the nodes of a fleet.
 
     Attributes:
-        fleet: the nodes.
-        worth: the learned worth of free parts; None before that, when the first node that fits is taken.
-        tries: the tries of searches that are left to all calls together; None where each computation has CALL_TRIES.
-        cut: the number of times that a node counted as not fitting because its search was cut.
+        fleet: the nodes with the free parts of their devices.
+        worth: the learned figures that say which free parts are most useful to later requests. None before the first
+            learning: the first node that fits is then chosen.
+        tries: the number of tries that searches for devices may still use, over all calls. None where each computation
+            has CALL_TRIES.
+        cut: how often a node counted as not fitting because the search for its devices reached its limit.
     """
 
     def __init__(self, fleet: Fleet, worth: Worth | None = None, tries: Tries | None = None) -> None:
@@ -122,7 +128,7 @@ class Chooser:
 
     @property
     def worth(self) -> Worth | None:
-        """The worth by which gains are computed."""
+        """The learned figures by which nodes are compared; None before the first learning."""
         return self._worth
 
     @worth.setter
@@ -132,7 +138,12 @@ class Chooser:
         self._now = _nothing()
 
     def gains(self, request: Request) -> Floats:
-        """Returns each row's gain from taking the request; NONE where it does not fit, or where the search was cut."""
+        """Returns how good each node is for a request, by the node's index in the fleet: the larger, the better.
+
+        The gain of a node is the change in the worth of its free parts if it takes the request. With the placement
+        `spread` it grows with the free part instead, and with `topology` the links between devices count first. It is
+        NONE where the request does not fit, or the search for devices reached its limit.
+        """
         return self._refreshed(request).of_row
 
     def _refreshed(self, request: Request) -> _Figures:
@@ -146,7 +157,11 @@ class Chooser:
         return kept
 
     def best(self, request: Request, rows: Ints) -> int | None:
-        """Returns the given row with the largest gain; None where the request fits on none of them."""
+        """Returns the best of some nodes for a request; None where the request fits on none of them.
+
+        Args:
+            rows: the nodes, by their index in the fleet, as in the answer.
+        """
         of_row = self.gains(request)
         gains = np.full(len(of_row), NONE)
         gains[rows] = of_row[rows]
@@ -154,7 +169,7 @@ class Chooser:
         return row if len(gains) and gains[row] != NONE else None
 
     def in_order(self, request: Request) -> Iterator[int]:
-        """Yields the rows on which the request fits, that with the largest gain first."""
+        """Yields the nodes on which a request fits, by their index in the fleet, the best first."""
         gains = self.gains(request).copy()
         while len(gains):
             row = int(gains.argmax())
@@ -164,7 +179,11 @@ class Chooser:
             gains[row] = NONE
 
     def place(self, request: Request, row: int) -> Placed | None:
-        """Returns the devices on one node; None where the request does not fit there."""
+        """Returns the devices that a request gets on one node; None where it does not fit there.
+
+        Args:
+            row: the node's index in the fleet.
+        """
         node = self.fleet.nodes[row]
         need = request.single
         if node is None:
@@ -180,14 +199,26 @@ class Chooser:
         return None if assignment is None else _placed(node, request, assignment)
 
     def ways(self, request: Request, row: int, tries: Tries) -> Iterator[Placed]:
-        """Yields every choice of devices on one node; of choices that leave the same, one. Ends with the tries."""
+        """Yields each choice of devices for a request on one node. Of choices that leave the same free, it yields one.
+
+        Args:
+            row: the node's index in the fleet.
+            tries: the limit of the search, which ends when no try is left.
+        """
         node = self.fleet.nodes[row]
         if node is not None:
             for assignment in assignments(self._rooms(request, row), request, tries):
                 yield _placed(node, request, assignment)
 
     def why(self, request: Request, rows: Ints) -> list[tuple[Shortage, Ints]]:
-        """Returns the shortages that keep the request from nodes, and these nodes; at most one of each cause."""
+        """Returns the shortages that keep a request from nodes on which it does not fit, at most one of each cause.
+
+        Args:
+            rows: the nodes, by their index in the fleet.
+
+        Returns:
+            Each shortage with the nodes that it concerns, by their index in the fleet.
+        """
         causes = np.full(len(rows), -1)
         shortages: dict[Cause, Shortage] = {}
         for need in request.needs:
@@ -208,7 +239,13 @@ class Chooser:
         return found
 
     def in_sum(self, request: Request, rows: Ints) -> Flags:
-        """Returns the nodes whose usable GPUs together have as much free as the main containers request together."""
+        """Returns, for each node, whether its usable GPUs together have as much free as a request needs in sum.
+
+        The needs of the main containers count.
+
+        Args:
+            rows: the nodes, by their index in the fleet.
+        """
         fleet, usable = self.fleet, self.usable(request, rows)
         core = np.where(usable, fleet.core[rows], 0).clip(0).sum(axis=1)
         memory = np.where(usable, fleet.memory[rows], 0).clip(0).sum(axis=1)
@@ -310,7 +347,13 @@ class Chooser:
         return assignment if given.first[0] else relinked(request, self.fleet, free, assignment)
 
     def usable(self, request: Request, rows: Ints) -> Flags:
-        """Returns the devices that are offered and that the request allows."""
+        """Returns, for each node and device, whether the device is offered and the request allows it.
+
+        A request allows devices by their model and uuid.
+
+        Args:
+            rows: the nodes, by their index in the fleet.
+        """
         usable, wanted = self.fleet.offered[rows], request.wanted
         if wanted.use_models or wanted.avoid_models:
             usable = usable & self._models(request)[self.fleet.cls[rows]]

@@ -30,13 +30,14 @@ before it takes, and of one that the main ones hold."""
 
 
 class Free(NamedTuple):
-    """The free parts of devices, one row a node and one column a device.
+    """The free parts of devices as arrays: a row is a node, and a column is a device.
 
     Attributes:
-        core, memory, slots, total: as in the fleet.
+        core, memory, slots: the free part of each device in percent of GPU time, in MiB and in containers.
+        total: the MiB that each device offers.
         usable: whether the request may use a device.
-        idle: the free percent of each device, the smaller of core and memory; 0 where no slot is left.
-        rows: each node's row in the fleet.
+        idle: the free percent of each device, the smaller of GPU time and memory; 0 where no slot is left.
+        rows: the index of each row's node in the fleet.
     """
 
     core: Ints
@@ -48,7 +49,11 @@ class Free(NamedTuple):
     rows: Ints
 
     def of(self, places: Ints) -> Free:
-        """Returns some of the rows, in order."""
+        """Returns the free parts of some of the nodes.
+
+        Args:
+            places: the rows of these nodes, in the order of the answer.
+        """
         if len(places) == len(self.core):
             return self
         core, memory, slots, total, usable, idle, rows = self
@@ -57,9 +62,9 @@ class Free(NamedTuple):
         )
 
     def compact(self) -> Free:
-        """Returns the same in the smallest whole numbers that hold it, which halves the time.
+        """Returns the same figures in the smallest integer types that hold them, which halves the time of computations.
 
-        A part of which pods hold more than there is counts as -1. Memory keeps its 64 bits where a device offers too
+        A device of which pods hold more than there is has -1 free. Memory keeps its 64 bits where a device offers too
         much for 32.
         """
         core, slots, idle = (np.maximum(part, -1).astype(np.int16) for part in (self.core, self.slots, self.idle))
@@ -69,7 +74,7 @@ class Free(NamedTuple):
         return self._replace(core=core, memory=memory, slots=slots, total=total, idle=idle)
 
     def mib(self, need: Need) -> Ints:
-        """Returns the MiB that a need takes of each device."""
+        """Returns the MiB that a container with this need takes of each device."""
         if need.memory_mib:
             # One less, since a signed type holds one more below 0 than above.
             mib = np.min_scalar_type(-need.memory_mib - 1).type(need.memory_mib)
@@ -77,21 +82,29 @@ class Free(NamedTuple):
         return np.asarray(self.total * need.memory_percent // 100)
 
     def memory_after(self, need: Need) -> Ints:
-        """Returns the MiB that would be left of each device after a container took a share of it; below 0 for none."""
+        """Returns the MiB that would be free on each device after a container with this need took its share.
+
+        The figure is below 0 where the container does not fit.
+        """
         return np.asarray(self.memory - self.mib(need))
 
     def fitting(self, need: Need, memory_after: Ints) -> Flags:
-        """Returns the devices on which one container of this need fits, by what `memory_after` returns."""
+        """Returns, for each device, whether one container with this need fits on it.
+
+        Args:
+            need: the container's need of each of its GPUs.
+            memory_after: the answer of the method `memory_after` for the need.
+        """
         return np.asarray(self.usable & (self.core >= need.core_percent) & (memory_after >= 0) & (self.slots >= 1))
 
     def less(self, need: Need, taken: Flags, memory_after: Ints, then: Ints) -> Free:
-        """Returns what is left after a container took a share of these devices.
+        """Returns the same as `without`, from figures that the caller has computed already.
 
         Args:
-            need: its need.
-            taken: the devices.
-            memory_after: the MiB that would be left of each device, as the method of that name returns them.
-            then: the percent that is left of each that is taken, as `percent_after` returns it.
+            need: the container's need of each of its GPUs.
+            taken: whether the container takes each device.
+            memory_after: the answer of the method `memory_after` for the need.
+            then: the answer of the method `percent_after` for the need.
         """
         return self._replace(
             core=np.where(taken, self.core - np.int16(need.core_percent), self.core),
@@ -101,7 +114,14 @@ class Free(NamedTuple):
         )
 
     def percent_after(self, need: Need, memory_after: Ints) -> Ints:
-        """Returns the percent that would be left of each device after a container took a share of it."""
+        """Returns the percent that would be free of each device after a container took its share.
+
+        It is the smaller of GPU time and memory, and 0 where no slot would be left.
+
+        Args:
+            need: the container's need of each of its GPUs.
+            memory_after: the answer of the method `memory_after` for the need.
+        """
         # No quotient of such amounts is rounded up to a whole percent, and `//` takes several times as long.
         # Where the container does not fit or there is no device, the figure may overflow 32 bits; no caller uses it.
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -110,12 +130,17 @@ class Free(NamedTuple):
         return np.asarray(np.maximum(left, 0).astype(self.idle.dtype) * (self.slots > 1))
 
     def without(self, need: Need, taken: Flags) -> Free:
-        """Returns what is left after a container took a share of these devices."""
+        """Returns the free parts after a container took its share of some devices.
+
+        Args:
+            need: the container's need of each of its GPUs.
+            taken: whether the container takes each device.
+        """
         memory_after = self.memory_after(need)
         return self.less(need, taken, memory_after, self.percent_after(need, memory_after))
 
     def room(self, at: int) -> list[Room]:
-        """Returns the free parts of the usable devices of one row, the emptiest first."""
+        """Returns the free parts of the usable devices in one row, the emptiest device first."""
         columns = (self.core[at], self.memory[at], self.slots[at], self.total[at])
         core, memory, slots, total = (column.tolist() for column in columns)
         usable = np.flatnonzero(self.usable[at]).tolist()
@@ -130,15 +155,15 @@ highest scores are taken, of equal scores the first."""
 
 
 class Given(NamedTuple):
-    """The devices that a try gave to all containers of a pod, on many nodes at once: one row a node.
+    """The devices that all containers of a pod get, on many nodes at once; a row of each array is a node.
 
     Attributes:
-        fits: by row, whether every container got its devices.
-        taken: by step and row, the devices of each container.
-        idle: by row, the percent that is left of each device where the containers fit.
-        first: by row, whether the first pick placed the containers.
-        reached: by row, whether the answer is final; where not, more tries may place the containers.
-        cut: by row, whether the search ended without an answer.
+        fits: for each node, whether every container gets its devices.
+        taken: for each container, node and device, whether the container takes the device.
+        idle: the percent that is left free of each device, on nodes where the containers fit.
+        first: for each node, whether the first way of choosing devices placed the containers.
+        reached: for each node, whether the answer is final. Where it is not, more tries may place the containers.
+        cut: for each node, whether the search for devices reached its limit.
     """
 
     fits: Flags
@@ -150,7 +175,13 @@ class Given(NamedTuple):
 
 
 class Way(NamedTuple):
-    """The devices that containers got in turn, on nodes of one row each; the fields are those of `Given`."""
+    """The devices that containers get in turn, by one way of choosing; a row of each array is a node.
+
+    Attributes:
+        fits: for each node, whether every container gets its devices.
+        taken: for each container, node and device, whether the container takes the device.
+        idle: the percent that is left free of each device.
+    """
 
     fits: Flags
     taken: Flags
@@ -158,14 +189,15 @@ class Way(NamedTuple):
 
 
 def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) -> Given:
-    """Gives devices on every row on which the containers fit; exact except where a search is cut.
+    """Gives devices to all containers of a pod on every node on which they fit.
+
+    The answer is exact, except for nodes whose search for devices reaches its limit.
 
     Args:
-        request: the pod's need.
         free: the free parts of the nodes' devices.
-        picks: choose among devices on which a container fits; each is asked on the rows on which those before it place
-            the containers nowhere.
-        tries: the tries that the search may use; rows that it does not reach count as not fitting.
+        picks: the ways to choose among devices on which a container fits. Each is used on the nodes on which the ways
+            before it fail.
+        tries: the tries that the search may use. Nodes that it does not reach count as not fitting.
     """
     shape = free.usable.shape
     fits, first, cut = (np.zeros(shape[0], np.bool_) for _ in range(3))
@@ -224,7 +256,12 @@ def _search(request: Request, free: Free, rest: Ints, tries: Tries, given: Given
 
 
 def give(request: Request, free: Free, pick: Pick) -> Way:
-    """Gives devices to the main containers in turn, then to the init containers."""
+    """Gives devices to the main containers in turn, then to the init containers, on many nodes at once.
+
+    Args:
+        free: the free parts of the nodes' devices.
+        pick: the way to choose among devices on which a container fits.
+    """
     fits, steps = np.ones(len(free.usable), np.bool_), request.steps
     taken = np.zeros((len(steps), *free.usable.shape), np.bool_)
     left, order = free, turns(request)
@@ -278,17 +315,30 @@ def _give_init(request: Request, free: Free, pick: Pick, taken: Flags) -> Flags:
 
 
 def fullest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
-    """Picks the devices of which least is left."""
+    """Scores devices so that the one with the least free part is taken first.
+
+    Only `left`, the free parts of the devices, decides; the other arguments are those of any Pick.
+    """
     return -left.idle
 
 
 def emptiest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
-    """Picks the devices of which most is left."""
+    """Scores devices so that the one with the largest free part is taken first.
+
+    Only `left`, the free parts of the devices, decides; the other arguments are those of any Pick.
+    """
     return left.idle
 
 
 def left_of(request: Request, free: Free, taken: Flags) -> Free:
-    """Returns what is left of devices once all containers hold theirs, each charged as `fairgpu.demand.peak` says."""
+    """Returns the free parts of devices once all containers of a pod hold theirs.
+
+    Each device is charged with the most that the pod holds of it at any time, as `fairgpu.demand.peak` says.
+
+    Args:
+        free: the free parts before.
+        taken: for each container, node and device, whether the container takes the device.
+    """
     left, steps = free, request.steps
     for at in turns(request):
         left = left.without(steps[at][0], taken[at])
@@ -305,7 +355,7 @@ def left_of(request: Request, free: Free, taken: Flags) -> Free:
 
 
 def may_fit(request: Request, free: Free) -> Flags:
-    """Returns the rows on which neither a sum nor a count rules out that all containers fit."""
+    """Returns, for each node, whether no sum and no count rules out that all containers of a pod fit."""
     needs = [request.steps[at][0] for at in turns(request)]
     core, memory, slots = (np.where(free.usable, amounts, 0).clip(0) for amounts in free[:3])
     fits = core.sum(axis=1) >= sum(need.gpus * need.core_percent for need in needs)

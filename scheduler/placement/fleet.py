@@ -30,7 +30,7 @@ class Node:
     Attributes:
         name: the node's name.
         inventory: the devices that the node offers.
-        cpu_milli, host_mib: the node's processor time (thousandths of a core) and memory that pods may take.
+        cpu_milli, host_mib: the processor time (thousandths of a core) and memory (MiB) of the node that pods may take.
     """
 
     name: str
@@ -41,32 +41,32 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A model of GPU and its total memory in MiB; devices that agree in both are of one class."""
+    """A model of GPU with a total memory in MiB. Devices that agree in both are of one class."""
 
     model: str
     total_mib: int
 
 
 class Fleet:
-    """The nodes, and the parts of them that pods hold.
+    """All nodes that offer devices, with the free parts of these, as arrays: a row is a node, a column a device.
 
     Attributes:
-        rows: the row of each node by its name. A node keeps its row until it is removed.
+        rows: the row of each node, by the node's name. A node keeps its row until it is removed.
         nodes: the node of each row; None where it was removed.
         names: the name of each row's node; empty where it was removed.
-        places: row and column of each device by its uuid.
-        classes: the device classes; the first is that of no device.
-        version: grows with each change.
+        places: the row and column of each device, by the device's uuid.
+        classes: the device classes; the first is that of a column without a device.
+        version: a number that grows with each change.
         changed: the version at which each row changed last.
         cls: the class of each device, as an index into `classes`.
-        core, memory, slots: the free part of each device in percent, in MiB and in containers. It is below 0 where
-            pods hold more than the device has.
+        core, memory, slots: the free part of each device in percent of GPU time, in MiB and in containers. It is below
+            0 where pods hold more than the device has.
         total: the MiB that each device offers.
         offered: whether new containers may be placed on a device.
-        idle: the free percent of each device, the smaller of core and memory; 0 where the device is not offered or has
-            no slot left.
-        cpu, host: what is left of each node's processor time (milli) and memory (MiB).
-        links: the number of each node's links in `link_sets`.
+        idle: the free percent of each device, the smaller of GPU time and memory; 0 where the device is not offered or
+            has no slot left.
+        cpu, host: the free processor time (thousandths of a core) and memory (MiB) of each node.
+        links: the index in `link_sets` of the links between each node's devices.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Fleet:
         self.changed: Ints = np.zeros(FIRST_ROWS, np.int64)
 
     def put(self, node: Node) -> None:
-        """Adds a node, or replaces its devices."""
+        """Adds a node with its devices, or replaces the devices of a known node."""
         row = self.rows.get(node.name)
         if row is None:
             row = self._new_row()
@@ -111,7 +111,7 @@ class Fleet:
         self._count(row, node)
 
     def remove(self, name: str) -> None:
-        """Removes a node; what pods hold of it is kept until it returns."""
+        """Removes the node of this name. The record of what pods hold of it is kept until it returns."""
         row = self.rows.pop(name, None)
         if row is not None:
             self._forget_places(row)
@@ -124,7 +124,12 @@ class Fleet:
             self._mark(row)
 
     def hold(self, uid: str, holding: Holding) -> None:
-        """Notes the devices that a pod holds, in place of those that it held before."""
+        """Stores the part of a node that a pod holds, in place of the part that it held before.
+
+        Args:
+            uid: the pod's uid, or another text under which devices are held.
+            holding: the node, and the pod's parts of its devices, processor time and memory.
+        """
         if self._held.get(uid) == holding:
             return
         self.release(uid)
@@ -133,7 +138,7 @@ class Fleet:
         self._count_node(holding.node)
 
     def release(self, uid: str) -> None:
-        """Frees the devices that a pod holds."""
+        """Frees all that the pod with this uid holds."""
         holding = self._held.pop(uid, None)
         if holding is not None:
             # Never changed in place: a copy of the fleet shares it.
@@ -145,32 +150,32 @@ class Fleet:
             self._count_node(holding.node)
 
     def held_by(self, uid: str) -> Holding | None:
-        """Returns the devices that a pod holds."""
+        """Returns the part of a node that the pod with this uid holds; None where it holds nothing."""
         return self._held.get(uid)
 
     def holders(self, name: str) -> dict[str, Holding]:
-        """Returns the devices that pods hold on a node, by the pods' uids."""
+        """Returns the parts that pods hold of the node of this name, by the pods' uids."""
         return dict(self._of_node.get(name, {}))
 
     def count(self, name: str) -> int:
-        """Returns how many pods hold something of a node."""
+        """Returns how many pods hold a part of the node of this name."""
         return len(self._of_node.get(name, {}))
 
     def copy(self) -> Fleet:
-        """Returns a copy that can be changed without changing this fleet; unchanged parts are shared."""
+        """Returns a copy of the fleet that can be changed without changing this one; unchanged parts are shared."""
         other = Fleet()
         for name, value in vars(self).items():
             setattr(other, name, value.copy() if isinstance(value, dict | list | np.ndarray) else value)
         return other
 
     def capacity(self) -> dict[int, int]:
-        """Returns the number of devices of each class."""
+        """Returns the number of devices of each class, by the class's index in `classes`."""
         numbers, counts = np.unique(self.cls[: self.size], return_counts=True)
         return {int(n): int(count) for n, count in zip(numbers, counts, strict=True) if n != NO_CLASS}
 
     @property
     def size(self) -> int:
-        """The number of rows in use, removed nodes' among them."""
+        """The number of rows in use, including the rows of removed nodes."""
         return len(self.nodes)
 
     def _forget_places(self, row: int) -> None:

@@ -14,7 +14,7 @@ from fairgpu.demand import peak
 
 
 class Share(NamedTuple):
-    """A container's share of one device."""
+    """A container's share of one device: percent of its GPU time, and MiB of its memory."""
 
     uuid: str
     core_percent: int
@@ -22,7 +22,10 @@ class Share(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A pod's part of one device: core in percent, memory in MiB, and one slot for each container at a time."""
+    """A pod's part of one device: percent of its GPU time, MiB of its memory, and the number of containers on it.
+
+    Containers that never run at the same time count once.
+    """
 
     uuid: str
     core_percent: int
@@ -36,8 +39,8 @@ class Holding:
 
     Attributes:
         node: the node's name.
-        pieces: its pieces of the node's devices, one for each device.
-        cpu_milli, host_mib: its part of the node's processor time and memory.
+        pieces: the pod's parts of the node's devices, one for each device.
+        cpu_milli, host_mib: the pod's part of the node's processor time (thousandths of a core) and memory (MiB).
     """
 
     node: str
@@ -49,11 +52,11 @@ class Holding:
 def pieces_of(
     containers: Sequence[Sequence[Share]], init: Sequence[tuple[Sequence[Share], bool]] = ()
 ) -> tuple[Piece, ...]:
-    """Returns the pieces that a pod's containers hold together.
+    """Returns the parts of devices that a pod holds, from the shares of its containers; one part for each device.
 
     Args:
         containers: the shares of each main container.
-        init: in order, the shares of each init container, and whether it keeps running.
+        init: in order, the shares of each init container, and whether it keeps running beside the main containers.
     """
     if len(containers) == 1 and not init:
         return tuple(Piece(*share, 1) for share in containers[0])

@@ -23,22 +23,27 @@ WASTE_WEIGHT = 8.0
 
 
 def usable_share(percents: npt.NDArray[np.int64], shares: Floats) -> Floats:
-    """Returns, for each percent left on a GPU, the share of pods that such a GPU could take."""
+    """Returns, for each percent from 0 to 100 that may be free on a GPU, the share of requests that would fit there.
+
+    Args:
+        percents: the percent of a GPU that each kind of request needs.
+        shares: how frequent each kind of request is. The answer sums up these figures.
+    """
     table = np.zeros(101)
     np.add.at(table, percents, shares)
     return np.cumsum(table)
 
 
 def learn_waste(demands: list[tuple[int, float]], random: np.random.Generator, gpus: int = GPUS) -> Floats:
-    """Returns, for each percent free on a GPU, the percent that is expected never to be used.
+    """Returns, for each percent that may be free on a GPU, the percent that later requests are expected never to use.
 
     Args:
-        demands: the percent of one GPU that requests need, and what share of all pods each is.
-        random: draws the requests.
-        gpus: the number of GPUs that are filled.
+        demands: each percent of a GPU that requests need, with how frequent it is in relation to the others.
+        random: draws the requests of the simulation.
+        gpus: the number of GPUs that the simulation fills.
 
     Returns:
-        101 figures, of 0 to 100 percent left; that of an untouched GPU is 0.
+        101 figures, for 0 to 100 percent that are free. The last one, for an empty GPU, is 0.
     """
     waste = np.zeros(101)
     if not demands:

@@ -17,13 +17,14 @@ NEVER = 101
 
 
 class Kind(NamedTuple):
-    """Requests that placement cannot distinguish.
+    """A kind of requests: placement treats all requests of one kind alike.
 
     Attributes:
         gpus: the number of GPUs, each with the share below.
-        core_percent, memory_mib, memory_percent: the share of each GPU.
-        use_models, avoid_models: substrings of models' names.
-        cpu_milli, host_mib: the processor time and memory of the node.
+        core_percent: the percent of each GPU's time.
+        memory_mib, memory_percent: the memory of each GPU, in MiB or in percent; one of the two is 0.
+        use_models, avoid_models: the parts of models' names that are allowed (all where empty) and excluded.
+        cpu_milli, host_mib: the processor time (thousandths of a core) and memory (MiB) of the node.
     """
 
     gpus: int
@@ -36,7 +37,10 @@ class Kind(NamedTuple):
     host_mib: int = 0
 
     def percent_of(self, device: DeviceClass) -> int:
-        """The percent of a device that one of its GPUs needs, of core or memory the larger; NEVER where it has none."""
+        """Returns the percent of a device that this kind takes of each of its GPUs, the larger of GPU time and memory.
+
+        It is NEVER for a device that the kind may not use, or that is too small.
+        """
         if not allowed(device.model, self.use_models, self.avoid_models) or not device.total_mib:
             return NEVER
         memory = self.memory_percent or -(-self.memory_mib * 100 // device.total_mib)
@@ -45,12 +49,12 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The requests so far.
+    """The requests so far, counted by kind.
 
     Attributes:
         kinds: each kind of GPU request, and how often it was seen.
-        pods: all pods, those without a GPU among them.
-        cpu_milli: the processor time that all of them asked for.
+        pods: the number of all pods, including those without a GPU.
+        cpu_milli: the processor time that all of them requested, in thousandths of a core.
     """
 
     kinds: tuple[tuple[Kind, int], ...]
@@ -59,7 +63,7 @@ class Mix:
 
 
 class MixCounter:
-    """Counts requests as they come."""
+    """Counts requests by kind, as they come."""
 
     def __init__(self) -> None:
         self._kinds: Counter[Kind] = Counter()
@@ -67,7 +71,7 @@ class MixCounter:
         self._cpu_milli = 0
 
     def see(self, request: Request) -> None:
-        """Counts a request; one of several containers counts as its largest container.
+        """Counts one pod's request; a request of several containers counts as its largest container.
 
         Where each container counted, less was placed in four of six mixes of such pods, by 0.1 to 2 GPUs of 100.
         """
@@ -83,14 +87,19 @@ class MixCounter:
 
     @property
     def pods(self) -> int:
-        """The number of requests counted."""
+        """The number of requests that were counted."""
         return self._pods
 
     def mix(self) -> Mix:
-        """Returns the mix so far."""
+        """Returns the requests so far, counted by kind."""
         return Mix(tuple(sorted(self._kinds.items())), self._pods, self._cpu_milli)
 
 
 def allowed(model: str, use: tuple[str, ...], avoid: tuple[str, ...]) -> bool:
-    """Whether a choice allows a model."""
+    """Returns whether a choice of models allows a model of GPU.
+
+    Args:
+        use: the parts of names of which one must be in the model's name; empty for any model.
+        avoid: the parts of names of which none may be in the model's name.
+    """
     return (not use or any(takes(part, model) for part in use)) and not any(takes(part, model) for part in avoid)

@@ -15,12 +15,12 @@ from scheduler.placement.holding import Holding, Piece
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A pod whose piece of a GPU is more than the pods before it have left.
+    """A bound pod that holds more of a GPU than the pods bound before it have left.
 
     Attributes:
-        uid: the pod's.
+        uid: the pod's uid.
         gpu: the GPU's uuid.
-        excess: how much of the GPU they hold with this pod, of how much there is, for people.
+        excess: how much of the GPU the pods hold together with this one, and how much there is, as a text for people.
     """
 
     uid: str
@@ -29,14 +29,13 @@ class Overlap:
 
 
 def overlaps(node: Node, held: Iterable[tuple[str, Holding]]) -> list[Overlap]:
-    """Returns the overlaps on a node's GPUs.
+    """Returns each pod on a node that holds more of a GPU than the pods bound before it have left, with that GPU.
 
-    What a pod holds of a GPU on which it fits no more does not count against the pods after it: the node agent refuses
-    its containers.
+    The part of a GPU of such a pod does not count against the pods after it: the node agent refuses its containers.
 
     Args:
-        node: the node with its GPUs.
-        held: the uid of each pod that is bound to it, and what the pod holds; the pod that was bound first is first.
+        held: the uid of each pod that is bound to the node, and the pod's part of the node; the pod that was bound
+            first is first.
     """
     slots, devices = node.inventory.slots, node.inventory.devices
     room = {device.uuid: Piece(device.uuid, 100, device.memory_mib, slots) for device in devices}

@@ -20,12 +20,10 @@ from scheduler.placement.worth import Left, Worth, device_gains, rounded
 
 
 def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
-    """Returns the pick of a placement without links.
+    """Returns the function that scores devices for a container, by the request's placement and without regard to links.
 
     Args:
-        request: the pod's need.
-        fleet: the nodes.
-        worth: what was learned; None before that.
+        worth: the learned figures that say which free parts are most useful; None before the first learning.
     """
     if request.wanted.placement is Placement.SPREAD:
         return emptiest
@@ -49,15 +47,14 @@ def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
 
 
 def linked_pick(request: Request, fleet: Fleet, plain: Pick, *, first: bool = False) -> Pick:
-    """Returns a pick that takes the best linked devices for containers of several GPUs, and else those of another pick.
+    """Returns a function that scores devices so that containers of several GPUs get well linked ones.
 
-    Containers that take whole GPUs are looked at together, since they cannot share any.
+    For containers of one GPU the scores are those of another function. Containers that take whole GPUs are looked at
+    together, since they cannot share any.
 
     Args:
-        request: the pod's need.
-        fleet: the nodes.
-        plain: the other pick.
-        first: whether links decide among all devices that fit; if not, they do among those of the same score.
+        plain: the other function.
+        first: whether links decide among all devices that fit; if not, they decide among those with the same score.
     """
 
     def pick(at: int, able: Flags, left: Free, then: Ints) -> Scores:
@@ -74,7 +71,7 @@ def linked_pick(request: Request, fleet: Fleet, plain: Pick, *, first: bool = Fa
 
 
 def relinked(request: Request, fleet: Fleet, free: Free, assignment: Assignment) -> Assignment:
-    """Returns devices of one node for each container, with links that no exchange by one container improves.
+    """Returns devices of one node for each container, after exchanges that give containers better linked devices.
 
     The containers of several GPUs exchange devices in turn, the largest first, until no exchange gives one of them
     better links. With `topology` a container may take any device on which it fits beside the others. Without it, a
@@ -82,10 +79,8 @@ def relinked(request: Request, fleet: Fleet, free: Free, assignment: Assignment)
     changes. A pod with an init container that ends keeps its devices, since that container runs on devices of others.
 
     Args:
-        request: the pod's need.
-        fleet: the nodes.
         free: the free parts of the node's devices.
-        assignment: devices that fit.
+        assignment: the devices of each container before the exchanges.
     """
     if any(keeps is False for _, keeps in request.init):
         return assignment
@@ -106,7 +101,15 @@ def relinked(request: Request, fleet: Fleet, free: Free, assignment: Assignment)
 
 
 def spreads_of(fleet: Fleet, rows: Ints, taken: Flags) -> Ints:
-    """Returns the distance between devices of each row: worst link, sum of all, NUMA nodes; as a row of three."""
+    """Returns, for each node, the distance between the devices that a container takes there.
+
+    Args:
+        rows: the nodes, by their index in the fleet.
+        taken: for each of these nodes and each device, whether the container takes it.
+
+    Returns:
+        Three numbers for each node, as in `Spread`: the worst link, the sum of all links, and the number of NUMA nodes.
+    """
     first, inverse = _alike_rows(fleet, rows, taken)
     found: list[Spread] = []
     for at in first.tolist():

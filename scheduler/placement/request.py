@@ -16,9 +16,9 @@ class Need(NamedTuple):
 
     Attributes:
         gpus: the number of GPUs, all different.
-        core_percent: GPU time; 0 is best effort.
-        memory_mib: memory in MiB; 0 where `memory_percent` says it.
-        memory_percent: memory in percent of what the device offers; 0 where `memory_mib` says it.
+        core_percent: the percent of each GPU's time; 0 for best effort.
+        memory_mib: the memory of each GPU, in MiB; 0 where `memory_percent` says it.
+        memory_percent: the memory of each GPU, in percent of what the device offers; 0 where `memory_mib` says it.
     """
 
     gpus: int
@@ -27,17 +27,18 @@ class Need(NamedTuple):
     memory_percent: int = 0
 
     def mib_of(self, total_mib: int) -> int:
-        """Returns the MiB that the need takes of a device, by the MiB that the device offers; rounded down."""
+        """Returns the MiB that the container takes of a device which offers `total_mib`; rounded down."""
         return self.memory_mib or total_mib * self.memory_percent // 100
 
 
 class Wanted(NamedTuple):
-    """The choice among devices.
+    """A pod's choice among devices.
 
     Attributes:
-        use_models, avoid_models: substrings of models' names, whatever the case of the letters.
-        use_uuids, avoid_uuids: whole uuids.
-        placement: how to choose among those that fit.
+        use_models, avoid_models: the parts of models' names that are allowed (all where empty) and excluded, whatever
+            the case of the letters.
+        use_uuids, avoid_uuids: the uuids of the devices that are allowed (all where empty) and excluded.
+        placement: how to choose among the devices that fit.
     """
 
     use_models: tuple[str, ...] = ()
@@ -52,14 +53,14 @@ ANY_DEVICE = Wanted()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A pod's need. Equal requests are of one kind, and are placed the same way.
+    """All that a pod needs of a node. Equal requests are placed the same way.
 
     Attributes:
-        containers: the need of each main container that has one, in order.
-        init: the need of each init container that has one, and whether it is a native sidecar, which runs until the pod
-            ends.
+        containers: the need of each main container that asks for GPUs, in order.
+        init: the need of each init container that asks for GPUs, and whether it is a native sidecar, which runs until
+            the pod ends.
         wanted: the choice among devices.
-        cpu_milli, host_mib: the node's processor time and memory that it takes.
+        cpu_milli, host_mib: the processor time (thousandths of a core) and memory (MiB) that the pod needs of the node.
     """
 
     containers: tuple[Need, ...]
@@ -70,22 +71,26 @@ class Request:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The needs of all containers, init containers first."""
+        """The needs of all GPU containers, init containers first."""
         return (*(need for need, _ in self.init), *self.containers)
 
     @property
     def steps(self) -> tuple[tuple[Need, bool | None], ...]:
-        """Each container's need, init containers first, with whether it is an init container that keeps running."""
+        """The need of each GPU container, init containers first, with a flag.
+
+        The flag is None for a main container, True for an init container that keeps running (a native sidecar), and
+        False for an init container that ends.
+        """
         return (*self.init, *((need, None) for need in self.containers))
 
     @property
     def single(self) -> Need | None:
-        """The only need; None where there are several."""
+        """The need of the only GPU container; None where there are several, or an init container has one."""
         return self.containers[0] if len(self.containers) == 1 and not self.init else None
 
 
 def need_of(request: GPURequest) -> Need:
-    """Returns a container's need, its sums divided evenly among its vGPUs."""
+    """Returns a container's need of each of its GPUs, from its request, whose amounts are for all its GPUs together."""
     gpus = request.gpus
     return Need(
         gpus,

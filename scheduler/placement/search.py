@@ -26,11 +26,12 @@ class Room(NamedTuple):
     """The free part of a device that may be chosen.
 
     Attributes:
-        device: the device's number on the node.
-        core_percent, memory_mib: the free part.
+        device: the device's index on the node.
+        core_percent, memory_mib: the free percent of its GPU time, and the free MiB of its memory.
         slots: the number of containers that the device still takes.
-        total_mib: the memory that the device offers in all.
-        holders: the containers of this pod that have a share of it, as far as an init container depends on them.
+        total_mib: the MiB of memory that the device offers in all.
+        holders: the indexes in `Request.steps` of the containers that have a share of it, as far as an init container
+            depends on them.
     """
 
     device: int
@@ -42,11 +43,11 @@ class Room(NamedTuple):
 
     @property
     def idle(self) -> int:
-        """The free percent, the smaller of GPU time and memory."""
+        """The free percent of the device, the smaller of GPU time and memory."""
         return min(self.core_percent, self.memory_mib * 100 // max(self.total_mib, 1))
 
     def takes(self, need: Need) -> bool:
-        """Whether a container of this need has room on the device."""
+        """Returns whether one container with this need has room on the device."""
         return (
             self.core_percent >= need.core_percent
             and self.memory_mib >= need.mib_of(self.total_mib)
@@ -54,7 +55,12 @@ class Room(NamedTuple):
         )
 
     def less(self, need: Need, *holders: int) -> Room:
-        """Returns the room after a container of this need got its share."""
+        """Returns the free part after one container with this need got its share.
+
+        Args:
+            need: the container's need.
+            *holders: the container's index in `Request.steps`, where it is to be noted.
+        """
         return self._replace(
             core_percent=self.core_percent - need.core_percent,
             memory_mib=self.memory_mib - need.mib_of(self.total_mib),
@@ -69,10 +75,10 @@ Assignment = tuple[tuple[int, ...], ...]
 
 @dataclass(slots=True)
 class Tries:
-    """The tries that are left to one or more searches.
+    """The number of tries that one or more searches for devices may still use.
 
     Attributes:
-        left: the number of tries.
+        left: the number of tries that are left.
         cut: the number of searches that ended without an answer because no try was left.
     """
 
@@ -80,7 +86,7 @@ class Tries:
     cut: int = 0
 
     def one(self) -> bool:
-        """Takes one; returns whether one was left."""
+        """Uses one try; returns whether one was left."""
         if self.left:
             self.left -= 1
             return True
@@ -89,14 +95,13 @@ class Tries:
 
 
 def assign(rooms: Sequence[Room], request: Request, tries: Tries) -> Assignment | None:
-    """Returns the devices of each container; None where they do not fit together, or where the search was cut.
+    """Returns the devices that a request's containers get on one node; None where no way was found.
 
-    The emptiest devices are tried first, which finds a way soonest.
+    A search that used up its tries also returns None. The emptiest devices are tried first, which finds a way soonest.
 
     Args:
-        rooms: the free parts of the devices that may be chosen.
-        request: the pod's request.
-        tries: those left to the caller, of which one node takes at most MAX_TRIES.
+        rooms: the free parts of the node's devices that may be chosen.
+        tries: the tries that the caller has left, of which one node takes at most MAX_TRIES.
     """
     given = min(tries.left, MAX_TRIES)
     own = Tries(given)
@@ -107,23 +112,26 @@ def assign(rooms: Sequence[Room], request: Request, tries: Tries) -> Assignment 
 
 
 def assignments(rooms: Sequence[Room], request: Request, tries: Tries) -> Iterator[Assignment]:
-    """Yields every way to give devices to the containers; of ways that leave the same, one. Ends with the tries.
+    """Yields each way to give a node's devices to a request's containers. Of ways that leave the same, it yields one.
 
     Args:
-        rooms: the free parts of the devices that may be chosen, the preferred devices first.
-        request: the pod's request.
-        tries: the tries that are left.
+        rooms: the free parts of the node's devices that may be chosen, the preferred devices first.
+        tries: the limit of the search, which ends when no try is left.
     """
     return _Search(rooms, request, tries).ways(tuple(rooms), 0, {})
 
 
 def emptiest_first(rooms: Sequence[Room]) -> list[Room]:
-    """Returns the devices in the order of what is free of them, the most first."""
+    """Returns the devices in the order of their free percent, the largest first."""
     return sorted(rooms, key=lambda room: (-room.idle, room[1:], room.device))
 
 
 def turns(request: Request) -> list[int]:
-    """Returns the containers that run together in the order in which they take devices, the largest first."""
+    """Returns the order in which a request's containers get devices, the largest first.
+
+    Containers are given by their index in `Request.steps`. Init containers that end are left out: they get devices
+    last.
+    """
     steps = request.steps
     beside = [at for at, (_, keeps) in enumerate(steps) if keeps is not False]
     return sorted(beside, key=lambda at: _size(steps[at][0]), reverse=True)

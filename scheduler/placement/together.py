@@ -33,12 +33,12 @@ MAX_SETS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of several requests that are placed together.
+    """One of several pods' requests that are placed together.
 
     Attributes:
-        uid: the uid of its pod, for which no device is held yet.
+        uid: the uid of the pod, for which no device is held yet.
         request: the pod's request.
-        rows: the nodes that may be chosen.
+        rows: the nodes that may be chosen, by their index in the fleet.
     """
 
     uid: str
@@ -47,9 +47,15 @@ class Part:
 
 
 def place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, Placed], int]:
-    """Returns the place of each part by its uid, without holding devices, and how many parts fit.
+    """Returns places for several requests at once, all of them or none, without holding their devices.
 
-    Where not all of them fit there are no places, and the number is that of those that did.
+    Args:
+        chooser: chooses nodes and devices.
+
+    Returns:
+        The place of each request by its pod's uid, and the number of requests that fit. Where not all of them fit,
+        there
+        are no places.
     """
     before, chooser.tries = chooser.tries, chooser.tries or Tries(MAX_SETS)
     try:
@@ -182,7 +188,7 @@ class _Search:
 
 
 def holding_of(placed: Placed, request: Request) -> Holding:
-    """Returns the devices that a placed request holds."""
+    """Returns the part of a node that a pod holds, from its request and the node and devices chosen for it."""
     return Holding(placed.node, placed.pieces(request), request.cpu_milli, request.host_mib)
 
 

@@ -20,11 +20,12 @@ MAX_LOOKS = 1 << 16
 
 
 class Spread(NamedTuple):
-    """The distance between devices; smaller is better.
+    """The distance between the devices of a set; smaller is better.
 
     Attributes:
-        worst: the worst link between two of them; 0 for one device alone.
-        total: the sum of all links between two of them.
+        worst: the slowest link between two of the devices, as a number of `fairgpu.inventory.Link`; 0 for one device
+            alone.
+        total: the sum of the numbers of all links between two of the devices.
         numa_nodes: the number of NUMA nodes of the devices, as far as the system states it; at least 1.
     """
 
@@ -34,7 +35,12 @@ class Spread(NamedTuple):
 
 
 def spread_of(links: Links, numa: Sequence[int | None], devices: Sequence[int]) -> Spread:
-    """Returns the distance between devices."""
+    """Returns the distance between some devices of a node.
+
+    Args:
+        links: the links between all devices of the node, as a table.
+        numa: the NUMA node of each device of the node; None where the system does not state it.
+    """
     tiers = [links[one][other] for at, one in enumerate(devices) for other in devices[:at]]
     known = {numa[device] for device in devices if numa[device] is not None}
     return Spread(max(tiers, default=0), sum(tiers), max(len(known), 1))
@@ -44,17 +50,18 @@ def spread_of(links: Links, numa: Sequence[int | None], devices: Sequence[int]) 
 def best_set(
     links: Links, numa: tuple[int | None, ...], candidates: tuple[int, ...], count: int, fixed: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
-    """Returns the `count` devices that are nearest to each other; of equal sets, the one with the lowest numbers.
+    """Returns the `count` devices of a node that are nearest to each other, with the fixed ones.
 
-    Every set of up to 16 candidates is considered, but for those that begin so that none of them can be better than the
-    best one found. Of more candidates the best of the first MAX_LOOKS is returned.
+    Of equal sets, the one with the lowest indexes is returned. Every set of up to 16 candidates is considered, but for
+    those that begin so that none of them can be better than the best one found. Of more candidates the best of the
+    first MAX_LOOKS is returned.
 
     Args:
-        links: the node's links.
-        numa: the NUMA node of each of its devices.
-        candidates: the devices to choose from, in order.
+        links: the links between all devices of the node, as a table.
+        numa: the NUMA node of each device of the node; None where the system does not state it.
+        candidates: the indexes of the devices to choose from, in order.
         count: the number of devices to choose, at most as many as there are candidates.
-        fixed: devices that the pod has already, which count beside the chosen ones.
+        fixed: the indexes of devices that the container has already, which count beside the chosen ones.
     """
     size = count + len(fixed)
     nearest = min((tier for row in links for tier in row if tier), default=0)
@@ -108,17 +115,18 @@ def _fewest_numa_nodes(numa: Sequence[int | None], candidates: Sequence[int], co
 def best_sets(
     links: Links, numa: tuple[int | None, ...], candidates: tuple[int, ...], counts: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ...]:
-    """Returns sets of so many devices each, no two with a device in common, in each of which devices are near.
+    """Returns sets of devices of a node, one for each container; the devices within each set are near to each other.
 
-    Ways to divide the devices are compared by the worst link within any set, then by the sum of all links within sets,
-    then by the number of NUMA nodes of each set. Of up to MAX_TOGETHER candidates the best way is found. Of more, the
-    first set is the best there is, the next the best of those that are left, and so on.
+    No two sets have a device in common. Ways to divide the devices are compared by the worst link within any set, then
+    by the sum of all links within sets, then by the number of NUMA nodes of each set. Of up to MAX_TOGETHER candidates
+    the best way is found. Of more, the first set is the best there is, the next the best of those that are left, and so
+    on.
 
     Args:
-        links: of the node.
-        numa: the NUMA node of each of its devices.
-        candidates: the devices to choose from, in order; at least as many as the sets have.
-        counts: the devices of each set.
+        links: the links between all devices of the node, as a table.
+        numa: the NUMA node of each device of the node; None where the system does not state it.
+        candidates: the indexes of the devices to choose from, in order; at least as many as the sets have.
+        counts: the number of devices of each set.
     """
     if len(candidates) > MAX_TOGETHER or len(counts) == 1:
         sets: list[tuple[int, ...]] = []

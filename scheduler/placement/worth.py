@@ -30,12 +30,12 @@ MAX_SEVERAL = 8
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Kinds of requests for several GPUs with the same share of each.
+    """The kinds of requests for several GPUs that need the same number of GPUs and the same share of each.
 
     Attributes:
         gpus: the number of GPUs.
-        percent: the percent of each GPU, by the device's class.
-        share: their share of all pods, by how much of the node's own resources is left.
+        percent: the percent of each GPU that they need, by the index of the device's class.
+        share: their share of all pods, by the level of the node's free processor time and memory (`Worth.host_level`).
     """
 
     gpus: int
@@ -45,15 +45,17 @@ class Several:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """The figures learned from a mix of requests.
+    """The figures by which the worth of a node's free parts is computed, learned from a mix of requests.
 
     Attributes:
-        cpu_levels, host_levels: the amounts of a node's processor time and memory between which kinds differ.
+        cpu_levels, host_levels: the amounts of processor time (thousandths of a core) and memory (MiB) that kinds of
+            requests need of the node, in increasing order.
         classes: the number of device classes.
-        device: by (host level, class, percent left), flat: a device's own part of V, which is that of U for requests
-            for one GPU, that of W and that of R.
-        several: the kinds that need several.
-        cpu_per_percent: processor time (milli) asked for a percent of a GPU; 0 where nothing is known of it.
+        device: for each level of the node, device class and free percent, flat: the part of a node's worth that one
+            device accounts for.
+        several: the kinds of requests that need several GPUs.
+        cpu_per_percent: the processor time (thousandths of a core) that requests ask for with each percent of a GPU; 0
+            where that is not known.
     """
 
     cpu_levels: Ints
@@ -64,19 +66,26 @@ class Worth:
     cpu_per_percent: float
 
     def host_level(self, cpu: Ints, host: Ints) -> Ints:
-        """Returns the level of nodes, by their free processor time and memory."""
+        """Returns the level of each node: the kinds of requests that its processor time and memory suffice for.
+
+        A level is an index into the learned figures.
+
+        Args:
+            cpu: the free processor time of each node, in thousandths of a core.
+            host: the free memory of each node, in MiB.
+        """
         place = np.searchsorted(self.cpu_levels, cpu, "right") * (len(self.host_levels) + 1)
         return np.asarray(place + np.searchsorted(self.host_levels, host, "right"), np.int64)
 
 
 def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int], random: np.random.Generator) -> Worth:
-    """Computes the worth from a mix of requests, in about a tenth of a second.
+    """Learns from the requests so far how to compute the worth of a node's free parts; takes about a tenth of a second.
 
     Args:
-        mix: the requests so far.
-        classes: the device classes, by number.
-        capacity: the number of devices of each class.
-        random: draws the simulation's requests.
+        mix: the requests so far, counted by kind.
+        classes: the device classes, in the order of their indexes.
+        capacity: the number of devices of each class, by the class's index.
+        random: draws the requests of the simulation.
     """
     pods = max(mix.pods, 1)
     kinds = [(kind, count / pods) for kind, count in mix.kinds]
@@ -115,12 +124,12 @@ def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int],
 
 
 class Left(NamedTuple):
-    """The free parts of nodes, one row each.
+    """The free parts of nodes as arrays: a row is a node.
 
     Attributes:
-        cls: the class of each device.
-        idle: the percent left of each device.
-        cpu: the free processor time of the node, in milli.
+        cls: the class of each device of the node, by its index.
+        idle: the free percent of each device of the node.
+        cpu: the free processor time of the node, in thousandths of a core.
         host: the free memory of the node, in MiB.
     """
 
@@ -131,7 +140,12 @@ class Left(NamedTuple):
 
 
 def values(worth: Worth, left: Left) -> Floats:
-    """Returns the worth of nodes."""
+    """Returns the worth of each node's free parts, in percent of a GPU: the more later requests fit, the larger.
+
+    Args:
+        worth: the learned figures.
+        left: the free parts of the nodes.
+    """
     left = _in_learned_classes(worth, left)
     place = worth.host_level(left.cpu, left.host)
     return np.asarray(
@@ -142,13 +156,13 @@ def values(worth: Worth, left: Left) -> Floats:
 
 
 def single_gains(worth: Worth, left: Left, now: Floats, after: Left) -> Floats:
-    """Returns, for each device of each node, the node's gain if that device is taken.
+    """Returns, for each device of each node, the change in the node's worth if a request takes its part of that device.
 
     Args:
-        worth: the learned worth.
+        worth: the learned figures.
         left: the free parts now.
         now: the worth of the nodes now, as `values` returns it.
-        after: the free parts of the node, and of each device, if that device is taken.
+        after: the free parts of the node, and of each device, once the request has taken that device.
     """
     left = _in_learned_classes(worth, left)
     cls, idle, then = left.cls, left.idle, after.idle
@@ -161,12 +175,12 @@ def single_gains(worth: Worth, left: Left, now: Floats, after: Left) -> Floats:
 
 
 def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
-    """Returns, for each device of each node, the node's gain if less is left of this device alone.
+    """Returns, for each device of each node, the change in the node's worth if less is free of that device alone.
 
     Args:
-        worth: what was learned.
-        left: what is left of the nodes.
-        then: what would be left of each device if it is the one, at most what is left now.
+        worth: the learned figures.
+        left: the free parts now.
+        then: the percent that would be free of each device, at most the percent that is free now.
     """
     left = _in_learned_classes(worth, left)
     place, total = worth.host_level(left.cpu, left.host), left.idle.sum(axis=1)
@@ -184,7 +198,7 @@ def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
 
 
 def rounded(gains: Floats) -> Floats:
-    """Rounds gains down to multiples of STEP_PERCENT."""
+    """Returns gains, in percent of a GPU, as whole multiples of STEP_PERCENT, rounded down."""
     return np.asarray(np.floor(gains / STEP_PERCENT + 1e-9))
 
 

@@ -41,12 +41,12 @@ more than any lost work, in percent of a GPU times seconds."""
 
 @dataclass(frozen=True, slots=True)
 class PodToPlace:
-    """A waiting pod that a plan makes room for.
+    """A waiting pod for which a plan makes room.
 
     Attributes:
         uid: the pod's uid.
         request: the pod's request.
-        rows: the nodes on which it may run, once there is room.
+        rows: the nodes on which the pod may run once there is room, by their index in the fleet.
         high_priority: whether its task priority is high.
     """
 
@@ -58,13 +58,13 @@ class PodToPlace:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The running pods, with the figures that decide on their eviction; one place in each array a pod.
+    """The running pods, with the figures that decide on their eviction, as arrays: each place of an array is a pod.
 
     Attributes:
-        holders: all running pods.
-        may_go: whether each may be evicted at all.
-        in_budget: whether the budget of each has money.
-        spent: the work that is lost with each, in percent of a GPU times seconds.
+        holders: the running pods, with the devices that they hold.
+        may_go: whether each pod may be evicted at all.
+        in_budget: whether the budget of each pod has money.
+        spent: the work that is lost if the pod is evicted, in percent of a GPU times seconds.
     """
 
     holders: Holders
@@ -75,7 +75,7 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The placements to make, and the evictions that they need.
+    """A plan of where to place waiting pods, with the evictions that it needs.
 
     Attributes:
         places: the place of each waiting pod, by its uid.
@@ -87,7 +87,14 @@ class Plan:
 
 
 class Cost(NamedTuple):
-    """The cost of evicting a set of pods; smaller is better."""
+    """The cost of evicting a set of pods, compared field by field; smaller is better.
+
+    Attributes:
+        in_budget: the number of the pods whose budget has money.
+        high_priority: the number of the pods whose task priority is high.
+        spent: the work that is lost, in percent of a GPU times seconds.
+        pods: the number of the pods.
+    """
 
     in_budget: int
     high_priority: int
@@ -105,13 +112,14 @@ class _Node(NamedTuple):
 
 
 def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spare_pods: Ints) -> Plan | None:
-    """Returns the fewest evictions after which all pods can be placed; None where no evictions suffice.
+    """Returns a plan to place all of some waiting pods, with the evictions that it needs; None where none suffice.
+
+    It chooses the evictions that cost least, as far as its search finds them, and none that is not needed.
 
     Args:
-        fleet: a copy of what there is, which this changes. Devices of pods that are already ending are free in it.
+        fleet: a copy of the fleet, which is changed. Devices of pods that are already ending are free in it.
         victims: the pods that may be evicted.
-        pods: the pods to place, all or none.
-        spare_pods: the number of further pods that each node takes.
+        spare_pods: the number of further pods that each node takes, by the node's index in the fleet.
     """
     planner = _Planner(fleet, victims, spare_pods.copy())
     places: dict[str, Placed] = {}
@@ -124,7 +132,19 @@ def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spa
 
 
 def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare_pods: Ints) -> dict[int, tuple[str, ...]]:
-    """Returns the pods to evict so that a waiting pod fits, by row; leaves out rows where no eviction makes it fit."""
+    """Returns the pods to evict on each node so that a waiting pod fits there.
+
+    Args:
+        fleet: a copy of the fleet, which is not changed.
+        victims: the pods that may be evicted.
+        pod: the waiting pod, with the nodes to look at.
+        spare_pods: the number of further pods that each node takes, by the node's index in the fleet.
+
+    Returns:
+        The uids of the pods, by the node's index in the fleet. A node is left out where no eviction makes the pod fit,
+        and
+        where none is needed.
+    """
     planner = _Planner(fleet, victims, spare_pods)
     chosen_by_row = {row: planner.on_node(pod, row) for row in pod.rows.tolist()}
     uids = victims.holders.uids
@@ -132,7 +152,11 @@ def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare_pods: Ints
 
 
 def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
-    """Returns the cost of evicting a set of pods."""
+    """Returns the cost of evicting a set of pods.
+
+    Args:
+        chosen: the places in the arrays of `victims` of the pods to evict.
+    """
     at = np.fromiter(chosen, np.int64)
     return Cost(
         int(victims.in_budget[at].sum()),

@@ -52,18 +52,34 @@ NOTICE = "a pod within its GPU budget waits for the GPUs of this one, which goes
 
 
 class Writing(Protocol):
-    """The part of the API server that reclaim needs."""
+    """The two kinds of requests to the API server that the reclaimer sends."""
 
     def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
-        """Patches the object at a path of the API server, by a patch of that content type; returns the new object."""
+        """Patches an object of the API server; returns the new object.
+
+        Args:
+            path: the object's path in the API.
+            body: the patch as JSON.
+            content_type: the media type that says which kind of patch it is.
+        """
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Posts an object."""
+        """Posts an object; returns the API server's answer.
+
+        Args:
+            path: the path of the API, such as that of a pod's evictions.
+            body: the object as JSON.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The clocks of reclaim: monotonic seconds, and seconds since the epoch."""
+    """The clocks of the reclaimer.
+
+    Attributes:
+        now: returns seconds of a monotonic clock.
+        wall: returns seconds since 1970.
+    """
 
     now: Callable[[], float]
     wall: Callable[[], float]
@@ -79,17 +95,22 @@ class _Written:
 
 
 def keep_reclaiming(reclaimer: Reclaimer, wait: Callable[[float], bool]) -> None:
-    """Plans and carries out evictions at intervals, until `wait` returns true."""
+    """Plans and carries out evictions for waiting pods, every LOOK_SECONDS, until the process ends.
+
+    Args:
+        reclaimer: plans the evictions and carries them out.
+        wait: waits for a number of seconds, and returns true where the process ends.
+    """
     while not wait(LOOK_SECONDS):
         if reclaimer.acts():
             reclaimer.step()
 
 
 class Reclaimer:
-    """Frees devices for waiting pods within their budget.
+    """Evicts pods so that waiting pods within their budget get devices.
 
     Attributes:
-        acts: whether this replica may act; asked before each write, since a step may outlast the Lease.
+        acts: returns whether this replica may act; called before each write, since a step may outlast the leader Lease.
     """
 
     def __init__(
@@ -121,9 +142,10 @@ class Reclaimer:
         self._fruitless: dict[tuple[Any, ...], tuple[int, int, int]] = {}
 
     def step(self) -> None:
-        """Does all that is due now: plans, earmarks, notices and evictions.
+        """Does all that is due now: makes plans, writes earmarks and notices, and evicts pods whose notice has passed.
 
-        Where reclaim is not enabled, it withdraws what an earlier replica has begun, and does nothing else.
+        Where the settings do not enable reclaim, it only withdraws earmarks and notices that an earlier replica has
+        written.
         """
         with self._state.lock:
             earmarks = dict(self._state.earmarks)

@@ -16,12 +16,12 @@ from scheduler.placement.learning import Floats
 
 
 class Running(NamedTuple):
-    """A running pod that may be evicted.
+    """The facts about a running pod that may be evicted.
 
     Attributes:
         namespace: the pod's namespace.
         high_priority: whether its task priority is high.
-        since: the instant since when it holds its devices, in seconds since the epoch.
+        since: since when it holds its devices, in seconds since 1970.
     """
 
     namespace: str
@@ -30,12 +30,12 @@ class Running(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """The pieces of devices that pods hold, one line each.
+    """The parts of devices that running pods hold, as arrays: each place of an array is a pod's part of one device.
 
     Attributes:
-        pod: the pod's place in the arrays of pods.
-        device: row times the fleet's columns, plus column.
-        core, memory, slots: the size of the piece.
+        pod: the pod's place in the arrays of `Holders`.
+        device: the device: its row in the fleet times the number of columns, plus its column.
+        core, memory, slots: the part in percent of GPU time, in MiB and in containers.
     """
 
     pod: Ints
@@ -47,17 +47,17 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """The running pods, one place in each array a pod.
+    """The running pods that may be evicted, as arrays: each place of an array is a pod.
 
     Attributes:
         uids: the pods' uids.
-        row: the row of each pod's node.
-        namespace: the place of its namespace in `Roster.namespaces`.
+        row: the index in the fleet of each pod's node.
+        namespace: the index of its namespace in `Roster.namespaces`.
         high_priority: whether its task priority is high.
-        since: since when it holds its devices, in seconds since the epoch.
-        core_percent: the GPU time that it holds, at least 1.
-        cpu_milli, host_mib: the processor time and memory that it holds of its node.
-        pieces: the pieces of devices that all pods hold.
+        since: since when it holds its devices, in seconds since 1970.
+        core_percent: the GPU time that it holds in percent of a GPU, at least 1.
+        cpu_milli, host_mib: the processor time (thousandths of a core) and memory (MiB) that it holds of its node.
+        pieces: the parts of devices that all pods hold.
     """
 
     uids: list[str]
@@ -71,7 +71,7 @@ class Holders:
     pieces: Pieces
 
     def places(self, uids: set[str]) -> Flags:
-        """Returns, for each running pod, whether it is among these."""
+        """Returns, for each running pod in order, whether its uid is among the given ones."""
         return np.fromiter((uid in uids for uid in self.uids), np.bool_, len(self.uids))
 
 
@@ -85,10 +85,10 @@ NO_PODS = _Row((), np.zeros((0, 6)), np.zeros((0, 5), np.int64))
 
 
 class Roster:
-    """The running pods by node; each call of `read` computes only the nodes that changed since the last call.
+    """The running pods that may be evicted, node by node; each read computes only the nodes that have changed.
 
     Attributes:
-        namespaces: the namespaces of pods so far; `Holders.namespace` has their places in this list.
+        namespaces: the namespaces of the pods so far; `Holders.namespace` has indexes into this list.
     """
 
     def __init__(self) -> None:
@@ -99,12 +99,12 @@ class Roster:
         self._unsettled: set[int] = set()
 
     def read(self, fleet: Fleet, running: Callable[[str], Running | None]) -> Holders:
-        """Returns all running pods of a fleet.
+        """Returns the running pods of a fleet that may be evicted.
 
         Args:
-            fleet: the nodes and what pods hold of them; always the same fleet.
-            running: returns the facts of a pod by its uid; None where it may not be evicted. The facts of a pod must
-                not change while its holding stays the same.
+            fleet: the nodes and the parts that pods hold of them; always the same fleet.
+            running: returns the facts about the pod with a uid; None where it may not be evicted. The facts about a pod
+                must not change while its holding stays the same.
         """
         self._rows += [NO_PODS] * (fleet.size - len(self._rows))
         changed = np.flatnonzero(fleet.changed[: fleet.size] > self._version).tolist()
@@ -160,7 +160,16 @@ class Roster:
 
 
 def pieces_on(fleet: Fleet, row: int, holding: Holding, at: int = 0) -> list[tuple[int, int, int, int, int]]:
-    """Returns the pieces that a holding has of one node's devices: `at`, the device's column, core, memory, slots."""
+    """Returns the parts of one node's devices that a pod holds.
+
+    Args:
+        row: the node's index in the fleet.
+        holding: all that the pod holds.
+        at: a number of the pod that is copied into the answer.
+
+    Returns:
+        For each part: `at`, the device's column in the fleet, percent of GPU time, MiB, and containers.
+    """
     places: dict[str, Any] = fleet.places
     return [
         (at, places[uuid][1], core, memory, slots)

@@ -17,12 +17,12 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster at one moment.
+    """The cluster as the API server showed it once.
 
     Attributes:
-        state: nodes with their GPUs, and what pods hold of them.
-        pods: each pod by its uid.
-        faults: the fault of each node's inventory that has one.
+        state: the nodes with their GPUs, and the parts that pods hold.
+        pods: the facts about each pod, by the pod's uid.
+        faults: the fault of the inventory of each node that has one, by the node's name.
     """
 
     state: State
@@ -31,7 +31,7 @@ class Cluster:
 
 
 def read_cluster(api: KubernetesAPI) -> Cluster:
-    """Lists nodes and pods.
+    """Reads all nodes and pods of the cluster from the API server, once.
 
     Raises:
         ApiError: the API server refuses, or cannot be reached.
@@ -42,7 +42,11 @@ def read_cluster(api: KubernetesAPI) -> Cluster:
 
 
 def cluster_of(nodes: list[Json], notes: list[PodNote]) -> Cluster:
-    """Returns the cluster of these objects."""
+    """Returns the cluster that these nodes and pods make.
+
+    Args:
+        notes: the facts about the pods.
+    """
     cluster = Cluster(State())
     for item in nodes:
         try:
@@ -61,5 +65,5 @@ def cluster_of(nodes: list[Json], notes: list[PodNote]) -> Cluster:
 
 
 def forbidden(error: ApiError) -> bool:
-    """Whether the caller lacks the right to see the whole cluster."""
+    """Returns whether an error of the API server says that the caller may not see the whole cluster."""
     return error.status == 403

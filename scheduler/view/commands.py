@@ -23,7 +23,17 @@ SHOWN = 8
 
 
 def run_top(arguments: argparse.Namespace) -> int:
-    """Prints each node's GPUs, and the parts that pods hold."""
+    """Prints a line for each node that offers GPUs, with the parts that pods hold, or the same as JSON.
+
+    Args:
+        arguments: the parsed arguments of `fairgpu top`.
+
+    Returns:
+        The exit status of the process.
+
+    Raises:
+        CommandError: the cluster cannot be read.
+    """
     cluster = _whole(connect(os.environ))
     rows = node_rows(cluster)
     if arguments.output == "json":
@@ -52,7 +62,17 @@ def run_top(arguments: argparse.Namespace) -> int:
 
 
 def run_inspect(arguments: argparse.Namespace) -> int:
-    """Prints each GPU, and with `-d` each pod on it."""
+    """Prints a line for each GPU of one node or of all, and with `-d` for each pod on it, or the same as JSON.
+
+    Args:
+        arguments: the parsed arguments of `fairgpu inspect`.
+
+    Returns:
+        The exit status of the process.
+
+    Raises:
+        CommandError: the cluster cannot be read, or the node offers no GPUs.
+    """
     cluster = _whole(connect(os.environ))
     rows = gpu_rows(cluster, arguments.node or "")
     if not rows and arguments.node:
@@ -64,7 +84,17 @@ def run_inspect(arguments: argparse.Namespace) -> int:
 
 
 def run_why(arguments: argparse.Namespace) -> int:
-    """Prints why a pod waits."""
+    """Prints why a pod waits for a node: each cause, with the nodes that it concerns and its remedy.
+
+    Args:
+        arguments: the parsed arguments of `fairgpu why`.
+
+    Returns:
+        The exit status of the process.
+
+    Raises:
+        CommandError: the pod or the cluster cannot be read.
+    """
     api = connect(os.environ)
     try:
         pod = api.get(f"/api/v1/namespaces/{arguments.namespace}/pods/{arguments.pod}")

@@ -15,16 +15,20 @@ Row = dict[str, Any]
 
 
 def node_rows(cluster: Cluster) -> list[Row]:
-    """Returns a row for each node that offers GPUs.
+    """Returns one JSON object for each node that offers GPUs, as `fairgpu top` prints them.
 
-    `held` is in GPUs: each piece counts by the larger of its shares of time and memory. `corePercent` and
-    `memoryPercent` are shares of all its GPUs together.
+    `held` is in GPUs: each pod's part of a GPU counts by the larger of its shares of time and memory. `corePercent` and
+    `memoryPercent` are the held shares of all the node's GPUs together.
     """
     return [_node_row(cluster, node) for node in _nodes(cluster)]
 
 
 def gpu_rows(cluster: Cluster, name: str = "") -> list[Row]:
-    """Returns a row for each GPU, of one node or of all, with the pods on it."""
+    """Returns one JSON object for each GPU with the pods on it, as `fairgpu inspect` prints them.
+
+    Args:
+        name: the node's name; empty for all nodes.
+    """
     return [_gpu_row(cluster, node, device) for node in _nodes(cluster, name) for device in node.inventory.devices]
 
 

@@ -29,13 +29,13 @@ FRAGMENTED = "enough is free in all, but on different GPUs: an autoscaler that c
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A cause that keeps a pod from some nodes.
+    """A cause that keeps a pod from some nodes, for a person to read.
 
     Attributes:
-        text: the requested amount, and the largest that is free.
+        text: the cause, with the requested amount and the largest that is free.
         remedy: the advice to the pod's author.
-        nodes: the nodes that the cause concerns.
-        fragmented: the nodes among them that have enough free over all their GPUs together.
+        nodes: the names of the nodes that the cause concerns.
+        fragmented: the names of the nodes among them that have enough free in sum, but in pieces on several GPUs.
     """
 
     text: str
@@ -45,7 +45,7 @@ class Reason:
 
 
 def stage_of(pod: Json) -> str:
-    """Returns the present stage of a pod, in a word or two."""
+    """Returns the present stage of a pod in a few words, such as `waits for a node`."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     if status.get("phase") in names.TERMINAL_PHASES:
         return f"ended: {status['phase']}"
@@ -62,16 +62,21 @@ def stage_of(pod: Json) -> str:
 
 
 def conditions_of(pod: Json) -> list[tuple[str, str]]:
-    """Returns the messages of kube-scheduler and its extender in the pod's conditions."""
+    """Returns why kube-scheduler and FairGPU say that a pod waits, from the pod's conditions.
+
+    Returns:
+        For each of the two that has a message, its name and the message.
+    """
     conditions = {str(one.get("type")): one for one in (pod.get("status") or {}).get("conditions") or []}
     said = (("kube-scheduler", conditions.get("PodScheduled")), ("FairGPU", conditions.get(PLACEABLE)))
     return [(who, str(one["message"])) for who, one in said if one is not None and one.get("message")]
 
 
 def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
-    """Returns the causes that keep a pod from each node that offers GPUs; none where it fits on one.
+    """Returns the causes that keep a pod from each node that offers GPUs; none where the pod fits on a node.
 
-    Taints, affinity, processor time and memory of nodes are kube-scheduler's, and not among them.
+    The taints, affinity, processor time and memory of nodes are kube-scheduler's to check, and are not among the
+    causes.
     """
     try:
         waiting = read_waiting(pod)
@@ -95,7 +100,7 @@ def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
 
 
 def fitting_nodes(cluster: Cluster, pod: Json) -> list[str]:
-    """Returns the nodes on which the pod's GPUs are free now."""
+    """Returns the names of the nodes on which the GPUs that a pod asks for are free now."""
     try:
         waiting = read_waiting(pod)
     except PodError:
