@@ -36,41 +36,58 @@ _log = structlog.get_logger()
 
 
 class VaultError(RuntimeError):
-    """The stored certificate and key cannot be read or written now."""
+    """The error of a stored certificate with its key that cannot be read or written now."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPair:
-    """A certificate with its key as stored, and the stored version."""
+    """A certificate with its key as stored.
+
+    Attributes:
+        pair: the certificate and the key, in PEM.
+        version: the stored version, by which a later write proves that nothing has changed.
+    """
 
     pair: Pair
     version: str
 
 
 class Vault(Protocol):
-    """Stores pairs of certificate and key by name; safe between replicas. Every method may raise VaultError."""
+    """Stores certificates with their keys by name; several replicas may use it at once.
+
+    Every method may raise VaultError.
+    """
 
     def read(self, name: str) -> StoredPair | None:
-        """Returns the pair under a name; None where there is none."""
+        """Returns the certificate and key under a name; None where there are none."""
 
     def create(self, name: str, pair: Pair) -> bool:
-        """Stores a pair under a new name; returns False where another replica was first."""
+        """Stores a certificate and key under a new name; returns False where another replica has stored one first."""
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces one version of a pair; returns False where another replica was first."""
+        """Replaces one version of a certificate and key; returns False where another replica has replaced it first.
+
+        Args:
+            pair: the new certificate and key.
+            version: the version to replace, as `read` returned it.
+        """
 
     def publish(self, certificate_pem: bytes) -> None:
-        """Publishes the authority's certificate for the clients that must trust it."""
+        """Publishes the certificate of FairGPU's authority (CA), in PEM, for the clients that must trust it."""
 
 
 def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
-    """Returns the DNS names by which clients in the cluster reach a Service of FairGPU's namespace."""
+    """Returns the DNS names by which clients in the cluster reach a Service in FairGPU's namespace."""
     namespace = names.SYSTEM_NAMESPACE
     return [service, f"{service}.{namespace}", f"{service}.{namespace}.svc"]
 
 
 def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> Chain:
-    """Returns the certificate chain to present now; makes or renews it where that is due.
+    """Returns the REST API's certificate chain to present now; makes or renews the certificates where that is due.
+
+    Args:
+        vault: stores the certificates.
+        server_names: the DNS names and addresses of the server.
 
     Raises:
         ChainError: a stored certificate cannot be read, written or used.
@@ -84,7 +101,11 @@ def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], date
 
 
 def keep_store_certificate(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> None:
-    """Makes or renews the store's certificate under the same authority, where that is due.
+    """Makes or renews the certificate of the Redis that FairGPU's manifests bring, under the same authority (CA).
+
+    Args:
+        vault: stores the certificates.
+        server_names: the DNS names of that Redis.
 
     Raises:
         ChainError: a stored certificate cannot be read, written or used.
@@ -135,13 +156,13 @@ CERTIFICATE_KEY = "ca.crt"
 
 
 class ClusterVault:
-    """Stores pairs in Secrets of FairGPU's namespace."""
+    """Stores certificates with their keys in Secrets of FairGPU's namespace."""
 
     def __init__(self, api: KubernetesAPI) -> None:
         self._api = api
 
     def read(self, name: str) -> StoredPair | None:
-        """Returns the pair in a Secret; None where there is none."""
+        """Returns the certificate and key in the Secret of this name; None where there is no such Secret."""
         try:
             secret = self._api.get(f"{SECRETS}/{name}")
         except ApiError as error:
@@ -156,7 +177,7 @@ class ClusterVault:
         return StoredPair(pair, str(secret["metadata"]["resourceVersion"]))
 
     def create(self, name: str, pair: Pair) -> bool:
-        """Creates a Secret with the pair."""
+        """Creates a Secret with a certificate and key; returns False where another replica has created it first."""
         try:
             self._api.create(SECRETS, _secret(name, pair))
         except ApiError as error:
@@ -166,7 +187,13 @@ class ClusterVault:
         return True
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces a Secret, if it still has that resourceVersion."""
+        """Replaces the certificate and key in a Secret; returns False where another replica has replaced them first.
+
+        Args:
+            name: the Secret's name.
+            pair: the new certificate and key.
+            version: the resourceVersion to replace.
+        """
         secret = _secret(name, pair)
         secret["metadata"]["resourceVersion"] = version
         try:
@@ -178,7 +205,10 @@ class ClusterVault:
         return True
 
     def publish(self, certificate_pem: bytes) -> None:
-        """Writes the ConfigMap unless it holds this certificate; reads it each time, since anybody may delete it."""
+        """Writes the authority's certificate (PEM) to a ConfigMap, unless the ConfigMap holds it already.
+
+        The ConfigMap is read each time, since anybody may delete it.
+        """
         wanted = certificate_pem.decode("ascii")
         try:
             if self._shown() != wanted:
@@ -221,13 +251,16 @@ _BETWEEN = b"-----BEGIN PRIVATE KEY-----"
 
 
 class FolderVault:
-    """Stores each pair in one file, certificate before key, so that one step replaces it; its owner alone reads it."""
+    """Stores each certificate with its key in one file, which only its owner may read.
+
+    The certificate comes before the key, so that one step replaces both.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "certificates" / "timekeeper"
 
     def read(self, name: str) -> StoredPair | None:
-        """Returns the pair in a file; None where there is none."""
+        """Returns the certificate and key in the file of this name; None where there is no such file."""
         try:
             data = self._file(name).read_bytes()
         except FileNotFoundError:
@@ -238,7 +271,7 @@ class FolderVault:
         return StoredPair(Pair(certificate, _BETWEEN + key), sha256(data).hexdigest())
 
     def create(self, name: str, pair: Pair) -> bool:
-        """Creates a file with the pair, unless one of that name exists."""
+        """Creates a file with a certificate and key; returns False where a file of that name exists."""
         beside = self._write_beside(pair.certificate_pem + pair.key_pem)
         try:
             os.link(beside, self._file(name))
@@ -254,6 +287,11 @@ class FolderVault:
         """Replaces a file whose content is still of this version; returns whether it did.
 
         Where two replicas replace it at once, the content of the later one stays.
+
+        Args:
+            name: the certificate's name.
+            pair: the new certificate and key.
+            version: the version to replace, as `read` returned it.
         """
         kept = self.read(name)
         if kept is None or kept.version != version:
@@ -262,7 +300,7 @@ class FolderVault:
         return True
 
     def publish(self, certificate_pem: bytes) -> None:
-        """Writes ca.crt."""
+        """Writes the authority's certificate (PEM) to the file ca.crt."""
         file = self._folder / "ca.crt"
         if not file.exists() or file.read_bytes() != certificate_pem:
             beside = self._write_beside(certificate_pem)

@@ -21,7 +21,11 @@ STANDALONE_SETTINGS = "settings.yaml"
 
 
 def register(subparsers: Any) -> None:
-    """Adds the commands to the parser of `fairgpu`."""
+    """Adds the timekeeper's commands to the parser of `fairgpu`.
+
+    Args:
+        subparsers: the object that argparse's `add_subparsers` returned.
+    """
     timekeeper = subparsers.add_parser("timekeeper", help="run the timekeeper")
     actions = timekeeper.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add(actions, "serve", "serve the REST API until a signal ends it", run_serve)
@@ -48,21 +52,21 @@ def register(subparsers: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves the REST API until a signal ends it."""
+    """Serves the REST API until a signal ends it; returns the exit status."""
     from timekeeper.api.service import run
 
     return _run_until_signalled(arguments, run, "serve")
 
 
 def run_jobs(arguments: argparse.Namespace) -> int:
-    """Runs the leader's tasks whenever this process leads, until a signal ends it."""
+    """Runs the leader's tasks whenever this process leads, until a signal ends it; returns the exit status."""
     from timekeeper.controller.service import run
 
     return _run_until_signalled(arguments, run, "work")
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
-    """Audits the ledger and prints the differences; returns 1 where there are any."""
+    """Audits the ledger and prints the differences; returns the exit status, which is 1 where there are any."""
     from fairgpu.logs import configure_logs
     from timekeeper.audit.command import run
     from timekeeper.ledger.connection import connect
@@ -74,7 +78,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Looks at a cluster before FairGPU is installed in it, and prints what is there."""
+    """Examines a cluster before FairGPU is installed in it, and prints the findings; returns the exit status."""
     from time import time_ns
 
     from fairgpu.cluster.connect import connect
@@ -85,7 +89,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def run_months(arguments: argparse.Namespace) -> int:
-    """Lists the closed months with the states of their files, or resolves a conflict of one."""
+    """Lists the closed months with the states of their files, or resolves a conflict; returns the exit status."""
     from timekeeper.controller.month_conflicts import run
     from timekeeper.ledger.connection import connect
 

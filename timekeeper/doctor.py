@@ -73,16 +73,16 @@ _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpol
 
 @dataclass(frozen=True, slots=True)
 class HoldingPod:
-    """A pod that holds parts of GPUs.
+    """A pod that holds parts of GPUs, as `fairgpu doctor` found it.
 
     Attributes:
         namespace: its namespace.
         name: its name.
-        stacks: the stacks that it holds them by.
-        models: their models; `*` stands for one that no label names.
+        stacks: the stacks by which it holds them.
+        models: the models of these GPUs; `*` stands for a model that no label names.
         rate: its cost, in microGPU-seconds a second.
-        doubts: the causes for which it is charged by a rule.
-        node: the node with them; of a claim, that of its first device that names one.
+        doubts: the reasons why the cluster's objects do not state its GPUs completely, so that it is charged by a rule.
+        node: the node with these GPUs; of a claim, the node of its first device that names one.
     """
 
     namespace: str
@@ -96,16 +96,16 @@ class HoldingPod:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The result of an examination.
+    """The findings of `fairgpu doctor` on a cluster.
 
     Attributes:
-        version: the API server's.
-        stacks: the number of nodes of each stack.
-        pods: the pods that hold GPUs, dearest first.
+        version: the version of the API server.
+        stacks: by stack, the number of nodes that have it.
+        pods: the pods that hold GPUs, the most expensive first.
         waiting: the number of pods that ask for GPUs and have no node.
         unlisted: the drivers of Dynamic Resource Allocation whose devices are not metered.
         policies: the faults of an installation's policies and webhook rules, by policy.
-        unreadable: the collections of Dynamic Resource Allocation that could not be read, or its group.
+        unreadable: the collections of Dynamic Resource Allocation that could not be read, or its API group.
     """
 
     version: str
@@ -118,7 +118,12 @@ class Findings:
 
 
 def run(api: KubernetesAPI, settings: TimekeeperSettings, output: str, now: int) -> int:
-    """Examines a cluster, which is only read, and prints the findings as text or JSON; returns 0.
+    """Examines a cluster, which is only read, and prints the findings; returns 0.
+
+    Args:
+        settings: the settings, for prices and for resources of other stacks.
+        output: `json` for JSON; any other value for text.
+        now: nanoseconds since 1970.
 
     Raises:
         CommandError: the API server refuses the list of pods or of nodes, or does not answer.
@@ -347,7 +352,11 @@ def _nodes_of_drivers(slices: Iterable[Json], drivers: frozenset[str]) -> dict[s
 
 
 def stacks_of(nodes: Iterable[HostNode], own: Mapping[str, Listed]) -> dict[str, int]:
-    """Returns the number of nodes of each stack, by what the nodes offer and what stands on them."""
+    """Returns by stack the number of nodes that have it, by the resources and labels of the nodes.
+
+    Args:
+        own: by resource, the admin's settings for resources of other stacks.
+    """
     counts: dict[str, int] = {}
     for node in nodes:
         for stack in sorted(_stacks_of_node(node, own)):
@@ -379,7 +388,11 @@ def _stack(node: HostNode, resource: str, own: Mapping[str, Listed]) -> str:
 
 
 def as_text(findings: Findings, prices: Prices) -> str:
-    """Returns the findings for people: the stacks, what each namespace's pods cost, and what is charged by a rule."""
+    """Returns the findings on a cluster as text: its stacks, the cost of each namespace's pods, and the doubts.
+
+    Args:
+        prices: the price of each model over time; the text says where only the default price is set.
+    """
     lines = [f"Kubernetes {findings.version}", ""]
     stacks = [[name, str(count)] for name, count in sorted(findings.stacks.items())]
     lines += [table(["stack", "nodes"], stacks) if stacks else _NO_STACK]
@@ -425,7 +438,7 @@ def _by_namespace(pods: Sequence[HoldingPod]) -> list[list[str]]:
 
 
 def as_document(findings: Findings) -> dict[str, Any]:
-    """Returns the findings for programs; rates are in microGPU-seconds a second, as text."""
+    """Returns the findings on a cluster as a JSON object; rates are in microGPU-seconds a second, as text."""
     return {
         "version": findings.version,
         "stacks": dict(findings.stacks),

@@ -50,12 +50,12 @@ _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigu
 
 @dataclass(frozen=True, slots=True)
 class InstalledPart:
-    """A workload of FairGPU's.
+    """A workload of an installation of FairGPU, such as a Deployment.
 
     Attributes:
         name: its name.
         ready: the number of its pods that are ready.
-        wanted: the number that it is to have.
+        wanted: the number of pods that it is to have.
         versions: the versions of FairGPU in its images, as far as their tags state one.
     """
 
@@ -67,13 +67,14 @@ class InstalledPart:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The objects of an installation.
+    """The objects of an installation of FairGPU, as the API server has them.
 
     Attributes:
         parts: its workloads.
         renewed: the instant at which the leader renewed its Lease, in nanoseconds since 1970; None without one.
-        bundles: the CAs that others trust in PEM, by who is trusted; empty for a CA that is not published yet.
-        behind: the budgets whose status is of an older spec.
+        bundles: by the service that presents a certificate, the CAs (PEM) that its clients trust; empty for a CA that
+            is not published yet.
+        behind: the budgets whose status describes an older spec.
         unreadable: the collections and objects that could not be read.
     """
 
@@ -86,7 +87,13 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The findings on an installation: its parts, their faults (`matters`), and what could not be read."""
+    """The findings of `fairgpu doctor` on an installation of FairGPU.
+
+    Attributes:
+        parts: its workloads.
+        matters: its faults, as sentences without their full stop.
+        unreadable: the collections and objects that could not be read.
+    """
 
     parts: tuple[InstalledPart, ...]
     matters: tuple[str, ...]
@@ -94,13 +101,10 @@ class Installation:
 
 
 def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
-    """Reads an installation; None where the namespaces of FairGPU have none of its workloads.
+    """Reads the objects of an installation of FairGPU; returns None where FairGPU is not installed.
 
-    Where a collection of workloads may not be read, and no other has one, all else is left unread.
-
-    Args:
-        api: the API server.
-        lease: the name of the leader's Lease.
+    Where a collection of workloads may not be read, and no other collection has a workload of FairGPU, nothing else is
+    read.
 
     Raises:
         ApiError: the API server refuses another request, or does not answer.
@@ -129,11 +133,9 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
 
 
 def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Installation:
-    """Returns what is the matter with an installation.
+    """Finds the faults of an installation of FairGPU.
 
     Args:
-        observed: its objects.
-        version: the version of this command.
         lease_seconds: the length of the leader's Lease.
         now: nanoseconds since 1970.
     """
@@ -150,7 +152,7 @@ def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Ins
 
 
 def as_lines(installation: Installation) -> list[str]:
-    """Returns the findings for people."""
+    """Returns the findings on an installation as lines of text."""
     if not installation.parts:
         return [f"It is not known whether FairGPU is installed. Not read: {', '.join(installation.unreadable)}."]
     rows = [[part.name, str(part.ready), str(part.wanted), ", ".join(part.versions)] for part in installation.parts]
@@ -165,7 +167,7 @@ def as_lines(installation: Installation) -> list[str]:
 
 
 def as_document(installation: Installation) -> dict[str, Any]:
-    """Returns the findings for programs."""
+    """Returns the findings on an installation as a JSON object."""
     return {
         "parts": [
             {"name": part.name, "ready": part.ready, "wanted": part.wanted, "versions": part.versions}

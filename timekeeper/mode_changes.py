@@ -43,8 +43,8 @@ class AskingPod:
 
     Attributes:
         namespace: its namespace.
-        scheduler: the scheduler that it names.
-        readable: whether the mode share reads its request.
+        scheduler: the name of its scheduler.
+        readable: whether FairGPU understands its request in the mode share.
         own_class: whether it names a priority class that is neither FairGPU's nor the cluster's default.
         node: its node; empty while it waits for one.
     """
@@ -62,7 +62,7 @@ class GPUQueue:
 
     Attributes:
         name: its name.
-        resources: the resources of GPUs that it covers, those of FairGPU's own among them.
+        resources: the GPU resources that it covers, including FairGPU's.
         namespaces: the namespaces that have a LocalQueue of it.
     """
 
@@ -72,22 +72,22 @@ class GPUQueue:
 
     @property
     def counts_share(self) -> bool:
-        """Whether it covers all resources that a pod asks for where the mode is share."""
+        """Whether the ClusterQueue covers all resources for which a pod asks in the mode share."""
         return set(names.CANONICAL_RESOURCES) <= set(self.resources)
 
 
 @dataclass(frozen=True, slots=True)
 class ModeChanges:
-    """The changes that the modes would bring.
+    """The changes that the modes account and share would bring to a cluster.
 
     Attributes:
         pods: the pods that ask for GPUs.
-        refused_schedulers: the schedulers whose pods the mode account refuses while their budget is held, each with its
-            number of pods.
-        writers: for each stack, the service accounts that write what GPU pods are charged by, and need a right for
-            that.
+        refused_schedulers: by scheduler, the number of its pods. The mode account refuses the pods of these schedulers
+            while their budget is held.
+        writers: by stack, the service accounts that write the status or annotations by which GPU pods are charged. They
+            need a right for that.
         nothing_yields: the budgets whose only effect is to deprioritize; without priority classes they change no pod.
-        idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts nothing in account.
+        idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts no pod in the mode account.
         queues: Kueue's ClusterQueues that cover GPUs.
         unreadable: the collections that could not be read.
     """
@@ -104,13 +104,11 @@ class ModeChanges:
 def read_changes(
     api: KubernetesAPI, existing: Existing, stacks: Iterable[str], own: Mapping[str, Listed]
 ) -> ModeChanges:
-    """Examines a cluster, which is only read.
+    """Finds the changes that the modes account and share would bring to a cluster, which is only read.
 
     Args:
-        api: the API server.
-        existing: the section `existing` of the settings.
         stacks: the names of the cluster's stacks.
-        own: the resources of other stacks that the admin lists.
+        own: by resource, the admin's settings for resources of other stacks.
 
     Raises:
         ApiError: the API server refuses the list of pods, or does not answer.
@@ -176,7 +174,7 @@ def _queues(api: KubernetesAPI, own: Mapping[str, Listed], unreadable: list[str]
 
 
 def as_lines(changes: ModeChanges) -> list[str]:
-    """Returns the changes for people: what account and share would do with each namespace, and what they need."""
+    """Returns the changes that the modes account and share would bring, as lines of text."""
     rows: dict[str, list[int]] = {}
     for pod in changes.pods:
         row = rows.setdefault(pod.namespace, [0, 0, 0, 0])
@@ -234,7 +232,7 @@ _ADD_SCHEDULER: Final = "Try it with a gated pod; where it leaves the pod alone,
 
 
 def as_document(changes: ModeChanges) -> dict[str, Any]:
-    """Returns the changes for programs."""
+    """Returns the changes that the modes account and share would bring, as a JSON object."""
     namespaces = sorted({pod.namespace for pod in changes.pods})
     return {
         "namespaces": [

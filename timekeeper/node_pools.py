@@ -37,9 +37,9 @@ class PoolNode:
     """A node with GPUs.
 
     Attributes:
-        pool: the name of its pool; empty where no label names one.
+        pool: the name of its node pool; empty where no label names one.
         stacks: the stacks that share its GPUs.
-        models: their models; `*` stands for one that no label names.
+        models: the models of its GPUs; `*` stands for a model that no label names.
     """
 
     pool: str
@@ -48,7 +48,13 @@ class PoolNode:
 
 
 class HeldThere(NamedTuple):
-    """A pod or a claim on a node, and its cost in microGPU-seconds a second."""
+    """A pod or a ResourceClaim that holds GPUs of a node.
+
+    Attributes:
+        node: the node's name.
+        namespace: the namespace of the pod or claim.
+        rate: its cost, in microGPU-seconds a second.
+    """
 
     node: str
     namespace: str
@@ -56,7 +62,13 @@ class HeldThere(NamedTuple):
 
 
 class AskedThere(NamedTuple):
-    """A pod on a node that asks for GPUs, and whether the mode share reads its request."""
+    """A pod that asks for GPUs and has a node.
+
+    Attributes:
+        node: the node's name.
+        namespace: the pod's namespace.
+        readable: whether FairGPU understands its request in the mode share.
+    """
 
     node: str
     namespace: str
@@ -65,14 +77,14 @@ class AskedThere(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodePool:
-    """Nodes that are alike in pool, stacks and models, and what runs there.
+    """Nodes with the same pool, stacks and GPU models, and the GPU pods on them.
 
     Attributes:
-        alike: what its nodes have in common: the pool's name, the stacks and the models.
-        nodes: the number of its nodes.
-        pods: the number of GPU pods on them, by namespace.
-        readable: the number of those pods whose request the mode share reads.
-        rate: the cost of what is held on them, in microGPU-seconds a second.
+        alike: the pool's name, the stacks and the models that these nodes share.
+        nodes: the number of nodes.
+        pods: by namespace, the number of GPU pods on them.
+        readable: the number of those pods whose request FairGPU understands in the mode share.
+        rate: the cost of the GPUs that pods and claims hold on them, in microGPU-seconds a second.
     """
 
     alike: PoolNode
@@ -83,12 +95,12 @@ class NodePool:
 
     @property
     def name(self) -> str:
-        """The pool's name for people."""
+        """The pool's name for people; a placeholder where no label names it."""
         return self.alike.pool or UNNAMED
 
     @property
     def obstacles(self) -> tuple[str, ...]:
-        """The tasks on the nodes before the mode share can have them."""
+        """The tasks that an admin must do on the nodes before the mode share can use them, as phrases."""
         stacks = set(self.alike.stacks)
         steps = {
             "take the device plugin away": not stacks.isdisjoint(PLUGINS),
@@ -99,7 +111,7 @@ class NodePool:
 
     @property
     def can_move(self) -> bool:
-        """Whether all GPUs of its nodes are NVIDIA's, which alone the mode share knows."""
+        """Whether the mode share can use the nodes: all their GPUs must be NVIDIA's."""
         return set(self.alike.stacks) <= PLUGINS | {CLAIMS}
 
 
@@ -111,12 +123,11 @@ def pool_of(labels: Mapping[str, str]) -> str:
 def node_pools(
     nodes: Mapping[str, PoolNode], held: Iterable[HeldThere], asked: Iterable[AskedThere]
 ) -> tuple[NodePool, ...]:
-    """Returns the pools of nodes, by name; nodes that are alike are in one pool.
+    """Groups nodes with the same pool, stacks and GPU models; returns the groups sorted by the pool's name.
 
     Args:
-        nodes: the nodes with GPUs, by name.
-        held: what pods and claims hold; what lies on other nodes is left out.
-        asked: the pods that ask for GPUs, as far as they move with a team; those on other nodes are left out.
+        held: the pods and claims that hold GPUs; those on other nodes are left out.
+        asked: the pods that ask for GPUs and move with a team; those on other nodes are left out.
     """
     counts: dict[PoolNode, int] = {}
     for node in nodes.values():
@@ -137,7 +148,10 @@ def node_pools(
 
 
 def moves(pools: Sequence[NodePool]) -> tuple[tuple[NodePool, ...], ...]:
-    """Returns the pools by moves: the pools of one move have namespaces in common, directly or through other pools."""
+    """Groups node pools that must change to the mode share together.
+
+    The pools of one group have namespaces in common, directly or through other pools.
+    """
     groups: list[list[NodePool]] = []
     for pool in pools:
         joined = [group for group in groups if any(one.pods.keys() & pool.pods.keys() for one in group)]
@@ -149,7 +163,7 @@ def moves(pools: Sequence[NodePool]) -> tuple[tuple[NodePool, ...], ...]:
 
 
 def as_lines(pools: Sequence[NodePool]) -> list[str]:
-    """Returns the pools for people: what each has, and the moves to the mode share one by one."""
+    """Returns a table of node pools and the order in which they can change to the mode share, as lines of text."""
     if not pools:
         return []
     head = ["pool", "nodes", "stack", "model", "namespaces", "pods", "share reads", "GPU-hours an hour"]
@@ -172,7 +186,10 @@ def as_lines(pools: Sequence[NodePool]) -> list[str]:
 
 
 def as_document(pools: Sequence[NodePool]) -> dict[str, Any]:
-    """Returns the pools and the moves for programs; rates are in microGPU-seconds a second, as text."""
+    """Returns node pools, and which of them must change to the mode share together, as a JSON object.
+
+    Rates are in microGPU-seconds a second, as text.
+    """
     numbers = {pool.alike: number for number, group in enumerate(moves(pools), 1) for pool in group}
     return {
         "pools": [
@@ -194,7 +211,11 @@ def as_document(pools: Sequence[NodePool]) -> dict[str, Any]:
 
 
 def gpu_hours(rate: int) -> str:
-    """Formats a rate in GPU-hours an hour, with six decimal places and without zeros at the end."""
+    """Formats a rate as GPU-hours an hour, with up to six decimal places.
+
+    Args:
+        rate: microGPU-seconds a second.
+    """
     return f"{rate / GPU_SECOND:.6f}".rstrip("0").rstrip(".")
 
 

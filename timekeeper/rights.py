@@ -22,7 +22,13 @@ _VERSION: Final = re.compile(r"v?([0-9]+)\.([0-9]+)")
 
 
 class Needed(NamedTuple):
-    """A right to create objects, in the namespace of FairGPU or in the whole cluster."""
+    """A right to create objects, in FairGPU's namespace or in the whole cluster.
+
+    Attributes:
+        group: the API group; empty for the core group.
+        resource: the name of the collection.
+        namespace: the namespace; empty for the whole cluster.
+    """
 
     group: str
     resource: str
@@ -56,12 +62,12 @@ FOR_ACCOUNT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The rights and features that are missing for the modes.
+    """The rights and features that a cluster lacks for an installation of FairGPU.
 
     Attributes:
-        rights_for_look: the rights that the caller lacks to install look.
-        rights_for_account: those that they lack besides, to install account or share.
-        features: what the cluster lacks: for account and share, or a volume for Redis.
+        rights_for_look: the rights that the caller lacks to install the mode look.
+        rights_for_account: the rights that the caller lacks besides, to install the mode account or share.
+        features: the features that the cluster lacks for the modes account and share, or a volume for Redis.
     """
 
     rights_for_look: tuple[str, ...] = ()
@@ -70,12 +76,10 @@ class Missing:
 
 
 def read_missing(api: KubernetesAPI, version: str, *, installed: bool = False) -> Missing:
-    """Asks the API server what the caller may create, and what it has.
+    """Asks the API server which rights and features are missing for an installation of FairGPU.
 
     Args:
-        api: the API server.
-        version: its version, as `/version` has it.
-        installed: whether FairGPU is, with a Redis that has its volume or another one.
+        installed: whether FairGPU is installed, so that its Redis needs no new volume.
 
     Raises:
         ApiError: the API server does not answer.
@@ -85,7 +89,12 @@ def read_missing(api: KubernetesAPI, version: str, *, installed: bool = False) -
 
 
 def may_write_gpu_pods(api: KubernetesAPI, account: str) -> bool:
-    """Whether a service account, NAMESPACE:NAME, may write what GPU pods are charged by; false without an answer.
+    """Returns whether a service account may write the annotations and the status by which GPU pods are charged.
+
+    Where the API server gives no verdict, the result is False.
+
+    Args:
+        account: the service account as NAMESPACE:NAME.
 
     Raises:
         ApiError: the API server does not answer.
@@ -100,7 +109,7 @@ def may_write_gpu_pods(api: KubernetesAPI, account: str) -> bool:
 
 
 def as_lines(missing: Missing) -> list[str]:
-    """Returns what is missing for people; nothing where nothing is."""
+    """Returns the missing rights and features as lines of text; empty where nothing is missing."""
     lines = []
     for mode, rights in (("look", missing.rights_for_look), ("account or share", missing.rights_for_account)):
         if rights:
@@ -111,7 +120,7 @@ def as_lines(missing: Missing) -> list[str]:
 
 
 def as_document(missing: Missing) -> dict[str, Any]:
-    """Returns what is missing for programs."""
+    """Returns the missing rights and features as a JSON object."""
     return {
         "rightsForLook": missing.rights_for_look,
         "rightsForAccount": missing.rights_for_account,

@@ -41,10 +41,14 @@ CLUSTER_PORT = 6379
 
 
 def address(node: str, port: int) -> tuple[str, int]:
-    """Splits a node written as `host`, `host:port` or `[IPv6]:port` into host and port; `port` is the default.
+    """Splits the address of a Redis node into host and port.
+
+    Args:
+        node: `host`, `host:port` or `[IPv6]:port`.
+        port: the port where the text names none.
 
     Raises:
-        ValueError: the text is not a node.
+        ValueError: the text is no such address.
     """
     parts = urlsplit(f"//{node}")
     written = parts.port  # raises ValueError where it is no port
@@ -496,7 +500,7 @@ class TimekeeperSettings(Section):
 
     @property
     def existing(self) -> Existing:
-        """The section `existing`, which the webhook reads, too."""
+        """The section `existing` of the settings file, which the webhook reads, too."""
         return self._existing
 
     @property
@@ -505,14 +509,14 @@ class TimekeeperSettings(Section):
         return self.mode != "account" or self._existing.classes != "never"
 
     def beside(self, existing: Existing) -> TimekeeperSettings:
-        """Returns these settings beside another section `existing`."""
+        """Returns a copy of these settings with another section `existing`."""
         copied = self.model_copy()
         copied._existing = existing  # noqa: SLF001 - its own
         return copied
 
     @property
     def own_resources(self) -> dict[str, Listed] | None:
-        """The admin's lines for resources of other stacks; None where pods of those are not metered."""
+        """By resource, the admin's settings for resources of other stacks; None where pods of those are not metered."""
         if self.mode == "share":
             return None
         return {
@@ -534,7 +538,11 @@ class Settings(Section):
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> TimekeeperSettings:
-    """Reads the settings from the environment, which wins, and a file: the named one, else the usual one if it exists.
+    """Reads the timekeeper's settings from the environment and a file; the environment counts more.
+
+    Args:
+        environ: the environment variables.
+        file: the settings file; None for the usual one, if it exists.
 
     Raises:
         SettingsError: a setting is invalid.

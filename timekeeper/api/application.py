@@ -38,11 +38,11 @@ May raise redis.RedisError.
 
 
 def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Callable[[float], bool]) -> None:
-    """Reads changed states from the store and delivers them, until `wait` returns true.
+    """Reads changed states of namespaces from the store and delivers them, until the process ends.
 
     Args:
-        read: reads the changes from the store.
-        deliver: gets the changes; called in this thread.
+        read: reads the changes since a cursor from the store; None for the cursor asks for all states.
+        deliver: receives the changes; called in this thread.
         wait: sleeps that many seconds; returns whether the process ends.
     """
     cursor: Cursor | None = None
@@ -68,7 +68,7 @@ SILENCE_SECONDS = 10.0
 
 
 class Freshness:
-    """Records the time of the store's last answer; written by the thread that follows the states."""
+    """Records when the store last answered the thread that reads the states of namespaces."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` is a monotonic one, in seconds."""
@@ -76,11 +76,11 @@ class Freshness:
         self._answered_at: float | None = None
 
     def note(self) -> None:
-        """Records that the store answered now."""
+        """Records that the store answered just now."""
         self._answered_at = self._clock()
 
     def is_fresh(self) -> bool:
-        """Whether the store answered within SILENCE_SECONDS."""
+        """Returns whether the store answered within the last SILENCE_SECONDS."""
         return self._answered_at is not None and self._clock() - self._answered_at < SILENCE_SECONDS
 
 
@@ -96,7 +96,7 @@ REVIEW_THREADS = 8
 
 
 class Loop:
-    """The event loop of a worker: a call returns it, once the worker has started."""
+    """Holds the event loop of a worker; a call returns that loop, once the worker has started."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -108,12 +108,12 @@ class Loop:
         return self._loop
 
     def note(self) -> None:
-        """Records the running event loop as the worker's."""
+        """Records the running event loop as that of the worker."""
         self._loop = asyncio.get_running_loop()
 
 
 class RestApplication:
-    """Serves requests, with the client's own address where trusted proxies stand between."""
+    """The ASGI application of a worker; it replaces the address of a trusted proxy by that of the proxy's client."""
 
     def __init__(self, served: Application, loop: Loop, trusted_proxies: Sequence[Network] = ()) -> None:
         self._served = served
@@ -130,14 +130,18 @@ class RestApplication:
 
 
 def behind_proxies(scope: Scope, trusted: Sequence[Network]) -> Scope:
-    """Returns the scope with the client's own address, where the request came through trusted proxies."""
+    """Returns the ASGI scope of a request, with the client's address where trusted proxies passed the request on.
+
+    Args:
+        scope: the scope as the server made it.
+    """
     peer, port = scope.get("client") or ("", 0)
     forwarded = b",".join(value for name, value in scope.get("headers", ()) if name == FORWARDED_FOR)
     return {**scope, "client": (origin_of(peer, forwarded.decode("latin-1"), trusted), port)}
 
 
 def origin_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
-    """Returns the last address on a request's way that is not a trusted proxy's.
+    """Returns the last address on a request's way that is not that of a trusted proxy.
 
     A trusted proxy appends its client's address to `X-Forwarded-For`; the client may have invented all before that. A
     connection from any other peer counts as the peer's own address, whatever its headers say.
@@ -145,7 +149,6 @@ def origin_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
     Args:
         peer: the address that the connection comes from.
         forwarded: the header `X-Forwarded-For`, all its lines joined by commas; empty where there is none.
-        trusted: the networks of the proxies.
     """
     origin = plain_address(peer)
     for hop in reversed(forwarded.rsplit(",", MOST_HOPS)[-MOST_HOPS:]):
@@ -179,9 +182,15 @@ def build_application(
     trusted_proxies: Sequence[Network] = (),
     gpus: GPUWatches | None = None,
 ) -> RestApplication:
-    """Builds the ASGI application of a worker; the thread that follows the states starts and ends with it.
+    """Builds the ASGI application of a worker, with the thread that reads the states of namespaces.
 
-    Without `gpus` there is no cluster whose GPUs could be shown.
+    Args:
+        lifecycle: starts and ends the worker's threads.
+        parts: the objects that the routes use.
+        read_changes: reads the states that changed since a cursor from the store.
+        loop: holds the worker's event loop.
+        trusted_proxies: the networks of the proxies in front of the API.
+        gpus: the GPUs of the cluster; None without a cluster.
     """
     measures = parts.measures
     reviews = ThreadPoolExecutor(REVIEW_THREADS, "access-reviews")

@@ -18,11 +18,11 @@ MAX_WAITING = 8192
 
 
 class OverloadedError(RuntimeError):
-    """Too many items are waiting; this one was not taken."""
+    """The error of an item that was not accepted because too many items wait."""
 
 
 class Batcher(Generic[Item, Result]):
-    """Hands items to `execute` in batches, one batch at a time, in the order in which they came."""
+    """Gathers items and passes them to a function in batches, one batch at a time, in the order of arrival."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Batcher(Generic[Item, Result]):
         self._running: asyncio.Task[None] | None = None
 
     async def submit(self, item: Item) -> Result:
-        """Submits one item; returns its result.
+        """Submits one item and waits for its result.
 
         Raises:
             OverloadedError: too many items are waiting.

@@ -132,16 +132,20 @@ class BudgetsAnswer(Answer):
 
 
 def currency_answer(currency: Currency | None) -> CurrencyAnswer | None:
-    """Returns a currency as REST answers show it."""
+    """Returns a currency as REST answers show it; None for None."""
     return None if currency is None else CurrencyAnswer(code=currency.code, perGpuHour=float(currency.per_gpu_hour))
 
 
 def budget_answer(
     figures: Summary, now: int, currency: Currency | None = None, uses: Mapping[str, NamespaceUse] | None = None
 ) -> BudgetAnswer:
-    """Converts a budget's figures to the answer at an instant (nanoseconds since 1970), with costs in a currency.
+    """Returns the REST answer about a budget.
 
-    `uses` is the present use of namespaces, by name.
+    Args:
+        figures: the budget's figures.
+        now: the instant of the forecast and of the grace, in nanoseconds since 1970.
+        currency: the currency of amounts beside GPU-hours; None for none.
+        uses: the present use of namespaces by name; None where it is not known.
     """
     available = figures.available
     return BudgetAnswer(

@@ -27,10 +27,10 @@ from timekeeper.domain.money import Currency
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The objects that the routes use, one set for each worker.
+    """The objects that the routes of the REST API use, one set for each worker.
 
     Attributes:
-        book: the ledger in the store.
+        book: reads the ledger in the store.
         store: a client of Redis whose answers are bytes.
         usage_labels: the labels of pods by which usage can be queried.
         access: authenticates people and services, and checks their rights.
@@ -38,18 +38,18 @@ class Dependencies:
         grants: stores GPUGrants.
         corrections: stores GPUCorrections.
         pods: finds out whether pods have ended.
-        feed: the states, in the event loop.
+        feed: the states of namespaces, in the event loop.
         submissions: stores reports, in the event loop.
         loop: returns the event loop, once the worker has started.
-        now: nanoseconds since 1970.
+        now: returns nanoseconds since 1970.
         report_interval_seconds: the interval at which sidecars are asked to report.
         measures: the worker's metrics.
         assets: the files of the dashboard.
-        asking: bounds a caller's concurrent queries about all namespaces.
+        asking: limits a caller's concurrent queries about all namespaces.
         closed_days: caches the sums of closed days.
         currency: the currency of amounts beside GPU-hours; None for none.
         present_use: the source that knows how busy pods keep their GPUs; None where none is configured.
-        exported: months that the store no longer holds; None where none are exported.
+        exported: the exported months that the store no longer holds; None where months are not exported.
     """
 
     book: Book
@@ -80,7 +80,10 @@ GPU_CORRECTIONS = "gpucorrections"
 
 
 def may(access: AccessControl, action: Action) -> Caller:
-    """Returns the caller of the present request, if the caller may do this.
+    """Returns the caller of the HTTP request that is being answered, if the caller may do an action.
+
+    Args:
+        access: decides who the caller is and what the caller may do.
 
     Raises:
         UnauthenticatedError: the request has no valid token.
@@ -92,25 +95,25 @@ def may(access: AccessControl, action: Action) -> Caller:
 
 
 def may_read_namespace(access: AccessControl, namespace: str) -> Caller:
-    """Returns the caller, if the caller may read the budget of a namespace; raises as `may` does."""
+    """Returns the HTTP request's caller, if the caller may read the budget of a namespace; raises as `may` does."""
     return may(access, Action("get", GPU_BUDGETS, namespace))
 
 
 def may_read_budget(access: AccessControl, name: str) -> Caller:
-    """Returns the caller, if the caller may read this budget; raises as `may` does."""
+    """Returns the HTTP request's caller, if the caller may read the budget with this name; raises as `may` does."""
     return may(access, Action("get", GPU_BUDGETS, name=name))
 
 
 def may_read_all(access: AccessControl) -> Caller:
-    """Returns the caller, if the caller may read every budget; raises as `may` does."""
+    """Returns the caller of the HTTP request, if the caller may read every budget; raises as `may` does."""
     return may(access, Action("list", GPU_BUDGETS))
 
 
 def may_grant(access: AccessControl) -> Caller:
-    """Returns the caller, if the caller may grant money to budgets; raises as `may` does."""
+    """Returns the caller of the HTTP request, if the caller may grant money to budgets; raises as `may` does."""
     return may(access, Action("create", GPU_GRANTS))
 
 
 def may_correct(access: AccessControl) -> Caller:
-    """Returns the caller, if the caller may correct the spending of budgets; raises as `may` does."""
+    """Returns the caller of the HTTP request, if the caller may correct budgets' spending; raises as `may` does."""
     return may(access, Action("create", GPU_CORRECTIONS))

@@ -35,7 +35,10 @@ Held = Collection[tuple[str, str]]
 
 
 class ExportedMonths:
-    """Reads exported files, and caches those read last. Thread-safe; one for each worker."""
+    """Answers usage queries from the exported files of months that the store no longer holds.
+
+    It caches the files that were read last. Thread-safe; one for each worker.
+    """
 
     def __init__(
         self,
@@ -55,13 +58,12 @@ class ExportedMonths:
         self._listed: tuple[float, frozenset[str]] | None = None
 
     def add(self, sums: UsageSums, window: Window, now: int, held: Held, only: frozenset[str] | None) -> None:
-        """Adds the usage of a window that files hold and the store no longer does.
+        """Adds the usage in a window of time that exported files hold and the store no longer holds.
 
         Args:
-            sums: the sums to add to; the store's part is in them.
-            window: the window of the query.
+            sums: the sums to which it is added; they already contain the store's usage.
             now: nanoseconds since 1970.
-            held: the accounts and past months of which the store still holds usage.
+            held: pairs of an account and a past month of which the store still holds usage.
             only: the namespaces to add; None for all.
 
         Raises:
@@ -85,7 +87,7 @@ class ExportedMonths:
                 sums.add(account, use, only)
 
     def kept_from(self, now: int) -> int:
-        """Returns the instant from which on the store holds all usage, in nanoseconds since 1970."""
+        """Returns the instant from which the store holds all usage, in nanoseconds since 1970."""
         return month_start(now, -self._retention_months)
 
     def _month(
@@ -145,7 +147,11 @@ class ExportedMonths:
 
 
 def held_before(account: str, use: Use, before: int) -> set[tuple[str, str]]:
-    """Returns (account, month) for each month before an instant in which the account has usage."""
+    """Returns a pair of account and month for each month before an instant in which an account has usage.
+
+    Args:
+        before: nanoseconds since 1970.
+    """
     return {(account, month_of(hour)) for hour in {row[0] for row in use.raw_rows} if hour * HOUR < before}
 
 

@@ -30,21 +30,21 @@ _log = structlog.get_logger()
 
 
 class BadCursorError(ValueError):
-    """A cursor that no answer has contained."""
+    """The error of a cursor that no answer has contained."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFigures:
-    """An open session: a pod's reservation that is being metered.
+    """The figures of an open session for the REST API.
 
     Attributes:
         session: the session.
         account: the account that pays.
-        rate: its present rate.
-        amount: its cost in the present period of its account.
-        reported_at: the instant of its pod's last report; None for none.
-        used: the GPU time that its containers used, by its reports; None where there are none.
-        present_use: how busy its GPUs are by Prometheus; None where that is not known, or its pod reports itself.
+        rate: its present rate, in microGPU-seconds a second.
+        amount: its cost in the present period of its account, in microGPU-seconds.
+        reported_at: the instant of its pod's last report, in nanoseconds since 1970; None without a report.
+        used: the GPU time that its containers used, by its reports, in microGPU-seconds; None without a report.
+        present_use: how busy its GPUs are by Prometheus; None where that is not known, or its pod sends reports.
     """
 
     session: Session
@@ -57,7 +57,7 @@ class SessionFigures:
 
 
 class Book:
-    """Reads the ledger in the store for the routes. Every method may raise redis.RedisError."""
+    """Reads the ledger in the store for the REST API. Every method may raise redis.RedisError."""
 
     def __init__(self, client: redis.Redis, now: Callable[[], int]) -> None:
         """Makes a reader; `client` returns bytes, `now` nanoseconds since 1970."""
@@ -65,7 +65,12 @@ class Book:
         self._now = now
 
     def budgets(self, after: str, limit: int) -> list[Summary]:
-        """Returns the figures of GPUBudgets after a name, by name; not those of namespaces without a budget."""
+        """Returns the figures of GPUBudgets in the order of their names; accounts of single namespaces are left out.
+
+        Args:
+            after: the name after which the page begins; empty for the first page.
+            limit: the most budgets of the page.
+        """
         names = [name for name in reading.account_names(self._client) if name > after]
         page: list[Summary] = []
         for start in range(0, len(names), limit):
@@ -81,39 +86,62 @@ class Book:
         return reading.namespaces(self._client)
 
     def budget(self, name: str) -> Summary | None:
-        """Returns the figures of one account; None where there is none."""
+        """Returns the figures of the account with this name; None where there is none."""
         if not name or "}" in name:
             return None
         summaries = reading.summaries(self._client, [name])
         return _decoded(name, summaries[name]) if name in summaries else None
 
     def namespace(self, namespace: str) -> Summary | None:
-        """Returns the figures of a namespace's payer; None where no budget names it and nothing was ever metered."""
+        """Returns the figures of the account that pays for a namespace.
+
+        Returns:
+            None where no budget names the namespace and no pod in it was ever metered.
+        """
         accounts = self._accounts_of(namespace)
         return self.budget(accounts[-1]) if accounts else None
 
     def has_paid_for(self, account: str, namespace: str) -> bool:
-        """Whether an account pays for a namespace, or ever did."""
+        """Returns whether an account pays for a namespace, or ever did."""
         return account in self._accounts_of(namespace)
 
     def has_taken(self, account: str, kind: str, name: str) -> bool:
-        """Whether a budget's ledger holds a GPUGrant or a GPUCorrection of this name."""
+        """Returns whether the ledger of a budget holds an order of this name.
+
+        Args:
+            kind: GPUGrant or GPUCorrection.
+        """
         names = keys.AccountKeys(account)
         return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
 
     def present_use(self, budgets: Sequence[Summary]) -> dict[str, NamespaceUse]:
-        """Returns the present use of the namespaces of budgets, by name, where it is known."""
+        """Returns by namespace how busy its pods keep their GPUs now; namespaces where that is not known are left out.
+
+        Args:
+            budgets: the budgets whose namespaces are wanted.
+        """
         names = sorted({name for budget in budgets for name in budget.namespaces})
         return present_use.of_namespaces(self._client, names, self._now())
 
     def spent_in_period_of(self, account: str, instant: int) -> int | None:
-        """Returns the amount spent in the period that holds an instant; None where the ledger has no such period."""
+        """Returns the amount that an account has spent in a period, in microGPU-seconds.
+
+        Args:
+            instant: an instant in the period, in nanoseconds since 1970.
+
+        Returns:
+            None where the ledger has no such period.
+        """
         period = reading.period_at(self._client, account, instant)
         totals = None if period is None else reading.period_totals(self._client, account, period.start)
         return None if totals is None else totals.total
 
     def ledger(self, account: str, after: str, limit: int) -> list[LedgerEntry]:
-        """Returns ledger entries after an id, oldest first; from the first one where the id is empty.
+        """Returns a page of an account's ledger entries, the oldest first.
+
+        Args:
+            after: the id of the entry after which the page begins; empty for the first page.
+            limit: the most entries of the page.
 
         Raises:
             BadCursorError: `after` is not an id.
@@ -123,7 +151,12 @@ class Book:
         return reading.ledger_page(self._client, account, after, limit)
 
     def sessions(self, namespace: str, after: str, limit: int) -> list[SessionFigures]:
-        """Returns open sessions after a pod uid, by uid: of one namespace, or of all where it is empty.
+        """Returns a page of open sessions in the order of their uids.
+
+        Args:
+            namespace: the namespace of the sessions; empty for all namespaces.
+            after: the uid after which the page begins; empty for the first page.
+            limit: the most sessions of the page.
 
         Raises:
             BadCursorError: `after` is not a uid.
@@ -140,7 +173,12 @@ class Book:
         return self._with_amounts(page)
 
     def dearest_sessions(self, namespace: str, limit: int) -> list[SessionFigures]:
-        """Returns the open sessions with the highest cost in the present periods, of one namespace or of all."""
+        """Returns the open sessions with the highest cost in the present periods, the highest first.
+
+        Args:
+            namespace: the namespace of the sessions; empty for all namespaces.
+            limit: the most sessions.
+        """
         dearest: list[SessionFigures] = []
         after = ""
         while page := self.sessions(namespace, after, READ_AT_ONCE):
@@ -194,7 +232,7 @@ class Book:
 
 
 def is_budget(summary: Summary) -> bool:
-    """Whether the figures are those of a GPUBudget, to which money can be granted."""
+    """Returns whether figures are those of a GPUBudget, to which money can be granted."""
     return bool(summary.enforcement)
 
 

@@ -66,11 +66,11 @@ _log = structlog.get_logger()
 
 
 class ExpiredError(ValueError):
-    """A resourceVersion from which this worker does not know all changes: list again."""
+    """The error of a resourceVersion after which this worker does not know all changes; a client must list again."""
 
 
 class VersionError(ValueError):
-    """A text that is no resourceVersion of this kind."""
+    """The error of a text that is no resourceVersion of this kind of object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,10 @@ class _Changes:
 
 
 class GPUFeed:
-    """Nodes and pods as last seen, and what changed of them. Thread-safe."""
+    """The GPUNodes and GPUPods of a cluster as last seen, and their recent changes. Thread-safe.
+
+    A change has a number, which grows by one. `kind` is gpunodes or gpupods.
+    """
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         """Makes an empty feed; `wake` is called after changes, in any thread."""
@@ -136,7 +139,12 @@ class GPUFeed:
     # Changes that the API server reports.
 
     def reach(self, source: str, version: int) -> None:
-        """Records that a collection, nodes or pods, was read up to a version."""
+        """Records that the nodes or the pods of the API server were read up to a resourceVersion.
+
+        Args:
+            source: the collection: nodes or pods.
+            version: the resourceVersion as a number.
+        """
         with self._lock:
             if source not in self._reached:
                 for changes in self._changes.values():
@@ -145,7 +153,13 @@ class GPUFeed:
         self._wake()
 
     def put_node(self, name: str, node: GPUNode | None, version: int) -> None:
-        """Stores a node; None for one that offers no GPUs, or is deleted."""
+        """Stores a node as last seen.
+
+        Args:
+            name: the node's name.
+            node: the node; None for one that offers no GPUs, or is deleted.
+            version: its resourceVersion as a number.
+        """
         with self._lock:
             if node == self._nodes.get(name):
                 return
@@ -166,7 +180,12 @@ class GPUFeed:
             changes.add(NODES, version, name, ("", deleted))
 
     def put_pod(self, uid: str, pod: GPUPod | None, version: int) -> None:
-        """Stores a pod; None for one that is deleted."""
+        """Stores a GPU pod as last seen.
+
+        Args:
+            pod: the pod; None for one that is deleted.
+            version: its resourceVersion as a number.
+        """
         with self._lock:
             before = self._pods.get(uid)
             if pod == before:
@@ -183,7 +202,12 @@ class GPUFeed:
             self._hold(before, pod, version)
 
     def replace_nodes(self, nodes: Iterable[GPUNode], version: int) -> None:
-        """Stores the whole collection of nodes."""
+        """Replaces all nodes by a list from the API server.
+
+        Args:
+            nodes: the nodes that offer GPUs.
+            version: the resourceVersion of the list as a number.
+        """
         nodes_by_name = {node.name: node for node in nodes}
         for name in self._nodes.keys() - nodes_by_name.keys():
             self.put_node(name, None, version)
@@ -191,7 +215,11 @@ class GPUFeed:
             self.put_node(name, node, version)
 
     def replace_pods(self, pods: Iterable[GPUPod], version: int) -> None:
-        """Stores the whole collection of pods."""
+        """Replaces all GPU pods by a list from the API server.
+
+        Args:
+            version: the resourceVersion of the list as a number.
+        """
         pods_by_uid = {pod.uid: pod for pod in pods}
         for uid in self._pods.keys() - pods_by_uid.keys():
             self.put_pod(uid, None, version)
@@ -230,12 +258,17 @@ class GPUFeed:
     # Questions of clients.
 
     def is_known(self) -> bool:
-        """Whether nodes and pods were read to their end."""
+        """Returns whether the whole collections of nodes and pods have been read."""
         with self._lock:
             return {NODES, PODS} <= self._reached.keys()
 
     def listed(self, kind: str, namespace: str = "") -> bytes:
-        """Returns the list of all objects of a kind, or of those in a namespace, by name."""
+        """Returns the document that lists the objects of a kind, sorted by name.
+
+        Args:
+            kind: gpunodes or gpupods.
+            namespace: the namespace of the objects; empty for all.
+        """
         with self._lock:
             version = self._version(kind)
             bodies = [body for _, body in sorted(self._present(kind, namespace))]
@@ -246,12 +279,19 @@ class GPUFeed:
         return head[:-1] + b',"items":[' + items + b"]}"
 
     def version(self, kind: str) -> str:
-        """Returns the present resourceVersion of a kind."""
+        """Returns the present resourceVersion of a kind of objects, gpunodes or gpupods."""
         with self._lock:
             return self._version(kind)
 
     def position(self, kind: str, version: str) -> int | None:
-        """Returns the number of the last change that a resourceVersion includes; None where this worker is behind it.
+        """Returns the number of the last change that a resourceVersion includes.
+
+        Args:
+            kind: gpunodes or gpupods.
+            version: the resourceVersion from an earlier answer.
+
+        Returns:
+            None where this worker has not yet read the API server's objects up to that version.
 
         Raises:
             VersionError: the text is no resourceVersion of this kind.
@@ -273,9 +313,18 @@ class GPUFeed:
             return changes.number if first is None else first.number - 1
 
     def since(self, kind: str, number: int | None, namespace: str = "") -> tuple[int, list[tuple[str, bytes]], str]:
-        """Returns the changes after a number: the last number, a type and a body for each object, and the version.
+        """Returns the changes of a kind of objects after the change with a number.
 
-        Without a number, all objects count as added.
+        An object that changed several times appears once, at its last change.
+
+        Args:
+            kind: gpunodes or gpupods.
+            number: the number of the change; None for all objects as added ones.
+            namespace: the namespace of the objects; empty for all.
+
+        Returns:
+            The number of the last change; for each changed object, the type of the change (such as ADDED) and the
+            object's document; and the present resourceVersion.
 
         Raises:
             ExpiredError: changes since are not known any more.
@@ -375,7 +424,10 @@ COLLECTIONS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 class GPUWatches:
-    """The feed of a worker for its event loop. It asks the API server nothing before the first client asks."""
+    """Answers a worker's watches of GPUNodes and GPUPods, in its event loop.
+
+    It asks the API server nothing before the first client asks.
+    """
 
     def __init__(
         self, api: KubernetesAPI, wait: Callable[[float], bool], random: Callable[[], float], loop: Loop
@@ -399,7 +451,10 @@ class GPUWatches:
         self.feed = GPUFeed(self._note_change)
 
     async def has_caught_up(self) -> bool:
-        """Whether nodes and pods are known, within CATCH_UP_SECONDS; the first call begins to read them."""
+        """Waits until nodes and pods have been read, for CATCH_UP_SECONDS at most; returns whether they have.
+
+        The first call begins to read them.
+        """
         if not self._started:
             self._started = True
             for source, (path, selectors) in COLLECTIONS.items():
@@ -411,11 +466,15 @@ class GPUWatches:
         return self.feed.is_known()
 
     async def position(self, kind: str, version: str) -> int:
-        """Returns the number from which a watch goes on.
+        """Returns the number of the change after which a watch continues.
+
+        Args:
+            kind: gpunodes or gpupods.
+            version: the resourceVersion from which the client continues.
 
         Raises:
             VersionError: the text is no resourceVersion of this kind.
-            ExpiredError: not all changes since are known; or this worker does not get to know that version.
+            ExpiredError: not all changes since are known, or this worker does not learn of that version in time.
         """
         await self._until(lambda: self.feed.position(kind, version) is not None, CATCH_UP_SECONDS)
         position = self.feed.position(kind, version)
@@ -428,8 +487,16 @@ class GPUWatches:
     ) -> AsyncGenerator[bytes]:
         """Yields the events of a watch, each a line of JSON, until the time is up or the worker ends.
 
-        All events of a batch but the last carry the version before it, so that a watch which breaks in the middle goes
-        on at the right place.
+        All events of a batch but the last carry the version before the batch, so that a watch that breaks in the middle
+        continues at the right place.
+
+        Args:
+            kind: gpunodes or gpupods.
+            number: the number of the change after which the watch begins; None to begin with all objects.
+            version: the resourceVersion at which the watch begins.
+            namespace: the namespace of the objects; empty for all.
+            seconds: the duration of the watch.
+            bookmarks: whether to send bookmarks, events that carry only a resourceVersion.
         """
         loop = asyncio.get_running_loop()
         until, next_bookmark = loop.time() + seconds, loop.time() + BOOKMARK_SECONDS
@@ -456,7 +523,7 @@ class GPUWatches:
             await _set(changed, min(until, next_bookmark) if bookmarks else until)
 
     def end(self) -> None:
-        """Ends all watches now, since the worker ends."""
+        """Ends all watches of GPUNodes and GPUPods now, since the worker ends."""
         self._ending = True
         self._wake()
 
@@ -517,7 +584,7 @@ UNKNOWN_YET = "nodes and pods are not read yet; try again"
 
 
 class GPURoute:
-    """The list and the watch of one kind."""
+    """The route that answers lists and watches of GPUNodes or of GPUPods."""
 
     def __init__(
         self,

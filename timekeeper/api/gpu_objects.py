@@ -27,7 +27,13 @@ PLACEABLE = "fairgpu.io/Placeable"
 
 
 class Held(NamedTuple):
-    """A pod's part of one device: core in percent, memory in MiB, and the most containers that run on it at a time."""
+    """A pod's part of one GPU.
+
+    Attributes:
+        core_percent: its part of the GPU's time, in percent.
+        memory_mib: its memory, in MiB.
+        containers: the most of its containers that run on the GPU at a time.
+    """
 
     core_percent: int
     memory_mib: int
@@ -40,9 +46,9 @@ class GPUPod:
 
     Attributes:
         uid, namespace, name: identify the pod.
-        node: the node on which it holds devices; empty where it holds none.
-        held: its piece of each device, by the device's uuid.
-        body: its document without the API version, the kind and the resourceVersion.
+        node: the node on which it holds GPUs; empty where it holds none.
+        held: by the GPU's uuid, the pod's part of it.
+        body: its JSON document without the API version, the kind and the resourceVersion.
     """
 
     uid: str
@@ -59,8 +65,8 @@ class GPUNode:
 
     Attributes:
         name: its name.
-        inventory: its devices; None where the annotation is invalid.
-        fault: why the annotation is invalid; empty where it is not.
+        inventory: its GPUs by the annotation that the node agent writes; None where the annotation is invalid.
+        fault: why the annotation is invalid; empty where it is valid.
     """
 
     name: str
@@ -75,7 +81,7 @@ class _Shares:
 
 
 def read_pod(item: Json) -> GPUPod:
-    """Parses a Pod that has the label of GPU pods."""
+    """Parses a Pod that has the label of GPU pods; `item` is the Pod as JSON."""
     metadata, spec, status = mapping(item.get("metadata")), mapping(item.get("spec")), mapping(item.get("status"))
     annotations = mapping(metadata.get("annotations"))
     node = str(spec.get("nodeName") or "")
@@ -109,7 +115,7 @@ def read_pod(item: Json) -> GPUPod:
 
 
 def read_node(item: Json) -> GPUNode | None:
-    """Parses a node; None where no node agent has written what it offers."""
+    """Parses a Node; returns None where no node agent has written which GPUs the node offers."""
     metadata = mapping(item.get("metadata"))
     text = mapping(metadata.get("annotations")).get(names.INVENTORY)
     if not isinstance(text, str):
@@ -121,11 +127,10 @@ def read_node(item: Json) -> GPUNode | None:
 
 
 def node_body(node: GPUNode, pods: Iterable[GPUPod]) -> bytes:
-    """Returns a node's document without the API version, the kind and the resourceVersion.
+    """Returns the JSON document of a GPUNode without the API version, the kind and the resourceVersion.
 
     Args:
-        node: the node.
-        pods: the pods that hold devices of it.
+        pods: the pods that hold GPUs of it.
     """
     offered = node.inventory
     holders = sorted(pods, key=lambda pod: (pod.namespace, pod.name, pod.uid))
@@ -137,7 +142,12 @@ def node_body(node: GPUNode, pods: Iterable[GPUPod]) -> bytes:
 
 
 def document(kind: str, body: bytes, version: str) -> bytes:
-    """Returns the whole document of an object; its metadata comes first in the body."""
+    """Returns the whole JSON document of a GPUNode or a GPUPod.
+
+    Args:
+        kind: gpunodes or gpupods.
+        body: the document without the API version, the kind and the resourceVersion; it begins with the metadata.
+    """
     head = b'{"apiVersion":"%b","kind":"%b",' % (API_VERSION.encode(), KINDS[kind].encode())
     return head + b'"metadata":{"resourceVersion":"%b",' % version.encode() + body.removeprefix(b'{"metadata":{')
 

@@ -26,7 +26,10 @@ LOOP_SECONDS = 20.0
 
 
 def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
-    """Adds the legacy API: `GET /budget/{ns}`, `POST /budget/{ns}/report` and `POST /budget/{ns}/increase`."""
+    """Adds the three routes of the API of FairGPU's ancestor, for clients that were written for that project.
+
+    They are `GET /budget/{ns}`, `POST /budget/{ns}/report` and `POST /budget/{ns}/increase`.
+    """
 
     @app.get("/budget/<namespace>")
     def ancestor_budget(namespace: str) -> Response:

@@ -8,7 +8,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 
 class Measures:
-    """The worker's metrics."""
+    """The metrics of a worker of the REST API."""
 
     def __init__(self) -> None:
         self.reports = Counter("fairgpu_timekeeper_reports", "Reports of pods, by outcome.", ["outcome"])
@@ -42,5 +42,5 @@ class Measures:
         )
 
     def set_certificate_expiry(self, moment: datetime) -> None:
-        """Sets the metric of the certificate's expiry."""
+        """Sets the metric that says when the server's certificate expires."""
         self._certificate_expiry.set(moment.timestamp())

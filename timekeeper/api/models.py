@@ -171,7 +171,7 @@ class PodReport(_Given):
 
 
 def is_namespace(text: str) -> bool:
-    """Whether a text can be a namespace's name: a DNS label (RFC 1123)."""
+    """Returns whether a text can be a namespace's name: a DNS label (RFC 1123)."""
     return _NAMESPACE.fullmatch(text) is not None
 
 
@@ -527,7 +527,11 @@ class Problem(Answer):
 
 
 def money(amount: int) -> Money:
-    """Returns an amount as REST answers show it."""
+    """Returns an amount as REST answers show it.
+
+    Args:
+        amount: microGPU-seconds.
+    """
     return Money(microGPUSeconds=str(amount), gpuHours=gpu_hours(amount))
 
 
@@ -568,7 +572,12 @@ def session_answer(figures: SessionFigures) -> SessionAnswer:
 
 
 def ancestor_budget(figures: Summary | None) -> AncestorBudget:
-    """Converts a namespace's figures to the ancestor's format."""
+    """Returns a namespace's figures in the format of FairGPU's ancestor, in GPU-hours.
+
+    Args:
+        figures: the figures of the account that pays for the namespace; None, or figures without a limit, give null
+            amounts.
+    """
     if figures is None or figures.available is None:
         return AncestorBudget(budget_available=True, budget=None, budget_remaining=None)
     usable = figures.state in (BudgetState.OPEN, BudgetState.GRACE, BudgetState.UNLIMITED)
@@ -577,7 +586,11 @@ def ancestor_budget(figures: Summary | None) -> AncestorBudget:
 
 
 def rate(amount: int) -> Rate:
-    """Returns a rate as REST answers show it."""
+    """Returns a rate as REST answers show it.
+
+    Args:
+        amount: microGPU-seconds a second.
+    """
     return Rate(microGPUSecondsPerSecond=str(amount), gpus=amount / GPU_SECOND)
 
 

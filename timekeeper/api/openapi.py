@@ -60,7 +60,7 @@ _REPORTING = (400, 401, 403, 413, 422, 429, 503)
 
 
 def document() -> Document:
-    """Returns the whole description."""
+    """Returns the description of the REST API (OpenAPI 3.1)."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -87,7 +87,7 @@ def document() -> Document:
 
 
 def document_json() -> bytes:
-    """Returns the description as JSON, as it is served."""
+    """Returns the description of the REST API (OpenAPI 3.1) as JSON, in the form in which it is served."""
     return orjson.dumps(document(), option=orjson.OPT_INDENT_2)
 
 

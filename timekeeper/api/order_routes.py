@@ -30,7 +30,7 @@ _log = structlog.get_logger()
 
 
 def add_grant_routes(app: Flask, parts: Dependencies) -> None:
-    """Adds the route `POST /v1/grants`."""
+    """Adds the route `POST /v1/grants`, which orders a grant."""
 
     @app.post("/v1/grants")
     def grants() -> Response:
@@ -56,9 +56,15 @@ def add_grant_routes(app: Flask, parts: Dependencies) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GrantOrder:
-    """A grant of GPU-hours to a budget, or from it, with its reason and author.
+    """An order of a grant of GPU-hours to a budget.
 
-    `expires` is an RFC 3339 timestamp, or empty for the end of the present period.
+    Attributes:
+        name: the name of the GPUGrant.
+        budget: the budget's name.
+        gpu_hours: the amount as decimal text; below 0 it takes money away.
+        reason: the reason for people.
+        requested_by: the user who ordered it.
+        expires: an RFC 3339 timestamp; empty for the end of the present period.
     """
 
     name: str
@@ -70,16 +76,21 @@ class GrantOrder:
 
 
 def grant_object(order: GrantOrder) -> Json:
-    """Returns the order as a GPUGrant."""
+    """Returns an order of a grant as a GPUGrant object."""
     common = _spec_of(order.budget, order.gpu_hours, order.reason, order.requested_by)
     return order_object("GPUGrant", order.name, {**common, "expires": order.expires or None})
 
 
 def expiry_text(value: str | None, gpu_hours: str, now: int) -> str:
-    """Checks a grant's expiry and returns it; empty for a grant that expires with its period.
+    """Checks the expiry of a grant that was ordered, and returns it; empty for a grant that expires with its period.
+
+    Args:
+        value: the expiry as an RFC 3339 timestamp; None for none.
+        gpu_hours: the grant's amount as decimal text.
+        now: nanoseconds since 1970.
 
     Raises:
-        ProblemError: it is not a timestamp, has passed already, or the grant takes money away.
+        ProblemError: the expiry is not a timestamp or has passed already, or the grant takes money away.
     """
     if value is None:
         return ""
@@ -95,7 +106,7 @@ def expiry_text(value: str | None, gpu_hours: str, now: int) -> str:
 
 
 def add_correction_routes(app: Flask, parts: Dependencies) -> None:
-    """Adds the route `POST /v1/corrections`."""
+    """Adds the route `POST /v1/corrections`, which orders a correction."""
 
     @app.post("/v1/corrections")
     def corrections() -> Response:
@@ -113,7 +124,11 @@ def add_correction_routes(app: Flask, parts: Dependencies) -> None:
 
 
 def correction_object(name: str, wanted: CorrectionRequest, effective: str, caller: str) -> Json:
-    """Returns the request as a GPUCorrection.
+    """Returns an order of a correction as a GPUCorrection object.
+
+    Args:
+        effective: an RFC 3339 timestamp in the period to correct.
+        caller: the name of the user who orders it.
 
     Raises:
         ProblemError: the amount is invalid.
@@ -125,7 +140,7 @@ def correction_object(name: str, wanted: CorrectionRequest, effective: str, call
 
 
 def acceptable(book: Book, spec: Json) -> None:
-    """Refuses, by the present ledger, a correction that the leader would refuse later.
+    """Checks by the present ledger that a correction would not be refused by the leader later.
 
     Raises:
         ProblemError: the budget has never paid for the namespace, has no such period, or has spent less in it than the
@@ -143,10 +158,13 @@ def acceptable(book: Book, spec: Json) -> None:
 
 
 def effective_text(value: str, now: int) -> str:
-    """Checks the instant in the period of a correction and returns it.
+    """Checks the timestamp that names the period of a correction, and returns it.
+
+    Args:
+        now: nanoseconds since 1970.
 
     Raises:
-        ProblemError: it is not a timestamp, or lies in the future.
+        ProblemError: it is not an RFC 3339 timestamp, or lies in the future.
     """
     try:
         effective = parse_instant(value)

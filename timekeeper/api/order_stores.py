@@ -29,29 +29,34 @@ _MOMENTS = ("expires", "effectivePeriod")
 
 
 class OrderStore(Protocol):
-    """Stores the objects of one kind."""
+    """Stores the objects of one kind of orders: GPUGrants or GPUCorrections."""
 
     def create(self, item: Json) -> Json:
-        """Creates an object.
+        """Stores the object of a new order; returns it as stored.
+
+        Args:
+            item: the GPUGrant or GPUCorrection.
 
         Raises:
             ExistsError: an object of that name exists.
         """
 
     def read(self, name: str) -> Json | None:
-        """Returns the object of that name; None where there is none."""
+        """Returns the object of the order with this name; None where there is none."""
 
 
 def place_order(
     book: Book, item: Json, store: OrderStore, check: Callable[[Json], None] | None = None
 ) -> tuple[Json, bool]:
-    """Creates the object of an order; returns it, or the one of an earlier request, and whether it is new.
+    """Creates the object of an order, or finds the object of an earlier request for the same order.
 
     Args:
-        book: the ledger.
-        item: the object.
         store: stores objects of its kind.
-        check: raises a ProblemError for a spec that the leader would refuse; called for a new order only.
+        check: raises a ProblemError for a spec that the leader would refuse; called for a new order only. None for no
+            check.
+
+    Returns:
+        The object as stored, and whether it is new.
 
     Raises:
         ProblemError: the name is taken, or the check refuses the order.
@@ -63,16 +68,25 @@ def place_order(
 
 
 def order_object(kind: str, name: str, spec: Json) -> Json:
-    """Returns the object of an order, a GPUGrant or a GPUCorrection; fields of the spec that are None are left out."""
+    """Returns the object of an order.
+
+    Args:
+        kind: GPUGrant or GPUCorrection.
+        spec: the fields of its spec; those that are None are left out.
+    """
     given = {key: value for key, value in spec.items() if value is not None}
     return {"apiVersion": names.BUDGET_API, "kind": kind, "metadata": {"name": name}, "spec": given}
 
 
 def ordered(stored: Json, noun: str) -> tuple[Json, Json]:
-    """Returns metadata and spec of a stored order.
+    """Returns the metadata and the spec of a stored order.
+
+    Args:
+        stored: the object as the store answered it.
+        noun: the noun for the order in the error: grant or correction.
 
     Raises:
-        ProblemError: the object has none.
+        ProblemError: the object lacks one of them.
     """
     metadata, spec = stored.get("metadata"), stored.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
@@ -81,9 +95,15 @@ def ordered(stored: Json, noun: str) -> tuple[Json, Json]:
 
 
 def place(item: Json, store: OrderStore) -> tuple[Json, bool]:
-    """Creates an order's object, or returns the existing one that orders the same; says whether it is new.
+    """Creates the object of an order, or returns the existing object that orders the same.
 
     A repeated request may come from another caller.
+
+    Args:
+        store: stores objects of its kind.
+
+    Returns:
+        The object as stored, and whether it is new.
 
     Raises:
         ProblemError: an object of that name orders something else.
@@ -100,11 +120,11 @@ def place(item: Json, store: OrderStore) -> tuple[Json, bool]:
 
 
 def gpu_hours_text(field: str, value: float | str, *, negative: bool = False) -> str:
-    """Returns an amount as an object states it. A JSON number counts as the decimal that was written.
+    """Returns an amount of GPU-hours as decimal text; a JSON number counts as the decimal that was written.
 
     Args:
-        field: the name of the field.
-        value: the given value.
+        field: the name of the field, for the error.
+        value: the given amount.
         negative: whether an amount below 0 is allowed.
 
     Raises:
@@ -121,9 +141,12 @@ def gpu_hours_text(field: str, value: float | str, *, negative: bool = False) ->
 
 
 def name_of_key(caller: str, key: str) -> str:
-    """Returns the name of an order with an Idempotency-Key: one for each caller and key.
+    """Returns the name of an order that has an Idempotency-Key: one name for each caller and key.
 
-    https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
+    See https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/.
+
+    Args:
+        key: the value of the header.
 
     Raises:
         ProblemError: the key is empty or too long.
@@ -134,7 +157,12 @@ def name_of_key(caller: str, key: str) -> str:
 
 
 def order_name(caller: str, given: str | None, key: str | None, kind: str) -> str:
-    """Returns the name of an order: the given one, else the one that its Idempotency-Key stands for.
+    """Returns the name of an order: the given one, or else one made from its Idempotency-Key.
+
+    Args:
+        given: the name in the request's body; None for none.
+        key: the value of the header Idempotency-Key; None for none.
+        kind: the noun for the order in the error: grant or correction.
 
     Raises:
         ProblemError: neither is given, or the key is empty or too long.
@@ -147,7 +175,7 @@ def order_name(caller: str, given: str | None, key: str | None, kind: str) -> st
 
 
 def known_budget(book: Book, name: str) -> None:
-    """Refuses an order whose budget does not exist.
+    """Checks that the budget of an order exists.
 
     Raises:
         ProblemError: no GPUBudget has that name.
@@ -158,10 +186,15 @@ def known_budget(book: Book, name: str) -> None:
 
 
 def unused_name(book: Book, item: Json, store: OrderStore) -> None:
-    """Refuses an order whose name the ledger already holds for an object that was deleted.
+    """Checks that the ledger does not hold the name of an order for an object that was deleted since.
+
+    The ledger counts each name once, and would ignore the order.
+
+    Args:
+        store: stores objects of its kind.
 
     Raises:
-        ProblemError: the ledger would ignore the order.
+        ProblemError: the name is used.
     """
     name, budget = item["metadata"]["name"], item["spec"]["budget"]
     if book.has_taken(budget, item["kind"], name) and store.read(name) is None:
@@ -173,7 +206,11 @@ def unused_name(book: Book, item: Json, store: OrderStore) -> None:
 
 
 def missing_key(alternative: str) -> ProblemError:
-    """Returns the problem of an order without a name: repeated after a lost answer, it would be made twice."""
+    """Returns the problem of an order without a name: repeated after a lost answer, the order would be made twice.
+
+    Args:
+        alternative: the end of the message, which names another way to give a name; empty for none.
+    """
     detail = f"Idempotency-Key: given nothing; allowed: a text that is new for each order{alternative}"
     fault = {"field": "Idempotency-Key", "given": "nothing", "allowed": "a text that is new for each order"}
     return ProblemError(400, "no-idempotency-key", detail, (fault,))
@@ -194,7 +231,7 @@ def _plain(spec: Json) -> Json:
 
 
 class ClusterOrders:
-    """Objects of an API server, which refuses what their schema does not allow (as an ApiError)."""
+    """Stores orders as objects of an API server; an object that its schema does not allow raises an ApiError."""
 
     def __init__(self, api: KubernetesAPI, collection: str = GRANTS) -> None:
         """Takes the API server and the path of the collection."""
@@ -202,7 +239,15 @@ class ClusterOrders:
         self._collection = collection
 
     def create(self, item: Json) -> Json:
-        """Creates the object."""
+        """Creates the object of an order at the API server; returns it as stored.
+
+        Args:
+            item: the GPUGrant or GPUCorrection.
+
+        Raises:
+            ExistsError: an object of that name exists.
+            ApiError: the API server refuses the object, or does not answer.
+        """
         try:
             return self._api.create(self._collection, item)
         except ApiError as error:
@@ -211,7 +256,11 @@ class ClusterOrders:
             raise
 
     def read(self, name: str) -> Json | None:
-        """Returns the object of that name; None where there is none."""
+        """Returns the object of the order with this name from the API server; None where there is none.
+
+        Raises:
+            ApiError: the API server refuses the request, or does not answer.
+        """
         try:
             return self._api.get(f"{self._collection}/{name}")
         except ApiError as error:
@@ -221,14 +270,14 @@ class ClusterOrders:
 
 
 class NoOrders:
-    """The order store where the cluster is only looked at: it holds no orders, and refuses new ones."""
+    """Stores no orders: in the mode look no order is accepted."""
 
     def __init__(self, place: str) -> None:
         """`place` is where a budget's allowance is changed instead."""
         self._place = place
 
     def create(self, item: Json) -> Json:
-        """Refuses.
+        """Raises ProblemError for any order: in the mode look no order is accepted.
 
         Raises:
             ProblemError: always.
@@ -240,12 +289,15 @@ class NoOrders:
         raise ProblemError(409, "conflict", detail)
 
     def read(self, _name: str) -> Json | None:
-        """Returns None: there is no order of any name."""
+        """Returns None: in the mode look there are no orders."""
         return None
 
 
 class FolderOrders:
-    """Objects of a folder: grants/NAME.json or corrections/NAME.json, and those in budgets.yaml."""
+    """Stores orders as files of a folder: grants/NAME.json or corrections/NAME.json.
+
+    It also reads the orders in the folder's file budgets.yaml.
+    """
 
     def __init__(self, folder: Path, now: Callable[[], int], kind: str = "GPUGrant") -> None:
         """`now` returns nanoseconds since 1970, for creation timestamps."""
@@ -255,7 +307,15 @@ class FolderOrders:
         self._now = now
 
     def create(self, item: Json) -> Json:
-        """Creates the object's file in one step, unless an object of that name exists."""
+        """Creates the file of an order in one step; returns its content.
+
+        Args:
+            item: the GPUGrant or GPUCorrection.
+
+        Raises:
+            ExistsError: an order of that name exists.
+            SourceError: the file cannot be written.
+        """
         name = item["metadata"]["name"]
         if self._written_by_hand(name) is not None:
             raise ExistsError(f"a {self._noun} {name!r} is there already")
@@ -278,7 +338,11 @@ class FolderOrders:
         return created
 
     def read(self, name: str) -> Json | None:
-        """Returns the object of that name; None where there is none."""
+        """Returns the object of the order with this name from the folder's files; None where there is none.
+
+        Raises:
+            SourceError: the file cannot be read.
+        """
         try:
             order: Json = json.loads(self._file(name).read_text(encoding="utf-8"))
         except FileNotFoundError:

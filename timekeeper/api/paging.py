@@ -16,16 +16,18 @@ MAX_CURSOR_LENGTH = 512
 
 
 def only_parameters(*allowed: str) -> None:
-    """Refuses any other parameter: a misspelt one would silently select more than was asked for.
+    """Checks that the HTTP request has no query parameters but the allowed ones.
+
+    A misspelt parameter would silently select more than was asked for.
 
     Raises:
-        ProblemError: the present request has another parameter.
+        ProblemError: the request has another parameter.
     """
     refuse_unknown(request.args, allowed)
 
 
 def refuse_unknown(given: Iterable[str], allowed: Sequence[str]) -> None:
-    """Refuses a parameter that is not among the known ones.
+    """Checks that all given names of query parameters are among the allowed ones.
 
     Raises:
         ProblemError: a parameter is unknown.
@@ -36,7 +38,7 @@ def refuse_unknown(given: Iterable[str], allowed: Sequence[str]) -> None:
 
 
 def page_limit() -> int:
-    """Returns the number of items that the present request asks for.
+    """Returns the number of items that the HTTP request asks for with its parameter `limit`.
 
     Raises:
         ProblemError: it is not a number from 1 to MAX_LIMIT.
@@ -48,10 +50,10 @@ def page_limit() -> int:
 
 
 def page_start() -> str:
-    """Returns the item after which the requested page begins; empty for the first page.
+    """Returns the item after which the page begins that the HTTP request asks for; empty for the first page.
 
     Raises:
-        ProblemError: no earlier answer contained the cursor.
+        ProblemError: no earlier answer contained the request's parameter `cursor`.
     """
     text = request.args.get("cursor", "")
     start = decoded_cursor(text)
@@ -61,7 +63,7 @@ def page_start() -> str:
 
 
 def by_amount() -> bool:
-    """Whether the present request asks for the largest amounts first, of which there is one page.
+    """Returns whether the HTTP request asks for the largest amounts first, of which there is one page.
 
     Raises:
         ProblemError: it asks for another order, or for a second page of this one.
@@ -75,12 +77,20 @@ def by_amount() -> bool:
 
 
 def cursor_after(item: str) -> str:
-    """Returns the cursor of the page that begins after an item."""
+    """Returns the cursor of the page that begins after an item.
+
+    Args:
+        item: the item's key in ASCII, such as a name.
+    """
     return base64.urlsafe_b64encode(item.encode("ascii")).rstrip(b"=").decode("ascii")
 
 
 def decoded_cursor(text: str, longest: int = MAX_CURSOR_LENGTH) -> str | None:
-    """Decodes a cursor that `cursor_after` made; None for any other text."""
+    """Returns the item that a cursor of `cursor_after` names; None for any other text.
+
+    Args:
+        longest: the most characters of a cursor.
+    """
     if len(text) > longest:
         return None
     try:

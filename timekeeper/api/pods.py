@@ -24,10 +24,13 @@ MOST_PODS = 20_000
 
 
 class PodReader(Protocol):
-    """Reads pod objects."""
+    """Reads the object of a pod, to find out whether its containers have ended."""
 
     def read(self, pod: PodIdentity) -> Json | None:
-        """Returns the pod object; None where it does not exist any more.
+        """Returns the object of a pod; None where the pod does not exist any more.
+
+        Args:
+            pod: the namespace, name and uid of the pod.
 
         Raises:
             ApiError: the API server cannot be asked now.
@@ -41,7 +44,14 @@ class ClusterPods:
         self._api = api.within(READ_SECONDS)
 
     def read(self, pod: PodIdentity) -> Json | None:
-        """Returns the pod of that name, if it still has that uid; else None."""
+        """Returns the object of a pod from the API server; None where the pod does not exist or has another uid.
+
+        Args:
+            pod: the namespace, name and uid of the pod.
+
+        Raises:
+            ApiError: the API server cannot be asked now.
+        """
         try:
             path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.pod}"
             item = self._api.get(path, most_bytes=MOST_POD_BYTES)
@@ -53,13 +63,19 @@ class ClusterPods:
 
 
 class FolderPods:
-    """Reads pods from a standalone folder."""
+    """Reads pods from the folder that stands in for a cluster."""
 
     def __init__(self, folder: Path) -> None:
         self._pods = folder / "pods"
 
     def read(self, pod: PodIdentity) -> Json | None:
-        """Returns the pod in the file of its uid, which is checked so that no path leads out of the folder."""
+        """Returns the object of a pod from the file that its uid names; None where there is no such file.
+
+        A uid that would lead out of the folder names no file.
+
+        Args:
+            pod: the namespace, name and uid of the pod.
+        """
         if "/" in pod.uid or pod.uid.startswith("."):
             return None
         try:
@@ -75,7 +91,7 @@ class _Answer(NamedTuple):
 
 
 class EndedPods:
-    """Answers whether the other containers of pods have ended, from reads at most a few seconds old. Thread-safe."""
+    """Says whether a pod's containers but the one that asks have ended, by a recent read. Thread-safe."""
 
     def __init__(self, pods: PodReader, clock: Callable[[], float]) -> None:
         """Makes an empty cache; `clock` is monotonic, in seconds."""
@@ -87,9 +103,12 @@ class EndedPods:
         self._reading: set[str] = set()
 
     def ended(self, pod: PodIdentity) -> bool:
-        """Whether the pod's other containers have ended, by a read at most a few seconds old.
+        """Returns whether the pod's containers but the one that asks have ended, by a read at most a few seconds old.
 
         While another thread reads the pod, the last answer counts.
+
+        Args:
+            pod: the namespace, name and uid of the pod.
 
         Raises:
             ApiError: that cannot be found out now.
@@ -114,10 +133,13 @@ class EndedPods:
 
 
 def others_have_ended(pod: Json | None) -> bool:
-    """Whether at most one container of the pod still runs or waits: the one that asks.
+    """Returns whether at most one container of a pod still runs or waits: the one that asks.
 
     The request does not say which container asks. FairGPU's own sidecar does not ask this way, so it does not count. A
     pod that does not exist any more, or is in a terminal phase, has ended.
+
+    Args:
+        pod: the pod as JSON; None where it does not exist.
     """
     if pod is None:
         return True

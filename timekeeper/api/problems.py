@@ -57,7 +57,7 @@ _log = structlog.get_logger()
 
 
 class ProblemError(Exception):
-    """A request that is not served.
+    """The error of a request that is not served, in the form of a problem document (RFC 9457).
 
     Attributes:
         status: the HTTP status.
@@ -84,18 +84,26 @@ class ProblemError(Exception):
 
 
 def invalid(name: str, given: Any, allowed: str) -> ProblemError:
-    """Returns the problem of an invalid parameter or field."""
+    """Returns the problem of an invalid parameter or field of a request.
+
+    Args:
+        allowed: the allowed values, as a phrase.
+    """
     fault = {"field": name, "given": show(given), "allowed": allowed}
     return ProblemError(422, "invalid", f"{name}: given {fault['given']}; allowed: {allowed}", (fault,))
 
 
 def not_found(what: str) -> ProblemError:
-    """Returns the problem of an object that does not exist."""
+    """Returns the problem of an object that does not exist.
+
+    Args:
+        what: the message for people.
+    """
     return ProblemError(404, "not-found", what)
 
 
 def answer(problem: ProblemError) -> Response:
-    """Returns a problem as a response."""
+    """Returns a problem as an HTTP response."""
     document: dict[str, Any] = {
         "type": TYPE_PREFIX + problem.kind,
         "title": HTTPStatus(problem.status).phrase,
@@ -111,7 +119,11 @@ def answer(problem: ProblemError) -> Response:
 
 
 def guarded(route: Handler, measures: Measures) -> Handler:
-    """Returns the route with its errors answered as problem documents."""
+    """Returns a route of the event loop that answers the errors of another one as problem documents.
+
+    Args:
+        measures: the worker's metrics, which count problems.
+    """
 
     async def handle(request: Request) -> Response | Stream:
         try:

@@ -27,7 +27,7 @@ Submissions = Batcher[Submission, IntakeOutcome]
 
 
 class ReportRoute:
-    """`POST /v1/reports`: stores a pod's report of its own usage; the pod's token identifies it."""
+    """Answers `POST /v1/reports`: it stores a pod's report of its own usage; the pod's token identifies the pod."""
 
     def __init__(
         self,
@@ -66,7 +66,10 @@ class ReportRoute:
 
 
 def refuse_unless_running(outcome: IntakeOutcome, pod: PodIdentity) -> None:
-    """Raises for the two outcomes that refuse a report, FULL and NOT_RUNNING; returns for any other.
+    """Raises a problem where the store did not accept a pod's report; returns where it did.
+
+    Args:
+        outcome: the store's answer; FULL and NOT_RUNNING are refusals.
 
     Raises:
         ProblemError: the pod has no open session, or the store has no memory for its report.

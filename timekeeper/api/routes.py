@@ -39,9 +39,9 @@ LEVEL = 4
 
 
 def compressed(response: Response) -> Response:
-    """Compresses an answer that is long enough, where the client accepts gzip (RFC 9110 section 12.5.3).
+    """Compresses a response that is long enough, where the client accepts gzip (RFC 9110 section 12.5.3).
 
-    Both codings share an entity tag, which is therefore a weak one (section 8.8.3).
+    The plain and the compressed body share an entity tag, which is therefore a weak one (section 8.8.3).
     """
     if response.status_code != 200 or response.direct_passthrough or response.content_encoding:
         return response
@@ -57,7 +57,13 @@ def compressed(response: Response) -> Response:
 
 
 def add_page_files(app: Flask, assets: Assets) -> None:
-    """Adds the route of the page's files of other versions; the event loop serves those of this version."""
+    """Adds the route of the dashboard's files under the paths of other versions.
+
+    The event loop serves the files of this version.
+
+    Args:
+        app: the WSGI application.
+    """
 
     @app.get(f"{PREFIX}<version>/<path:name>")
     def page_file(version: str, name: str) -> Response:
@@ -78,7 +84,7 @@ _PARTS = re.compile(r"[:/@,=]")
 
 
 def add_access_route(app: Flask, parts: Dependencies) -> None:
-    """Adds `GET /v1/access`."""
+    """Adds the route `GET /v1/access`, which says what the caller may read."""
 
     @app.get("/v1/access")
     def access() -> Response:
@@ -91,13 +97,12 @@ def add_access_route(app: Flask, parts: Dependencies) -> None:
 def access_of(
     caller: Caller, access: AccessControl, known: Callable[[], Sequence[str]], clock: Callable[[], float]
 ) -> AccessAnswer:
-    """Finds the namespaces that a caller may read.
+    """Finds the namespaces whose budget a caller may read.
 
     Args:
-        caller: the caller.
         access: checks the caller's rights.
         known: returns the namespaces of the ledger; called only where the caller may not read all of them.
-        clock: a monotonic one, in seconds.
+        clock: a monotonic clock, in seconds.
 
     Raises:
         IdentityUnavailableError: the API server cannot be asked.
@@ -122,9 +127,13 @@ def access_of(
 
 
 def likely_first(caller: Caller, known: Iterable[str]) -> list[str]:
-    """Orders namespaces by how likely the caller may read them, each once.
+    """Returns namespaces, each once, in the order of how likely the caller may read them.
 
-    A service account's own comes first, then those that the caller's name or groups contain, then the others.
+    The namespace of a service account comes first, then those that the caller's name or groups contain, then the
+    others.
+
+    Args:
+        known: the namespaces of the ledger.
     """
     own = _SERVICE_ACCOUNT.match(caller.name)
     first = [own.group(1)] if own else []
@@ -145,7 +154,7 @@ HOT = (
 
 
 def build_flask(parts: Dependencies) -> Flask:
-    """Builds the WSGI application."""
+    """Builds the WSGI application with the routes that may wait for the store or the API server."""
     app = Flask("timekeeper", static_folder=None)
 
     def as_problem(error: Exception) -> Response:
@@ -174,7 +183,7 @@ def build_flask(parts: Dependencies) -> Flask:
 
 
 def json_answer(answer: models.Answer) -> Response:
-    """Returns an answer model as a response."""
+    """Returns an HTTP response with an answer as JSON."""
     return Response(answer.model_dump_json(), mimetype="application/json")
 
 

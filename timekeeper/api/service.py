@@ -62,7 +62,7 @@ ALLOWANCES = {"config-map": "the ConfigMap fairgpu-budgets", "objects": "the GPU
 
 
 class WorkerEnvironment:
-    """The API server, or the folder in its place, that a worker uses. Made in each worker."""
+    """The API server that a worker uses, or the folder that stands in for it. Made in each worker."""
 
     def __init__(
         self, api: KubernetesAPI | None, folder: Path | None, *, own_audience_alone: bool = False, allowances: str = ""
@@ -79,12 +79,12 @@ class WorkerEnvironment:
 
     @property
     def api(self) -> KubernetesAPI | None:
-        """The API server; None where a folder is in its place."""
+        """The API server; None where a folder stands in for it."""
         return self._api
 
     @cached_property
     def keys(self) -> KeySet:
-        """The public keys of the issuer of tokens."""
+        """The public keys with which tokens are verified, fetched from the API server or read from the folder."""
         api, folder = self._api, self._folder
         return KeySet(lambda: fetch_issuer(api) if api else read_issuer(folder), time.monotonic)
 
@@ -98,14 +98,14 @@ class WorkerEnvironment:
 
     @property
     def grants(self) -> OrderStore:
-        """The store of GPUGrants."""
+        """The place where GPUGrants are stored: the API server or the folder, or none in the mode look."""
         if self._allowances:
             return NoOrders(self._allowances)
         return ClusterOrders(self._api) if self._api else FolderOrders(self._folder, time.time_ns)
 
     @property
     def corrections(self) -> OrderStore:
-        """The store of GPUCorrections."""
+        """The place where GPUCorrections are stored: the API server or the folder, or none in the mode look."""
         if self._allowances:
             return NoOrders(self._allowances)
         if self._api:
@@ -114,33 +114,33 @@ class WorkerEnvironment:
 
     @property
     def pods(self) -> PodReader:
-        """The reader of single pods: of the API server, or of the folder in its place."""
+        """The reader of single pods, from the API server or from the folder that stands in for it."""
         return ClusterPods(self._api) if self._api else FolderPods(self._folder)
 
     @cached_property
     def vault(self) -> Vault:
-        """The store of certificates."""
+        """The place where certificates are stored: the API server's Secrets, or the folder."""
         return ClusterVault(self._api) if self._api else FolderVault(self._folder)
 
 
 class ReportExecutor:
-    """Stores reports in a separate thread, so that neither the event loop nor other reads of the store wait."""
+    """Stores pods' reports in a separate thread, so that neither the event loop nor other reads of the store wait."""
 
     def __init__(self, reports: ReportIntake) -> None:
         self._reports = reports
         self._thread = ThreadPoolExecutor(1, "take-reports")
 
     async def take(self, submissions: Sequence[Submission]) -> Sequence[IntakeOutcome | Exception]:
-        """Stores reports and returns the outcome of each."""
+        """Stores reports; returns the outcome or the error of each, in the same order."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._reports.take, submissions)
 
     def close(self) -> None:
-        """Ends the thread after the reports that were submitted."""
+        """Ends the thread once the reports that were submitted are stored."""
         self._thread.shutdown(wait=True)
 
 
 class Service:
-    """Creates the application, the metrics and the certificate chain of a worker."""
+    """Creates the application, the metrics and the certificate chain of a worker of the REST API."""
 
     def __init__(self, settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
@@ -156,11 +156,14 @@ class Service:
 
     @cached_property
     def measures(self) -> Measures:
-        """The worker's metrics; created after the fork, on first use."""
+        """The worker's metrics; created after the process was forked, on first use."""
         return Measures()
 
     def chain(self) -> Chain:
-        """Returns the certificate chain to present now, and keeps the store's certificate."""
+        """Returns the server's certificate chain to present now; makes or renews the certificates where that is due.
+
+        It also renews the certificate of the Redis that FairGPU's manifests bring, where that is used.
+        """
         chain = read_chain(self._environment.vault, self._names, utc_now)
         if self._keeps_store_certificate:
             self._keep_store_certificate()
@@ -178,7 +181,11 @@ class Service:
             _log.error("certificate of the store not kept", error=str(error))
 
     def build(self, lifecycle: Lifecycle) -> RestApplication:
-        """Builds a worker's application; no connection is made before the first request needs one."""
+        """Builds the ASGI application of a worker; it connects to nothing before a request needs a connection.
+
+        Args:
+            lifecycle: starts and ends the worker's threads.
+        """
         store = connect_to_store(self._settings.redis)
         memory = MemoryWatch(store, time.monotonic)
         reports = ReportExecutor(ReportIntake(store, PAUSE_SECONDS * SECOND, memory.is_full))
@@ -224,6 +231,10 @@ class Service:
 def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Path | None) -> int:
     """Serves the REST API until a signal ends it; returns the exit status.
 
+    Args:
+        environ: the environment variables, which say where the API server is.
+        standalone: the folder that stands in for a cluster; None for the folder in the settings, or else a cluster.
+
     Raises:
         NoClusterError: no folder is named, and no API server is configured.
     """
@@ -234,13 +245,17 @@ def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Pa
 
 
 def currency_of(settings: TimekeeperSettings) -> Currency | None:
-    """Returns the currency in which amounts are displayed; None for none."""
+    """Returns the currency in which amounts are displayed beside GPU-hours; None where the settings name none."""
     currency = settings.metering.currency
     return None if currency is None else Currency(currency.code, currency.per_gpu_hour)
 
 
 def server_options(settings: TimekeeperSettings, *, standalone: bool) -> ServerOptions:
-    """Returns the server's options; standalone, the server listens on loopback only."""
+    """Returns the options of the REST API's server.
+
+    Args:
+        standalone: whether a folder stands in for a cluster: the server then listens on loopback only.
+    """
     served = settings.serve
     host = LOOPBACK[0] if standalone else served.host
     return ServerOptions(

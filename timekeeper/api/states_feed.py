@@ -28,11 +28,11 @@ MAX_CACHED_DOCUMENTS = 64
 
 
 class CursorError(ValueError):
-    """A text that is not a cursor."""
+    """The error of a text that is no cursor of the states of namespaces."""
 
 
 def parse_cursor(text: str) -> Cursor:
-    """Parses a cursor.
+    """Parses a cursor of the states of namespaces, EPOCH.VERSION.
 
     Raises:
         CursorError: the text is not a cursor.
@@ -44,7 +44,7 @@ def parse_cursor(text: str) -> Cursor:
 
 
 class StatesFeed:
-    """A worker's copy of the published states; it answers clients, at once or after the next change."""
+    """A worker's copy of the states of namespaces; it answers a client at once, or after the next change."""
 
     def __init__(self) -> None:
         self._cursor: Cursor | None = None
@@ -58,11 +58,11 @@ class StatesFeed:
 
     @property
     def cursor(self) -> Cursor | None:
-        """The version that this worker has read; None before the first."""
+        """The version of the states that this worker has read; None before the first."""
         return self._cursor
 
     def apply(self, changes: Changes) -> None:
-        """Applies changes from the store and wakes the waiting clients."""
+        """Applies changed states from the store to the worker's copy, and answers the clients that wait."""
         if changes.full or self._cursor is None or changes.cursor.store_id != self._cursor.store_id:
             self._states = {}
         for namespace, state in changes.states:
@@ -76,14 +76,20 @@ class StatesFeed:
         self._wake()
 
     def end(self) -> None:
-        """Answers all waiting clients now, since the worker ends."""
+        """Answers all clients that wait for a change of the states at once, since the worker ends."""
         self._ending = True
         self._wake()
 
     async def answer(self, since: Cursor | None, wait_seconds: float) -> bytes | None:
-        """Returns the document for a client: at once where there is a change, else after the next one or the wait.
+        """Returns the JSON document of the states that changed since a cursor.
 
-        None where this worker knows no states yet.
+        It returns at once where there is a change, else after the next change or the longest wait.
+
+        Args:
+            since: the cursor; None for all states.
+
+        Returns:
+            None where this worker knows no states yet.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
@@ -144,7 +150,7 @@ class StatesFeed:
 
 
 class StatesRoute:
-    """`GET /v1/states?since=&wait=`: answers with the states that changed since a cursor, as soon as one does."""
+    """Answers `GET /v1/states?since=&wait=` with the states that changed since a cursor, as soon as one does."""
 
     def __init__(
         self, access: AccessControl, feed: StatesFeed, measures: Measures, threads: ThreadPoolExecutor

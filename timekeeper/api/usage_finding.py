@@ -53,12 +53,13 @@ PartKey = tuple[int, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The sums of one part of the accounts, by day.
+    """The usage of a fixed group of accounts, added up by day for the cache.
 
     Attributes:
-        first: the first hour, counted from 1970: that of a day.
+        first: the first hour, counted from 1970; a day begins with it.
         end: the hour after the last.
-        past: the `past` of each account under which its usage was read.
+        past: by account, the store's version of its older usage at the time of reading; a change makes the sums
+            invalid.
         days: the sums of each day.
     """
 
@@ -69,15 +70,25 @@ class Part:
 
     @property
     def cells(self) -> int:
-        """The number of cached entries."""
+        """The number of entries that the sums take in the cache."""
         return len(self.past) + sum(map(len, self.days))
 
     def answers(self, first: int, closed: int) -> bool:
-        """Whether the part holds all closed days from an hour on, except perhaps the latest few."""
+        """Returns whether the sums cover all closed days from an hour on, except perhaps the latest few.
+
+        Args:
+            first: the hour, counted from 1970.
+            closed: the hour before which all days are closed.
+        """
         return self.first <= first < self.end and closed - self.end <= LAGGING_DAYS * HOURS_OF_A_DAY
 
     def add_to(self, sums: UsageSums, first: int, end: int) -> None:
-        """Adds those of the part's days that lie in these hours."""
+        """Adds to the sums of a query those days whose first hour lies in a range.
+
+        Args:
+            first: the first hour of the range, counted from 1970.
+            end: the hour after the last.
+        """
         for number, cells in enumerate(self.days):
             hour = self.first + number * HOURS_OF_A_DAY
             if first <= hour < end:
@@ -85,7 +96,11 @@ class Part:
 
 
 class ClosedDays:
-    """The cache of parts, bounded in size; the least recently used one is dropped first. Thread-safe."""
+    """Caches the usage of closed days, added up for groups of accounts. Thread-safe.
+
+    A day is closed once it ended OPEN_HOURS ago. The cache is bounded in size; the least recently used sums are dropped
+    first.
+    """
 
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most_cells = most_cells
@@ -94,14 +109,24 @@ class ClosedDays:
         self._lock = threading.Lock()
 
     def find(self, key: PartKey) -> Part | None:
-        """Returns a cached part; None where it is not cached."""
+        """Returns the cached sums of a group of accounts; None where they are not cached.
+
+        Args:
+            key: the number of the group, and the dimensions by which usage is added up.
+        """
         with self._lock:
             if key in self._parts:
                 self._parts.move_to_end(key)
             return self._parts.get(key)
 
     def remember(self, key: PartKey, part: Part) -> None:
-        """Caches a part and evicts the least recently used ones; a part too large for the cache is not cached."""
+        """Caches the sums of a group of accounts and drops the least recently used ones.
+
+        Sums that are too large for the cache are not cached.
+
+        Args:
+            key: the number of the group, and the dimensions by which usage is added up.
+        """
         if part.cells > self._most_cells // PARTS:
             return
         with self._lock:
@@ -115,7 +140,7 @@ class ClosedDays:
 
 
 def divided(accounts: Iterable[str]) -> dict[int, list[str]]:
-    """Divides accounts into numbered parts; an account always belongs to the same part."""
+    """Divides accounts into numbered groups; an account always belongs to the same group."""
     parts: dict[int, list[str]] = {}
     for name in accounts:
         parts.setdefault(crc32(name.encode()) % PARTS, []).append(name)
@@ -123,23 +148,32 @@ def divided(accounts: Iterable[str]) -> dict[int, list[str]]:
 
 
 def closed_before(now: int) -> int:
-    """Returns the hour, the first of a day, before which all days are closed."""
+    """Returns the hour before which all days are closed, counted from 1970; a day begins with it.
+
+    Args:
+        now: nanoseconds since 1970.
+    """
     return (now - OPEN_HOURS * HOUR) // DAY * HOURS_OF_A_DAY
 
 
 def whole_days(first: int, end: int) -> list[Window]:
-    """Returns the days between two hours at which days begin."""
+    """Returns the days between two hours at which days begin.
+
+    Args:
+        first: the first hour, counted from 1970.
+        end: the hour after the last.
+    """
     return [Window(hour * HOUR, (hour + HOURS_OF_A_DAY) * HOUR) for hour in range(first, end, HOURS_OF_A_DAY)]
 
 
 @dataclass(frozen=True, slots=True)
 class WholeUsage:
-    """A query about all accounts, as of one instant.
+    """A query about the usage of all accounts, as of one instant.
 
     Attributes:
         client: the store; its answers are bytes.
-        assignments: the payers of each namespace over time.
-        within: a window that begins with a day.
+        assignments: by namespace, its payers in order of time.
+        within: the window of time, which begins with a day.
         closed: the cache of closed days.
         now: nanoseconds since 1970.
     """
@@ -151,11 +185,14 @@ class WholeUsage:
     now: int
 
     def add_to(self, sums: UsageSums) -> None:
-        """Adds the usage of all accounts to sums whose steps begin with days.
+        """Adds the usage of all accounts to the sums of a query.
+
+        Args:
+            sums: the sums; their steps begin with days.
 
         Raises:
             redis.RedisError: the store does not answer.
-            StoreError: it refuses.
+            StoreError: the store refuses.
         """
         for number, accounts in divided(payers(self.assignments)).items():
             key = (number, sums.aggregate)
@@ -230,7 +267,11 @@ class WholeUsage:
 
 
 def payers(assignments: Mapping[str, Assignments]) -> list[str]:
-    """Returns every account that pays, or paid, for any of these namespaces."""
+    """Returns every account that pays, or once paid, for any of these namespaces, sorted by name.
+
+    Args:
+        assignments: by namespace, its payers in order of time.
+    """
     return sorted({account for changes in assignments.values() for _, account in changes})
 
 
@@ -242,9 +283,13 @@ STEPS_IN_ORDER = 3
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The answer to a query; `following` is the cursor of the next page, None on the last.
+    """A page of the answer to a usage query.
 
-    `forecast` is None where the query asks for none.
+    Attributes:
+        query: the query.
+        items: the figures of the page.
+        following: the cursor of the next page; None on the last.
+        forecast: the forecast; None where the query asks for none.
     """
 
     query: Query
@@ -260,16 +305,22 @@ def find(
     closed: ClosedDays | None = None,
     exported: ExportedMonths | None = None,
 ) -> Usage:
-    """Answers a query as of an instant, with the cached sums of closed days.
+    """Answers a usage query as of an instant, with the cached sums of closed days.
 
     Usage that the store no longer holds is read from exported files, where there are any.
+
+    Args:
+        client: the store; its answers are bytes.
+        now: nanoseconds since 1970.
+        closed: the cache of closed days; None for no cache.
+        exported: the exported months; None where months are not exported.
 
     Raises:
         MonthUnavailableError: an exported file cannot be read.
         ProblemError: the query needs too many exported files.
         redis.RedisError: the store does not answer.
         StoreError: the store refuses.
-        FoldedHoursError: the steps divide folded hours.
+        FoldedHoursError: the query asks for shorter steps than those in which the store still keeps the usage.
     """
     check_format(client)
     divided_window = Steps(steps(query.window, query.step))

@@ -15,7 +15,7 @@ RETRY_AFTER_SECONDS = 2
 
 
 class Asking:
-    """Counts the queries that are being answered, by caller. Thread-safe."""
+    """Limits the queries about all namespaces that a caller may have under way at once. Thread-safe."""
 
     def __init__(self, most_at_once: int = MOST_AT_ONCE) -> None:
         self._most_at_once = most_at_once
@@ -24,7 +24,7 @@ class Asking:
 
     @contextmanager
     def one_more(self, caller: str) -> Iterator[None]:
-        """Counts a caller's query for as long as the context lasts.
+        """Counts a query of a caller as under way until the block ends.
 
         Raises:
             TooManyRequestsError: the caller has as many queries under way as allowed.

@@ -29,17 +29,17 @@ PARAMETERS = ("window", "step", "aggregate", "limit", "cursor", "format", "forec
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A usage query.
+    """The parameters of a usage query.
 
     Attributes:
-        window: the time.
-        step: the length of a step as written; None for the whole window.
-        aggregate: the dimensions to add up by.
+        window: the window of time.
+        step: the length of the steps into which the window is divided, as written; None for the whole window.
+        aggregate: the dimensions by which usage is added up, such as namespace.
         limit: the most items of an answer.
-        after: the place after which to go on; None for the first page.
+        after: the place after which the page begins; None for the first page.
         namespace: the only namespace to count; None for all.
-        idle: whether to add capacity that no pod held, as one item.
-        idle_models: whether to add it as one item for each model.
+        idle: whether to add the capacity that no pod held, as one item.
+        idle_models: whether to add the capacity that no pod held, as one item for each model.
         forecast: the instant up to which to forecast what is billed, in nanoseconds since 1970; None for no forecast.
     """
 
@@ -55,7 +55,12 @@ class Query:
 
 
 def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, namespace: str | None = None) -> Query:
-    """Parses a usage query from a request's parameters.
+    """Parses a usage query from the parameters of an HTTP request.
+
+    Args:
+        labels: the labels of pods by which usage can be queried.
+        now: nanoseconds since 1970.
+        namespace: the only namespace to count; None for all.
 
     Raises:
         ProblemError: a parameter is invalid.
@@ -123,12 +128,19 @@ def _limit(text: str | None) -> int:
 
 
 def cursor_of(place: Place) -> str:
-    """Returns the cursor of the page that begins after a place."""
+    """Returns the cursor of the page of usage that begins after a place.
+
+    Args:
+        place: the number of the step, and the values of the dimensions.
+    """
     return cursor_after(json.dumps([place[0], *place[1]], separators=(",", ":")))
 
 
 def place_of(text: str, width: int) -> Place | None:
-    """Parses a cursor into the place after which an answer continues; None for an empty cursor.
+    """Returns the place of a cursor, after which a page of usage begins; None for an empty text.
+
+    Args:
+        width: the number of dimensions by which the query adds up.
 
     Raises:
         ProblemError: no earlier answer contained the cursor.

@@ -108,7 +108,11 @@ class UsageAnswer(Answer):
 
 
 def as_json(usage: Usage, currency: Currency | None) -> bytes:
-    """Returns the answer as the JSON of a UsageAnswer."""
+    """Returns a page of usage as the JSON of a UsageAnswer.
+
+    Args:
+        currency: the currency of costs; None for none.
+    """
     names = usage.query.aggregate
     shown = currency_answer(currency)
     steps = {step: _window(step) for step in {item.step for item in usage.items}}
@@ -135,7 +139,11 @@ def as_json(usage: Usage, currency: Currency | None) -> bytes:
 
 
 def as_csv(usage: Usage, currency: Currency | None) -> bytes:
-    """Returns the items as CSV, amounts in GPU-hours beside the exact microGPU-seconds."""
+    """Returns a page of usage as CSV; amounts are in GPU-hours and in exact microGPU-seconds.
+
+    Args:
+        currency: the currency of costs; None for none.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")  # RFC 4180
     amounts = [f"{name}_{unit}" for name in FIGURES for unit in ("gpu_hours", "micro_gpu_seconds")]
@@ -155,7 +163,10 @@ def as_csv(usage: Usage, currency: Currency | None) -> bytes:
 
 
 def harmless(text: str) -> str:
-    """Returns a cell that no spreadsheet takes for a formula: users choose the names of objects."""
+    """Returns a text as a cell of CSV that no spreadsheet takes for a formula.
+
+    A text that begins like a formula gets an apostrophe in front: users choose the names of objects.
+    """
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 
@@ -198,7 +209,7 @@ JSON, CSV = "application/json", "text/csv"
 
 
 def add_usage_routes(app: Flask, parts: Dependencies) -> None:
-    """Adds the routes of usage, over all namespaces and of one."""
+    """Adds the routes of usage: `GET /v1/usage` and `GET /v1/namespaces/NAME/usage`."""
 
     @app.get("/v1/usage")
     def usage() -> Response:

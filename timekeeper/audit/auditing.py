@@ -40,7 +40,12 @@ from timekeeper.settings import TimekeeperSettings
 
 
 def request_of(settings: TimekeeperSettings, accounts: tuple[str, ...] = (), period: int | None = None) -> AuditRequest:
-    """Returns the request for an audit under these settings."""
+    """Returns the request for an audit by the rules of the timekeeper's settings.
+
+    Args:
+        accounts: the accounts to audit; empty for all of them.
+        period: the start of the period to audit, in nanoseconds since 1970; None for each account's present one.
+    """
     metering = settings.metering
     return AuditRequest(
         accounts,
@@ -51,7 +56,10 @@ def request_of(settings: TimekeeperSettings, accounts: tuple[str, ...] = (), per
 
 
 def check_period(snapshot: Snapshot) -> Iterator[Difference]:
-    """Checks a period's bounds: it ends after its start, where the next one starts, and the head names the latest."""
+    """Checks the bounds of a period and yields each difference.
+
+    A period must end after its start, at the start of the next one. The account must name its latest period.
+    """
     start, end = snapshot.start, snapshot.end
     starts = sorted(each for each in map(whole, snapshot.periods) if each is not None)
     following = next((each for each in starts if each > start), None)
@@ -65,7 +73,11 @@ def check_period(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def check(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
-    """Returns the differences in one period of one account."""
+    """Returns the differences in one period of one account.
+
+    Args:
+        context: payers, prices, the cluster and the rules.
+    """
     periods = list(check_period(snapshot))
     sums = recompute(snapshot)
     of_sums = [*check_sums(snapshot, sums), *check_hours(snapshot)]
@@ -106,11 +118,11 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """The scope and rules of an audit.
+    """The scope and the rules of an audit.
 
     Attributes:
-        accounts: the accounts; empty for all of them.
-        period: the start of a period, in nanoseconds since 1970; None for each account's present one.
+        accounts: the accounts to audit; empty for all of them.
+        period: the start of the period to audit, in nanoseconds since 1970; None for each account's present one.
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
         patience_seconds: the time that a derived figure may lag behind before it counts as different.
@@ -125,12 +137,12 @@ class AuditRequest:
 
 @dataclass(frozen=True, slots=True)
 class AuditEnvironment:
-    """The inputs of an audit.
+    """The store, the cluster and the clock that an audit works with.
 
     Attributes:
         client: the store; its answers are bytes.
-        read_cluster: the API server's objects, or None where they cannot be seen.
-        now: nanoseconds since 1970.
+        read_cluster: returns the API server's objects; None where they cannot be read.
+        now: returns nanoseconds since 1970.
         wait: sleeps that many seconds; returns whether the process ends.
     """
 
@@ -147,13 +159,13 @@ class Audit:
     Attributes:
         at: the instant at which it began, in nanoseconds since 1970.
         accounts: the number of audited accounts.
-        sessions: the number of sessions.
-        entries: the number of ledger entries.
+        sessions: the number of audited sessions.
+        entries: the number of audited ledger entries.
         differences: every figure that differs from its expected value.
-        missing: requested accounts without such a period.
+        missing: the requested accounts that have no such period.
         saw_pods: whether budgets and pods were compared, too.
-        billed: what the hours of the audited periods were billed, in microGPU-seconds.
-        unknown_model: the part of it for devices whose model nothing names, which have the price of `*`.
+        billed: the amount billed in the hours of the audited periods, in microGPU-seconds.
+        unknown_model: the part of that amount for devices whose model is unknown, which have the price of `*`.
         unseen: the sessions whose end was not observed.
     """
 
@@ -183,7 +195,11 @@ class _Pass:
 
 
 def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
-    """Audits the store; it only reads, and delays no other process.
+    """Audits the ledger; it only reads the store, and delays no other process.
+
+    Args:
+        environment: the store, the cluster and the clock.
+        request: the scope and the rules.
 
     Raises:
         redis.RedisError, StoreError: the store does not answer.

@@ -29,7 +29,14 @@ PriceList = Mapping[str, list[tuple[int, Fraction]]]
 
 
 def read_price_list(text: str | bytes | None) -> PriceList:
-    """Parses the prices as the store holds them; none where they are missing or unreadable."""
+    """Parses the prices in the form in which the store holds them; empty where they are missing or unreadable.
+
+    Args:
+        text: the JSON text; None where the store has none.
+
+    Returns:
+        By model, pairs of an instant (nanoseconds since 1970) and the price from then on.
+    """
     try:
         document = json.loads(text) if text else {}
         return {model: [(int(since), Fraction(price)) for since, price in points] for model, points in document.items()}
@@ -38,10 +45,14 @@ def read_price_list(text: str | bytes | None) -> PriceList:
 
 
 def pod_rate(pod: Json, prices: PriceList, instant: int) -> int | None:
-    """Returns the rate of a pod in microGPU-seconds a second; None where its allocation does not decide it alone.
+    """Returns the rate of a pod in microGPU-seconds a second; None where its allocation alone does not decide it.
 
-    That is so without an allocation that names the devices of every container with a GPU request, and for best effort,
-    whose floor is a setting of the time at which the pod was first observed.
+    That is so without an allocation that names the devices of every container with a GPU request. It is also so for
+    best effort, where a setting at the time of the pod's first observation decides the least rate.
+
+    Args:
+        prices: the price of each model over time.
+        instant: the instant of the prices, in nanoseconds since 1970.
     """
     spec = mapping(pod.get("spec"))
     annotation = mapping(mapping(pod.get("metadata")).get("annotations")).get(names.ALLOCATION)
@@ -74,7 +85,12 @@ def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
 
 
 def price_at(prices: PriceList, model: str, instant: int) -> Fraction:
-    """Returns the price of a model at an instant; 1 where it has none."""
+    """Returns the price of a model at an instant; 1 where it has none.
+
+    Args:
+        prices: the price of each model over time.
+        instant: nanoseconds since 1970.
+    """
     current = {key: price for key, points in prices.items() for since, price in points if since <= instant}
     named = [key for key, price in current.items() if price >= 0 and key not in {ANY_MODEL, BY_WORDS}]
     key = best_key(named, model) if BY_WORDS in current else model
@@ -93,9 +109,14 @@ Changes = Sequence[tuple[int, str]]
 
 
 def charge(record: SessionRecord, payers: Changes, account: str, period: tuple[int, int], until: int) -> int:
-    """Returns the cost of a session to an account in a period [start, end) up to an instant, in microGPU-seconds.
+    """Returns the cost of a session to an account in a period, in microGPU-seconds.
 
     Between two changes of payer or rate, the cost is rate x time, rounded down.
+
+    Args:
+        payers: the payers of its namespace, in order of time.
+        period: the start and the end of the period, in nanoseconds since 1970.
+        until: the instant up to which the session is charged, in nanoseconds since 1970.
     """
     low, high = max(record.start, period[0]), min(until, period[1])
     if low >= high:
@@ -110,13 +131,18 @@ def charge(record: SessionRecord, payers: Changes, account: str, period: tuple[i
 
 
 def rate_at(record: SessionRecord, instant: int) -> int:
-    """Returns the rate of a session at an instant, in microGPU-seconds a second."""
+    """Returns the rate of a session at an instant (nanoseconds since 1970), in microGPU-seconds a second."""
     rate: int = _at(record.tariff, instant)
     return rate
 
 
 def payer_at(payers: Changes, instant: int) -> str:
-    """Returns the account that pays at an instant, by the payers of a namespace over time."""
+    """Returns the account that pays for a namespace at an instant.
+
+    Args:
+        payers: the payers of the namespace, in order of time.
+        instant: nanoseconds since 1970.
+    """
     account: str = _at(payers, instant)
     return account
 

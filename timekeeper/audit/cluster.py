@@ -20,7 +20,16 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BudgetLimits:
-    """A GPUBudget's spec; amounts in microGPU-seconds, durations in nanoseconds, None for no limit."""
+    """The limits in a GPUBudget's spec; amounts in microGPU-seconds, durations in nanoseconds.
+
+    Attributes:
+        allowance: the allowance of a period; None for no limit.
+        grace_amount: the amount that may be spent beyond the available one; None for no such limit.
+        grace_duration: the time after exhaustion in which pods run as before; None for no such limit.
+        holds: whether an exhausted budget holds new pods behind a scheduling gate.
+        observed: whether the limit is only observed and not enforced.
+        simple: whether admission is simple, and not safe.
+    """
 
     allowance: int | None
     grace_amount: int | None = None
@@ -31,7 +40,14 @@ class BudgetLimits:
 
 
 def read_limits(spec: Json | None) -> BudgetLimits | None:
-    """Reads the limits of a spec; None where it is invalid: the ledger then goes on with the last valid one."""
+    """Reads the limits in a GPUBudget's spec.
+
+    Args:
+        spec: the spec as JSON; None for a budget without a limit.
+
+    Returns:
+        None where the spec is invalid: the ledger then goes on with the last valid one.
+    """
     if spec is None:
         return BudgetLimits(None)
     grace = spec.get("grace") or {}
@@ -49,7 +65,14 @@ def read_limits(spec: Json | None) -> BudgetLimits | None:
 
 
 def state(limits: BudgetLimits, available: int | None, spent: int, exhausted_at: int | None, now: int) -> str:
-    """Computes the state before enforcement: unlimited, open, grace, over or held."""
+    """Returns the state that a budget's figures imply: unlimited, open, grace, over or held.
+
+    Args:
+        available: the available amount, in microGPU-seconds; None for no limit.
+        spent: the amount spent, in microGPU-seconds.
+        exhausted_at: the instant at which spending reached the available amount, in nanoseconds since 1970, or None.
+        now: nanoseconds since 1970.
+    """
     if available is None:
         return "unlimited"
     if spent < available:
@@ -65,7 +88,11 @@ def state(limits: BudgetLimits, available: int | None, spent: int, exhausted_at:
 
 
 def acted_on(limits: BudgetLimits, true_state: str) -> str:
-    """Returns the state that admission gets: open where a limit is only observed."""
+    """Returns the state that admission gets for a budget: open where its limit is only observed.
+
+    Args:
+        true_state: the state that the budget's figures imply.
+    """
     return "open" if limits.observed and true_state != "unlimited" else true_state
 
 
@@ -78,14 +105,14 @@ DEFAULT_ACCOUNT = "namespace:"
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The GPUBudgets, pods and silent nodes at one moment.
+    """The GPUBudgets, pods, claims and silent nodes of a cluster at one moment.
 
     Attributes:
-        budgets: GPUBudgets by name.
-        pods: pods that hold or ask for a GPU, by uid.
-        claims: ResourceClaims, by uid.
-        silent: nodes whose Ready condition is Unknown.
-        template: the limits of a namespace that no budget names.
+        budgets: the GPUBudgets by name.
+        pods: the pods that hold or ask for a GPU, by uid.
+        claims: the ResourceClaims by uid.
+        silent: the nodes whose Ready condition is Unknown.
+        template: the limits of a namespace that no budget names; None where they are invalid.
     """
 
     budgets: Mapping[str, Json] = field(default_factory=dict)
@@ -103,11 +130,14 @@ class ClusterView:
 
 
 def read_cluster(mirrors: Mirrors, template: Json | None) -> ClusterView | None:
-    """Reads the cluster from the mirrors; None while one that bills depend on has not been filled.
+    """Reads the budgets, pods, claims and nodes for an audit from the mirrors.
 
     Args:
-        mirrors: the informer cache, which another thread keeps current.
+        mirrors: the objects of the API server, which another thread keeps current.
         template: the spec of the default budget; None for no limit.
+
+    Returns:
+        None while a collection that bills depend on has not been read yet.
     """
     if not mirrors.all_read:
         return None
@@ -149,20 +179,21 @@ RESERVED, MAX = "reserved", "max"
 
 @dataclass(frozen=True, slots=True)
 class AuditContext:
-    """The inputs of an audit beside the snapshots.
+    """The inputs of an audit beside the snapshots of accounts.
 
     Attributes:
-        payers: the payers of each namespace over time, read after the snapshots.
-        states: the published state of each namespace, as JSON.
-        prices: the prices, as they were charged.
+        payers: by namespace, its payers in order of time, read after the snapshots.
+        states: by namespace, its published state as JSON.
+        prices: the price of each model over time, as sessions were charged.
         cluster: budgets and pods, read before the snapshots; None where the API server cannot be read.
-        settled: the instant up to which all sessions were settled before the snapshots; None where it is unknown.
+        settled: the instant up to which all sessions were settled before the snapshots, in nanoseconds since 1970; None
+            where it is unknown.
         now: nanoseconds since 1970, after the snapshots.
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
         since: the instant from which pods of other stacks are metered, in nanoseconds since 1970.
-        left: open sessions on silent nodes that former payers of their namespaces hold. Such a session stays under the
-            account that paid at its last sign of life, and counts towards the rate of the present payer.
+        left: the open sessions on silent nodes that former payers of their namespaces hold. Such a session stays under
+            the account that paid at its last sign of life, and counts towards the rate of the present payer.
     """
 
     payers: Mapping[str, Changes]

@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 
 def as_text(audit: Audit) -> str:
-    """Formats the differences as a table under one line with the numbers of audited figures."""
+    """Formats the result of an audit as text: the numbers of audited objects, and a table of the differences."""
     counts = ((audit.accounts, "account"), (audit.sessions, "session"), (audit.entries, "ledger entry"))
     looked = f"Recomputed: {', '.join(_counted(count, noun) for count, noun in counts)}"
     lines = [f"{name}: there is no such period in the store" for name in audit.missing]
@@ -57,7 +57,7 @@ def as_text(audit: Audit) -> str:
 
 
 def as_json(audit: Audit) -> Json:
-    """Returns the audit as JSON; amounts are decimal strings of microGPU-seconds."""
+    """Returns the result of an audit as a JSON object; amounts are microGPU-seconds as decimal text."""
     return {
         "at": format_exact(audit.at),
         "accounts": audit.accounts,
@@ -109,7 +109,7 @@ def _unseen(ends: Sequence[UnseenEnd]) -> list[str]:
 
 
 def line(difference: Difference) -> str:
-    """Formats a difference as one line."""
+    """Formats a difference that an audit found as one line."""
     of = f" of {difference.subject}" if difference.subject else ""
     stored, expected = (_shown(difference.figure, text) for text in (difference.stored, difference.expected))
     return f"{difference.figure.value}{of} is {stored}, must be {expected} ({difference.reason})"
@@ -150,13 +150,12 @@ FIRST_READ_SECONDS = 60.0
 def run(
     client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.Namespace, environ: Mapping[str, str]
 ) -> int:
-    """Audits and prints; returns 0 where every figure is as expected, else 1.
+    """Runs the command `fairgpu audit`; returns 0 where every figure is as expected, else 1.
 
     Args:
         client: the store; its answers are bytes.
-        settings: the timekeeper's settings.
         arguments: `budget`, `period`, `output`, `store_only` and `standalone`.
-        environ: says where the API server is.
+        environ: the environment variables, which say where the API server is.
 
     Raises:
         CommandError: the period is not an instant, or the store or the API server does not answer.

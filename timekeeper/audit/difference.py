@@ -75,19 +75,19 @@ SUMMARY = "summary"
 
 
 def shown(value: object) -> str:
-    """Returns a stored or expected value as a difference states it."""
+    """Returns a value as text for a difference; `nothing` for None."""
     return "nothing" if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure as it is stored and as it is expected.
+    """A figure whose stored value differs from the one that an audit recomputed.
 
     Attributes:
-        account: the budget, or `namespace:NAME` where none pays.
+        account: the budget, or `namespace:NAME` for a namespace that no budget names.
         period: the period's start, in nanoseconds since 1970; None for a figure of no period.
         figure: the kind of figure.
-        subject: the session, grant or namespace of the figure; empty where it is the account's own.
+        subject: the session, grant or namespace of the figure; empty for a figure of the account itself.
         stored: the value in the store or in a status.
         expected: the value that was recomputed.
         reason: the data from which it was recomputed.
@@ -103,5 +103,5 @@ class Difference:
 
     @property
     def follows(self) -> bool:
-        """Whether the figure is written after those that it derives from, so that it may differ for a moment."""
+        """Whether the figure is written a moment after those from which it derives, so that it may differ then."""
         return self.figure in FOLLOWING or self.subject == SUMMARY

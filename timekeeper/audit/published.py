@@ -22,10 +22,11 @@ EXPIRED = "l"
 def check_published(
     snapshot: Snapshot, sums: Sums, limits: BudgetLimits | None, context: AuditContext
 ) -> Iterator[Difference]:
-    """Checks the account's published summary, and its namespaces' states, in its present period.
+    """Checks the published figures of an account and the states of its namespaces; yields each difference.
+
+    Only the account's present period is checked.
 
     Args:
-        snapshot: the period.
         sums: the expected totals of the period.
         limits: the limits of its budget; None where they are unknown.
         context: states, payers and the time.

@@ -23,7 +23,10 @@ HOUR_MS = 3_600_000
 
 
 def present_periods(client: redis.Redis, accounts: Sequence[str], now: int) -> dict[str, int]:
-    """Returns the start of the present period of each account that has any.
+    """Returns by account the start of its present period, in nanoseconds since 1970; accounts without one are left out.
+
+    Args:
+        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -42,12 +45,16 @@ def present_periods(client: redis.Redis, accounts: Sequence[str], now: int) -> d
 
 
 def read_snapshots(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
-    """Yields snapshots of the wanted periods, given as account to start.
+    """Yields a snapshot of each wanted period, each as of one moment.
 
-    Each snapshot is of one moment. One script reads its hashes. Rows of hours that are too many for that are read
-    afterwards and compared with their revisions. The ledger, whose entries never change, is read as far as it went at
-    that moment. No entry is written before its period begins; `whole_ledger` reads those entries, too, since clocks may
-    disagree.
+    One script reads the hashes of a snapshot. Rows of hours that are too many for it are read afterwards and compared
+    with their revisions. The ledger, whose entries never change, is read up to its last entry at that moment.
+
+    Args:
+        client: the store; its answers are bytes.
+        wanted: by account, the start of the period in nanoseconds since 1970.
+        whole_ledger: whether to read entries that were written before their period began, too; only a wrong clock
+            writes such entries.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -62,9 +69,12 @@ def read_snapshots(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledg
 
 
 def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Changes]:
-    """Returns the payers of namespaces over time; namespaces without a readable record are left out.
+    """Returns by namespace its payers in order of time; namespaces without a readable record are left out.
 
-    To be called after the snapshots are taken: a later change of payers affects no session before it.
+    The function must be called after the snapshots are taken: a later change of payers affects no session before it.
+
+    Args:
+        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -73,7 +83,11 @@ def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Chang
 
 
 def left_on_nodes(client: redis.Redis, payers: Mapping[str, Changes], nodes: Container[str]) -> list[SessionRecord]:
-    """Returns the open sessions on these nodes that former payers of the namespaces hold.
+    """Returns the open sessions on some nodes that former payers of their namespaces still hold.
+
+    Args:
+        client: the store; its answers are bytes.
+        payers: by namespace, its payers in order of time.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -87,7 +101,10 @@ def left_on_nodes(client: redis.Redis, payers: Mapping[str, Changes], nodes: Con
 
 
 def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
-    """Returns the published states of namespaces, as JSON.
+    """Returns by namespace its published state as JSON; namespaces without one are left out.
+
+    Args:
+        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -99,13 +116,13 @@ def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
 
 
 def prices(client: redis.Redis) -> bytes | None:
-    """Returns the prices as they were charged, as JSON; None where there are none."""
+    """Returns the prices by which sessions were charged, as JSON; None where the store has none."""
     stored: Any = client.get(keys.PRICES)
     return stored if isinstance(stored, bytes) else None
 
 
 def metered_uids(client: redis.Redis) -> set[str]:
-    """Returns the uids of all open sessions.
+    """Returns the uids of all open sessions in the store.
 
     Raises:
         redis.RedisError: Redis does not answer.

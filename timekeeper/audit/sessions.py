@@ -40,16 +40,14 @@ LATE = 60 * 10**9
 def check_use(
     snapshot: Snapshot, context: AuditContext, moment: Moment, pods: Mapping[str, Json]
 ) -> Iterator[Difference]:
-    """Checks the amounts of sessions that reported, from the totals in their records and from the stored reports.
+    """Checks the amounts of sessions that are billed by their reports, and yields each difference.
 
-    A session whose reports are not stored any more is checked only if its pod shows that it cannot use more than it
-    reserves.
+    It uses the totals in the sessions' records and the stored reports. A session whose reports are not stored any more
+    is checked only if its pod shows that it cannot use more than it reserves.
 
     Args:
-        snapshot: the period.
         context: payers, prices, and the quantity that is billed.
         moment: the progress of settlement at the snapshot.
-        pods: the pods, by uid.
     """
     for uid, text in sorted({**snapshot.ended, **snapshot.sessions}.items()):
         record, stored = read_session(text), read_amount(snapshot.amounts.get(uid, ""))
@@ -130,14 +128,14 @@ def _may_borrow(pod: Json | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The facts at the time of a snapshot that bound its sessions' amounts.
+    """The progress of settlement at the time of a snapshot, which bounds the amounts of its sessions.
 
     Instants are nanoseconds since 1970.
 
     Attributes:
         settled: the instant up to which every open session, except on silent nodes, was settled; None where unknown.
         now: the instant beyond which no session was settled.
-        bill: the quantity that is billed; under "reserved", amounts follow from time alone.
+        bill: the quantity that is billed; where it is "reserved", amounts follow from time alone.
         silent: the silent nodes. A session is settled only up to the last sign of life of its node or pod.
     """
 
@@ -148,7 +146,12 @@ class Moment:
 
 
 def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Moment) -> Iterator[Difference]:
-    """Checks that every session has one valid record, and that its amount follows from it."""
+    """Checks that every session has one valid record from which its amount follows; yields each difference.
+
+    Args:
+        payers: by namespace, its payers in order of time.
+        moment: the progress of settlement at the snapshot.
+    """
     for uid in sorted(snapshot.sessions.keys() & snapshot.ended.keys()):
         yield difference(snapshot, Figure.SESSION, uid, "open and ended", "one of the two", "its records")
     for ended, records in ((False, snapshot.sessions), (True, snapshot.ended)):
@@ -209,14 +212,14 @@ SKEW = 60 * 10**9
 def check_against_pods(
     snapshot: Snapshot, cluster: ClusterView, prices: PriceList, now: int, since: int, *, from_binding: bool
 ) -> Iterator[Difference]:
-    """Checks the open sessions of an account against their pods and claims.
+    """Checks the open sessions of an account against their pods and ResourceClaims, and yields each difference.
 
     Args:
         snapshot: the account's present period.
         cluster: the pods that hold or ask for a GPU, and the claims.
-        prices: the prices, as they were charged.
+        prices: the price of each model over time, as sessions were charged.
         now: nanoseconds since 1970.
-        since: the instant from which pods of other stacks are metered.
+        since: the instant from which pods of other stacks are metered, in nanoseconds since 1970.
         from_binding: whether pods are metered from their binding on.
     """
     for uid in sorted(snapshot.sessions):
@@ -252,9 +255,14 @@ def _devices(claim: Json) -> list[Any]:
 
 
 def unmetered(cluster: ClusterView, metered: set[str], settled: int) -> Iterator[tuple[str, str]]:
-    """Yields (namespace, uid) of pods and claims that hold a GPU since well before the last settlement, unmetered.
+    """Yields the pods and ResourceClaims that hold a GPU and have no session, each as namespace and uid.
 
-    Such a pod runs, and was bound by then; such a claim has an accelerator, and a pod that was bound by then.
+    A pod counts if it runs and was bound well before the last settlement. A claim counts if it has an accelerator, and
+    a pod that was bound by then.
+
+    Args:
+        metered: the uids of the open sessions.
+        settled: the instant of the last settlement, in nanoseconds since 1970.
     """
     yield from _unmetered_claims(cluster, {uid.rsplit("-", 2)[0] for uid in metered}, settled)
     for uid, pod in cluster.pods.items():
@@ -283,7 +291,11 @@ def _asks_for_a_part(pod: Json) -> bool:
 
 
 def bound_at(pod: Json) -> int | None:
-    """Returns the instant at which a pod was bound, by the API server's clock; None where it is unbound or unknown."""
+    """Returns the instant at which a pod was bound, in nanoseconds since 1970 by the API server's clock.
+
+    Returns:
+        None where the pod has no node, or its status does not state the instant.
+    """
     if not mapping(pod.get("spec")).get("nodeName"):
         return None
     for condition in mapping(pod.get("status")).get("conditions") or []:

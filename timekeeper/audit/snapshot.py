@@ -16,9 +16,18 @@ OPEN, CLOSED, FINALIZED = "o", "c", "g"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger entry of the snapshot. `amount` is microGPU-seconds, `at` and `period` are nanoseconds since 1970.
+    """An entry of the ledger, as a snapshot contains it.
 
-    `name` is the pod, or the order; `namespace` is the pod's.
+    Attributes:
+        id: the entry's id.
+        kind: the kind of entry.
+        period: the start of its period, in nanoseconds since 1970.
+        amount: its amount, in microGPU-seconds.
+        at: the instant at which it was written, in nanoseconds since 1970.
+        session: the uid of its session; empty for none.
+        name: the name of the pod or of the order.
+        note: further facts, such as how the session's end was proved.
+        namespace: the namespace of the pod.
     """
 
     id: str
@@ -34,26 +43,26 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One period of one account, read in one step.
+    """One period of one account, read from the store as of one moment, in raw texts.
 
     Attributes:
         account: the account.
         start: the period's start, in nanoseconds since 1970.
         head: the fields of the account as a whole.
-        periods: start to end of all its periods.
+        periods: by the start of each of its periods, the end.
         sums: the period's sums by name.
         amounts: by session, `epoch counter amount posted flag`.
         sessions: the open sessions' records.
-        ended: the records of closed sessions whose pods are still there.
+        ended: the records of closed sessions whose pods still exist.
         grants: by name, `START amount`.
         corrections: by name, `START amount`.
-        credits: by name, `amount expires since flag` of grants that outlive the period, and of what was rolled over.
+        credits: by name, `amount expires since flag` of the period's credits.
         entries: the ledger's entries of this period.
-        hours: the attribution of the entries of all periods, `HOUR DIMENSIONS` to `billed core memory used`.
+        hours: by `HOUR DIMENSIONS`, the use `billed core memory used` in the entries of all periods.
         hour_sums: the sums of these rows by namespace and model, in the same format.
-        folded: packed rows of older hours and days around the period.
+        folded: packed values with the rows of older hours and days around the period.
         before: the total of the preceding period; empty where it is unknown.
-        reports: the report limits and the state of the reports of open sessions, as JSON, read a moment later.
+        reports: by open session, its report limits and the state of its reports, as JSON, read a moment later.
     """
 
     account: str
@@ -76,12 +85,12 @@ class Snapshot:
 
     @property
     def end(self) -> int | None:
-        """The period's end; None where the store does not state it."""
+        """The period's end, in nanoseconds since 1970; None where the store does not state it."""
         return whole(self.periods.get(str(self.start)))
 
     @property
     def exists(self) -> bool:
-        """Whether the account ever had this period."""
+        """Whether the account ever had the period of this snapshot."""
         return bool(self.sums) or str(self.start) in self.periods
 
     @property
@@ -93,18 +102,19 @@ class Snapshot:
             return ()
 
     def is_present(self, now: int) -> bool:
-        """Whether it is the account's present period."""
+        """Returns whether the period is the account's present one at an instant (nanoseconds since 1970)."""
         latest = whole(self.head.get("period"))
         return latest is not None and self.start == present_start(latest, self.periods, now)
 
 
 def present_start(latest: int, periods: Iterable[str], now: int) -> int:
-    """Returns the start of the present period: the latest one, or the last that has begun where a clock was ahead.
+    """Returns the start of an account's present period, in nanoseconds since 1970.
+
+    That is its latest period or, where a clock that was ahead opened later ones, the last period that has begun.
 
     Args:
-        latest: the start of the latest period, by the account's head.
-        periods: the starts of its periods; read only where the latest one has not begun.
-        now: nanoseconds since 1970.
+        latest: the start of the latest period, by the account's record.
+        periods: the starts of its periods as text; read only where the latest one has not begun.
     """
     if latest <= now:
         return latest
@@ -113,7 +123,13 @@ def present_start(latest: int, periods: Iterable[str], now: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SessionAmount:
-    """A session's cumulative amount in a period, and the part of it that the ledger holds."""
+    """The amount of a session in a period, in microGPU-seconds.
+
+    Attributes:
+        amount: the cumulative amount.
+        posted: the part of it that the ledger holds.
+        flag: `o` for an open session, `c` for a closed one, `g` for a finalized one.
+    """
 
     amount: int
     posted: int
@@ -122,12 +138,21 @@ class SessionAmount:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session's record; instants are nanoseconds since 1970, rates microGPU-seconds a second.
+    """The store's record of a session; instants in nanoseconds since 1970, rates in microGPU-seconds a second.
 
-    Where usage is billed, `bases` are (account, period, microGPU-seconds used when a segment there began), `used` is
-    the total of all reports, and `missing` the reserved rates of the devices that no report names and of all devices.
-    `elsewhere` says whether the pod holds its parts of GPUs by another stack. `claim` is the uid of the claim whose
-    allocation it is; empty for a pod's session.
+    Attributes:
+        uid: the session's uid.
+        namespace: the pod's namespace.
+        node: the pod's node.
+        start: the start of the session.
+        tariff: pairs of an instant and the rate from then on.
+        end: the end of the session; None while it is open.
+        bases: where usage is billed, for each segment its account, the start of its period, and the microGPU-seconds
+            used when it began.
+        used: where usage is billed, the cost of all reported use, in microGPU-seconds.
+        missing: the reserved rate of the devices that no report names, and that of all devices.
+        elsewhere: whether the pod holds its parts of GPUs by another stack.
+        claim: the uid of the ResourceClaim that the session meters; empty for a pod's session.
     """
 
     uid: str
@@ -144,20 +169,20 @@ class SessionRecord:
 
     @property
     def by_use(self) -> bool:
-        """Whether the session's cost follows from its reports."""
+        """Whether the session's cost follows from its reports, and not from time alone."""
         return bool(self.bases)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedReports:
-    """The reports of a session as the store holds them while the session is open.
+    """The reports of an open session, as the store holds them.
 
     Attributes:
         rate: the rate of the reservation when the session opened, in microGPU-seconds a second.
         most: the highest rate of its use: `rate`, or that of its whole devices where it may borrow.
-        whole: the rate at which all of its devices are reserved.
-        samples: in order of time: the instant at which a report was received, the cost of all reported use by then, and
-            the reserved rate of the devices that no report had named.
+        whole: the rate of all of its devices as a whole, in microGPU-seconds a second.
+        samples: in order of time: the instant at which a report was received (nanoseconds since 1970), the cost of all
+            reported use by then, and the reserved rate of the devices that no report had named.
     """
 
     rate: int
@@ -167,18 +192,18 @@ class AuditedReports:
 
 
 def whole(text: str | None) -> int | None:
-    """Parses a whole number as the store writes it; None for any other text."""
+    """Parses a whole number in the form in which the store writes it; returns None for any other text, and for None."""
     return int(text) if text is not None and _WHOLE.fullmatch(text) else None
 
 
 def read_amount(text: str) -> SessionAmount | None:
-    """Parses a session's amount; None for any other text."""
+    """Parses a session's amount in a snapshot, `epoch counter amount posted flag`; returns None for any other text."""
     match = _AMOUNT.fullmatch(text)
     return SessionAmount(int(match[3]), int(match[4]), match[5]) if match else None
 
 
 def read_session(text: str) -> SessionRecord | None:
-    """Parses a session's record; None for any other text."""
+    """Parses the store's record of a session; returns None for any other text."""
     try:
         document: Any = json.loads(text)
         rates = tuple((int(since), int(rate)) for since, rate in document["tariff"])
@@ -209,7 +234,11 @@ def _claim(uid: str) -> str:
 
 
 def read_reports(texts: tuple[str, str] | None) -> AuditedReports | None:
-    """Parses a session's reports; None where they are missing or unreadable."""
+    """Parses the reports of an open session; returns None where they are missing or unreadable.
+
+    Args:
+        texts: the report limits and the state of the reports, as JSON; None where the store has none.
+    """
     try:
         limits, state = (json.loads(text) for text in texts or ())
         _, devices, _, rate, most = limits

@@ -38,11 +38,10 @@ class _Credit:
 
 
 def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
-    """Checks the amount left of each expiring grant, as a budget's status states it.
+    """Checks the amounts left of expiring grants in a budget's status, and yields each difference.
 
     Args:
-        snapshot: the period.
-        item: the GPUBudget.
+        snapshot: the period that the status describes.
     """
     status = mapping(item.get("status"))
     spent, available, granted = (_money(status, name) for name in ("spent", "available", "granted"))
@@ -63,11 +62,13 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
 
 
 def burned(own: int, open_credits: list[_Credit], end: int, spent: int) -> dict[str, int | None]:
-    """Returns the amount left of each credit once an amount is spent; None for an expired one.
+    """Returns the amount left of each credit once an amount is spent; None for an expired credit.
+
+    Amounts are microGPU-seconds.
 
     Args:
-        own: the period's own money, which expires at its end; below 0 it is a debt.
-        open_credits: money with an expiry of its own.
+        own: the period's money that expires with the period; below 0 it is a debt.
+        open_credits: the credits, which outlive the period.
         end: the period's end, in nanoseconds since 1970.
         spent: the amount that the period has spent.
     """
@@ -119,14 +120,14 @@ SETTLED_WITHIN = 60 * 10**9
 def check_status(
     snapshot: Snapshot, sums: Sums, item: Json, limits: BudgetLimits | None, context: AuditContext
 ) -> Iterator[Difference]:
-    """Checks a budget's status against the period that it describes; a status of another period is skipped.
+    """Checks a budget's status against the period that it describes, and yields each difference.
+
+    A status of another period is skipped.
 
     Args:
-        snapshot: the period.
         sums: the expected totals of the period.
-        item: the GPUBudget, read before the snapshot or at the same time.
+        item: the GPUBudget as JSON, read before the snapshot or at the same time.
         limits: the limits in its spec; None where they are invalid.
-        context: payers and the time.
     """
     now = context.now
     status = mapping(item.get("status"))

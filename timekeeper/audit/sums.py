@@ -22,12 +22,21 @@ LONGEST_DAYS = 62
 
 
 def hours_around(start: int) -> tuple[int, int]:
-    """Returns the first hour since 1970 that a period with this start may touch, and the hour after the last."""
+    """Returns the first hour of usage that a period may contain, and the hour after the last.
+
+    Both are counted from 1970.
+
+    Args:
+        start: the period's start, in nanoseconds since 1970.
+    """
     return start // HOUR, start // HOUR + LONGEST_DAYS * 24 + 1
 
 
 def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
-    """Checks the hours of a period; a period that does not begin and end with an hour is skipped."""
+    """Checks the usage by hour in a period against its ledger entries, and yields each difference.
+
+    A period that does not begin and end with an hour is skipped.
+    """
     start, end = snapshot.start, snapshot.end
     if end is None or not _reads_all_hours(snapshot):
         return
@@ -51,11 +60,11 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def billed_hours(snapshot: Snapshot) -> tuple[int, int]:
-    """Returns what the hours of a period were billed, and the part for devices some of which have no known model.
+    """Returns the amount billed in the hours of a period, and the part of it for devices of unknown model.
 
-    Both are in microGPU-seconds, and 0 for a period whose hours `check_hours` skips. Hours that lie in the period in
-    part are left out, and so are unreadable rows. Corrections and restored checkpoints are of no device: they name no
-    node.
+    Both are in microGPU-seconds, and 0 for a period that `check_hours` skips. Hours that only partly lie in the period
+    are left out, and so are unreadable rows. Corrections and restored checkpoints name no node, and do not count as of
+    unknown model.
     """
     start, end = snapshot.start, snapshot.end
     billed = unknown = 0
@@ -70,12 +79,12 @@ def billed_hours(snapshot: Snapshot) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class UnseenEnd:
-    """A session whose end was not observed: it was charged up to the last sign of life.
+    """A session whose end was not observed, so that it was charged up to its last sign of life.
 
     Attributes:
         account: the account that paid.
         namespace: the pod's namespace.
-        pod: the pod, or the claim.
+        pod: the pod, or the ResourceClaim.
         start: the session's start, in nanoseconds since 1970.
         end: the last sign of life, in nanoseconds since 1970.
         amount: its amount in the audited period, in microGPU-seconds.
@@ -182,7 +191,14 @@ MONEY = frozenset({GRANT, "carry", "lapse"})
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The expected totals of a period, in microGPU-seconds: the ledger's entries, and amounts not posted yet."""
+    """The expected totals of a period, in microGPU-seconds.
+
+    Attributes:
+        total: the amount spent: ledger entries, and the amounts of open sessions that the ledger does not hold yet.
+        checkpoint: the amount with which the period was opened from a checkpoint.
+        granted: the amount that grants, money carried over and expiries added.
+        finalized: the part of the total that finalized sessions spent.
+    """
 
     total: int
     checkpoint: int
@@ -191,7 +207,7 @@ class Sums:
 
 
 def recompute(snapshot: Snapshot) -> Sums:
-    """Computes a period's totals: spent = checkpoint + entries + unposted amounts of open sessions."""
+    """Computes the expected totals of a period from its ledger entries and from the amounts of open sessions."""
     amounts = _amounts(snapshot)
     posted = posted_by_session(snapshot)
     checkpoint = sum(entry.amount for entry in snapshot.entries if entry.kind == CHECKPOINT)
@@ -208,7 +224,11 @@ def recompute(snapshot: Snapshot) -> Sums:
 
 
 def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
-    """Checks the totals of a period, and the postings of each session and order."""
+    """Checks the totals of a period, and the ledger entries of each session and order; yields each difference.
+
+    Args:
+        sums: the expected totals.
+    """
     amounts, posted = _amounts(snapshot), posted_by_session(snapshot)
     unreadable = snapshot.amounts.keys() - amounts.keys()
     for uid in sorted(unreadable):
@@ -229,7 +249,14 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
 
 
 def check_closing_balance(snapshot: Snapshot, now: int) -> Iterator[Difference]:
-    """Checks the spending from which money was carried into the present period against the period before it."""
+    """Checks the amount that the present period's closing balance was based on; yields a difference at most.
+
+    That amount must be the total of the preceding period, from which money was carried over.
+
+    Args:
+        snapshot: the present period; any other is skipped.
+        now: nanoseconds since 1970.
+    """
     stored = snapshot.sums.get("struck")
     if snapshot.is_present(now) and stored is not None and snapshot.before and stored != snapshot.before:
         yield difference(snapshot, Figure.BALANCE, "", stored, snapshot.before, "the total of the period before")
@@ -240,7 +267,7 @@ def _amounts(snapshot: Snapshot) -> dict[str, SessionAmount]:
 
 
 def posted_by_session(snapshot: Snapshot) -> dict[str, int]:
-    """Returns the sum of the ledger's entries of each session in the period."""
+    """Returns by session the sum of its ledger entries in the period, in microGPU-seconds."""
     posted: dict[str, int] = defaultdict(int)
     for entry in snapshot.entries:
         if entry.kind not in MONEY | {CHECKPOINT} and not _of_no_session(entry):
@@ -310,5 +337,11 @@ def _by_name(entries: Iterable[Entry]) -> dict[str, int]:
 
 
 def difference(snapshot: Snapshot, figure: Figure, subject: str, stored: str, expected: str, reason: str) -> Difference:
-    """Returns a difference in this snapshot's period."""
+    """Returns a difference in the account and the period of a snapshot.
+
+    Args:
+        subject: the session, grant or namespace of the figure; empty for a figure of the account itself.
+        expected: the value that was recomputed.
+        reason: the data from which it was recomputed.
+    """
     return Difference(snapshot.account, snapshot.start, figure, subject, stored, expected, reason)

@@ -18,15 +18,21 @@ from fairgpu.serving.addresses import limited_address
 
 
 class UnauthenticatedError(RuntimeError):
-    """The request proves no identity; the message never contains the token."""
+    """The error of a request that proves no identity; the message never contains the token."""
 
 
 class ForbiddenError(RuntimeError):
-    """The caller is known and may not do this; the message names the missing right."""
+    """The error of a caller who is known and lacks a right; the message names the right."""
 
 
 class TooManyRequestsError(RuntimeError):
-    """The caller, or the caller's address, has caused too many reviews; other callers are served."""
+    """The error of a caller, or a client's address, that has caused too many reviews of tokens and rights.
+
+    Other callers are served.
+
+    Attributes:
+        retry_after_seconds: the seconds after which the caller may try again.
+    """
 
     def __init__(self, message: str, retry_after_seconds: int) -> None:
         super().__init__(message)
@@ -34,7 +40,7 @@ class TooManyRequestsError(RuntimeError):
 
 
 class IdentityUnavailableError(RuntimeError):
-    """The caller cannot be authenticated now, since the API server or its keys cannot be reached."""
+    """The error of a caller who cannot be authenticated now, as the API server or its keys cannot be reached."""
 
 
 Key = TypeVar("Key")
@@ -51,12 +57,20 @@ class ExpiringCache(Generic[Key, Value]):
         """Guards the dropping of the oldest entry against a second thread."""
 
     def get(self, key: Key, now: float) -> Value | None:
-        """Returns the value under a key, None if expired; `now` is of the same clock as `ends_at` of `put`."""
+        """Returns the value under a key; None where there is none or it has expired.
+
+        Args:
+            now: the present by the clock of `put`.
+        """
         entry = self._entries.get(key)
         return entry[1] if entry is not None and now < entry[0] else None
 
     def put(self, key: Key, value: Value, ends_at: float) -> None:
-        """Stores a value until a time."""
+        """Stores a value under a key until a time; drops the oldest value where the cache is full.
+
+        Args:
+            ends_at: the time at which the value expires, by the clock of `get`.
+        """
         with self._writing:
             self._entries.pop(key, None)
             while len(self._entries) >= self._max_entries:
@@ -73,9 +87,11 @@ MAX_KEPT = 8192
 
 @dataclass(frozen=True, slots=True)
 class CallRate:
-    """The permits that a bucket holds when it is full, and the permits that it gains per second.
+    """The rate at which calls are allowed. A permit allows one call.
 
-    A permit allows one call.
+    Attributes:
+        burst: the permits that a full bucket holds.
+        per_second: the permits that a bucket gains per second.
     """
 
     burst: int
@@ -98,10 +114,14 @@ class Buckets:
         """Guards a bucket's level between its being read and written."""
 
     def take(self, key: str, what: str) -> None:
-        """Takes one permit from a key's bucket.
+        """Takes one permit from the bucket of a key.
+
+        Args:
+            key: the caller or the address that the call counts against.
+            what: the beginning of the error's message, which names the excess.
 
         Raises:
-            TooManyRequestsError: the bucket is empty; `what` begins the message and names the excess.
+            TooManyRequestsError: the bucket is empty.
         """
         with self._changing:
             level = self._level(key)
@@ -111,7 +131,7 @@ class Buckets:
             self._keep(key, level - 1)
 
     def give_back(self, key: str) -> None:
-        """Puts a permit back into a key's bucket, as if the call had not been made."""
+        """Returns a permit to the bucket of a key, as if the call had not been made."""
         with self._changing:
             self._keep(key, self._level(key) + 1)
 
@@ -136,7 +156,10 @@ _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 
 
 def bearer_token(header: str | None) -> str:
-    """Returns the token of the header `Bearer TOKEN`.
+    """Returns the token of an Authorization header of the form `Bearer TOKEN`.
+
+    Args:
+        header: the header's value; None where there is none.
 
     Raises:
         UnauthenticatedError: there is no such header, or it holds no token.
@@ -155,7 +178,7 @@ def bearer_token(header: str | None) -> str:
 
 
 def digest(token: str) -> bytes:
-    """Returns the key of a token in caches: a hash, so that no dump of a cache contains a credential."""
+    """Returns the SHA-256 of a token, its key in caches, so that no dump of a cache contains a credential."""
     return sha256(token.encode("ascii", "replace")).digest()
 
 
@@ -176,7 +199,14 @@ STRANGER_REVIEWS = CallRate(burst=100, per_second=5)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The user that sends a request, as the API server names it."""
+    """The user that sends a request, as the API server names it in a TokenReview.
+
+    Attributes:
+        name: the user's name.
+        uid: the user's uid; empty where there is none.
+        groups: the user's groups.
+        extra: further fields, each with its values.
+    """
 
     name: str
     uid: str = ""
@@ -186,7 +216,14 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action on a resource of the group fairgpu.io; without a namespace, at cluster scope."""
+    """An action on a resource of the API group fairgpu.io.
+
+    Attributes:
+        verb: the verb, such as get or create.
+        resource: the collection, such as gpubudgets.
+        namespace: the namespace; empty for cluster scope.
+        name: the object's name; empty for all objects.
+    """
 
     verb: str
     resource: str
@@ -211,10 +248,10 @@ class Reviewer(Protocol):
         """
 
     def permits(self, caller: Caller, action: Action, /) -> bool:
-        """Whether the caller may do this.
+        """Returns whether the caller may do an action.
 
         Raises:
-            IdentityUnavailableError: that cannot be found out now.
+            IdentityUnavailableError: the reviewer cannot be asked now.
         """
 
 
@@ -222,29 +259,32 @@ class AccessControl(Protocol):
     """Identifies callers and decides their rights: the API server, or a folder in standalone mode."""
 
     def authenticate(self, token: str, origin: str = "", /) -> Caller:
-        """Returns the caller whom a token identifies; `origin` is the address that the token came from.
+        """Returns the caller whom a token identifies.
+
+        Args:
+            origin: the address from which the token came; reviews of invalid tokens count against it.
 
         Raises:
             UnauthenticatedError: the token is not valid.
-            IdentityUnavailableError: that cannot be found out now.
+            IdentityUnavailableError: the reviewer cannot be asked now.
             TooManyRequestsError: the caller has asked too often.
         """
 
     def permits(self, caller: Caller, action: Action, /) -> bool:
-        """Whether the caller may do this.
+        """Returns whether the caller may do an action.
 
         Raises:
-            IdentityUnavailableError: that cannot be found out now.
+            IdentityUnavailableError: the reviewer cannot be asked now.
             TooManyRequestsError: the caller has asked too often.
         """
 
 
 class CachingAccessControl:
-    """Asks a reviewer at a bounded rate, and caches its answers for a short while.
+    """Asks a reviewer about tokens and rights at a bounded rate, and caches its answers for a short while.
 
-    A caller's reviews count against that caller, and reviews of invalid tokens against the address that they came from,
-    of IPv6 the network of 64 bits: a loop around `GET /v1/access` or invented tokens costs the API server little, and
-    other callers nothing.
+    A caller's reviews count against that caller. Reviews of invalid tokens count against the address from which they
+    came; of an IPv6 address, against its network of 64 bits. So a loop around `GET /v1/access` or invented tokens cost
+    the API server little, and other callers nothing.
     """
 
     def __init__(self, reviewer: Reviewer, clock: Callable[[], float]) -> None:
@@ -261,8 +301,11 @@ class CachingAccessControl:
     def authenticate(self, token: str, origin: str = "", /) -> Caller:
         """Returns the caller whom a token identifies; raises as the reviewer does.
 
+        Args:
+            origin: the address from which the token came; reviews of invalid tokens count against it.
+
         Raises:
-            TooManyRequestsError: the caller, or the origin, has caused too many reviews.
+            TooManyRequestsError: the caller, or the address, has caused too many reviews.
         """
         key = digest(token)
         caller = self._callers.get(key, self._clock())
@@ -296,7 +339,7 @@ class CachingAccessControl:
         return caller
 
     def permits(self, caller: Caller, action: Action, /) -> bool:
-        """Whether the caller may do this; raises as the reviewer does.
+        """Returns whether the caller may do an action; raises as the reviewer does.
 
         Raises:
             TooManyRequestsError: the caller has asked too often.
@@ -318,12 +361,16 @@ def _key_of(caller: Caller) -> str:
 
 
 def require(access: AccessControl, token: str, action: Action, origin: str = "") -> Caller:
-    """Returns the caller of a token, if the caller may do this; `origin` is the address that the token came from.
+    """Returns the caller whom a token identifies, if that caller may do an action.
+
+    Args:
+        access: decides who the caller is and what the caller may do.
+        origin: the address from which the token came.
 
     Raises:
         UnauthenticatedError: the token is not valid.
         ForbiddenError: the caller lacks the right.
-        IdentityUnavailableError: that cannot be found out now.
+        IdentityUnavailableError: the reviewer cannot be asked now.
         TooManyRequestsError: the caller has asked too often.
     """
     caller = access.authenticate(token, origin)

@@ -37,7 +37,11 @@ class Rule(BaseModel):
     verbs: Annotated[list[str], Field(min_length=1)]
 
     def permits(self, subject: str, action: Action) -> bool:
-        """Whether the rule allows the subject this action."""
+        """Returns whether the rule allows a person this action.
+
+        Args:
+            subject: the person, as in the token's `sub`.
+        """
         where = self.namespace in (EVERYWHERE, action.namespace or EVERYWHERE)
         return self.subject == subject and where and action.verb in self.verbs
 
@@ -46,7 +50,10 @@ _RULES = TypeAdapter(list[Rule])
 
 
 class FolderAccessControl:
-    """Decides by the folder's rules, which it reads on each call; verifies tokens with the keys of its jwks.json."""
+    """Decides who a caller is and what they may do by the files of a folder, in place of an API server.
+
+    Tokens are verified with the keys in jwks.json. Rights are the rules in access.yaml, which is read on each call.
+    """
 
     def __init__(self, folder: Path, keys: KeySet) -> None:
         self._access = folder / "access.yaml"
@@ -71,7 +78,7 @@ class FolderAccessControl:
         return Caller(name=str(verified_claims(token, key, self._keys.issuer)["sub"]))
 
     def permits(self, caller: Caller, action: Action) -> bool:
-        """Whether a rule of access.yaml allows the caller this.
+        """Returns whether a rule of access.yaml allows the caller this action.
 
         Raises:
             IdentityUnavailableError: the file cannot be read.
@@ -80,7 +87,7 @@ class FolderAccessControl:
 
 
 def read_rules(file: Path) -> list[Rule]:
-    """Returns the rules of an access.yaml.
+    """Returns the rules in a file access.yaml.
 
     Raises:
         IdentityUnavailableError: the file is missing or invalid; the message names the field.
@@ -96,7 +103,7 @@ def read_rules(file: Path) -> list[Rule]:
 
 
 def read_issuer(folder: Path) -> Issuer:
-    """Returns the folder's keys, as an issuer of tokens.
+    """Returns the issuer of tokens whose keys are in the folder's file jwks.json.
 
     Raises:
         OSError: jwks.json cannot be read.

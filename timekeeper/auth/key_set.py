@@ -32,7 +32,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """The issuer of tokens: the name in their `iss`, and its key set as a JSON object."""
+    """An issuer of tokens with its public keys.
+
+    Attributes:
+        name: the issuer's name, as in the `iss` of its tokens.
+        key_set: the keys as a JSON Web Key Set (RFC 7517).
+    """
 
     name: str
     key_set: Mapping[str, Any]
@@ -54,7 +59,7 @@ class KeySet:
 
     @property
     def issuer(self) -> str:
-        """The name that tokens must carry; empty before the first fetch."""
+        """The issuer's name, which tokens must carry as `iss`; empty before the first fetch."""
         return self._issuer
 
     def get(self, key_id: str) -> PyJWK | None:
@@ -68,18 +73,24 @@ class KeySet:
         return self._keys.get(key_id)
 
     def knows(self, key_id: str) -> bool:
-        """Whether the last fetch returned a key of that id."""
+        """Returns whether the last fetch returned a key with this id."""
         return key_id in self._keys
 
     def wants_refresh(self, key_id: str) -> bool:
-        """Whether to fetch keys before looking one up: it is unknown or old, and the last fetch is some time ago."""
+        """Returns whether to fetch the keys again before a key is looked up.
+
+        That is so where the key is unknown or the keys are old, and the last fetch is some time ago.
+
+        Args:
+            key_id: the id that the token names.
+        """
         now = self._clock()
         if self._tried_lately(now):
             return False
         return key_id not in self._keys or self._fetched_at is None or now - self._fetched_at >= MAX_AGE_SECONDS
 
     def refresh(self) -> None:
-        """Fetches the keys, unless the last fetch was just now; if it fails, the previous keys stay in use."""
+        """Fetches the issuer's keys, unless that was tried just now; if it fails, the previous keys stay in use."""
         with self._refreshing:
             now = self._clock()
             if self._tried_lately(now):
@@ -99,7 +110,9 @@ class KeySet:
 
 
 def usable_keys(document: Mapping[str, Any]) -> dict[str, PyJWK]:
-    """Returns the keys of a set that sign with an allowed algorithm, by id; a key without an id is left out.
+    """Returns, by id, the keys of a JSON Web Key Set that sign with an allowed algorithm.
+
+    A key without an id is left out.
 
     Raises:
         PyJWTError: the document contains no usable key.

@@ -29,7 +29,14 @@ MAX_CACHED_TOKENS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """The pod that a token was made for, and the token's expiry in Unix seconds."""
+    """The pod that a projected token was made for.
+
+    Attributes:
+        namespace: the pod's namespace.
+        pod: the pod's name.
+        uid: the pod's uid.
+        expires_at: the token's expiry, in seconds since 1970.
+    """
 
     namespace: str
     pod: str
@@ -38,7 +45,7 @@ class PodIdentity:
 
 
 class PodTokens:
-    """Verifies tokens of pods, and caches the verified ones."""
+    """Verifies the tokens that the kubelet projects into pods, and caches the verified ones."""
 
     def __init__(self, keys: KeySet, clock: Callable[[], float], max_cached: int = MAX_CACHED_TOKENS) -> None:
         """Makes an empty cache; `clock` is the wall clock in Unix seconds, by which tokens expire."""
@@ -47,11 +54,11 @@ class PodTokens:
         self._identities: ExpiringCache[bytes, PodIdentity] = ExpiringCache(max_cached)
 
     def verified_pod(self, token: str) -> PodIdentity | None:
-        """Returns the pod of a token that was verified before and has not expired; else None."""
+        """Returns the pod of a token that was verified before and has not expired; None for any other token."""
         return self._identities.get(digest(token), self._clock())
 
     def wants_keys(self, token: str) -> bool:
-        """Whether keys should be fetched before this token is verified.
+        """Returns whether the keys should be fetched again before a token is verified.
 
         Raises:
             UnauthenticatedError: the text is no JWT.
@@ -59,7 +66,7 @@ class PodTokens:
         return self._keys.wants_refresh(_key_id(token))
 
     def has_key(self, token: str) -> bool:
-        """Whether the key that a token names is known.
+        """Returns whether the issuer's key that a token names is known.
 
         Raises:
             UnauthenticatedError: the text is no JWT.
@@ -67,7 +74,7 @@ class PodTokens:
         return self._keys.knows(_key_id(token))
 
     def fetch_keys(self) -> None:
-        """Fetches the keys: the one step that does I/O."""
+        """Fetches the issuer's keys; no other method does I/O."""
         self._keys.refresh()
 
     def verify(self, token: str) -> PodIdentity:
@@ -91,6 +98,11 @@ class PodTokens:
 def verified_claims(token: str, key: PyJWK, issuer: str) -> dict[str, Any]:
     """Checks a token's signature, issuer, audience and times (RFC 8725); returns its claims.
 
+    Args:
+        token: the bearer token, a JWT.
+        key: the public key that the token names.
+        issuer: the name that the token must carry as `iss`.
+
     Raises:
         UnauthenticatedError: a check failed.
     """
@@ -112,7 +124,7 @@ def verified_claims(token: str, key: PyJWK, issuer: str) -> dict[str, Any]:
 
 
 def pod_of(claims: Mapping[str, Any]) -> PodIdentity | None:
-    """Returns the pod that verified claims are bound to; None where they name only a service account."""
+    """Returns the pod to which a token's verified claims are bound; None where they name only a service account."""
     bound = claims.get("kubernetes.io")
     pod = bound.get("pod") if isinstance(bound, dict) else None
     if not isinstance(bound, dict) or not isinstance(pod, dict):
@@ -137,7 +149,7 @@ PATIENCE_SECONDS = 1.0
 
 
 class PodAuthenticator:
-    """Authenticates pods in the event loop of one worker; a thread fetches keys."""
+    """Authenticates pods by their tokens in the event loop of one worker; a thread fetches the issuer's keys."""
 
     def __init__(self, tokens: PodTokens) -> None:
         self._tokens = tokens
@@ -160,7 +172,7 @@ class PodAuthenticator:
         return pod
 
     def close(self) -> None:
-        """Ends the thread; a fetch that has not begun is dropped."""
+        """Ends the thread that fetches keys; a fetch that has not begun is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _fetch_keys(self, seconds: float | None) -> None:

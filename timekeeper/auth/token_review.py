@@ -19,10 +19,10 @@ from timekeeper.auth.pod_tokens import LEEWAY_SECONDS
 
 
 def is_forged(token: str, keys: KeySet) -> bool:
-    """Whether a token claims to be the cluster's own and is not, or not at this time. May fetch keys.
+    """Returns whether a token claims to be of the cluster's issuer and its signature or its time is not valid.
 
-    The API server judges tokens of other issuers (OpenID Connect, static files), and all tokens while there are no
-    keys.
+    The keys of the issuer may be fetched. Tokens of other issuers (OpenID Connect, static files) are left to the API
+    server, and so are all tokens while no keys are known.
     """
     try:
         header = jwt.get_unverified_header(token)
@@ -59,7 +59,7 @@ KEYS = "/openid/v1/jwks"
 
 
 class ClusterReviewer:
-    """Asks the API server for each token and each right."""
+    """Asks the API server who a token's bearer is and what they may do, anew at each call."""
 
     def __init__(self, api: KubernetesAPI, keys: KeySet, *, own_audience_alone: bool = False) -> None:
         """Makes a reviewer over an API server.
@@ -108,7 +108,7 @@ class ClusterReviewer:
         )
 
     def permits(self, caller: Caller, action: Action) -> bool:
-        """Whether the API server's authorizers allow the caller this.
+        """Returns whether the API server allows the caller an action.
 
         Raises:
             IdentityUnavailableError: the API server cannot be asked.
@@ -131,7 +131,7 @@ class ClusterReviewer:
 
 
 def fetch_issuer(api: KubernetesAPI) -> Issuer:
-    """Fetches the API server's name as an issuer of tokens, and its keys.
+    """Fetches the API server's name as an issuer of tokens, and its public keys.
 
     Raises:
         ApiError: the API server refuses, or does not answer.

@@ -69,7 +69,7 @@ class _Run:
 
 
 class Archivist:
-    """Archives all accounts once an hour. Used by one thread."""
+    """Compacts old records in the store and deletes those past retention, once an hour. For one thread alone."""
 
     def __init__(
         self,
@@ -99,11 +99,14 @@ class Archivist:
         self._after = ""
 
     def archive(self, now: int) -> None:
-        """Archives the next accounts.
+        """Compacts and deletes old records of the next few accounts; it does nothing once this hour's run is complete.
+
+        Args:
+            now: nanoseconds since 1970.
 
         Raises:
             StoreError: the store refused or does not answer; the next run continues where this one stopped.
-            redis.RedisError: as above.
+            redis.RedisError: the store does not answer; the next run continues where this one stopped.
         """
         if not self._after and not self._steps and self._hour == now // HOUR:
             return

@@ -49,12 +49,16 @@ class AuditMeasures:
         self.clear()
 
     def clear(self) -> None:
-        """Sets all differences to 0."""
+        """Sets the metric of each kind of difference to 0."""
         for figure in Figure:
             self.differences.labels(figure.value).set(0)
 
     def take(self, audit: Audit, seconds: float) -> None:
-        """Sets the metrics to the result of an audit."""
+        """Sets the metrics to the result of an audit.
+
+        Args:
+            seconds: the time that the audit took.
+        """
         counts = Counter(difference.figure for difference in audit.differences)
         for figure in Figure:
             self.differences.labels(figure.value).set(counts[figure])
@@ -63,7 +67,7 @@ class AuditMeasures:
 
 
 class Auditor:
-    """Runs audits while this process leads."""
+    """Audits the ledger while this process leads, and reports differences as metrics, log events and Events."""
 
     def __init__(
         self, environment: AuditEnvironment, request: AuditRequest, source: Source, term: Term, measures: AuditMeasures
@@ -76,7 +80,10 @@ class Auditor:
         self._clock: Callable[[], float] = time.monotonic
 
     def audit(self) -> None:
-        """Runs one audit. Where the store does not answer, the metrics stay as they are until the next one."""
+        """Runs one audit if this process leads; otherwise it sets the metrics of differences to 0.
+
+        Where the store does not answer, the metrics stay as they are until the next audit.
+        """
         if self._term.number() is None:
             self._measures.clear()
             return

@@ -24,9 +24,12 @@ from timekeeper.sources.base import MAX_TERMINATION_SECONDS, ObjectEvent
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A pod, and the write that is due on it: a notice, an eviction, or the removal of a notice.
+    """A pod, and the write that is due on it: a notice of eviction, an eviction, or the removal of a notice.
 
-    `at` is the instant of the pod's eviction, in nanoseconds since 1970; 0 where the eviction is called off.
+    Attributes:
+        pod: the pod.
+        step: the write.
+        at: the instant of the pod's eviction, in nanoseconds since 1970; 0 where the notice is removed.
     """
 
     pod: PodFacts
@@ -35,23 +38,21 @@ class Due:
 
 
 def must_go(budget: Budget, figures: Figures) -> bool:
-    """Whether the budget's running pods are to be evicted.
+    """Returns whether the running pods of a budget must be evicted.
 
-    That is so for a budget that enforces by eviction, is spent, and has no grace left.
+    They must where the budget enforces by eviction, its money is spent, and it has no grace left.
     """
     return budget.enforcement is Enforcement.EVICT and figures.state in {BudgetState.OVER, BudgetState.HELD}
 
 
 def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: int) -> list[Due]:
-    """Returns the due notices, evictions and withdrawn notices of a budget's pods, in the order in which to write them.
+    """Returns the notices, evictions and removals of notices that are due on a budget's pods, in the order of writing.
 
-    Pods admitted over budget go first, then pods without a high task priority; among equals the one that has run for
-    the shortest time, since the least work is lost with it. Where the budget deprioritizes, pods admitted over budget
-    stay: as they were warned, they run on spare GPUs and yield first.
+    Pods admitted over budget go first, then pods without a high task priority. Among equals, the pod that has run for
+    the shortest time goes first, since the least work is lost with it. Where the budget deprioritizes, pods admitted
+    over budget stay: they run on spare GPUs and are the first to lose them.
 
     Args:
-        budget: the budget.
-        figures: its figures.
         pods: all pods of the namespaces that it pays for.
         now: nanoseconds since 1970.
     """
@@ -72,10 +73,11 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: int) ->
 
 
 def ends_anyway(pod: PodFacts) -> bool:
-    """Whether a pod is already being deleted, with a grace period of at most MAX_TERMINATION_SECONDS.
+    """Returns whether a pod is being deleted, with a grace period of at most MAX_TERMINATION_SECONDS.
 
     The author of a deletion sets its grace period, and a process may ignore the signal to end: with a year of grace it
-    would outlast any eviction. Its deletionTimestamp is no proof: three centuries of grace wrap into the past.
+    would outlast any eviction. The deletionTimestamp proves nothing, since three centuries of grace give one in the
+    past.
     """
     return pod.deletion_grace is not None and pod.deletion_grace <= MAX_TERMINATION_SECONDS
 
@@ -101,18 +103,18 @@ FRESH = 30 * SECOND
 def evictions(
     books: Books, settled_at: int, surely_past: int, now: int, without_notice_seconds: float
 ) -> tuple[PodWrite, ...] | None:
-    """Plans notices, evictions and withdrawn notices for budgets that evict; None where the figures prove nothing.
+    """Plans the notices of eviction, the evictions and the removals of notices for all budgets.
 
-    That is so where they are too old, and where our clock is ahead of the store's: pods were then charged for time that
-    may not have passed, and no later charge brings an evicted pod back. Where a budget no longer evicts, its pods'
-    notices are removed.
+    The result is None where the figures prove nothing: where they are too old, or our clock is ahead of the store's. In
+    that case pods were charged for time that may not have passed, and no later charge brings an evicted pod back. Where
+    a budget no longer evicts, its pods' notices are removed.
 
     Args:
-        books: the leader's state.
         settled_at: the instant of the last reconciliation, in nanoseconds since 1970.
-        surely_past: the instant up to which time had certainly passed then, likewise.
-        now: the present, likewise.
-        without_notice_seconds: the time for which a notice is tried; after it, the pod is evicted without one.
+        surely_past: the instant up to which time had passed by every clock then, in nanoseconds since 1970.
+        now: the present, in nanoseconds since 1970.
+        without_notice_seconds: the time for which the write of a notice is tried; after it, the pod is evicted without
+            one.
     """
     if now - settled_at > FRESH or settled_at - surely_past > SKEW:
         return None
@@ -181,7 +183,11 @@ def _events_without_notice(
 
 
 def notice_of(item: Json, step: Due, budget: Budget, figures: Figures) -> ObjectEvent:
-    """Returns the event of a pod's notice, eviction or withdrawn notice."""
+    """Returns the event of a pod's notice, of its eviction, or of the removal of its notice.
+
+    Args:
+        figures: the budget's figures.
+    """
     spent = _spent(budget, figures)
     if step.step is Step.NOTICE:
         message = (

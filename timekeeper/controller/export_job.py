@@ -33,19 +33,27 @@ _log = structlog.get_logger()
 
 
 class ConflictError(ExportError):
-    """The file of a month and the store differ, and neither contains the other: the admin must decide."""
+    """The error of a month whose file and usage in the store differ, so that an admin must decide which counts.
+
+    Neither of the two contains the other.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOutcome:
-    """The present file of a month, and whether this attempt wrote it."""
+    """The result of an attempt to export a month.
+
+    Attributes:
+        export: the store's record of the month's present file.
+        written: whether this attempt wrote the file.
+    """
 
     export: Export
     written: bool
 
 
 class Exporter:
-    """Exports closed months while this process leads. Used by one thread."""
+    """Exports the usage of closed months as files while this process leads. For one thread alone."""
 
     def __init__(
         self,
@@ -70,7 +78,12 @@ class Exporter:
         self._attempts: dict[str, int] = {}
 
     def run(self, wait: Callable[[float], bool], now: Callable[[], int]) -> None:
-        """Exports until `wait`, which sleeps that many seconds, returns true; `now` returns nanoseconds since 1970."""
+        """Exports closed months until the process ends.
+
+        Args:
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+            now: returns nanoseconds since 1970.
+        """
         while not wait(IDLE_SECONDS if self._number is not None else 1.0):
             try:
                 self.step(now())
@@ -81,7 +94,10 @@ class Exporter:
                 _log.exception("export failed unexpectedly")
 
     def step(self, now: int) -> None:
-        """Writes the files of the months that are due.
+        """Writes the files of the closed months that are due, if this process leads.
+
+        Args:
+            now: nanoseconds since 1970.
 
         Raises:
             redis.RedisError: the store does not answer.

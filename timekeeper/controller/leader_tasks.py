@@ -58,7 +58,7 @@ _log = structlog.get_logger()
 
 
 class Collector:
-    """Runs Python's collector of cycles between reconciliations, and never during one.
+    """Runs Python's garbage collector between reconciliations, and never during one.
 
     The leader's memory is millions of objects that live for as long as their pods. Nearly none of them are parts of
     cycles, and reference counts free those that are dropped: a full collection examines all of them for nothing. With
@@ -73,7 +73,7 @@ class Collector:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Keeps Python from collecting cycles, in any thread, until the block ends."""
+        """Keeps Python's garbage collector from running, in any thread, until the block ends."""
         gc.disable()
         try:
             yield
@@ -94,17 +94,18 @@ def _archiving_time() -> Callable[[], bool]:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnvironment:
-    """The store, the cluster, the term and the clock that the tasks work with.
+    """The store, the cluster, the term and the clock with which the leader's tasks work.
 
     Attributes:
         client: the store; its answers are bytes.
         source: pods, budgets and grants.
         term: says whether this process leads.
-        now: nanoseconds since 1970.
+        now: returns nanoseconds since 1970.
         most_notifications: the most that may wait for delivery; 0 where notifications are not configured.
         holder: identifies this process alone; the store records it with the fencing token.
-        without_notice_seconds: the time for which an eviction notice is tried; then the pod is evicted without one.
-        progress: notes each begin and end of a task; the store and the source note their answers in it.
+        without_notice_seconds: the time for which the write of an eviction notice is tried; after it, the pod is
+            evicted without one.
+        progress: records each begin and end of a task, and each answer of the store and of the API server.
     """
 
     client: redis.Redis
@@ -133,7 +134,10 @@ class _LeaderTerm:
 
 
 class LeaderTasks:
-    """Reconciles, writes statuses and decides on writes to pods while this process leads. Used by one thread."""
+    """The leader's tasks: to reconcile, to write statuses, and to decide on writes to pods. For one thread alone.
+
+    A task does nothing while this process does not lead.
+    """
 
     def __init__(
         self,
@@ -158,15 +162,15 @@ class LeaderTasks:
         self._progress = environment.progress
 
     def react(self) -> None:
-        """Reconciles what has changed and what is due."""
+        """Reconciles the accounts that have changed or are due."""
         self._do("react", lambda leader_term: self._reconcile(leader_term, full=False))
 
     def settle(self) -> None:
-        """Settles every session."""
+        """Reconciles all accounts and settles every session."""
         self._do("settle", lambda leader_term: self._reconcile(leader_term, full=True))
 
     def release(self) -> None:
-        """Decides which held pods to release."""
+        """Decides which pods to release from their budget's scheduling gate, and hands the writes to the pod writer."""
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite]:
             progress = self.pod_writer.progress(Plan.RELEASES)
@@ -178,11 +182,11 @@ class LeaderTasks:
         self._decide(Plan.RELEASES, decide)
 
     def remove_finalizers(self) -> None:
-        """Decides which pods lose their finalizer: those whose end is in the ledger."""
+        """Decides which pods lose the meter's finalizer: those whose end is in the ledger."""
         self._decide(Plan.FINALIZERS, lambda leader_term: removals(leader_term.reconciler.books))
 
     def evict(self) -> None:
-        """Decides which running pods of spent budgets get a notice or are evicted, where budgets enforce by it."""
+        """Decides which running pods of spent budgets get a notice of eviction or are evicted."""
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite] | None:
             reconciler, wait = leader_term.reconciler, self._without_notice_seconds
@@ -195,7 +199,7 @@ class LeaderTasks:
         self._do("tell", lambda leader_term: leader_term.events.record_changes() if self._reconciled_at else None)
 
     def notify(self) -> None:
-        """Puts the budgets' new milestones into the outbox, where notifications are configured."""
+        """Stores a message for each new milestone of a budget, where notifications are configured."""
 
         def run(leader_term: _LeaderTerm) -> None:
             if leader_term.notifier is not None and self._reconciled_at:
@@ -204,9 +208,9 @@ class LeaderTasks:
         self._do("notify", run)
 
     def write(self) -> None:
-        """Writes statuses and checkpoints.
+        """Writes the statuses of budgets and orders, and the checkpoints.
 
-        A later leader takes a state in a status for announced, so the state's event is written first.
+        It first writes the events of changed states: a later leader assumes that a state in a status was announced.
         """
         self.record_events()
         self._do(
@@ -222,12 +226,12 @@ class LeaderTasks:
         )
 
     def write_on(self) -> None:
-        """Continues a pass over the statuses that had stopped so that other tasks could run."""
+        """Continues the writing of budgets' statuses where it had stopped so that other tasks could run."""
         if self._leader_term is not None and self._leader_term.statuses.waiting:
             self.write()
 
     def archive(self) -> None:
-        """Compacts old records and deletes those past retention, a few accounts at a time."""
+        """Compacts old records in the store and deletes those past retention, a few accounts at a time."""
         self._do(
             "archive",
             lambda leader_term: (
@@ -238,7 +242,11 @@ class LeaderTasks:
         )
 
     def books(self) -> BooksRead | None:
-        """Returns the accounts with their present figures, for the metrics; None while this process does not lead."""
+        """Returns the accounts with their present figures and the number of sessions, for the metrics.
+
+        Returns:
+            None while this process does not lead.
+        """
         leader_term = self._leader_term
         if leader_term is None or not self._reconciled_at:
             return None
@@ -250,7 +258,7 @@ class LeaderTasks:
         return BooksRead(len(kept.pods.sessions), accounts)
 
     def open_sessions(self) -> list[Session] | None:
-        """Returns the open sessions, in any thread; None while this process does not lead."""
+        """Returns the open sessions; None while this process does not lead. Any thread may call it."""
         leader_term = self._leader_term
         if leader_term is None or not self._reconciled_at:
             return None

@@ -39,7 +39,7 @@ JOB_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30
 
 
 class JobMeasures:
-    """The metrics of one jobs process."""
+    """The metrics of one process of `fairgpu timekeeper jobs`."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -123,7 +123,7 @@ class JobMeasures:
 
 
 class PodMeasures:
-    """Counts writes to pods by their outcome."""
+    """The metrics of writes to pods, by their outcome."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.evictions = _by_outcome(
@@ -151,7 +151,7 @@ class PodMeasures:
 
 
 class ExportMeasures:
-    """Counts exports of months by their outcome."""
+    """The metrics of the export of closed months."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.outcomes = _by_outcome(
@@ -165,7 +165,7 @@ class ExportMeasures:
 
 
 class PresentUseMeasures:
-    """The metrics of the queries for present use, exported where a Prometheus is configured."""
+    """The metrics of the queries for present use, shown only where a Prometheus is configured."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.queries = _by_outcome(
@@ -202,15 +202,15 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """The health of one or several Redis servers, as the worst of them states it.
+    """The health of one Redis server, or of several as the worst of them states it.
 
     Attributes:
         append_only: whether an append-only file is written; without one, a restart loses acknowledged writes.
         append_only_ok: whether the last write to the append-only file succeeded.
         snapshot_ok: whether the last snapshot succeeded.
         replicas: the number of connected replicas of the primary that has the fewest.
-        used_bytes: memory in use.
-        limit_bytes: the most memory that may be used; 0 for no limit.
+        used_bytes: memory in use, added up.
+        limit_bytes: the most memory that may be used, added up; 0 for no limit.
     """
 
     append_only: bool
@@ -222,7 +222,11 @@ class StoreHealth:
 
 
 def read_health(info: dict[str, Any]) -> StoreHealth:
-    """Reads a server's health from its answer to INFO (https://redis.io/docs/latest/commands/info/)."""
+    """Returns the health of a Redis server by its answer to the command INFO.
+
+    Args:
+        info: the answer (https://redis.io/docs/latest/commands/info/).
+    """
     return StoreHealth(
         append_only=bool(int(info.get("aof_enabled", 0))),
         append_only_ok=info.get("aof_last_write_status", "ok") == "ok",
@@ -234,7 +238,10 @@ def read_health(info: dict[str, Any]) -> StoreHealth:
 
 
 def worst(healths: list[StoreHealth]) -> StoreHealth:
-    """Combines the health of several primaries: memory is added up, and has no limit where any has none."""
+    """Combines the health of several primaries of Redis into that of the worst.
+
+    Their memory is added up. Its limit is 0, for none, where any of them has none.
+    """
     return StoreHealth(
         append_only=all(health.append_only for health in healths),
         append_only_ok=all(health.append_only_ok for health in healths),
@@ -246,7 +253,7 @@ def worst(healths: list[StoreHealth]) -> StoreHealth:
 
 
 class StoreMeasures:
-    """The metrics of the store's health, exported by every jobs process whether it leads or not."""
+    """The metrics of the store's health, which every jobs process exports whether it leads or not."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:
@@ -263,7 +270,7 @@ class StoreMeasures:
         self._limit = gauge("memory_limit_bytes", "The most memory that Redis may use; 0 for no limit.")
 
     def look(self, client: redis.Redis) -> None:
-        """Reads the store's health into the metrics."""
+        """Reads the health of the store's servers and sets the metrics to it."""
         try:
             health = worst(ask_each(client, lambda server: read_health(server.info())))
         except (redis.RedisError, OSError) as error:

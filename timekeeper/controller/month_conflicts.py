@@ -30,11 +30,11 @@ from timekeeper.settings import TimekeeperSettings
 
 
 class UndecidableError(ExportError):
-    """The requested action is impossible for this month; the message says which are possible."""
+    """The error of an action that is impossible for a month; the message says which actions are possible."""
 
 
 class State(StrEnum):
-    """The state of a closed month's export."""
+    """The state of a closed month's exported file."""
 
     WRITTEN = "written"
     """The file is the one that was written, and holds all that the store knows."""
@@ -46,7 +46,13 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """A closed month and the state of its file; `rows` counts the lines last written, None where there were none."""
+    """A closed month and the state of its exported file.
+
+    Attributes:
+        month: the month, such as 2026-10.
+        state: the state of its file.
+        rows: the number of rows that were last written; None where none were written.
+    """
 
     month: str
     state: State
@@ -54,7 +60,13 @@ class Month:
 
 
 def look(client: redis.Redis, place: Destination, now: int, hourly_days: int) -> list[Month]:
-    """Returns all closed months with the states of their files, in order."""
+    """Returns all closed months with the states of their exported files, in order of time.
+
+    Args:
+        client: the store; its answers are bytes.
+        now: nanoseconds since 1970.
+        hourly_days: the number of whole days before today whose usage is kept by the hour.
+    """
     records = exports.load(client)
     folded = exports.folded_months(client, reading.account_names(client))
     there = set(place.names())
@@ -69,7 +81,14 @@ def look(client: redis.Redis, place: Destination, now: int, hourly_days: int) ->
 
 
 def keep(client: redis.Redis, place: Destination, month: str) -> Export:
-    """Records the present file as the month's export; the admin must decide again once the store has later usage.
+    """Records the present file of a month as its export, so that the file counts and not the store.
+
+    The admin must decide again once the store has later usage of the month.
+
+    Args:
+        client: the store; its answers are bytes.
+        place: the destination of exported months.
+        month: the month, such as 2026-10.
 
     Raises:
         UndecidableError: there is no file, or it holds no month of usage.
@@ -89,12 +108,17 @@ def keep(client: redis.Redis, place: Destination, month: str) -> Export:
 
 
 def rewrite(client: redis.Redis, place: Destination, month: str) -> tuple[Export, str | None]:
-    """Replaces, in a month's file, the usage of each budget that the store holds; returns the new file.
+    """Replaces, in a month's file, the usage of each budget that the store holds by the store's usage.
 
-    The file's usage of budgets that the store does not hold stays, where it is readable.
+    The file's usage of other budgets stays, where it is readable.
+
+    Args:
+        client: the store; its answers are bytes.
+        place: the destination of exported months.
+        month: the month, such as 2026-10.
 
     Returns:
-        The file that was written, and the name under which the old file is kept; None where there was none.
+        The store's record of the new file, and the name under which the old file is kept; None where there was none.
 
     Raises:
         UndecidableError: the store holds nothing of that month.
@@ -127,7 +151,7 @@ def _in_place_of(stored: Stored | None, rows: Sequence[document.Account]) -> Doc
 
 
 def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.Namespace) -> int:
-    """Carries out an action and prints its result.
+    """Carries out an action of `fairgpu timekeeper months` and prints its result; returns the exit status.
 
     Args:
         client: the store; its answers are bytes.

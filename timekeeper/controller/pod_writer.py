@@ -71,11 +71,13 @@ class _Held:
 
 @dataclass(slots=True)
 class PodWriter:
-    """Writes to pods by plan, and remembers outcomes for as long as plans name the pod. Thread-safe.
+    """Does the writes to pods that the leader has planned, in threads of its own. Thread-safe.
+
+    It remembers the outcome of a write for as long as a plan names the pod.
 
     Args:
-        source: where pods and events are written.
-        measures: the counters of writes.
+        source: the cluster, where pods and events are written.
+        measures: the metrics of writes.
         clock: a monotonic clock, in seconds.
     """
 
@@ -97,12 +99,13 @@ class PodWriter:
     _away_until: float = 0.0
 
     def hand_over(self, plan: Plan, writes: Sequence[PodWrite], leading: Callable[[], bool]) -> None:
-        """Replaces a plan. Writes under way finish; outcomes of pods that the new plan does not name are forgotten.
+        """Replaces the writes of a plan by new ones; writes that have begun finish.
+
+        The outcomes of pods that the new plan does not name are forgotten.
 
         Args:
-            plan: the plan to replace.
             writes: all writes that are due, in order; the order is kept within a namespace.
-            leading: whether the leader that decided still leads; called before each write.
+            leading: returns whether the leader that decided still leads; called before each write.
         """
         named = {write.uid for write in writes}
         with self._changed:
@@ -123,18 +126,18 @@ class PodWriter:
                 self._changed.notify_all()
 
     def pause(self, plan: Plan) -> None:
-        """Stops a plan until the next is handed over; writes under way finish, and failures stay known."""
+        """Stops the writes of a plan until it is replaced; writes that have begun finish, and failures stay known."""
         with self._changed:
             self._plans.pop(plan, None)
 
     def record(self, notices: Iterable[ObjectEvent]) -> None:
-        """Queues events, which a free thread writes."""
+        """Queues events of pods, which one of the threads writes."""
         with self._changed:
             self._events.extend(notices)
             self._changed.notify()
 
     def progress(self, plan: Plan) -> Progress:
-        """Returns the outcomes of a plan's writes so far, on which the next plan is based."""
+        """Returns the outcomes of a plan's writes so far, on which the leader's next decisions are based."""
         with self._changed:
             now = self.clock()
             released = {
@@ -146,7 +149,7 @@ class PodWriter:
             return Progress(frozenset(released), frozenset(failing))
 
     def start(self, ending: threading.Event) -> None:
-        """Starts the threads, which write until `ending` is set."""
+        """Starts the threads, which write to pods until `ending` is set."""
         for number in range(THREADS):
             threading.Thread(target=self._run, args=(ending,), name=f"pods-{number}", daemon=True).start()
 
@@ -302,7 +305,16 @@ class PodWriter:
 def event_of(
     planned: PodWrite, write: PodWrite, trouble: Trouble, failure: Failure, item: Json, error: Exception
 ) -> ObjectEvent | None:
-    """Returns the event of a pod that was not written: one when it is blocked, one when its writes keep failing."""
+    """Returns the event of a pod on which a write failed; None for a failure that needs no event.
+
+    A pod gets one event when a PodDisruptionBudget blocks its eviction, and one when its writes keep failing.
+
+    Args:
+        write: the write that was tried; it differs from the planned one where that had failed for too long.
+        trouble: the failures of the pod's writes so far.
+        item: the pod as JSON; empty where it is not known.
+        error: the error that the API server answered.
+    """
     if failure is Failure.BLOCKED:
         message = f"Evicting it has to wait: {error}"
         return ObjectEvent(item, "BudgetEvictionBlocked", message, warning=True) if trouble.blocked == 1 else None

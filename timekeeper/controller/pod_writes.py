@@ -26,7 +26,7 @@ FAILING_AFTER: Final = 3
 
 
 class Failure(StrEnum):
-    """The reason why a pod was not written."""
+    """The reason why a write to a pod failed."""
 
     CHANGED = "changed"
     """It changed or was deleted since it was observed: the watch delivers that soon."""
@@ -50,7 +50,7 @@ FIRST_SECONDS: Final = {Failure.CHANGED: 1.0, Failure.REFUSED: 5.0, Failure.FAIL
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A write that fails. Times are seconds of a monotonic clock.
+    """A write to a pod that keeps failing. Times are seconds of a monotonic clock.
 
     Attributes:
         step: the write that was decided on.
@@ -73,17 +73,16 @@ class Trouble:
 
 
 def failure_of(error: SourceError) -> Failure | None:
-    """Returns the reason why one pod was not written; None for an error that all pods would meet."""
+    """Returns the reason why the write to one pod failed; None for an error that the writes to all pods would meet."""
     return next((failure for kind, failure in _FAILURES.items() if isinstance(error, kind)), None)
 
 
 def after_failure(trouble: Trouble | None, step: Step, failure: Failure, now: float) -> Trouble:
-    """Returns a pod's trouble after one more failure.
+    """Returns the record of a pod's failing write after one more failure.
 
     Args:
-        trouble: the trouble so far; None after a success.
+        trouble: the record so far; None after a success.
         step: the write that failed.
-        failure: why.
         now: seconds of a monotonic clock.
     """
     before = trouble if trouble is not None and trouble.step is step else Trouble(step, now, now)
@@ -95,7 +94,12 @@ def after_failure(trouble: Trouble | None, step: Step, failure: Failure, now: fl
 
 
 def due_write(write: PodWrite, trouble: Trouble | None, now: float) -> PodWrite:
-    """Returns the write to attempt now: the planned one, or its replacement once it has failed for too long."""
+    """Returns the write to attempt now: the planned one, or its replacement once it has failed for too long.
+
+    Args:
+        trouble: the pod's failing write; None after a success.
+        now: seconds of a monotonic clock.
+    """
     if write.instead is None or trouble is None or trouble.step is not write.step:
         return write
     return write.instead if now - trouble.since >= write.instead_seconds else write
@@ -106,7 +110,7 @@ Events = Callable[[Json], tuple[ObjectEvent, ...]]
 
 
 class Step(StrEnum):
-    """One write to one pod."""
+    """The kind of a write to one pod."""
 
     NOTICE = "notice"
     """Writes the instant of its eviction on it."""
@@ -124,10 +128,10 @@ EVICTION_STEPS = (Step.NOTICE, Step.EVICT, Step.CALL_OFF)
 
 
 class Plan(StrEnum):
-    """A task of the leader that decides on writes; each run replaces the decision before it.
+    """A task of the leader that decides on writes to pods; each run replaces the decision before it.
 
-    The writes of one namespace are done in this order: evictions are limited by the number of running pods, while a
-    user who creates and deletes pods all the time causes finalizers without end.
+    The writes of one namespace are done in this order: evictions, finalizers, scheduling gates. Evictions are limited
+    by the number of running pods, while a user who creates and deletes pods all the time causes finalizers without end.
     """
 
     EVICTIONS = "evict"
@@ -137,16 +141,18 @@ class Plan(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodWrite:
-    """A write to one pod.
+    """A planned write to one pod.
 
     Attributes:
-        uid: the pod's.
+        uid: the pod's uid.
+        namespace: the pod's namespace.
+        pod: the pod's name.
         budget: the account that pays for it.
-        step: the write.
-        eviction_at: the instant of eviction for the pod's annotation; empty where the step is no notice.
-        events: the events of a write that succeeded.
-        instead: the write to do once this one has failed for too long; None where it is tried for ever.
-        instead_seconds: the time after the first failure that is too long.
+        step: the kind of write.
+        eviction_at: the instant of eviction for the pod's annotation, as text; empty where the step is no notice.
+        events: returns the events to write once the write has succeeded.
+        instead: the write to do once this one has failed for too long; None where this one is tried for ever.
+        instead_seconds: the time after the first failure that counts as too long.
     """
 
     uid: str
@@ -162,10 +168,10 @@ class PodWrite:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The outcome of earlier writes, on which the next decisions rest.
+    """The outcomes of a plan's earlier writes to pods, on which the leader's next decisions are based.
 
     Attributes:
-        released: the uids of pods whose gate was just removed; the mirror may not show it yet.
+        released: the uids of pods whose scheduling gate was just removed; the mirror may not show it yet.
         failing: the uids of pods whose writes keep failing.
     """
 

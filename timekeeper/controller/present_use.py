@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 
 class AskError(RuntimeError):
-    """Prometheus gave no answer that can be read; the text is for the log and holds no token.
+    """The error of a query that Prometheus did not answer readably; the text is for the log and holds no token.
 
     Attributes:
         outcome: the value of the metric's label.
@@ -49,7 +49,7 @@ class AskError(RuntimeError):
 
 
 def answer_rules(prometheus: PrometheusSettings) -> AnswerRules:
-    """Returns the rules by which a series of the answer names a pod and states its use, from the settings."""
+    """Returns the rules that say which pod a series of Prometheus's answer describes, and what its value means."""
     full = 100.0 if prometheus.scale == "percent" else 1.0
     return AnswerRules(_pairs(prometheus.pod_labels), full, _pairs(prometheus.claim_labels))
 
@@ -60,13 +60,16 @@ def _pairs(labels: Iterable[str]) -> tuple[FullName, ...]:
 
 
 def ask(prometheus: PrometheusSettings) -> bytes:
-    """Returns the body of the answer to the query. It follows no redirect.
+    """Sends the configured query to Prometheus and returns the body of the answer; it follows no redirect.
 
     The time-out bounds all of it but the lookup of the host's name. A host with several addresses has that time to
     connect to each.
 
+    Args:
+        prometheus: the settings: address, query, credentials and limits.
+
     Raises:
-        AskError: there is none, or it is too large.
+        AskError: Prometheus gave no answer, or one that is too large.
     """
     parts = urlsplit(prometheus.url or "")
     asked = urlencode({"query": prometheus.query, "timeout": f"{prometheus.timeout_seconds:g}s"})
@@ -155,7 +158,10 @@ def _context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 class PresentUseReader:
-    """Asks Prometheus once an interval while this process leads, and stores what it says of open sessions."""
+    """Asks Prometheus at an interval how busy open sessions keep their GPUs, and stores the answer for the REST API.
+
+    It asks only while this process leads.
+    """
 
     def __init__(
         self,
@@ -175,13 +181,22 @@ class PresentUseReader:
         self._failing = False
 
     def run(self, wait: Callable[[float], bool], now: Callable[[], int]) -> None:
-        """Asks until `wait`, which sleeps that many seconds, returns true; `now` returns nanoseconds since 1970."""
+        """Asks Prometheus until the process ends.
+
+        Args:
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+            now: returns nanoseconds since 1970.
+        """
         seconds = IDLE_SECONDS
         while not wait(seconds):
             seconds = self.step(now)
 
     def step(self, now: Callable[[], int]) -> float:
-        """Asks once, if this process leads; returns the seconds until the next call."""
+        """Asks Prometheus once and stores its answer, if this process leads; returns the seconds until the next call.
+
+        Args:
+            now: returns nanoseconds since 1970.
+        """
         # Once, before the query: a process that has lost its term meanwhile knows no sessions.
         metered = self._open_sessions()
         if self._term.number() is None or metered is None:
@@ -240,7 +255,10 @@ class PresentUseReader:
 
 
 def sessions_by_pod(sessions: Sequence[Session]) -> dict[FullName, Session]:
-    """Returns sessions by pod; of several with one name, the latest: the ends of the others are not observed yet."""
+    """Returns sessions by the namespace and name of their pod.
+
+    Of several sessions with one name the latest counts: the ends of the others are not observed yet.
+    """
     latest: dict[FullName, Session] = {}
     for session in sessions:
         name = session.namespace, session.pod
@@ -250,9 +268,12 @@ def sessions_by_pod(sessions: Sequence[Session]) -> dict[FullName, Session]:
 
 
 def rates_by_namespace(shares: Iterable[tuple[Session, int]]) -> dict[str, tuple[int, int]]:
-    """Returns the busy and the held GPU time of each namespace, both in microGPU-seconds a second.
+    """Returns by namespace the rate of busy GPU time and the rate of held GPU time, in microGPU-seconds a second.
 
-    `shares` are sessions, each with the busy part of its GPU time in ten-thousandths. Prices play no part.
+    Prices play no part.
+
+    Args:
+        shares: sessions, each with the busy part of the GPU time that it holds, in ten-thousandths.
     """
     rates: dict[str, tuple[int, int]] = {}
     for session, share in shares:

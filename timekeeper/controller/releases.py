@@ -33,7 +33,13 @@ MAX_EVENTS_PER_RUN = 10
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A waiting pod, its rate in microGPU-seconds a second, and the amount that must be left for its release."""
+    """A pod that waits behind its budget's scheduling gate.
+
+    Attributes:
+        pod: the pod.
+        rate: its rate, in microGPU-seconds a second.
+        needed: the amount of the budget that must be left to release it, in microGPU-seconds.
+    """
 
     pod: PodFacts
     rate: int
@@ -43,17 +49,15 @@ class Candidate:
 def pods_to_release(
     account: Account, figures: Figures, waiting: Iterable[Candidate], promised: int, failing: Container[str] = ()
 ) -> list[Candidate]:
-    """Returns the pods to release now, in order of creation.
+    """Returns the pods to release from their budget's scheduling gate now, in order of creation.
 
-    A pod that the money does not reach holds back those behind it, however small they are: else a large one would
-    wait forever. A pod that costs more than a whole period's money waits for a grant, and holds back no other.
+    A pod that the money does not reach holds back those behind it, however small they are: else a large one would wait
+    for ever. A pod that costs more than a whole period's money waits for a grant, and holds back no other.
 
     Args:
-        account: the account that pays.
-        figures: its figures.
         waiting: the pods that the gate holds.
-        promised: the amount that admitted pods may still spend: in their first minutes or, with safe admission, in all
-            the time that they may run.
+        promised: the amount that admitted pods may still spend, in microGPU-seconds: in their first minutes or, with
+            safe admission, in all the time that they may run.
         failing: the uids of pods whose gate could not be removed; they come last and hold back no other pod.
     """
     queue = sorted(in_order(waiting), key=lambda candidate: candidate.pod.uid in failing)
@@ -78,9 +82,10 @@ def pods_to_release(
 
 
 def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
-    """Returns candidates in groups, in the order of each group's first; a candidate without a group is one by itself.
+    """Returns waiting pods in their groups, in the order of each group's first pod.
 
-    If only some of a group's pods were released, they would hold devices while they wait for the others.
+    A pod without a group forms one by itself. If only some pods of a group were released, they would hold devices while
+    they wait for the others.
     """
     units: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in queue:
@@ -91,15 +96,16 @@ def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
 
 
 def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str, str], Sequence[int]]) -> set[str]:
-    """Returns the uids of waiting pods whose groups were partly admitted while there was money.
+    """Returns the uids of waiting pods of whose group some pods were admitted while there was money.
 
     The budget was spent while the group's pods were being created, so the rest is admitted like the first ones. A pod
     that is created more than GROUP_SECONDS later belongs to a later batch, such as the next pod of a Job that runs its
     pods one after the other.
 
     Args:
-        waiting: pods behind the gate.
-        admitted: for each group (namespace and name), the instants at which its pods without a gate were created.
+        waiting: the pods behind the scheduling gate.
+        admitted: by namespace and name of a group, the instants at which its pods without a gate were created, in
+            nanoseconds since 1970.
     """
     return {
         candidate.pod.uid
@@ -117,7 +123,7 @@ def _has_gate(budget: Budget, limits: Limits) -> bool:
 
 
 def in_order(waiting: Iterable[Candidate]) -> list[Candidate]:
-    """Returns candidates in the order of their pods' creation."""
+    """Returns waiting pods in the order of their creation."""
     return sorted(
         waiting,
         key=lambda candidate: (candidate.pod.created, candidate.pod.namespace, candidate.pod.name, candidate.pod.uid),
@@ -128,7 +134,8 @@ def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: int
     """Returns the amount that young sessions may still spend in their first minutes, in microGPU-seconds.
 
     Args:
-        running: (rate, start) of the account's running sessions.
+        running: for each running session of the account, its rate (microGPU-seconds a second) and its start
+            (nanoseconds since 1970).
         min_runtime: the time that must be paid for before a pod is released, in nanoseconds.
         now: nanoseconds since 1970.
     """
@@ -145,17 +152,24 @@ class _Reported:
 
 @dataclass(slots=True)
 class WaitReporter:
-    """Chooses the events of waiting pods, and remembers for one term when each pod got its last."""
+    """Chooses the events of pods that wait behind a scheduling gate, for one term of the leader.
+
+    It remembers when each pod got its last event.
+
+    Attributes:
+        source: the cluster.
+        books: the leader's state.
+    """
 
     source: Source
     books: Books
     _reported: dict[str, _Reported] = field(default_factory=dict)
 
     def notices(self, waiting: Iterable[tuple[str, Sequence[Candidate]]], now: int) -> list[ObjectEvent]:
-        """Returns events for waiting pods without a recent one, or whose budget got money that does not suffice.
+        """Returns events for waiting pods that had none recently, or whose budget got money that does not suffice.
 
         Args:
-            waiting: for each account, the pods that stay behind its gate.
+            waiting: pairs of an account and the pods that stay behind its scheduling gate.
             now: nanoseconds since 1970.
         """
         self._reported = {
@@ -185,11 +199,9 @@ class WaitReporter:
 
 
 def why_it_waits(candidate: Candidate, budget: Budget, figures: Figures, before: int) -> str:
-    """Returns the text of a waiting pod's event: the amount it needs, the amount left, and how to add money.
+    """Returns the text of a waiting pod's event: the amount that it needs, the amount left, and how to add money.
 
     Args:
-        candidate: the pod, and the amount that it needs.
-        budget: the budget that pays for it.
         figures: the budget's figures.
         before: the number of the budget's pods that are ahead of it.
     """
@@ -205,7 +217,14 @@ def why_it_waits(candidate: Candidate, budget: Budget, figures: Figures, before:
 
 @dataclass(slots=True)
 class Releaser:
-    """Decides on releases for one term, and on the events of the pods that continue to wait."""
+    """Decides which pods leave their budget's scheduling gate, for one term of the leader.
+
+    It also decides on the events of the pods that continue to wait.
+
+    Attributes:
+        source: the cluster.
+        books: the leader's state.
+    """
 
     source: Source
     books: Books
@@ -218,14 +237,14 @@ class Releaser:
     def releases(
         self, now: int, surely_past: int, progress: Progress
     ) -> tuple[tuple[PodWrite, ...], list[ObjectEvent]]:
-        """Returns the releases that are due, in order, and the events of the pods that continue to wait.
+        """Returns the removals of scheduling gates that are due, in order, and the events of pods that still wait.
 
-        The money of a period releases pods once the period has begun by the store's clock, too.
+        The money of a period releases pods only once the period has begun by the store's clock, too.
 
         Args:
             now: nanoseconds since 1970.
-            surely_past: the instant up to which time had certainly passed, likewise.
-            progress: the outcome of earlier releases.
+            surely_past: the instant up to which time had passed by every clock, in nanoseconds since 1970.
+            progress: the outcome of earlier removals.
         """
         waiting: dict[str, list[Candidate]] = {}
         promised: dict[str, int] = {}
@@ -294,13 +313,17 @@ def _events(item: Json, candidate: Candidate, budget: Budget, figures: Figures) 
 
 
 def without(candidates: list[Candidate], chosen: list[Candidate]) -> list[Candidate]:
-    """Returns the candidates that are not among the chosen ones."""
+    """Returns the waiting pods that are not among the chosen ones."""
     uids = {candidate.pod.uid for candidate in chosen}
     return [candidate for candidate in candidates if candidate.pod.uid not in uids]
 
 
 def release_event(item: Json, candidate: Candidate, budget: Budget, figures: Figures) -> ObjectEvent:
-    """Returns the event of a pod that the budget's gate released."""
+    """Returns the event of a pod whose budget's scheduling gate was removed.
+
+    Args:
+        candidate: the pod, with its rate and the amount that it needs.
+    """
     price = f"It costs {display(candidate.rate * 3600)} GPU-hours an hour"
     if not _has_gate(budget, figures.limits):
         message = f"No budget holds this pod back any more. {price}."
@@ -315,13 +338,13 @@ def release_event(item: Json, candidate: Candidate, budget: Budget, figures: Fig
 
 
 def time_in_words(nanoseconds: int) -> str:
-    """Returns a time for people: in minutes, or in seconds where it is no whole number of minutes."""
+    """Returns a duration in words: in minutes, or in seconds where it is no whole number of minutes."""
     minutes, rest = divmod(nanoseconds, MINUTE)
     return f"{nanoseconds // SECOND} seconds" if rest else "1 minute" if minutes == 1 else f"{minutes} minutes"
 
 
 def removals(books: Books) -> tuple[PodWrite, ...]:
-    """Returns the removals of finalizers that are due."""
+    """Returns the removals of the meter's finalizer that are due: from pods whose end is in the ledger."""
     sessions, holds = books.pods.sessions, books.rules.holds_pods
     return tuple(
         PodWrite(pod.uid, pod.namespace, pod.name, books.account_of(pod.namespace), Step.FINALIZER)
@@ -331,10 +354,11 @@ def removals(books: Books) -> tuple[PodWrite, ...]:
 
 
 def finalizer_removable(pod: PodFacts, metered: MeteredSession | None, *, holds: bool) -> bool:
-    """Whether a pod's finalizer may be removed: the pod has ended and its session is closed, or it never had one.
+    """Returns whether the meter's finalizer may be removed from a pod.
+
+    It may if the pod has ended and its session is closed, or if the pod never had a session.
 
     Args:
-        pod: a pod with the finalizer.
         metered: its session; None where it never held a device.
         holds: whether the settings give pods a finalizer at all; if not, leftover ones are removed.
     """

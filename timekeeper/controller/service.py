@@ -74,7 +74,11 @@ def run(
     environ: Mapping[str, str],
     standalone: Path | None,
 ) -> int:
-    """Runs until SIGTERM or SIGINT; returns the exit status.
+    """Runs the jobs process until SIGTERM or SIGINT; returns the exit status.
+
+    Args:
+        environ: the environment variables, which say where the API server is.
+        standalone: the folder that stands in for a cluster; None for the folder in the settings, or else a cluster.
 
     Raises:
         NoClusterError: no folder is named, and no API server is configured.
@@ -181,9 +185,10 @@ def _read_present_use(
 
 
 def schedule(tasks: LeaderTasks, settings: JobsSettings, *, writes_pods: bool = True) -> BackgroundScheduler:
-    """Schedules the tasks of the leader in one thread, since they share the leader's state.
+    """Schedules the leader's tasks in one thread, since they share the leader's state; returns the running scheduler.
 
-    Without `writes_pods` no task that decides on writes to pods or writes events for people is among them.
+    Args:
+        writes_pods: whether to include the tasks that decide on writes to pods or write events for people.
     """
     logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it logs each run, and each delay
     scheduler = BackgroundScheduler(
@@ -215,9 +220,11 @@ def schedule(tasks: LeaderTasks, settings: JobsSettings, *, writes_pods: bool = 
 def schedule_apart(
     scheduler: BackgroundScheduler, name: str, job: Callable[[], None], seconds: float, first: float = 0
 ) -> None:
-    """Schedules a job in a separate thread; the job uses nothing of the leader's state.
+    """Schedules a job in a separate thread; the job must use nothing of the leader's state.
 
-    It first runs `first` seconds from now, and then every `seconds`.
+    Args:
+        name: the job's id.
+        first: the seconds until it first runs.
     """
     begin = datetime.now(UTC) + timedelta(seconds=first)
     scheduler.add_job(job, "interval", seconds=seconds, id=name, executor=OWN_THREADS, next_run_time=begin)

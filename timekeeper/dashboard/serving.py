@@ -32,13 +32,13 @@ CONTENT_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file of the dashboard as it is served.
+    """A file of the dashboard, ready to be served.
 
     Attributes:
         body: its bytes.
         gzipped: its bytes, compressed (RFC 1952).
         content_type: its media type.
-        etag: its entity tag (RFC 9110 section 8.8.3); weak, since both codings share it.
+        etag: its entity tag (RFC 9110 section 8.8.3); weak, since the plain and the compressed bytes share it.
     """
 
     body: bytes
@@ -49,7 +49,13 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """All files of the dashboard; `by_name` has them by path, without the document."""
+    """All files of the dashboard, ready to be served.
+
+    Attributes:
+        version: a hash of all files, which is a part of their paths.
+        document: the HTML document.
+        by_name: the other files by path.
+    """
 
     version: str
     document: Asset
@@ -57,7 +63,7 @@ class Assets:
 
 
 def read_assets() -> Assets:
-    """Reads the files from this package.
+    """Reads the dashboard's files from the installed package.
 
     Raises:
         OSError: a file cannot be read.
@@ -67,7 +73,10 @@ def read_assets() -> Assets:
 
 
 def assets_of(contents: Mapping[str, bytes]) -> Assets:
-    """Prepares files, by their paths, for serving.
+    """Prepares the dashboard's files for serving.
+
+    Args:
+        contents: the bytes of each file by its path.
 
     Raises:
         KeyError: there is no document, or a file is of an unknown type.
@@ -123,7 +132,7 @@ Route = Callable[[Request], Awaitable[Response]]
 
 
 def page_routes(assets: Assets) -> dict[tuple[str, str], Route]:
-    """Returns the routes of the document and of every file, by method and path."""
+    """Returns the routes of the dashboard's document and of every other file, by method and path."""
     served = {"/": _route(assets.document, ASK_AGAIN)}
     for name, asset in assets.by_name.items():
         served[f"{PREFIX}{assets.version}/{name}"] = _route(asset, FOR_EVER)
@@ -131,9 +140,14 @@ def page_routes(assets: Assets) -> dict[tuple[str, str], Route]:
 
 
 def of_another_version(assets: Assets, name: str, accept_encoding: str) -> Response | None:
-    """Answers a request for a file under another version's path; None where there is no such file.
+    """Answers a request for a dashboard file under the path of another version; None where there is no such file.
 
-    During a rolling update, a document from one replica may ask the other for its files.
+    During a rolling update, a document from one replica may ask the other replica for its files. Browsers must not
+    cache the answer.
+
+    Args:
+        assets: the files of this version.
+        accept_encoding: the request's header; empty where there is none.
     """
     asset = assets.by_name.get(name)
     if asset is None:
@@ -142,7 +156,15 @@ def of_another_version(assets: Assets, name: str, accept_encoding: str) -> Respo
 
 
 def answer(asset: Asset, caching: bytes, accept_encoding: str, if_none_match: str) -> Response:
-    """Returns a file, compressed where the client accepts it, or 304 (RFC 9110 sections 12.5.3 and 13.1.2)."""
+    """Returns the response with a dashboard file, or with status 304 where the client has the file already.
+
+    The file is compressed where the client accepts that (RFC 9110 sections 12.5.3 and 13.1.2).
+
+    Args:
+        caching: the value of the header Cache-Control.
+        accept_encoding: the request's header; empty where there is none.
+        if_none_match: the request's header; empty where there is none.
+    """
     headers = (*PROTECTION, (b"cache-control", caching), (b"etag", asset.etag.encode()))
     content_type = asset.content_type.encode()
     if holds(if_none_match, asset.etag):
@@ -153,7 +175,7 @@ def answer(asset: Asset, caching: bytes, accept_encoding: str, if_none_match: st
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Whether an Accept-Encoding header names gzip without refusing it."""
+    """Returns whether an Accept-Encoding header names gzip without refusing it."""
     for item in accept_encoding.lower().split(","):
         coding, _, weight = item.replace(" ", "").partition(";q=")
         if coding == "gzip":
@@ -162,7 +184,7 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 
 def holds(if_none_match: str, etag: str) -> bool:
-    """Whether an If-None-Match header contains an entity tag, by weak comparison."""
+    """Returns whether an If-None-Match header contains an entity tag, by weak comparison."""
     tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return "*" in tags or etag.removeprefix("W/") in tags
 

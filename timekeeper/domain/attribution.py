@@ -26,7 +26,7 @@ MINUTES_BETWEEN_SCHEDULE_AND_START = 10 * 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The dimensions that use is attributed to.
+    """The owner, user, labels and models that a session's use is attributed to, and the rates that it reserves.
 
     Attributes:
         model: the models of its devices, sorted and joined by commas; empty where no allocation names them.
@@ -47,7 +47,13 @@ class Attribution:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A pod's origin by its metadata: owner, user and all of its labels."""
+    """The owner, user and labels of a pod, read from its metadata.
+
+    Attributes:
+        owner: Kind/name of the controller that created the pod, or Pod/name.
+        user: the creator that admission recorded, a person or a controller; empty where it recorded none.
+        labels: all labels of the pod.
+    """
 
     owner: str = ""
     user: str = ""
@@ -59,7 +65,7 @@ UNKNOWN_ORIGIN = Origin(labels=MappingProxyType({}))
 
 
 def read_origin(metadata: Mapping[str, Any]) -> Origin:
-    """Reads a pod's metadata; a field that is missing or of another type counts as absent.
+    """Reads the owner, user and labels of a pod from its metadata; a mistyped field counts as absent.
 
     The pod's controller counts as its owner only where admission recorded that controller as the pod's creator, or
     recorded no creator. Otherwise a person wrote the owner reference, and the pod itself is the owner.
@@ -76,11 +82,10 @@ def read_origin(metadata: Mapping[str, Any]) -> Origin:
 def attribution(
     origin: Origin, reservation: Reservation, kept_labels: Sequence[str], rules: ChargeRules
 ) -> Attribution:
-    """Returns the dimensions that a reservation's use is attributed to.
+    """Returns what a pod's use is attributed to, and the rates that its reservation has without any price.
 
     Args:
-        origin: the origin of its pod.
-        reservation: the reservation.
+        origin: the owner, user and labels of the pod.
         kept_labels: the keys of labels that are kept; others are dropped, since some have a new value for every pod.
         rules: the rules by which a request without an allocation counts.
     """

@@ -38,7 +38,11 @@ RESERVED_NAMES = frozenset({"book", "notices", "states"})
 
 
 class BudgetError(ValueError):
-    """A budget that cannot be used; the message holds every fault."""
+    """A budget that cannot be used; the message holds every fault.
+
+    Attributes:
+        faults: the invalid fields, each with what is allowed.
+    """
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         super().__init__(explain(faults))
@@ -49,8 +53,28 @@ class BudgetError(ValueError):
 class Budget:
     """The limits of a set of namespaces per period.
 
-    Amounts are microGPU-seconds, durations nanoseconds. `allowance` None is no limit; `rollover` is the most that an
-    unspent allowance adds to the next period.
+    Amounts are microGPU-seconds, durations nanoseconds.
+
+    Attributes:
+        name: the name of the GPUBudget object.
+        namespaces: the namespaces that spend from it.
+        allowance: the amount that each period may spend; None for no limit.
+        period: the rule that sets when periods start.
+        rollover: the most that an unspent allowance adds to the next period.
+        grace_amount: the most that spending may exceed the allowance before new pods are treated by `on_exhausted`;
+            None sets no limit.
+        grace_duration: the time after exhaustion for which it may; None sets no limit. There is no grace where both are
+            None.
+        on_exhausted: the treatment of new pods after grace.
+        enforcement: the effect of the budget's state: shown only, applied to new pods, or to running pods too.
+        min_runtime: the time that the money must pay for before a held pod is released.
+        admission: the condition for a new pod.
+        default_commit: under safe admission, the run time that is assumed of a pod that states none.
+        pending_commit: under safe admission, the time for which the cost of a pod that does not run yet is kept for it.
+        eviction_notice: the time between the announcement of a pod's eviction and the eviction.
+        created: the object's creation, in nanoseconds since 1970, by the API server's clock.
+        uid: the object's uid.
+        generation: the object's generation.
     """
 
     name: str
@@ -72,7 +96,11 @@ class Budget:
     generation: int = 0
 
     def limits(self, granted: int) -> Limits:
-        """Returns the limits of a period to which grants added an amount."""
+        """Returns the limits of spending in one period.
+
+        Args:
+            granted: the amount that grants added to the period, in microGPU-seconds; below 0 where more was taken away.
+        """
         available = None if self.allowance is None else self.allowance + granted
         return Limits(available, self.grace_amount, self.grace_duration, self.on_exhausted)
 
@@ -80,8 +108,11 @@ class Budget:
 def parse_budget(item: Mapping[str, Any]) -> Budget:
     """Parses a GPUBudget object from the API server or from a file.
 
+    Args:
+        item: the object, decoded from JSON or YAML.
+
     Raises:
-        BudgetError: a field is missing or invalid; it names all faults at once.
+        BudgetError: a field is missing or invalid; the error names all faults at once.
     """
     reader = _Reader([])
     metadata = reader.mapping(item, "metadata", "")
@@ -116,15 +147,18 @@ def parse_budget(item: Mapping[str, Any]) -> Budget:
 
 
 def overhead_budget(namespaces: frozenset[str]) -> Budget:
-    """Returns the budget of the cluster's own namespaces.
+    """Returns the budget, without a limit, that pays for the cluster's system namespaces.
 
     It counts as younger than any other budget, so another budget that names one of these namespaces pays for it.
+
+    Args:
+        namespaces: the names of the system namespaces.
     """
     return Budget(OVERHEAD, namespaces, created=FOREVER)
 
 
 def payers(budgets: Iterable[Budget]) -> tuple[dict[str, Budget], dict[str, dict[str, str]]]:
-    """Determines the payer of each namespace, and the budgets that name a namespace which another one pays for.
+    """Determines the budget that pays for each namespace, and the budgets that name a namespace of another payer.
 
     Where two budgets name a namespace, the older one pays; of two created in one second, the first by name.
 

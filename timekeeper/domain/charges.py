@@ -17,18 +17,30 @@ Assignments = tuple[tuple[int, str], ...]
 
 
 def payers_since(assignments: Assignments, instant: int) -> set[str]:
-    """Returns the accounts that have paid for a namespace at an instant or later, in nanoseconds since 1970."""
+    """Returns the accounts that have paid for a namespace at an instant or later.
+
+    Args:
+        assignments: (from, account) pairs: the namespace's payers over time.
+        instant: nanoseconds since 1970.
+    """
     ends = [since for since, _ in assignments[1:]] + [FOREVER]
     return {account for (_, account), end in zip(assignments, ends, strict=True) if end > instant}
 
 
 def cost(rate: int, nanoseconds: int) -> int:
-    """Returns the cost of a rate (microGPU-seconds a second) over a duration, rounded down."""
+    """Returns the cost of a rate over a duration, in microGPU-seconds, rounded down."""
     return rate * nanoseconds // SECOND
 
 
 class Segment(NamedTuple):
-    """A part [start, end) of a session that one period of one account pays for."""
+    """A part of a session that one period of one account pays for. Instants are nanoseconds since 1970.
+
+    Attributes:
+        account: the account's name.
+        period: the start of the period.
+        start: the part's start, inclusive.
+        end: its end, exclusive.
+    """
 
     account: str
     period: int
@@ -39,9 +51,13 @@ class Segment(NamedTuple):
 def segments(
     assignments: Assignments, periods_of: Callable[[str], Sequence[Period]], start: int, end: int
 ) -> list[Segment]:
-    """Returns the segments of [start, end), in order of time within each account.
+    """Returns the segments of a session's time, in order of time within each account.
 
-    Time before an account's first period belongs to no segment: the account did not exist.
+    Instants are nanoseconds since 1970. Time before an account's first period belongs to no segment: the account did
+    not exist.
+
+    Args:
+        assignments: (from, account) pairs: the payers of the session's namespace over time.
     """
     spans = []
     for index, (since, account) in enumerate(assignments):
@@ -56,7 +72,11 @@ def segments(
 
 
 def segment_cost(tariff: Tariff, start: int, end: int) -> int:
-    """Returns the cost of [start, end) in microGPU-seconds."""
+    """Returns the cost of the time from `start` up to `end`, in microGPU-seconds. Instants are nanoseconds since 1970.
+
+    Args:
+        tariff: pairs of an instant and the rate from then on, in microGPU-seconds a second.
+    """
     total = 0
     for index, (since, rate) in enumerate(tariff):
         low = start if index == 0 else max(start, since)
@@ -67,7 +87,12 @@ def segment_cost(tariff: Tariff, start: int, end: int) -> int:
 
 
 def rate_now(tariff: Tariff, now: int) -> int:
-    """Returns the rate at an instant."""
+    """Returns the rate at an instant, in microGPU-seconds a second; 0 for a tariff without rates.
+
+    Args:
+        tariff: pairs of an instant and the rate from then on, in microGPU-seconds a second.
+        now: nanoseconds since 1970.
+    """
     rate = tariff[0][1] if tariff else 0
     for since, later in tariff[1:]:
         if since <= now:
@@ -76,7 +101,11 @@ def rate_now(tariff: Tariff, now: int) -> int:
 
 
 def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int], int]:
-    """Returns the cumulative amount in each period of each account that the segments touch."""
+    """Returns a session's amount in each (account, start of the period) that pays for a segment, in microGPU-seconds.
+
+    Args:
+        tariff: pairs of an instant and the session's rate from then on, in microGPU-seconds a second.
+    """
     totals: dict[tuple[str, int], int] = {}
     for segment in settled:
         key = (segment.account, segment.period)
@@ -85,9 +114,14 @@ def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int],
 
 
 class HourlyPoint(NamedTuple):
-    """A session's cumulative amounts at an instant, in microGPU-seconds.
+    """A session's amounts in a period up to an instant, in microGPU-seconds.
 
-    `used` is the GPU time that its reports name; None where it has sent none.
+    Attributes:
+        until: the instant, in nanoseconds since 1970.
+        billed: the money.
+        core: the GPU time that was reserved.
+        memory: the device memory that was reserved: the whole memory of one device counts as one GPU.
+        used: the GPU time that its reports state; None where it has sent none.
     """
 
     until: int
@@ -98,12 +132,12 @@ class HourlyPoint(NamedTuple):
 
     @property
     def hour(self) -> int:
-        """The hour that ends at the point, or that the point lies in; hours count from 1970."""
+        """The hour, counted from 1970, that ends at the point's instant or that the instant lies in."""
         return (self.until - 1) // HOUR
 
 
 def hours_of(points: Sequence[HourlyPoint]) -> list[int]:
-    """The hour of each point, counted from 1970."""
+    """Returns the hour of each hourly point, counted from 1970."""
     return [point.hour for point in points]
 
 
@@ -114,11 +148,11 @@ def hourly_points(
 
     Args:
         settled: the segments that the period pays for, in order of time; at least one.
-        tariff: the session's rates.
-        attribution: the session's reserved rates.
+        tariff: pairs of an instant and the session's rate from then on, in microGPU-seconds a second.
+        attribution: holds the session's reserved rates without any price.
         stored: the last point that the store holds; None for none.
-        billed: the amount billed up to the last point. Where it differs from the cost of the reservation, the part
-            after the stored point is divided by time.
+        billed: the amount billed up to the last point, in microGPU-seconds. Where it differs from the cost of the
+            reservation, the part after the stored point is divided by time.
     """
     first, last = settled[0].start, settled[-1].end
     begin = first if stored is None else min(max(stored.until, first), last)
@@ -140,12 +174,11 @@ def hourly_points(
 
 
 def with_used(points: Sequence[HourlyPoint], stored: HourlyPoint | None, start: int, used: int) -> list[HourlyPoint]:
-    """Adds the used GPU time to the points; the part after the stored point is divided between them by time.
+    """Returns hourly points with the used GPU time set; what was used after the stored point is divided by time.
 
     Args:
-        points: the points, in order.
         stored: the last point that the store holds; None for none.
-        start: the later of the session's and the period's start.
+        start: the later of the session's and the period's start, in nanoseconds since 1970.
         used: microGPU-seconds up to the last point, cumulative in the period.
     """
     if not points:

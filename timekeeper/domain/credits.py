@@ -22,8 +22,8 @@ class Credit:
     """One period's share of a grant that outlives periods. Amounts are microGPU-seconds.
 
     Attributes:
-        name: the grant's.
-        amount: the money that it brought into the period; once it has expired, the part that was burned.
+        name: the grant's name.
+        amount: the money that it brought into the period; once it has expired, the part that was spent.
         expires: when it expires, in nanoseconds since 1970.
         since: the amount that the period had spent when the grant arrived; 0 where the period began with it.
         expired: whether it has expired within the period.
@@ -38,7 +38,13 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Burned:
-    """The money that is left: the period's own and each credit's by name. `debt` is spending that no money paid for."""
+    """The money that is left in a period. Amounts are microGPU-seconds.
+
+    Attributes:
+        own: what is left of the money that ends with the period.
+        credits: what is left of each credit, by name.
+        debt: the spending that no money paid for.
+    """
 
     own: int
     credits: Mapping[str, int]
@@ -46,16 +52,17 @@ class Burned:
 
 
 def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Burned:
-    """Computes what is left of a period's money.
+    """Computes the money that is left in a period. Amounts are microGPU-seconds.
 
-    Of two credits that expire at once, the first by name burns first. A credit that expires at the period's end burns
-    after the period's own money.
+    Spending uses up first the money that expires first. Of two credits that expire at once, the first by name is used
+    up first. A credit that expires at the period's end is used up after the money that ends with the period.
 
     Args:
-        own: the period's own money; below 0 it is a debt from the start.
-        period_credits: the period's credits. An expired one counts with what was burned of it.
-        end: the period's end, when its own money expires.
-        spent: the amount that was spent in the period; below 0 it adds to the period's own money.
+        own: the money that ends with the period: its allowance, grants without an expiry, and what was rolled over into
+            it; below 0 it is a debt from the start.
+        period_credits: the period's credits. An expired one counts with the part that was spent of it.
+        end: the period's end, in nanoseconds since 1970.
+        spent: the amount that was spent in the period; below 0 it adds to `own`.
     """
     own, spent = own - min(spent, 0), max(spent, 0)
     arriving = sorted(period_credits, key=lambda credit: (credit.since, credit.expires, credit.name))
@@ -82,13 +89,15 @@ def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Bu
 
 
 def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: int, spent: int) -> Credit:
-    """Returns a credit that has expired within a period: it keeps the part that was burned and loses the rest.
+    """Returns a credit as it is after its expiry within a period: it keeps the part that was spent and loses the rest.
+
+    Amounts are microGPU-seconds.
 
     Args:
-        own: the period's own money.
-        period_credits: the period's credits; those that expired earlier are marked as expired.
-        name: the credit that expires.
-        end: the period's end.
+        own: the money that ends with the period.
+        period_credits: the period's credits, by name; those that expired earlier are marked as expired.
+        name: the name of the credit that expires.
+        end: the period's end, in nanoseconds since 1970.
         spent: the amount that the period had spent when the credit expired.
     """
     left = burn(own, period_credits.values(), end, spent).credits[name]
@@ -99,11 +108,13 @@ def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: int
 def carried(own: int, period_credits: Mapping[str, Credit], end: int, spent: int) -> Sequence[Credit]:
     """Returns the credits that the next period begins with: what is left of those that expire after this one's end.
 
+    Amounts are microGPU-seconds.
+
     Args:
-        own: the ending period's own money.
-        period_credits: its credits.
-        end: its end.
-        spent: the amount that was spent in it.
+        own: the money that ends with the ending period.
+        period_credits: the ending period's credits, by name.
+        end: the period's end, in nanoseconds since 1970.
+        spent: the amount that was spent in the period.
     """
     left = burn(own, period_credits.values(), end, spent).credits
     return [
@@ -114,16 +125,16 @@ def carried(own: int, period_credits: Mapping[str, Credit], end: int, spent: int
 
 
 def rolled_over(cap: int, own: int, period_credits: Iterable[Credit], end: int, spent: int, lasting: int) -> int:
-    """Computes how much of a period's own money rolls over into the next one.
+    """Returns the amount of a period's own money that rolls over into the next one. Amounts are microGPU-seconds.
 
     Args:
         cap: the most that may be rolled over.
-        own: the ending period's own money.
-        period_credits: its credits.
-        end: its end.
-        spent: the amount that was spent in it.
-        lasting: the part of its own money that may roll over: the allowance, and what was rolled over into it. Grants
-            without an expiry end with their period, so they burn first.
+        own: the money that ends with the ending period.
+        period_credits: the ending period's credits.
+        end: the period's end, in nanoseconds since 1970.
+        spent: the amount that was spent in the period.
+        lasting: the part of `own` that may roll over: the allowance, and what was rolled over into the period. Grants
+            without an expiry end with their period, so they are used up first.
     """
     return max(0, min(cap, lasting, burn(own, period_credits, end, spent).own))
 

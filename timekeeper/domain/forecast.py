@@ -38,12 +38,12 @@ class SpendSample(NamedTuple):
 
 
 class BurnRecord(NamedTuple):
-    """An account's samples, oldest first; at least one.
+    """An account's recent spending: samples of its total, oldest first; at least one.
 
     Attributes:
         samples: the samples.
-        period: the period in which the last one was taken.
-        total: the total of that period then.
+        period: the start of the period in which the last sample was taken, in nanoseconds since 1970.
+        total: the amount that this period had spent at the last sample, in microGPU-seconds.
     """
 
     samples: tuple[SpendSample, ...]
@@ -52,7 +52,7 @@ class BurnRecord(NamedTuple):
 
 
 class Burn(NamedTuple):
-    """The amount spent between two instants.
+    """The amount spent between two instants, in nanoseconds since 1970.
 
     Attributes:
         since: the first instant.
@@ -66,27 +66,27 @@ class Burn(NamedTuple):
 
     @property
     def rate(self) -> int:
-        """MicroGPU-seconds a second; never below 0."""
+        """The mean spending between the two instants in microGPU-seconds a second; never below 0."""
         return max(self.spent, 0) * SECOND // (self.until - self.since)
 
 
 class Burns(NamedTuple):
-    """The burns of the last hour and the last day; None until the account has been settled twice."""
+    """The amounts spent in the last hour and the last day; None until the account has been settled twice."""
 
     hour: Burn | None = None
     day: Burn | None = None
 
 
 def sampled(record: BurnRecord | None, now: int, period: int, totals: Mapping[int, int], offset: int = 0) -> BurnRecord:
-    """Returns the record of spending with a new sample where one is due, else the same record.
+    """Returns an account's recent spending with a new sample where one is due, else as it was.
 
     Args:
-        record: the record so far; None for none.
+        record: the samples so far; None for none.
         now: the instant up to which the account is settled, in nanoseconds since 1970.
-        period: the start of its present period.
-        totals: the totals of that period and of those before it, by their starts.
-        offset: the time before each full five minutes at which a sample is due; it differs between accounts, so that
-            they are not all sampled at once.
+        period: the start of its present period, in nanoseconds since 1970.
+        totals: the amounts spent in that period and in those before it, in microGPU-seconds, by their starts.
+        offset: the time in nanoseconds before each full five minutes at which a sample is due; it differs between
+            accounts, so that they are not all sampled at once.
     """
     spent = None if record is None else _spent(record, period, totals)
     if record is None or spent is None or now < record.samples[-1].at - HOUR:
@@ -101,7 +101,14 @@ def sampled(record: BurnRecord | None, now: int, period: int, totals: Mapping[in
 
 
 def burns(record: BurnRecord | None, now: int, period: int, totals: Mapping[int, int]) -> Burns:
-    """Returns the burns of the last hour and the last day; arguments as for sampled()."""
+    """Returns the amounts that an account spent in the last hour and the last day.
+
+    Args:
+        record: the samples of its spending; None for none.
+        now: the instant up to which the account is settled, in nanoseconds since 1970.
+        period: the start of its present period, in nanoseconds since 1970.
+        totals: the amounts spent in that period and in those before it, in microGPU-seconds, by their starts.
+    """
     spent = None if record is None else _spent(record, period, totals)
     if record is None or spent is None:
         return Burns()
@@ -112,7 +119,11 @@ def burns(record: BurnRecord | None, now: int, period: int, totals: Mapping[int,
 
 
 def burns_at_last_sample(record: BurnRecord | None) -> Burns:
-    """Returns the burns of the hour and the day that end with the last sample."""
+    """Returns the amounts that an account spent in the hour and the day that end with its last sample.
+
+    Args:
+        record: the samples of its spending; None for none, which gives None for both.
+    """
     if record is None:
         return Burns()
     latest = record.samples[-1]
@@ -120,14 +131,13 @@ def burns_at_last_sample(record: BurnRecord | None) -> Burns:
 
 
 def lasts_until(remaining: int, burn: Burn | None, now: int, before: int) -> int | None:
-    """Returns the instant at which the money runs out at a burn's rate.
+    """Returns when a budget's money runs out if spending goes on at the same rate, in nanoseconds since 1970.
 
-    None where that is not before `before`, or where no money is left already.
+    None where that is not before `before`, where nothing is being spent, or where no money is left already.
 
     Args:
         remaining: the amount that is left now, in microGPU-seconds.
-        burn: the burn.
-        now: nanoseconds since 1970.
+        burn: the spending from which the rate is taken; None for none.
         before: the end of the period, in nanoseconds since 1970.
     """
     if burn is None or burn.spent <= 0 or remaining <= 0:
@@ -137,10 +147,17 @@ def lasts_until(remaining: int, burn: Burn | None, now: int, before: int) -> int
 
 
 def runs_out_early(remaining: int, burns: Burns, now: int, before: int) -> bool:
-    """Whether the money runs out before an instant, both at the last hour's and at the last day's rate.
+    """Returns whether a budget's money runs out before an instant, both at the last hour's and at the last day's rate.
 
-    The long window shows that the burn is significant, the short one that it still goes on
-    (https://sre.google/workbook/alerting-on-slos/, multiwindow alerts).
+    The long window shows that the spending is significant, the short one that it still goes on
+    (https://sre.google/workbook/alerting-on-slos/, multiwindow alerts). A rate that was measured over less than
+    SHORTEST_MEASURE does not count.
+
+    Args:
+        remaining: the amount that is left now, in microGPU-seconds.
+        burns: the spending of the last hour and the last day.
+        now: nanoseconds since 1970.
+        before: the instant, in nanoseconds since 1970.
     """
     windows = (burns.hour, burns.day)
     if any(burn is None or burn.until - burn.since < SHORTEST_MEASURE for burn in windows):
@@ -149,11 +166,11 @@ def runs_out_early(remaining: int, burns: Burns, now: int, before: int) -> bool:
 
 
 class Edges(NamedTuple):
-    """The instants from which the burns of usage are measured, in nanoseconds since 1970; each is that of a full hour.
+    """The starts of the last hour and the last day of usage, in nanoseconds since 1970; each is that of a full hour.
 
     Attributes:
-        day: the start of the last day: a day ago and up to an hour more, since use is kept by the hour.
-        hour: the start of the last hour: an hour ago and up to an hour more.
+        day: a day ago and up to an hour more, since use is kept by the hour.
+        hour: an hour ago and up to an hour more.
     """
 
     day: int
@@ -161,22 +178,28 @@ class Edges(NamedTuple):
 
 
 def edges_at(now: int) -> Edges:
-    """Returns the instants from which burns of usage are measured now, in nanoseconds since 1970."""
+    """Returns the instants from which the spending of the last hour and the last day of usage is measured.
+
+    Args:
+        now: nanoseconds since 1970, as are the instants.
+    """
     return Edges((now - DAY) // HOUR * HOUR, (now - HOUR) // HOUR * HOUR)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageForecast:
-    """The forecast of usage by key: what is billed by an instant if pods go on as in the last hour or the last day.
+    """The forecast of usage: the amounts billed by an instant if pods go on as in the last hour or the last day.
+
+    A key is the values of the dimensions by which the query groups. Instants are nanoseconds since 1970.
 
     Attributes:
-        until: the instant up to which the use was settled, in nanoseconds since 1970: the end of the measure.
+        until: the instant up to which the use was settled, with which the measured time ends.
         end: the instant up to which the forecast goes.
-        since: the instants from which it is measured, the last hour's first; None where that is less than
+        since: the instants from which the spending is measured, the last hour's first; None where that is less than
             SHORTEST_MEASURE before `until`, or `until` is too long ago.
         spent: the microGPU-seconds that pods spent since, by key, the last hour's first.
         not_settled: the accounts whose settlement has failed for longer than LONGEST_LAG.
-        unknown: the keys of their use. These have no forecast: what they were billed since is not known.
+        unknown: the keys of the use of these accounts. They have no forecast: what they were billed since is not known.
     """
 
     until: int
@@ -187,11 +210,13 @@ class UsageForecast:
     unknown: frozenset[tuple[str, ...]] = frozenset()
 
     def expected(self, key: tuple[str, ...], billed: int) -> list[int | None]:
-        """Returns what a key comes to by `end` at the last hour's and at the last day's pace, in microGPU-seconds.
+        """Returns the amounts billed by `end`, at the rate of the last hour and of the last day, in microGPU-seconds.
+
+        An amount is None where there is no forecast.
 
         Args:
-            key: the key.
-            billed: the microGPU-seconds that it was billed so far.
+            key: the values of the dimensions by which the query groups.
+            billed: the microGPU-seconds that were billed for these values so far.
         """
         if key in self.unknown:
             return [None, None]
@@ -213,17 +238,19 @@ def usage_forecast(
     began: int | None,
     earliest: int | None,
 ) -> UsageForecast:
-    """Returns the forecast of usage.
+    """Returns the forecast of usage from the spending of the last hour and the last day.
+
+    Instants are nanoseconds since 1970.
 
     Args:
-        spent: the microGPU-seconds that pods spent since `edges_at(now)`, by key, the last hour's first.
-        now: nanoseconds since 1970.
-        end: the instant up to which it goes.
-        settled: the instant up to which the spending is known; None where that is not known. There is no forecast
-            where it is longer ago than LONGEST_LAG.
+        spent: the microGPU-seconds that pods spent since `edges_at(now)`, the last hour's first, by the values of the
+            dimensions by which the query groups.
+        end: the instant up to which the forecast goes.
+        settled: the instant up to which the spending is known; None where that is not known. There is no forecast where
+            it is longer ago than LONGEST_LAG.
         began: the instant at which metering began; None where that is not known.
         earliest: the start of the first hour with such spending; None for none. Where that hour ended before metering
-            began, pods were charged for the time before, too, and the pace is measured from that hour on.
+            began, pods were charged for the time before, too, and the rate is measured from that hour on.
     """
     measured_from = began if earliest is None or (began is not None and began < earliest + HOUR) else earliest
     edges = edges_at(now)

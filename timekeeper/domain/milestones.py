@@ -35,8 +35,8 @@ class Announced:
     """The milestones of a budget that were announced, and the period and money for which they were.
 
     Attributes:
-        period: the start of the period.
-        available: the amount that could be spent in it; None for no limit.
+        period: the start of the period, in nanoseconds since 1970.
+        available: the amount that could be spent in it, in microGPU-seconds; None for no limit.
         milestones: the milestones that were announced.
     """
 
@@ -46,12 +46,11 @@ class Announced:
 
 
 def reached(state: BudgetState, spent: int, available: int | None, *, early: bool) -> frozenset[Milestone]:
-    """Returns the milestones that hold now; amounts are microGPU-seconds.
+    """Returns the milestones that a budget has reached in its present period; amounts are microGPU-seconds.
 
     Args:
         state: the budget's computed state.
-        spent: the amount spent in the period.
-        available: the amount that may be spent in it; None for no limit.
+        available: the amount that may be spent in it; None for no limit, and then no milestones.
         early: whether the money runs out before the period's end.
     """
     if available is None:
@@ -79,9 +78,9 @@ def next_announced(
 
     Args:
         before: the milestones announced so far; None where there were none.
-        period: the start of the present period.
-        available: the amount that may be spent in it; None for no limit.
-        holding: the milestones that hold.
+        period: the start of the present period, in nanoseconds since 1970.
+        available: the amount that may be spent in it, in microGPU-seconds; None for no limit.
+        holding: the milestones that are reached at present.
     """
     announced = before.milestones if before is not None else frozenset()
     kept = announced
@@ -95,5 +94,5 @@ def next_announced(
 
 
 def heaviest(milestones: Iterable[Milestone]) -> Milestone:
-    """Returns the weightiest of some milestones."""
+    """Returns the weightiest of the milestones, of which there is at least one."""
     return max(milestones, key=WEIGHT.__getitem__)

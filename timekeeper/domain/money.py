@@ -22,11 +22,13 @@ _GPU_HOURS = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?")
 
 
 class MoneyError(ValueError):
-    """A value that is not an amount; the message says what is allowed."""
+    """A value that states no GPU-hours; the message says what is allowed."""
 
 
 def from_gpu_hours(value: Any) -> int:
-    """Parses GPU-hours as a manifest states them: a whole number, or a quoted decimal of at most six places.
+    """Parses GPU-hours, as a manifest states them, to microGPU-seconds.
+
+    The value is a whole number, or a quoted decimal of at most six places.
 
     Raises:
         MoneyError: the value is anything else. A float is refused unless it is whole: 0.1 has no exact double.
@@ -39,7 +41,7 @@ def from_gpu_hours(value: Any) -> int:
 
 
 def from_signed_gpu_hours(value: Any) -> int:
-    """Parses an amount as `from_gpu_hours` does, except that it may be below 0 and must not be 0.
+    """Parses GPU-hours to microGPU-seconds as `from_gpu_hours` does, but they may be below 0 and must not be 0.
 
     Raises:
         MoneyError: the value is anything else.
@@ -61,17 +63,23 @@ def from_signed_gpu_hours(value: Any) -> int:
 
 
 def gpu_hours(amount: int) -> float:
-    """Converts an amount to GPU-hours, for display only."""
+    """Converts microGPU-seconds to GPU-hours, for display only."""
     return amount / GPU_HOUR
 
 
 def amount_cells(amount: int | None) -> tuple[str, str]:
-    """Returns an amount as cells of CSV: GPU-hours with six decimal places, and microGPU-seconds; empty for None."""
+    """Returns the two cells of a CSV row for an amount; both are empty for None.
+
+    The first states GPU-hours with six decimal places, the second microGPU-seconds.
+
+    Args:
+        amount: microGPU-seconds.
+    """
     return ("", "") if amount is None else (f"{amount / GPU_HOUR:.6f}", str(amount))
 
 
 def display(amount: int) -> str:
-    """Formats an amount as GPU-hours with two decimal places, or up to six where it is below one GPU-hour."""
+    """Formats microGPU-seconds as GPU-hours with two decimal places, or up to six where they are below one GPU-hour."""
     hours = Decimal(amount) / GPU_HOUR
     places = 2 if amount == 0 or abs(hours) >= 1 else 6
     text = f"{hours:.{places}f}"
@@ -83,9 +91,13 @@ _PLACES = Decimal("0.01")
 
 @dataclass(frozen=True, slots=True)
 class Currency:
-    """A currency by its code (ISO 4217), and the cost of a GPU-hour in it.
+    """A currency, and the cost of a GPU-hour in it.
 
     A GPU-hour is an hour of a whole GPU at price 1: amounts already contain the higher price of dearer models.
+
+    Attributes:
+        code: the code of ISO 4217, such as EUR.
+        per_gpu_hour: the cost of a GPU-hour.
     """
 
     code: str

@@ -25,14 +25,23 @@ UNSIGNED = "unsigned"
 
 
 class OrderEntry(NamedTuple):
-    """The ledger's record of an order: the start of its period, and microGPU-seconds."""
+    """The ledger's record of a grant or a correction.
+
+    Attributes:
+        period: the start of the period that the order changed, in nanoseconds since 1970.
+        amount: microGPU-seconds.
+    """
 
     period: int
     amount: int
 
 
 class OrderError(ValueError):
-    """An object that cannot be applied; the message holds every fault."""
+    """A grant or correction that cannot be applied; the message holds every fault.
+
+    Attributes:
+        faults: the invalid fields, each with what is allowed.
+    """
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         super().__init__(explain(faults))
@@ -40,12 +49,21 @@ class OrderError(ValueError):
 
 
 def order_note(reason: str, requested_by: str) -> str:
-    """Composes a ledger entry's note; the text in its last parentheses is always the author."""
+    """Composes the note of an order's ledger entry; the text in its last parentheses is always the author.
+
+    Args:
+        requested_by: the author; UNSIGNED stands for an empty one.
+    """
     return f"{reason} ({requested_by or UNSIGNED})"
 
 
 def order_amount(spec: Mapping[str, Any], instead: str, faults: list[Fault]) -> int:
-    """Reads `gpuHours` as microGPU-seconds; returns 0 and adds a fault where it is invalid."""
+    """Reads `gpuHours` of an order's spec as microGPU-seconds; returns 0 and adds a fault where it is invalid.
+
+    Args:
+        instead: a valid value, for the text of the fault.
+        faults: the list that the fault is added to.
+    """
     try:
         return from_signed_gpu_hours(spec.get("gpuHours"))
     except MoneyError as error:
@@ -67,14 +85,22 @@ def text_faults(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterato
 
 
 def refusal(item: Mapping[str, Any]) -> str:
-    """Returns why the ledger refused an order finally, from the order's status; empty where it did not."""
+    """Returns the reason for which the ledger refused an order for good, by the object's status; empty for none.
+
+    Args:
+        item: the GPUGrant or GPUCorrection object.
+    """
     condition = _not_applied(mapping(item.get("status")))
     reason = condition.get("reason")
     return (str(condition.get("message", "")) or str(reason)) if reason in {REFUSED, NAME_TAKEN} else ""
 
 
 def condition_reason(status: Mapping[str, Any]) -> str:
-    """Returns the reason of the condition Applied=False in a status; empty where there is none."""
+    """Returns the reason of the condition Applied=False in an order's status; empty where there is none.
+
+    Args:
+        status: the `status` of a GPUGrant or GPUCorrection object.
+    """
     return str(_not_applied(status).get("reason", ""))
 
 
@@ -98,15 +124,16 @@ class Grant:
 
     Attributes:
         name: the grant's name, its idempotency key within its budget.
-        budget: the budget that gets the money.
+        budget: the name of the budget that gets the money.
         amount: microGPU-seconds; below 0 where money is taken away.
         reason: the reason, for readers of the ledger.
         requested_by: the author; may be empty.
         created: nanoseconds since 1970, by the API server's clock. The period that holds it gets the money.
-        applied: whether its status says that the ledger holds it.
+        applied: whether the object's status says that the ledger holds the grant.
         expires: the instant at which the money expires, in nanoseconds since 1970; None where it expires with its
             period.
-        refused: the reason for which the ledger refused it for good, from its status; empty where it did not.
+        refused: the reason for which the ledger refused the grant for good, from the object's status; empty where it
+            did not.
     """
 
     name: str
@@ -121,15 +148,18 @@ class Grant:
 
     @property
     def note(self) -> str:
-        """The note of its ledger entry: the reason and the author."""
+        """The note of the grant's ledger entry: the reason and the author."""
         return order_note(self.reason, self.requested_by)
 
 
 def parse_grant(item: Mapping[str, Any]) -> Grant:
     """Parses a GPUGrant object.
 
+    Args:
+        item: the object, decoded from JSON.
+
     Raises:
-        GrantError: a field is missing or invalid; it names all faults at once.
+        GrantError: a field is missing or invalid; the error names all faults at once.
     """
     metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
     faults: list[Fault] = []
@@ -184,14 +214,15 @@ class Correction:
 
     Attributes:
         name: the correction's name, its idempotency key within its budget.
-        budget: the budget whose spending is corrected.
+        budget: the name of the budget whose spending is corrected.
         amount: microGPU-seconds; below 0 where less was spent.
         effective: an instant in the corrected period, in nanoseconds since 1970.
         namespace: the namespace whose use is corrected; empty for the budget as a whole.
         reason: the reason, for readers of the ledger.
         requested_by: the author; may be empty.
-        applied: whether its status says that the ledger holds it.
-        refused: the reason for which the ledger refused it for good, from its status; empty where it did not.
+        applied: whether the object's status says that the ledger holds the correction.
+        refused: the reason for which the ledger refused the correction for good, from the object's status; empty where
+            it did not.
     """
 
     name: str
@@ -206,15 +237,18 @@ class Correction:
 
     @property
     def note(self) -> str:
-        """The note of its ledger entry: the reason and the author."""
+        """The note of the correction's ledger entry: the reason and the author."""
         return order_note(self.reason, self.requested_by)
 
 
 def parse_correction(item: Mapping[str, Any]) -> Correction:
     """Parses a GPUCorrection object.
 
+    Args:
+        item: the object, decoded from JSON.
+
     Raises:
-        CorrectionError: a field is missing or invalid; it names all faults at once.
+        CorrectionError: a field is missing or invalid; the error names all faults at once.
     """
     metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
     faults: list[Fault] = []
@@ -242,9 +276,12 @@ def parse_correction(item: Mapping[str, Any]) -> Correction:
 
 
 def no_less_than(spent: int) -> str:
-    """Describes the least amount that a correction of a period may have, given the amount spent in it.
+    """Returns a text that states the least amount that a correction of a period may have.
 
     The figure is rounded towards 0, so that a correction with exactly this amount is accepted.
+
+    Args:
+        spent: the amount spent in the period, in microGPU-seconds.
     """
     most = max(Decimal(spent) / GPU_HOUR, Decimal(0)).quantize(Decimal("0.000001"), ROUND_DOWN)
     return f"no less than {-most.normalize():f}, as no more was spent in this period"

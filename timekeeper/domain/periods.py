@@ -34,7 +34,7 @@ class CronError(ValueError):
 
 @lru_cache(maxsize=1024)
 def check_cron(expression: str) -> str:
-    """Returns the expression if it names moments that are at least an hour apart.
+    """Returns a cron expression unchanged if the times that it names are at least an hour apart.
 
     Raises:
         CronError: they are not, or the expression is invalid.
@@ -54,7 +54,11 @@ def check_cron(expression: str) -> str:
 
 
 def moments_around(expression: str, local: datetime) -> list[datetime]:
-    """Returns the moments of a cron expression within about a day of a wall-clock time, and one more on each side."""
+    """Returns the times that a cron expression names within about a day of a given one, and one more on each side.
+
+    Args:
+        local: a time of the wall clock, without a time zone, as are those returned.
+    """
     before = next(CronSim(expression, local - AROUND, reverse=True))
     coming = CronSim(expression, before)
     inside = list(takewhile(lambda moment: moment <= local + AROUND, coming))
@@ -65,7 +69,7 @@ LAST_DAY_OF_EVERY_MONTH = 28
 
 
 class Every(StrEnum):
-    """The length of a period."""
+    """The length of an accounting period."""
 
     HOUR = "hour"
     DAY = "day"
@@ -75,9 +79,16 @@ class Every(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeriodRule:
-    """A rule that sets when periods start. `weekday` counts from Monday = 0; hourly periods use only the minute.
+    """A rule that sets when accounting periods start.
 
-    A `cron` expression overrides all other fields but the zone.
+    Attributes:
+        every: the length of a period.
+        zone: the time zone of the wall clock, a name of the IANA database.
+        day_of_month: the day on which a month's period starts.
+        weekday: the day on which a week's period starts, counted from Monday = 0.
+        hour: the hour of the wall clock at which a period starts; periods of an hour do not use it.
+        minute: the minute of that hour.
+        cron: a cron expression that overrides all other fields but the zone; empty for none.
     """
 
     every: Every = Every.MONTH
@@ -98,36 +109,36 @@ class PeriodRule:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """[start, end) in nanoseconds since 1970; the start identifies the period."""
+    """An accounting period from `start` up to `end`, in nanoseconds since 1970; its start identifies it."""
 
     start: int
     end: int
 
     def holds(self, instant: int) -> bool:
-        """Whether the instant lies in it."""
+        """Returns whether an instant (nanoseconds since 1970) lies in the period."""
         return self.start <= instant < self.end
 
 
 def boundary_before(rule: PeriodRule, instant: int) -> int:
-    """Returns the last start of a period at or before the instant."""
+    """Returns the last start of a period at or before an instant; both are nanoseconds since 1970."""
     return max(boundary for boundary in _boundaries_near(rule, instant) if boundary <= instant)
 
 
 def boundary_after(rule: PeriodRule, instant: int) -> int:
-    """Returns the first start of a period after the instant."""
+    """Returns the first start of a period after an instant; both are nanoseconds since 1970."""
     return min(boundary for boundary in _boundaries_near(rule, instant) if boundary > instant)
 
 
 def first_period(rule: PeriodRule, instant: int) -> Period:
-    """Returns the period that holds the instant, for an account that has no period yet."""
+    """Returns the period that holds an instant (nanoseconds since 1970), for an account that has no period yet."""
     return Period(boundary_before(rule, instant), boundary_after(rule, instant))
 
 
 def following_period(rule: PeriodRule, last: Period) -> Period:
-    """Returns the period after `last`: it starts where `last` ends, whichever rule set that end.
+    """Returns the period after `last` by a rule; it starts where `last` ends.
 
-    Where another rule set it, the period ends with the first start of this rule that is at least half a period away: a
-    period has all of its allowance, however short it is.
+    An earlier rule may have set that end. The period then ends with the first start by this rule that is at least half
+    a period away. A period has all of its allowance, however short it is.
     """
     end = boundary_after(rule, last.end)
     if boundary_before(rule, last.end) != last.end:
@@ -138,7 +149,7 @@ def following_period(rule: PeriodRule, last: Period) -> Period:
 
 
 def periods_until(rule: PeriodRule, last: Period, instant: int) -> Iterator[Period]:
-    """Yields the periods after `last`, up to and including the one that holds the instant."""
+    """Yields the periods after `last`, up to and including the one that holds an instant (nanoseconds since 1970)."""
     while last.end <= instant:
         last = following_period(rule, last)
         yield last

@@ -110,12 +110,19 @@ def group_of(metadata: Mapping[str, Any]) -> str:
 
 
 def holds_nothing_else(_pod: Mapping[str, Any]) -> Decision:
-    """Returns no holding for any pod: pods of other stacks than FairGPU are not metered."""
+    """Returns no holdings for any pod; it stands for the real decision where other stacks are not metered."""
     return NOTHING
 
 
 def asks_for_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two states of a pod differ in nothing that `read_reservation` reads, as a change of status does not."""
+    """Returns whether two versions of a pod ask for the same GPUs: their specs and annotations are equal.
+
+    A change of the status alone does not change what the pod asks for.
+
+    Args:
+        one: the pod's object in one version.
+        other: the pod's object in the other version.
+    """
     return one.get("spec") == other.get("spec") and _annotations(one) == _annotations(other)
 
 
@@ -128,15 +135,14 @@ def read_pod(
     held_of: Callable[[Mapping[str, Any]], Decision] = holds_nothing_else,
     reservation: Reservation | None = None,
 ) -> PodFacts:
-    """Parses a pod; a field that is missing or of another type counts as absent.
+    """Parses a pod's object; a field that is missing or of another type counts as absent.
 
     A pod of another stack that has the label of GPU pods and is not bound gets the reservation that it asks for.
 
     Args:
-        pod: the pod's object.
         held_of: decides on the parts of GPUs that a bound pod without a canonical request holds by another stack.
-        reservation: what the pod requests in canonical form, where that was read from an earlier state that asks for
-            the same.
+        reservation: the pod's reservation by its canonical request, where an earlier version that asks for the same was
+            parsed; None to parse it.
     """
     metadata, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     phase = status.get("phase")

@@ -30,7 +30,7 @@ MOST_CHARACTERS = 200
 
 
 class SeriesFault(StrEnum):
-    """The causes for which a series of an answer is assigned to no pod."""
+    """The causes for which a time series in Prometheus's answer is assigned to no pod."""
 
     NO_POD = "no-pod"
     """It lacks the labels that name a pod, as the series of a GPU that no pod holds does."""
@@ -41,7 +41,7 @@ class SeriesFault(StrEnum):
 
 
 class AnswerFault(StrEnum):
-    """The causes for which a whole answer is of no use."""
+    """The causes for which a whole answer of Prometheus cannot be used."""
 
     UNREADABLE = "unreadable"
     ERROR = "error"
@@ -50,7 +50,7 @@ class AnswerFault(StrEnum):
 
 
 class AnswerError(ValueError):
-    """An answer that is of no use; the text is for the log.
+    """An answer of Prometheus that cannot be used; the text is for the log.
 
     Attributes:
         fault: the cause.
@@ -63,7 +63,7 @@ class AnswerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AnswerRules:
-    """The rules by which a series of an answer is read.
+    """The rules by which a time series in Prometheus's answer is read.
 
     Attributes:
         labels: pairs of labels that name a namespace and a pod; the first pair counts of which a series has both.
@@ -78,10 +78,11 @@ class AnswerRules:
 
 @dataclass(frozen=True, slots=True)
 class BusyPods:
-    """The pods of an answer, and how busy they keep their GPUs.
+    """The pods and claims in Prometheus's answer, and how busy they keep their GPUs.
 
     Attributes:
-        busy: the values of the series of each pod or claim, as parts of full use from 0 to 1.
+        busy: by namespace and session name, the values of the time series of a pod or claim, as parts of full use from
+            0 to 1.
         faults: the number of series that count for no pod, by cause.
         warnings: Prometheus's warnings; the answer may be incomplete.
     """
@@ -99,17 +100,16 @@ class _Series(NamedTuple):
 
 
 def read_answer(body: bytes, rules: AnswerRules, now: int) -> BusyPods:
-    """Reads the answer to an instant query (https://prometheus.io/docs/prometheus/latest/querying/api/).
+    """Reads Prometheus's answer to an instant query (https://prometheus.io/docs/prometheus/latest/querying/api/).
 
     Each series is read as soon as it is decoded: with all its labels, an answer takes four times the memory.
 
     Args:
-        body: the body of the response.
         rules: the rules by which a series is read.
         now: nanoseconds since 1970.
 
     Raises:
-        AnswerError: it is an error or no answer, or was evaluated at another time.
+        AnswerError: the body is an error or no answer, or was evaluated more than STALE before or after `now`.
     """
 
     def read(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Series:
@@ -140,7 +140,7 @@ def read_answer(body: bytes, rules: AnswerRules, now: int) -> BusyPods:
 
 
 def error_text(body: bytes) -> str:
-    """Returns the text of Prometheus's error in a body; empty where the body has none."""
+    """Returns the error that Prometheus states in the body of a response; empty where the body states none."""
     try:
         _document(body)
     except AnswerError as error:

@@ -17,7 +17,7 @@ from timekeeper.domain.money import GPU_SECOND
 
 
 class Bill(StrEnum):
-    """The quantity that is billed: the reservation, its use, or the larger of both."""
+    """The quantity for which a session is billed: its reservation, its use, or the larger of both."""
 
     RESERVED = "reserved"
     USED = "used"
@@ -25,13 +25,14 @@ class Bill(StrEnum):
 
 
 def billed(bill: Bill, reserved: int, used: int, ceiling: int) -> int:
-    """Returns the amount billed.
+    """Returns the amount to bill for a session, in microGPU-seconds.
 
     Args:
         bill: the quantity that is billed.
-        reserved: the cost of the reservation.
-        used: the amount of its reports.
-        ceiling: the most that it can have used: `reserved`, or its whole devices where it may borrow.
+        reserved: the cost of the reservation, in microGPU-seconds.
+        used: the price of the use that its reports state, in microGPU-seconds.
+        ceiling: the most that it can have used, in microGPU-seconds: `reserved`, or the cost of its whole devices where
+            it may use the GPU time that others leave.
     """
     if bill is Bill.RESERVED:
         return reserved
@@ -64,7 +65,14 @@ Prices = Mapping[str, tuple[PricePoint, ...]]
 
 
 def price_at(prices: Prices, model: str, instant: int) -> Fraction:
-    """Returns a model's price at an instant: that of the best matching key, else that of ANY_MODEL, else 1."""
+    """Returns a model's price at an instant: the one that is set for the model, else that for ANY_MODEL, else 1.
+
+    Where several are set for words of the model's name, the one that matches best counts.
+
+    Args:
+        prices: the prices over time, by a model's name or some of its words.
+        instant: nanoseconds since 1970.
+    """
     if by_words(prices, instant):
         matches = [
             (matched, price)
@@ -80,16 +88,26 @@ def price_at(prices: Prices, model: str, instant: int) -> Fraction:
 
 
 def by_words(prices: Prices, instant: int) -> bool:
-    """Whether, at an instant, a key prices every model whose name contains its words.
+    """Returns whether, at an instant, a price that is set for words holds for every model whose name contains them.
 
-    Before the instant that the prices hold under BY_WORDS, a key prices the model of exactly that name alone.
+    Before the instant that the prices hold under BY_WORDS, a price holds only for the model of exactly that name.
+
+    Args:
+        prices: the prices over time, by a model's name or some of its words.
+        instant: nanoseconds since 1970.
     """
     points = prices.get(BY_WORDS, ())
     return bool(points) and points[0].effective_from <= instant
 
 
 def named_price(prices: Prices, key: str, instant: int) -> Fraction | None:
-    """Returns the price that is set under a key at an instant; None where none is set."""
+    """Returns the price that is set for exactly this name at an instant; None where none is set.
+
+    Args:
+        prices: the prices over time, by a model's name or some of its words.
+        key: a model's name, some of its words, or ANY_MODEL.
+        instant: nanoseconds since 1970.
+    """
     if key == BY_WORDS:
         return None
     for point in reversed(prices.get(key, ())):
@@ -99,27 +117,50 @@ def named_price(prices: Prices, key: str, instant: int) -> Fraction | None:
 
 
 def prices_in_force(prices: Prices, instant: int) -> dict[str, Fraction]:
-    """Returns each model's price at an instant, by its key in `prices`; ANY_MODEL costs 1 where no price is set."""
+    """Returns the prices at an instant, by a model's name or some of its words; ANY_MODEL costs 1 where none is set.
+
+    Args:
+        prices: the prices over time, by the same names.
+        instant: nanoseconds since 1970.
+    """
     named = {key: price for key in prices if (price := named_price(prices, key, instant)) is not None}
     return {ANY_MODEL: ONE} | named
 
 
 def dearest_at(prices: Prices, instant: int) -> Fraction:
-    """Returns the highest price of any model at an instant, for a reservation whose devices are unknown."""
+    """Returns the highest price of any model at an instant.
+
+    It is charged for a reservation whose devices are unknown.
+
+    Args:
+        prices: the prices over time, by a model's name or some of its words.
+        instant: nanoseconds since 1970.
+    """
     return max(prices_in_force(prices, instant).values())
 
 
 def price_changes(prices: Prices, after: int, before: int) -> tuple[int, ...]:
-    """Returns the instants strictly between two others at which any price changes, in order."""
+    """Returns the instants at which any price changes, in order; instants are nanoseconds since 1970.
+
+    Args:
+        prices: the prices over time, by a model's name or some of its words.
+        after: only later instants are returned.
+        before: only earlier instants are returned.
+    """
     moments = {point.effective_from for points in prices.values() for point in points}
     return tuple(sorted(moment for moment in moments if after < moment < before))
 
 
 def amended(history: Prices, configured: Prices, now: int) -> Prices:
-    """Returns the prices after an admin changed the setting: as configured from now on, before now as they were.
+    """Returns the prices after an admin changed the setting: as configured from now on, and as they were before now.
 
-    Metered use is never priced again, so a point that is configured for the past takes effect now. A key that the
-    settings no longer name has no price from now on; with one, it would still match models that other keys name.
+    Metered use is never priced again, so a price that is configured for the past takes effect now. A name that the
+    settings no longer hold has no price from now on; with one, it would still match models that other names price.
+
+    Args:
+        history: the prices that were charged so far, by a model's name or some of its words.
+        configured: the prices in the settings, by the same names.
+        now: nanoseconds since 1970.
     """
     result: dict[str, tuple[PricePoint, ...]] = {}
     moments = (now, *price_changes(configured, now, FOREVER))
@@ -139,9 +180,14 @@ def amended(history: Prices, configured: Prices, now: int) -> Prices:
 
 
 def device_rate(device: DeviceShare, price: Fraction, best_effort_floor_percent: int) -> int:
-    """Returns the rate of one vGPU: its price times the larger of its shares of GPU time and memory, rounded up.
+    """Returns the rate of one vGPU in microGPU-seconds a second, rounded up.
 
-    A best-effort share (core 0) is charged as at least the floor, since it uses the GPU time that others leave.
+    The rate is the price times the larger of the vGPU's shares of GPU time and memory.
+
+    Args:
+        price: GPU-hours charged for an hour of the whole device.
+        best_effort_floor_percent: the least share of GPU time, in percent, that a best-effort vGPU (core 0) is charged
+            for, since it uses the GPU time that others leave.
     """
     core = device.core_percent or best_effort_floor_percent
     held, whole = core, 100
@@ -152,7 +198,13 @@ def device_rate(device: DeviceShare, price: Fraction, best_effort_floor_percent:
 
 
 def devices_rate(devices: Sequence[DeviceShare], prices: Prices, instant: int, best_effort_floor_percent: int) -> int:
-    """Returns the rate of several vGPUs at an instant."""
+    """Returns the rate of several vGPUs together, in microGPU-seconds a second.
+
+    Args:
+        prices: the prices over time, by a model's name or some of its words.
+        instant: the instant of the prices, in nanoseconds since 1970.
+        best_effort_floor_percent: the least share of GPU time, in percent, that a best-effort vGPU is charged for.
+    """
     return sum(
         device_rate(device, price_at(prices, device.model, instant), best_effort_floor_percent) for device in devices
     )

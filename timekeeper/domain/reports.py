@@ -29,7 +29,7 @@ Bases = tuple[Base, ...]
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The segments of a session that are not final.
+    """The segments of a session whose amounts may still change.
 
     Attributes:
         start: when the session began, in nanoseconds since 1970.
@@ -42,13 +42,16 @@ class Course:
 
 
 def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Bases:
-    """Returns the bases, with those of segments that have begun since.
+    """Returns the totals at which a session's segments began, completed by those of segments that have begun since.
+
+    A total is the GPU time of all reports, or its price, in microGPU-seconds. Each entry is (account, start of the
+    period, total).
 
     Args:
-        bases: the bases so far. Those of segments that turned out to have no time are dropped, and those after the last
-            segment.
-        course: the segments that are not final.
-        total_at: returns the total of all reports that were received before an instant.
+        bases: the entries so far. Those of segments that turned out to have no time are dropped, and those after the
+            last segment.
+        course: the segments whose amounts may still change.
+        total_at: returns the total of all reports that were received before an instant, in nanoseconds since 1970.
     """
     keys = {(segment.account, segment.period) for segment in course.segments}
     begun, places = _begun(bases, course.segments)
@@ -86,11 +89,12 @@ def _places(bases: Bases, segments: Sequence[Segment]) -> list[int]:
 
 
 def parts(bases: Bases, total: int) -> dict[Key, int]:
-    """Returns each period's part of a total.
+    """Divides the total of a session's reports by periods: returns the part of each (account, start of the period).
 
     Args:
-        bases: the totals at which segments began.
-        total: the total by now.
+        bases: (account, start of the period, total) for each segment of the session, in order of time: the total at
+            which it began.
+        total: the total by now, in microGPU-seconds.
     """
     by_period: dict[Key, int] = {}
     if not bases:
@@ -123,14 +127,14 @@ Samples in which a device was named for the first time are kept beyond that.
 
 
 class HeldDevice(NamedTuple):
-    """One device that a session holds.
+    """One device of which a session holds shares.
 
     Attributes:
-        uuid: the device.
-        shares: the number of its containers' vGPUs on the device.
+        uuid: the device's uuid.
+        shares: the number of vGPUs that the session's containers hold on the device.
         price: GPU-hours charged for an hour of the whole device, as of when the session began.
         total_mib: the device's memory.
-        rate: the rate that its containers reserve of the device at one time, in microGPU-seconds a second.
+        rate: the rate that the containers reserve of the device at one time, in microGPU-seconds a second.
     """
 
     uuid: str
@@ -145,11 +149,12 @@ class ReportLimits:
     """The limits of a session's reports, fixed when it opens: the devices that they may name, and the most use.
 
     Attributes:
-        start: its start, in nanoseconds since 1970.
-        devices: the devices that it holds.
-        billed: whether use is billed, so that money is added up.
-        rate: the rate that it reserves when it opens, in microGPU-seconds a second.
-        most: the highest rate of its use: `rate`, or that of its whole devices where it may borrow.
+        start: the session's start, in nanoseconds since 1970.
+        devices: the devices of which the session holds shares; none where no allocation names them.
+        billed: whether use is billed, so that the price of the use is added up.
+        rate: the rate that the session reserves when it opens, in microGPU-seconds a second.
+        most: the highest rate of its use: `rate`, or that of its whole devices where it may use the GPU time that
+            others leave.
     """
 
     start: int
@@ -159,7 +164,11 @@ class ReportLimits:
     most: int = 0
 
     def most_gpu(self, instant: int) -> int:
-        """Returns the most GPU time that the session can have used by an instant, in microGPU-seconds."""
+        """Returns the most GPU time that the session can have used by an instant, in microGPU-seconds.
+
+        Args:
+            instant: nanoseconds since 1970.
+        """
         return self.shares * max(instant - self.start, 0) * GPU_SECOND // SECOND
 
     @property
@@ -168,18 +177,29 @@ class ReportLimits:
         return sum(device.shares for device in self.devices)
 
     def most_money(self, instant: int) -> int:
-        """Returns the price of the most GPU time that it can have used by an instant, in microGPU-seconds."""
+        """Returns the price of the most GPU time that the session can have used by an instant, in microGPU-seconds.
+
+        Args:
+            instant: nanoseconds since 1970.
+        """
         rate = sum((device.shares * device.price for device in self.devices), Fraction(0))
         return int(rate * max(instant - self.start, 0) * GPU_SECOND / SECOND)
 
     @property
     def whole(self) -> int:
-        """The rate at which all of its devices are reserved, in microGPU-seconds a second."""
+        """The rate at which all of the session's devices are reserved, in microGPU-seconds a second."""
         return sum(device.rate for device in self.devices)
 
 
 class Counter(NamedTuple):
-    """A container's cumulative counters of one device since its sidecar started."""
+    """A container's use of one device since the start of the pod's sidecar, as a report states it.
+
+    Attributes:
+        uuid: the device's uuid.
+        busy_ns: the time for which the container kept the device busy, in nanoseconds.
+        span_ns: the time that the counter covers, in nanoseconds.
+        memory_peak_mib: the most device memory that the container held.
+    """
 
     uuid: str
     busy_ns: int
@@ -188,9 +208,13 @@ class Counter(NamedTuple):
 
 
 class Boot(NamedTuple):
-    """One start of a sidecar: its latest report, and the totals since then, as GPU time and as priced amount.
+    """The reports since one start of a pod's sidecar, which reports the pod's use.
 
-    Both in microGPU-seconds.
+    Attributes:
+        name: the id of the start.
+        sequence: the number of the latest report since then.
+        gpu: the GPU time used since then, in microGPU-seconds.
+        money: its price in microGPU-seconds.
     """
 
     name: str
@@ -200,13 +224,14 @@ class Boot(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The sum of one session's reports at an instant.
+    """The totals of a session's reports at an instant.
 
     Attributes:
         at: the instant at which the last of them was received, in nanoseconds since 1970.
         gpu: GPU time, in microGPU-seconds.
-        money: the price of the GPU time or of memory times time, whichever is more; 0 where use is not billed.
-        missing: the reserved rate of the devices that no report has named.
+        money: the price of the GPU time or of memory times time, whichever is more, in microGPU-seconds; 0 where use is
+            not billed.
+        missing: the reserved rate of the devices that no report has named, in microGPU-seconds a second.
     """
 
     at: int
@@ -217,10 +242,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """The state of a session's reports.
+    """The totals of the reports of a session that were received so far.
 
     Attributes:
-        boots: the starts of its sidecar, the latest last.
+        boots: the starts of the pod's sidecar, the latest last.
         named: the devices that a report has named, by their index among those that the session holds.
         samples: the totals in order of time; empty while no report has named a device.
     """
@@ -231,12 +256,14 @@ class Intake:
 
 
 class Marks(NamedTuple):
-    """The leader's marks in a session's time; instants are nanoseconds since 1970.
+    """The bounds that the leader sets for the reports of a session; instants are nanoseconds since 1970.
 
     Attributes:
-        closed: samples before it are final: a report that arrives later counts as received at this instant or later.
-        settled: totals before it are not needed any more.
-        phases: the offsets from a multiple of QUARTER at which periods may begin before the next reconciliation.
+        closed: totals before this instant do not change any more: a report that arrives later counts as received at
+            this instant or later.
+        settled: totals before this instant are not needed any more.
+        phases: the offsets from a multiple of QUARTER at which periods may begin before the next reconciliation, in
+            nanoseconds.
     """
 
     closed: int = 0
@@ -245,7 +272,14 @@ class Marks(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A report and the instant at which it was received."""
+    """A report of a pod's sidecar, and when it was received.
+
+    Attributes:
+        boot: the id of the sidecar's start.
+        sequence: the report's number since that start.
+        counters: the use of each device by each container since that start.
+        at: the instant at which it was received, in nanoseconds since 1970.
+    """
 
     boot: str
     sequence: int
@@ -256,7 +290,14 @@ class Received(NamedTuple):
 def report_limits(
     reservation: Reservation, start: int, prices: Prices, charge: ChargeRules, *, billed: bool
 ) -> ReportLimits:
-    """Returns the limits of a reservation's reports; without devices where no allocation names them."""
+    """Returns the limits of a session's reports; without devices where no allocation names them.
+
+    Args:
+        start: the session's start, in nanoseconds since 1970.
+        prices: the prices over time, by a model's name or some of its words.
+        charge: the admin's settings for charging.
+        billed: whether use is billed.
+    """
     floor = charge.best_effort_floor_percent
     by_uuid: dict[str, HeldDevice] = {}
     held_beside = [(held, True) for held in reservation.containers]
@@ -273,7 +314,11 @@ def report_limits(
 
 
 def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: Marks) -> Intake | None:
-    """Returns the state after a report; None where the same boot has sent this report or a later one before."""
+    """Returns a session's totals after a report; None where this report, or a later one of its start, came before.
+
+    Args:
+        marks: the leader's bounds for the reports.
+    """
     before = next((boot for boot in intake.boots if boot.name == report.boot), None)
     if before is not None and report.sequence <= before.sequence:
         return None
@@ -299,7 +344,12 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
 
 
 def sample_before(samples: Sequence[Sample], instant: int) -> Sample | None:
-    """Returns the totals of the reports received before an instant; None where there were none."""
+    """Returns the totals of the reports that were received before an instant; None where there were none.
+
+    Args:
+        samples: the totals in order of time.
+        instant: nanoseconds since 1970.
+    """
     return next((sample for sample in reversed(samples) if sample.at < instant), None)
 
 

@@ -26,15 +26,15 @@ Tariff = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The GPUs and shares that a pod holds.
+    """The GPUs and shares of GPUs that a pod holds or asks for.
 
     Attributes:
         containers: the share of each main container.
         init_steps: the share of each init container, and whether it is a native sidecar, which runs until the pod ends.
-        lends: whether it may use GPU time beyond its share (elastic, best effort).
+        lends: whether the pod may use GPU time beyond its share (elastic, best effort).
         placed: whether an allocation names the devices.
-        holdings: the parts of GPUs that it holds by another stack, beside the containers' shares.
-        doubts: the causes for which these are charged by a rule.
+        holdings: the parts of GPUs that the pod holds by another stack, beside the containers' shares.
+        doubts: the causes for which the holdings are charged by a rule.
     """
 
     containers: tuple[Held, ...]
@@ -46,15 +46,15 @@ class Reservation:
 
     @property
     def devices(self) -> dict[str, DeviceShare]:
-        """The devices that it holds shares of, by uuid."""
+        """The devices of which the pod holds shares, by uuid."""
         held = [*self.containers, *(step for step, _ in self.init_steps)]
         return {device.uuid: device for share in held if isinstance(share, tuple) for device in share}
 
 
 def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
-    """Parses a bound pod's reservation from its allocation, or from its request where that is invalid or missing.
+    """Parses a bound pod's reservation from its object; None for a pod without a GPU.
 
-    None for a pod without a GPU.
+    It comes from the pod's allocation, or from its request where the allocation is invalid or missing.
     """
     spec = mapping(pod.get("spec"))
     containers = mappings(spec.get("containers"))
@@ -81,10 +81,12 @@ def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
 
 
 def read_asked_reservation(pod: Mapping[str, Any]) -> Reservation:
-    """Returns the reservation that a pod of another stack asks for while it has no node, at the dearest price.
+    """Returns the GPUs that a pod of another stack asks for while it has no node, without naming devices.
+
+    Such a reservation is charged at the price of the dearest model.
 
     The pod has the label of GPU pods, so it asks for a GPU: for one, where no resource states an amount. Every extended
-    resource in the object counts, because the source keeps only those by which pods ask for GPUs.
+    resource in the object counts, because only those by which pods ask for GPUs are kept in it.
     """
     spec = mapping(pod.get("spec"))
     limits = [
@@ -102,7 +104,13 @@ def read_asked_reservation(pod: Mapping[str, Any]) -> Reservation:
 
 
 def rate_at(reservation: Reservation, prices: Prices, instant: int, rules: ChargeRules) -> int:
-    """Returns the rate at an instant, in microGPU-seconds a second: the peak over init steps and main containers."""
+    """Returns a reservation's rate at an instant, in microGPU-seconds a second: the peak over init and main containers.
+
+    Args:
+        prices: the prices over time, by a model's name or some of its words.
+        instant: nanoseconds since 1970.
+        rules: the admin's settings for charging.
+    """
 
     def rate(held: Held) -> int:
         if held is None:
@@ -122,7 +130,15 @@ def rate_at(reservation: Reservation, prices: Prices, instant: int, rules: Charg
 
 
 def tariff(reservation: Reservation, prices: Prices, start: int, rules: ChargeRules) -> Tariff:
-    """Returns the rates from the start of a reservation on, one for each instant at which they change."""
+    """Returns a reservation's rates over time: pairs of an instant and the rate from then on.
+
+    Instants are nanoseconds since 1970, rates microGPU-seconds a second.
+
+    Args:
+        prices: the prices over time, by a model's name or some of its words.
+        start: the start of the reservation, and the instant of the first rate.
+        rules: the admin's settings for charging.
+    """
     rates: list[tuple[int, int]] = []
     for instant in (start, *price_changes(prices, start, FOREVER)):
         rate = rate_at(reservation, prices, instant, rules)

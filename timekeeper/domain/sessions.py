@@ -27,14 +27,14 @@ CLAIM = "resourceclaim/"
 
 
 class MeterFrom(StrEnum):
-    """The event that starts the meter: the pod is bound to its node, or is first observed running."""
+    """The event from which a pod is charged: its binding to a node, or the first observation that it runs."""
 
     BIND = "bind"
     RUNNING = "running"
 
 
 class EndProof(StrEnum):
-    """The proofs of a session's end, best first."""
+    """The evidence from which a session's end was determined, the most reliable first."""
 
     FINISHED = "finished"
     """The latest finishedAt of its containers, at a terminal phase."""
@@ -48,25 +48,28 @@ class EndProof(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One pod's reservation on the meter, or one allocation of a claim. Instants are nanoseconds since 1970.
+    """The time for which a pod, or an allocation of a ResourceClaim, is charged. Instants are nanoseconds since 1970.
 
     Attributes:
         uid: the pod's uid; of a claim, its uid, what identifies the allocation, and the start.
         pod: the pod's name; of a claim, CLAIM and its name.
-        tariff: its rates over time, the first from `start`.
+        start: the instant from which it is charged.
+        tariff: pairs of an instant and the rate from then on, in microGPU-seconds a second; the first is at `start`.
         end: its end; None while it runs.
-        proof: the proof of its end.
-        use_bases: (account, period, microGPU-seconds): the total of its reports at the start of each of its segments,
-            in order of time, where use is billed.
-        use_missing: the reserved rate of the devices that no report has named, where use is billed and a report has
-            named another one; and the reserved rate of all devices, in microGPU-seconds a second.
-        use_total: the total of its reports when the record was written, where use is billed; None before the first.
+        proof: the evidence of its end; None while it runs.
+        use_bases: (account, period, microGPU-seconds) for each of its segments, in order of time, where use is billed:
+            the price of the use that its reports had stated when the segment began.
+        use_missing: the reserved rate of the devices that no report has named, and the reserved rate of all devices, in
+            microGPU-seconds a second. Both are 0 unless use is billed and reports have named some of the devices, and
+            not all.
+        use_total: the price of the use that its reports had stated when this record was written, in microGPU-seconds;
+            None before the first.
         namespace_uid: the uid of the pod's namespace, as a deleted namespace may be created again; empty where it was
             not observed.
-        attribution: the dimensions that its use is attributed to; None in records of earlier versions.
-        report_bases: (account, period, microGPU-seconds): the total of reported GPU time at these starts.
+        attribution: the owner, labels and models that its use is attributed to; None in records of earlier versions.
+        report_bases: as `use_bases`, but GPU time in place of its price.
         holdings: the parts of GPUs that the pod holds by another stack, as they were decided once.
-        doubts: the causes for which these are charged by a rule, sorted.
+        doubts: the causes for which the holdings are charged by a rule, sorted.
         idle: whether it is a claim that no pod reserves.
     """
 
@@ -90,16 +93,16 @@ class Session:
 
 
 def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:
-    """Returns the start of the meter of a pod that is observed for the first time; None while it holds nothing.
+    """Returns the instant from which a pod is charged, in nanoseconds since 1970; None while it is not charged.
 
-    A pod without a valid allocation was not bound by FairGPU's scheduler, and no node agent gives it devices. Its
-    binding costs nothing, whichever event starts the meter: its meter starts once one of its GPU containers has
-    started.
+    A pod is charged once it has a node and a GPU reservation. A pod without a valid allocation was not bound by
+    FairGPU's scheduler, and no node agent gives it devices. It is charged from the observation that one of its GPU
+    containers has started, whatever `meter_from` says.
 
     Args:
-        pod: the pod as observed now.
-        now: the instant of the observation.
-        meter_from: the event that starts the meter.
+        pod: the pod as it is observed for the first time.
+        now: the instant of the observation, in nanoseconds since 1970.
+        meter_from: the event from which pods with a valid allocation are charged.
     """
     if not pod.bound or pod.reservation is None:
         return None
@@ -115,12 +118,13 @@ def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) ->
 def alive_until(now: int, node_silent_since: int | None, reported: int | None) -> int:
     """Returns the instant up to which a running session is charged: now, or its last sign of life on a silent node.
 
-    Once the node reports again, the whole gap is charged, because the reservation was held all along.
+    Once the node reports again, the whole gap is charged, because the reservation was held all along. Instants are
+    nanoseconds since 1970.
 
     Args:
-        now: the instant up to which the watch is current.
+        now: the instant up to which the watch of pods is current.
         node_silent_since: the node Lease's renewTime while the node's Ready condition is Unknown; else None.
-        reported: the last authenticated report of this pod, or None.
+        reported: the instant of the pod's last authenticated report; None without one.
     """
     if node_silent_since is None:
         return now
@@ -128,12 +132,24 @@ def alive_until(now: int, node_silent_since: int | None, reported: int | None) -
 
 
 def ended(session: Session, end: int, proof: EndProof, now: int) -> Session:
-    """Returns the session with its end, bounded by its start and by now."""
+    """Returns a session with its end set: not before the session's start, and not after `now`.
+
+    Args:
+        end: the instant of its end, in nanoseconds since 1970.
+        now: nanoseconds since 1970.
+    """
     return replace(session, end=max(session.start, min(end, now)), proof=proof)
 
 
 def end_at_terminal_phase(session: Session, pod: PodFacts, now: int) -> Session:
-    """Ends the session of a pod that is observed in a terminal phase at `now`."""
+    """Returns a session with its end set, for a pod that was seen running and is now observed in a terminal phase.
+
+    The end is the latest finishedAt of the pod's containers; without any, it is `now`.
+
+    Args:
+        pod: the pod, whose phase is Succeeded or Failed.
+        now: the instant of the observation, in nanoseconds since 1970.
+    """
     finished = finished_at(pod)
     if finished is None:
         return ended(session, now, EndProof.TERMINAL, now)
@@ -141,7 +157,7 @@ def end_at_terminal_phase(session: Session, pod: PodFacts, now: int) -> Session:
 
 
 def finished_at(pod: PodFacts) -> int | None:
-    """Returns the instant at which a pod's containers had finished; None where its status does not state it.
+    """Returns when the last of a pod's containers finished, in nanoseconds since 1970; None where that is not stated.
 
     The kubelet stamps it by the node's clock. Where the kubelet claims to have had the pod well before it was bound,
     the clock is behind by at least that difference, which is added. Else a pod on such a node would cost nothing.
@@ -153,10 +169,14 @@ def finished_at(pod: PodFacts) -> int | None:
 
 
 def end_found_terminal(session: Session, pod: PodFacts, now: int) -> Session:
-    """Ends the session of a pod that is first observed in a terminal phase.
+    """Returns a session with its end set, for a pod that is first observed in a terminal phase.
 
     Without any finishedAt, its end is the last change of its conditions. The pod may have failed long ago: pods that a
     node refuses or evicts stay on the API server for weeks.
+
+    Args:
+        pod: the pod, whose phase is Succeeded or Failed.
+        now: the instant of the observation, in nanoseconds since 1970.
     """
     if pod.finished is None:
         return ended(session, pod.changed or session.start, EndProof.TERMINAL, now)
@@ -164,13 +184,13 @@ def end_found_terminal(session: Session, pod: PodFacts, now: int) -> Session:
 
 
 def end_with_finalizer(session: Session, pod: PodFacts, now: int, silent_since: int | None) -> Session:
-    """Ends the session of a pod that its finalizer keeps, from the object alone where it states an end.
+    """Returns a session with its end set, for a pod that FairGPU's finalizer keeps on the API server.
 
-    So every leader finds the same end, whenever it observes the pod.
+    The end comes from the pod object alone where that states one. So every leader finds the same end, whenever it
+    observes the pod. Instants are nanoseconds since 1970.
 
     Args:
-        session: the session.
-        pod: the pod, terminal or removed.
+        pod: the pod, which is in a terminal phase, or has ended but for its finalizers.
         now: the instant of the observation.
         silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None where the
             node reports.
@@ -184,11 +204,12 @@ def end_with_finalizer(session: Session, pod: PodFacts, now: int, silent_since: 
 
 
 def end_at_deletion(session: Session, last: PodFacts | None, received: int, silent_since: int | None) -> Session:
-    """Ends the session of a pod whose deletion the watch reported.
+    """Returns a session with its end set, for a pod whose deletion the watch reported.
+
+    Instants are nanoseconds since 1970.
 
     Args:
-        session: the session.
-        last: the pod's last version, which may be terminal with a finishedAt.
+        last: the pod's last version, which may be terminal with a finishedAt; None where it is not known.
         received: the instant at which the deletion was received.
         silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None where the
             node reports.
@@ -201,7 +222,12 @@ def end_at_deletion(session: Session, last: PodFacts | None, received: int, sile
 
 
 def end_found_missing(session: Session, last_seen: int, now: int) -> Session:
-    """Ends the session of a pod that is missing after a time without observation."""
+    """Returns a session with its end set, for a pod that is missing after a time in which pods were not observed.
+
+    Args:
+        last_seen: the pod's last known sign of life, in nanoseconds since 1970.
+        now: nanoseconds since 1970.
+    """
     return ended(session, last_seen, EndProof.LAST_SEEN, now)
 
 
@@ -214,15 +240,14 @@ LONGEST_UNNOTICED = 5 * MINUTE
 
 
 def silent_nodes(nodes: Iterable[Json], lease_of: Callable[[], Mapping[str, Json]]) -> dict[str, int]:
-    """Returns the nodes whose Ready condition is Unknown, and the last sign of life of each, in nanoseconds since 1970.
+    """Returns the last sign of life of each node whose Ready condition is Unknown, by name, in nanoseconds since 1970.
 
     A node's last sign of life is the last renewal of its Lease. The kubelet stamps it by the node's clock, so it is
     bounded by the instant at which the node controller noticed the silence: it is not later, and at most
     LONGEST_UNNOTICED earlier.
 
     Args:
-        nodes: the Node objects.
-        lease_of: returns their Leases by name; called only where a node is silent.
+        lease_of: returns the nodes' Leases by name; called only where a node is silent.
     """
     silent = [(str(node["metadata"]["name"]), condition) for node in nodes if (condition := _unknown_ready(node))]
     if not silent:

@@ -9,14 +9,14 @@ from fairgpu.states import BudgetState
 
 
 class OnExhausted(StrEnum):
-    """The treatment of new pods once grace is used up."""
+    """The treatment of new pods once a budget's grace is used up."""
 
     DEPRIORITIZE = "deprioritize"
     HOLD = "hold"
 
 
 class Enforcement(StrEnum):
-    """The effect of the state: shown only, applied to new pods, or to running pods too."""
+    """The effect of a budget's state: shown only, applied to new pods, or to running pods too."""
 
     OBSERVE = "observe"
     ENFORCE = "enforce"
@@ -53,7 +53,12 @@ def exhaustion(limits: Limits, spend: int, exhausted_at: int | None, now: int) -
     """Returns the instant at which spending first reached the available amount; None while it is below.
 
     Money that lifts a budget over its spending (a grant, a raised allowance, a correction) clears the instant, and the
-    next exhaustion starts a new grace.
+    next exhaustion starts a new grace. Instants are nanoseconds since 1970.
+
+    Args:
+        spend: microGPU-seconds spent in this period.
+        exhausted_at: the instant as it was known before; None where spending was below.
+        now: the instant to return where spending has reached the amount since.
     """
     if limits.available is None or spend < limits.available:
         return None
@@ -61,10 +66,9 @@ def exhaustion(limits: Limits, spend: int, exhausted_at: int | None, now: int) -
 
 
 def state(limits: Limits, spend: int, exhausted_at: int | None, now: int) -> BudgetState:
-    """Computes the budget's state at an instant.
+    """Computes a budget's state at an instant.
 
     Args:
-        limits: the limits of the period.
         spend: microGPU-seconds spent in this period.
         exhausted_at: when spending first reached the available amount, in nanoseconds since 1970; None counts as now.
         now: nanoseconds since 1970.
@@ -79,21 +83,26 @@ def state(limits: Limits, spend: int, exhausted_at: int | None, now: int) -> Bud
 
 
 def published(true_state: BudgetState, enforcement: Enforcement) -> BudgetState:
-    """Returns the state that admission acts on: under `observe`, a limited budget counts as open."""
+    """Returns the state that admission acts on: where a budget only observes, a limited one counts as open.
+
+    Args:
+        true_state: the state that was computed from spending.
+        enforcement: the effect that the budget's state has.
+    """
     if enforcement is Enforcement.OBSERVE and true_state is not BudgetState.UNLIMITED:
         return BudgetState.OPEN
     return true_state
 
 
 def next_change(limits: Limits, spend: int, rate: int, exhausted_at: int | None, now: int) -> int | None:
-    """Returns the first instant after now at which the state changes if the rate stays the same; None if never.
+    """Returns the first instant after now at which a budget's state changes if the rate stays the same; None if never.
+
+    Instants are nanoseconds since 1970.
 
     Args:
-        limits: the limits of the period.
         spend: microGPU-seconds spent by now.
         rate: microGPU-seconds a second.
-        exhausted_at: when spending reached the available amount, or None.
-        now: nanoseconds since 1970.
+        exhausted_at: when spending reached the available amount; None counts as now.
     """
     if limits.available is None:
         return None

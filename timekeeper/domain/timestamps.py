@@ -25,7 +25,7 @@ class TimeError(ValueError):
 
 
 def parse_instant(value: Any) -> int:
-    """Parses an RFC 3339 timestamp, as Kubernetes writes `Time` and `MicroTime`.
+    """Parses an RFC 3339 timestamp, as Kubernetes writes `Time` and `MicroTime`, to nanoseconds since 1970.
 
     Raises:
         TimeError: the value is not one, or no such moment exists.
@@ -45,7 +45,7 @@ def parse_instant(value: Any) -> int:
 
 
 def instant_or_none(value: Any) -> int | None:
-    """Parses an RFC 3339 timestamp; None for an absent value or any other text."""
+    """Parses an RFC 3339 timestamp to nanoseconds since 1970; None for an absent value or any other text."""
     if value is None:
         return None
     try:
@@ -55,22 +55,22 @@ def instant_or_none(value: Any) -> int | None:
 
 
 def from_datetime(moment: datetime) -> int:
-    """Converts an aware datetime to an instant, exact to its microsecond."""
+    """Converts a datetime with a time zone to nanoseconds since 1970, exact to its microsecond."""
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def to_datetime(instant: int) -> datetime:
-    """Converts an instant to a datetime in UTC, truncated to microseconds."""
+    """Converts nanoseconds since 1970 to a datetime in UTC, truncated to microseconds."""
     return _EPOCH + timedelta(microseconds=instant // 1000)
 
 
 def format_instant(instant: int) -> str:
-    """Formats an instant as RFC 3339 in UTC, rounded down to the second, like Kubernetes' `Time`."""
+    """Formats nanoseconds since 1970 as RFC 3339 in UTC, rounded down to the second, like Kubernetes' `Time`."""
     return f"{_date_and_time(instant // SECOND)}Z"
 
 
 def format_exact(instant: int) -> str:
-    """Formats an instant as RFC 3339 in UTC with as many decimal places as it needs."""
+    """Formats nanoseconds since 1970 as RFC 3339 in UTC with as many decimal places as they need."""
     seconds, fraction = divmod(instant, SECOND)
     text = _date_and_time(seconds)
     return f"{text}.{fraction:09d}".rstrip("0") + "Z" if fraction else f"{text}Z"

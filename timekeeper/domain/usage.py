@@ -46,12 +46,22 @@ class Dimensions(NamedTuple):
 
 
 def dimensions(namespace: str, node: str, attribution: Attribution | None) -> str:
-    """Encodes the dimensions of an hour's use as the store holds them."""
+    """Returns the dimensions of an hour's use as the JSON text that the store holds.
+
+    Args:
+        node: the pod's node; empty where it is not known.
+        attribution: the owner, user, labels and models of the pod; None where they are not known.
+    """
     return _encoded(dimension_values(namespace, node, attribution))
 
 
 def dimension_values(namespace: str, node: str, attribution: Attribution | None) -> list[Any]:
-    """Returns the dimensions of an hour's use as the list that is stored."""
+    """Returns the dimensions of an hour's use as the list whose JSON the store holds.
+
+    Args:
+        node: the pod's node; empty where it is not known.
+        attribution: the owner, user, labels and models of the pod; None where they are not known.
+    """
     attributed = attribution or Attribution()
     return values_of(
         Dimensions(namespace, node, attributed.model, attributed.owner, attributed.user, attributed.labels)
@@ -59,7 +69,7 @@ def dimension_values(namespace: str, node: str, attribution: Attribution | None)
 
 
 def values_of(place: Dimensions) -> list[Any]:
-    """Converts dimensions to the list that is stored; unknown values at its end are left out."""
+    """Converts dimensions to the list whose JSON the store holds; unknown values at its end are left out."""
     values: list[Any] = [*place[:5], dict(place.labels)]
     while len(values) > 1 and not values[-1]:
         values.pop()
@@ -67,31 +77,35 @@ def values_of(place: Dimensions) -> list[Any]:
 
 
 def of_values(values: Sequence[Any]) -> Dimensions:
-    """Reverses `values_of`; further values from later versions are ignored."""
+    """Converts a list that `values_of` made back to dimensions; values that later versions add are ignored."""
     namespace, node, model, owner, user, labels = [*values, *_ABSENT[len(values) - 1 :]][:6]
     return Dimensions(namespace, node, model, owner, user, tuple(sorted(labels.items())))
 
 
 def asks_for_details(names: Iterable[str]) -> bool:
-    """Whether a query groups by more than namespace, budget and model, which only detailed rows have."""
+    """Returns whether a query groups by a dimension of detailed rows alone: any but namespace, budget and model."""
     return not {*names} <= {"namespace", "budget", "model"}
 
 
 def asks_for_sums(names: Iterable[str]) -> bool:
-    """Whether a query groups by namespace, budget, model and user at most, as stored sums over many hours do."""
+    """Returns whether stored sums over many hours answer a query: it groups by namespace, budget, model or user alone.
+
+    Args:
+        names: the dimensions by which the query groups.
+    """
     return {*names} <= {"namespace", "budget", "model", "user"}
 
 
 def keys_of(
     names: Sequence[str], account: str, lists: Sequence[Sequence[Any]], namespaces: frozenset[str] | None = None
 ) -> list[Key | None]:
-    """Returns the key of each list that `values_of` made.
+    """Returns, for each list of dimensions, its values of those by which a query groups; None for one to leave out.
 
     Args:
-        names: names from PLAIN, or a label's key after `label:`.
-        account: the account that pays.
-        lists: the lists.
-        namespaces: the only namespaces that get a key; None for all.
+        names: the dimensions by which the query groups: names from PLAIN, or a label's key after `label:`.
+        account: the account that pays, which is the value of the dimension `budget`.
+        lists: the lists, as `values_of` makes them.
+        namespaces: the only namespaces that are not left out; None for all.
     """
     columns = [_column(name, account, lists) for name in names]
     keys: list[Key | None] = [*zip(*columns, strict=True)] if columns else [()] * len(lists)
@@ -123,7 +137,14 @@ UsageRow = tuple[int, int, int, int, int, int, int | None]
 
 
 class UsageFigures(NamedTuple):
-    """Billed, reserved and used amounts, in microGPU-seconds; `used` is None where nothing was reported."""
+    """The billed, reserved and used amounts of some use, in microGPU-seconds.
+
+    Attributes:
+        billed: the money.
+        core: the GPU time that was reserved.
+        memory: the device memory that was reserved: the whole memory of one device counts as one GPU.
+        used: the GPU time that reports state; None where nothing was reported.
+    """
 
     billed: int = 0
     core: int = 0
@@ -131,13 +152,20 @@ class UsageFigures(NamedTuple):
     used: int | None = None
 
     def plus(self, other: UsageFigures) -> UsageFigures:
-        """Returns the sum of both."""
+        """Returns the sum of these amounts and others; `used` is None only where it is None in both."""
         used = self.used if other.used is None else other.used + (self.used or 0)
         return UsageFigures(self.billed + other.billed, self.core + other.core, self.memory + other.memory, used)
 
 
 class Row(NamedTuple):
-    """The use of some hours, from `hour` on (counted from 1970), with the same dimensions."""
+    """The use of consecutive hours with the same dimensions.
+
+    Attributes:
+        hour: the first hour, counted from 1970.
+        hours: the number of hours.
+        dimensions: the dimensions that the use is attributed to.
+        figures: the amounts.
+    """
 
     hour: int
     hours: int
@@ -147,13 +175,19 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Use:
-    """Rows as they are read: dimensions as sequences of values, and rows that refer to them by index."""
+    """Rows of use as they are read from the store: a list of dimensions, and tuples that refer to them by index.
+
+    Attributes:
+        dimensions: each entry is a list of values, as `values_of` makes it.
+        raw_rows: for each row its first hour (counted from 1970), the number of hours, the index of its dimensions, and
+            its billed, reserved and used amounts in microGPU-seconds.
+    """
 
     dimensions: list[Sequence[Any]] = field(default_factory=list)
     raw_rows: list[UsageRow] = field(default_factory=list)
 
     def rows(self) -> list[Row]:
-        """Returns the rows with their dimensions."""
+        """Returns the rows, each with its dimensions in place of their index."""
         places = [of_values(values) for values in self.dimensions]
         return [
             Row(hour, hours, places[place], UsageFigures(billed, core, memory, used))
@@ -161,11 +195,14 @@ class Use:
         ]
 
     def of_pods(self) -> Use:
-        """Returns the rows of pods: corrections, and money restored from a checkpoint, name a namespace at most."""
+        """Returns the rows of pods alone: those that have further dimensions than the namespace.
+
+        Corrections, and money restored from a checkpoint, name a namespace at most.
+        """
         return Use(self.dimensions, [row for row in self.raw_rows if len(self.dimensions[row[2]]) > 1])
 
     def between(self, first: int, end: int) -> Use:
-        """Returns the rows that begin in the hours from `first` up to `end`."""
+        """Returns the rows whose first hour is `first` or later and before `end`; hours count from 1970."""
         return Use(self.dimensions, [row for row in self.raw_rows if first <= row[0] < end])
 
 
@@ -178,7 +215,7 @@ MOST_CHANGES_A_DAY = 2
 
 
 def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Returns the number of a node's GPUs that FairGPU's scheduler may give, by model.
+    """Returns the number of GPUs of a Node object that FairGPU's scheduler may give to pods, by model.
 
     The sum is the node's `fairgpu.io/gpu-core` in GPUs, divided by the models of its inventory. Without an inventory
     the model is an empty name.
@@ -200,7 +237,8 @@ def capacity_of(points: Points, windows: Sequence[Window], now: int) -> list[int
     """Returns the capacity of the nodes in each window, in microGPU-seconds, for the time that has passed and is known.
 
     Args:
-        points: the capacity from each instant on.
+        points: the nodes' capacity in microGPU-seconds a second, by the instant (nanoseconds since 1970) from which it
+            holds.
         windows: windows that follow each other.
         now: nanoseconds since 1970.
     """
@@ -222,14 +260,14 @@ def capacity_of(points: Points, windows: Sequence[Window], now: int) -> list[int
 
 @dataclass(frozen=True, slots=True)
 class MeanOfDay:
-    """A day of UTC whose capacity is known by its mean from now on.
+    """A day of UTC whose changes of the capacity are replaced by their mean. Instants are nanoseconds since 1970.
 
     Attributes:
-        since: the start of what the mean covers: the day's, or the first instant of which anything is known.
-        mean: the mean by model until `end`, in microGPU-seconds a second, rounded to the nearest.
+        since: the start of what the mean covers: the day's start, or the first instant at which the capacity is known.
+        mean: the mean capacity by model from `since` to `end`, in microGPU-seconds a second, rounded to the nearest.
         replaced: the later instants of the day at which the capacity changed.
         end: the end of the day.
-        last: what was there by model at the end.
+        last: the capacity by model at the end of the day, in microGPU-seconds a second.
     """
 
     since: int
@@ -243,7 +281,8 @@ def means_of_days(points: Mapping[int, Mapping[str, int]], before: int) -> list[
     """Returns the days that ended by `before` and in which the capacity changed more than MOST_CHANGES_A_DAY times.
 
     Args:
-        points: the capacity by model from each instant on.
+        points: the capacity by model in microGPU-seconds a second, by the instant (nanoseconds since 1970) from which
+            it holds.
         before: nanoseconds since 1970.
     """
     ordered = sorted(points)

@@ -38,19 +38,19 @@ class _Sections(NamedTuple):
 
 
 class FoldedError(ValueError):
-    """A stored value cannot be read as hours packed into days: it is damaged, or a later timekeeper wrote it."""
+    """A stored value cannot be read as packed rows of use: it is damaged, or a later timekeeper wrote it."""
 
 
 def month_of(hour: int) -> str:
-    """Returns the month of an hour that counts from 1970, in UTC, such as 2026-11."""
+    """Returns the month of an hour in UTC, such as 2026-11; the hour counts from 1970."""
     return to_datetime(hour * HOUR).strftime("%Y-%m")
 
 
 def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
-    """Folds rows into days: rows of the same day and dimensions are added up.
+    """Folds rows of use into days: rows of the same day and dimensions are added up.
 
     Args:
-        rows: hours, or days that were folded before.
+        rows: rows of single hours, or of days that were folded before.
         edges: the starts of periods (nanoseconds since 1970), in order; use before and after an edge stays separate.
     """
     hours = [edge // HOUR for edge in edges]
@@ -64,7 +64,7 @@ def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
 
 
 def added_up(rows: Iterable[Row]) -> list[Row]:
-    """Adds up the rows of the same hours and dimensions."""
+    """Returns rows of use in which those of the same hours and dimensions are added up."""
     sums: dict[tuple[int, int, Dimensions], UsageFigures] = {}
     for row in rows:
         place = (row.hour, row.hours, row.dimensions)
@@ -74,11 +74,11 @@ def added_up(rows: Iterable[Row]) -> list[Row]:
 
 
 def pack(rows: Iterable[Row]) -> bytes:
-    """Packs rows as they are stored, in three sections for three kinds of queries.
+    """Packs rows of use into the compressed value that the store holds.
 
-    The sections are: rows without nodes, owners, users and labels; where these are few, the sums over all hours by
-    namespace, model and user; and the rows with all dimensions. A head states the version, whether a figure takes more
-    than 64 bits, and the lengths of the first two sections.
+    The value has three parts, for three kinds of queries: the rows without nodes, owners, users and labels; the sums
+    over all hours by namespace, model and user, where these are few; and the rows with all dimensions. Before them
+    stand the version, whether an amount takes more than 64 bits, and the lengths of the first two parts.
     """
     ordered = list(rows)
     plain, sums = _without_details(ordered), _over_all_hours(ordered)
@@ -92,7 +92,7 @@ def pack(rows: Iterable[Row]) -> bytes:
 def read_folded(
     blob: bytes, to: Use, first: int = 0, end: int = FOREVER, *, details: bool = True, sums: bool = False
 ) -> None:
-    """Adds the packed rows that touch the hours from `first` up to `end`.
+    """Adds rows of a packed value to `to`: those that touch the hours from `first` up to `end`.
 
     Args:
         blob: a value that `pack` made.
@@ -100,10 +100,10 @@ def read_folded(
         first: the first hour, counted from 1970.
         end: the hour after the last one.
         details: whether the query needs nodes, owners, users or labels.
-        sums: whether one sum of all these hours is enough, by namespace, model and user at most.
+        sums: whether one sum over all these hours is enough, by namespace, model and user at most.
 
     Raises:
-        FoldedError: the value is not folded use, or a later timekeeper wrote it.
+        FoldedError: the value is not a packed one, or a later timekeeper wrote it.
     """
     sections = _sections(blob)
     if sums and sections.sums and _read(sections.sums, sections, to, first, end, whole=True):
@@ -154,10 +154,15 @@ def _read(packed: bytes, sections: _Sections, to: Use, first: int, end: int, *, 
 
 
 def totals_of(blob: bytes) -> list[UsageFigures]:
-    """Returns the total of each section; all must be equal, as they hold the same rows.
+    """Returns the total of the rows in each part of a packed value, for a check: the totals must be equal.
+
+    The parts are those that `pack` describes. They hold the same use in different detail.
+
+    Args:
+        blob: a value that `pack` made.
 
     Raises:
-        FoldedError: the value is not folded use, or a later timekeeper wrote it.
+        FoldedError: the value is not a packed one, or a later timekeeper wrote it.
     """
     sections = _sections(blob)
     totals = []
@@ -173,10 +178,13 @@ def totals_of(blob: bytes) -> list[UsageFigures]:
 
 
 def unfold(blob: bytes) -> list[Row]:
-    """Returns all rows that were packed.
+    """Returns all rows of a packed value, with all dimensions.
+
+    Args:
+        blob: a value that `pack` made.
 
     Raises:
-        FoldedError: the value is not folded use, or a later timekeeper wrote it.
+        FoldedError: the value is not a packed one, or a later timekeeper wrote it.
     """
     use = Use()
     read_folded(blob, use)
@@ -234,7 +242,7 @@ _NAME = re.compile(rb"([hd]) (\d+) (\d+)")
 
 
 class PackedPart(NamedTuple):
-    """The range of hours that a packed value covers, which names the value.
+    """The range of hours that a packed value covers, which names the value in the store.
 
     Attributes:
         hourly: whether it holds a row for each hour; for each day otherwise.
@@ -253,11 +261,11 @@ class PackedPart(NamedTuple):
 
     @property
     def month(self) -> str:
-        """The month of the first hour; days of two months are never in one packed value."""
+        """The month of the first hour, such as 2026-11; days of two months are never in one packed value."""
         return month_of(self.first)
 
 
 def parse_part(name: bytes) -> PackedPart | None:
-    """Parses the name of a packed value; None for a name in an earlier format."""
+    """Parses a packed value's name in the store; None for a name in an earlier format."""
     match = _NAME.fullmatch(name)
     return PackedPart(match[1] == b"h", int(match[2]), int(match[3])) if match else None

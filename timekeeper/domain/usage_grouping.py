@@ -20,7 +20,7 @@ Cells = dict[Key, list[Any]]
 
 
 class FoldedHoursError(ValueError):
-    """Hours were folded into days that the steps would divide.
+    """A query's time steps would divide hours that were folded into days.
 
     Attributes:
         start: the start of such folded hours, in nanoseconds since 1970.
@@ -34,11 +34,17 @@ class FoldedHoursError(ValueError):
 
 
 class TooManySumsError(ValueError):
-    """A query has more sums by step and key than a worker has memory for."""
+    """A usage query has more sums, by time step and by the values of its dimensions, than a worker has memory for."""
 
 
 class Group(NamedTuple):
-    """The figures of one key in one step."""
+    """The use in one time step of a query that has the same values of the dimensions by which the query groups.
+
+    Attributes:
+        step: the time step.
+        key: the values of these dimensions, in the query's order.
+        figures: the sums of the use.
+    """
 
     step: Window
     key: Key
@@ -46,7 +52,11 @@ class Group(NamedTuple):
 
 
 class Steps:
-    """The steps of a window, with a lookup by hour."""
+    """The time steps into which a usage query divides its window, with a lookup by hour.
+
+    Attributes:
+        windows: the steps in order, one or more; each begins where the one before ends.
+    """
 
     def __init__(self, windows: Iterable[Window]) -> None:
         """Takes one or more steps in order, each beginning where the one before ends."""
@@ -55,10 +65,13 @@ class Steps:
         self._first, self._end = self._starts[0], self.windows[-1].end // HOUR
 
     def index(self, hour: int, hours: int) -> int | None:
-        """Returns the index of the step that holds some hours; None where they lie outside the window.
+        """Returns the index of the time step that holds consecutive hours; None where they lie outside the window.
+
+        Args:
+            hour: the first hour, counted from 1970.
 
         Raises:
-            FoldedHoursError: the hours lie across a step's edge.
+            FoldedHoursError: the hours lie across the boundary of two steps.
         """
         following = hour + hours
         if following <= self._first or hour >= self._end:
@@ -84,7 +97,14 @@ class _CellsOfHours(dict[tuple[int, int], Cells | None]):
 
 
 class UsageSums:
-    """The sums of a query by step and key."""
+    """The sums of use that answer a query, one for each time step and each set of values of the query's dimensions.
+
+    Attributes:
+        steps: the time steps.
+        aggregate: the dimensions by which the query groups.
+        cells: for each step, the sums by the values of these dimensions: lists of billed, core, memory and used, in
+            microGPU-seconds.
+    """
 
     def __init__(self, steps: Steps, aggregate: Sequence[str]) -> None:
         self.steps = steps
@@ -94,11 +114,14 @@ class UsageSums:
         self._size = 0
 
     def add(self, account: str, use: Use, namespaces: frozenset[str] | None = None) -> None:
-        """Adds the use of an account; only that of `namespaces` where some are given.
+        """Adds rows of an account's use to the sums.
+
+        Args:
+            namespaces: only rows of these namespaces are added; None for all.
 
         Raises:
-            FoldedHoursError: a row lies across a step's edge.
-            TooManySumsError: there are too many steps and keys.
+            FoldedHoursError: a row lies across the boundary of two time steps.
+            TooManySumsError: there would be more than MOST_SUMS sums.
         """
         if not use.raw_rows:
             return
@@ -127,11 +150,15 @@ class UsageSums:
         self._grow(new)
 
     def add_sums(self, hour: int, hours: int, sums: Cells) -> None:
-        """Adds the sums by key of `hours` consecutive hours, the first of which is `hour`, counted from 1970.
+        """Adds sums that were computed before over consecutive hours.
+
+        Args:
+            hour: the first hour, counted from 1970.
+            sums: lists of billed, core, memory and used, in microGPU-seconds, by the values of the query's dimensions.
 
         Raises:
-            FoldedHoursError: the hours lie across a step's edge.
-            TooManySumsError: there are too many steps and keys.
+            FoldedHoursError: the hours lie across the boundary of two time steps.
+            TooManySumsError: there would be more than MOST_SUMS sums.
         """
         cells = self._of_hours[hour, hours]
         if cells is None:
@@ -148,10 +175,13 @@ class UsageSums:
         self._grow(len(cells) - before)
 
     def name(self, keys: Iterable[Key]) -> None:
-        """Adds keys to the first step, without use where it has none of theirs.
+        """Makes sets of values appear in the answer: those without use in the first time step get sums of 0 there.
+
+        Args:
+            keys: each holds values of the dimensions by which the query groups, in its order.
 
         Raises:
-            TooManySumsError: there are too many steps and keys.
+            TooManySumsError: there would be more than MOST_SUMS sums.
         """
         cells = self.cells[0]
         before = len(cells)
@@ -165,7 +195,7 @@ class UsageSums:
             raise TooManySumsError(f"more than {MOST_SUMS} sums")
 
     def add_idle(self, capacity: Sequence[int], held: UsageSums) -> None:
-        """Adds the idle capacity of each step, with which core and memory add up to the capacity.
+        """Adds the idle capacity of each time step, with which core and memory add up to the capacity.
 
         Nothing is idle where pods held more than the known capacity.
 
@@ -180,14 +210,14 @@ class UsageSums:
                 cells[(IDLE,) * len(self.aggregate)] = [0, max(whole - core, 0), max(whole - memory, 0), None]
 
     def add_idle_of_models(self, capacity: Mapping[str, Sequence[int]], held: UsageSums) -> None:
-        """Adds the idle capacity of each model in each step; IDLE, a space and its name stand for the model.
+        """Adds the idle capacity of each model in each time step; the group's `model` is IDLE, a space and the model.
 
         Nothing is idle of a model of which pods held more than its known capacity. Use of several models at once counts
         in equal parts for each.
 
         Args:
             capacity: the capacity of each step by model, in microGPU-seconds; an empty name is an unknown model.
-            held: all use in the same steps, by model alone.
+            held: all use in the same steps, grouped by model alone.
         """
         place = self.aggregate.index("model")
         for index, (cells, all_held) in enumerate(zip(self.cells, held.cells, strict=True)):
@@ -200,12 +230,22 @@ class UsageSums:
                     cells[tuple(key)] = [0, max(whole[index] - core, 0), max(whole[index] - memory, 0), None]
 
     def count(self, after: Place | None) -> int:
-        """Returns the number of items after a place; of all items for None."""
+        """Returns the number of groups in the answer after a given one; of all groups for None.
+
+        Args:
+            after: the index of a time step, and values of the query's dimensions.
+        """
         first = 0 if after is None else after[0]
         return len(self._keys_after(after)) + sum(map(len, self.cells[first + 1 :]))
 
     def page(self, after: Place | None, limit: int) -> tuple[list[Group], Place | None]:
-        """Returns the items after a place, in order, and the place of the last one; None where no more follow."""
+        """Returns one page of the answer, and the place from which the next page continues; None where no more follow.
+
+        Args:
+            after: the place that the page before returned: the index of a time step, and values of the query's
+                dimensions; None for the first page.
+            limit: the most groups on the page.
+        """
         places = list(islice(self._places(after), limit + 1))
         windows, cells = self.steps.windows, self.cells
         items = [Group(windows[index], key, UsageFigures(*cells[index][key])) for index, key in places[:limit]]
@@ -237,10 +277,10 @@ def _divided_by_model(cells: Cells) -> dict[str, tuple[int, int]]:
 
 
 def order(value: str) -> tuple[bool, str]:
-    """Returns the sort key of a value: values that begin with two underscores mean "none" and come last."""
+    """Returns the sort key of a dimension's value: values that begin with two underscores mean "none" and come last."""
     return value.startswith("__"), value
 
 
 def key_order(key: Key) -> tuple[tuple[bool, str], ...]:
-    """Returns the sort key of a key within its step."""
+    """Returns the sort key of a group within its time step, from the values of the query's dimensions."""
     return tuple([order(value) for value in key])

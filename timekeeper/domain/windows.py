@@ -13,7 +13,7 @@ from timekeeper.domain.timestamps import DAY, HOUR, MINUTE, TimeError, from_date
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The retention that the admin sets.
+    """The time for which use and ledgers are kept, as the admin sets it.
 
     Attributes:
         hourly_days: the whole days before today whose use is kept by the hour.
@@ -49,19 +49,23 @@ _LATEST = parse_instant("2200-01-01T00:00:00Z")
 
 
 class WindowError(ValueError):
-    """An invalid window or step; the message says what is allowed."""
+    """An invalid window or step of a usage query; the message says what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """[start, end) in nanoseconds since 1970, both at whole hours."""
+    """The span of time from `start` up to `end`, in nanoseconds since 1970; both are at whole hours."""
 
     start: int
     end: int
 
 
 def parse_window(text: str, now: int) -> Window:
-    """Parses a window.
+    """Parses the window of a usage query, widened to whole hours.
+
+    Args:
+        text: the window as WINDOWS describes it, such as `today`, `7d` or two timestamps.
+        now: nanoseconds since 1970.
 
     Raises:
         WindowError: the text is not a window, or the window ends before it starts.
@@ -73,7 +77,7 @@ def parse_window(text: str, now: int) -> Window:
 
 
 def parse_step(text: str) -> str:
-    """Parses a step and returns the shortest way to write it, as answers do.
+    """Parses the time step by which a usage query groups, and returns the shortest way to write it: `1d` for `day`.
 
     Raises:
         WindowError: the text is not a step.
@@ -85,7 +89,10 @@ def parse_step(text: str) -> str:
 
 
 def steps(window: Window, step: str | None) -> Iterator[Window]:
-    """Divides a window into steps, the first from its start on; months begin on their first day.
+    """Divides a window into time steps, in order; the first begins at its start, and months begin on their first day.
+
+    Args:
+        step: the length of a step, as `parse_step` returns it; None for the whole window as one step.
 
     Raises:
         WindowError: there are more than MAX_STEPS.
@@ -105,10 +112,15 @@ def steps(window: Window, step: str | None) -> Iterator[Window]:
 
 
 def parse_forecast_end(text: str, now: int) -> int:
-    """Parses the instant up to which a forecast goes; the present week ends with Saturday, as in `parse_window`.
+    """Parses the instant up to which a forecast goes, to nanoseconds since 1970.
+
+    The present week ends with Saturday, as in `parse_window`.
+
+    Args:
+        text: `today`, `week` or `month` for the end of the present one in UTC, or an RFC 3339 timestamp.
 
     Raises:
-        WindowError: the text is no such instant.
+        WindowError: the text is none of these, or the instant is not after now, or more than MOST_AHEAD after it.
     """
     named = {"today": now // DAY * DAY + DAY, "week": _sunday(now) + WEEK, "month": month_start(now, 1)}
     try:
@@ -180,7 +192,7 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def parse_month(month: str) -> int:
-    """Returns the start of a month that is written as 2026-11.
+    """Returns the start of a month in UTC, written as 2026-11, in nanoseconds since 1970.
 
     Raises:
         TimeError: the text is not a month.
@@ -189,7 +201,12 @@ def parse_month(month: str) -> int:
 
 
 def month_start(instant: int, later: int) -> int:
-    """Returns the start of an instant's month, or of the month `later` months after it."""
+    """Returns the start of a month in UTC, in nanoseconds since 1970.
+
+    Args:
+        instant: an instant in some month, in nanoseconds since 1970.
+        later: the number of months after that one; below 0 for months before it.
+    """
     first = to_datetime(instant).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     months = first.year * 12 + first.month - 1 + later
     return from_datetime(first.replace(year=months // 12, month=months % 12 + 1))

@@ -32,7 +32,10 @@ Found = TypeVar("Found")
 
 
 class Bucket:
-    """A bucket, or its files with a prefix. Credentials and CAs are read again for each request."""
+    """A bucket of S3 or a compatible store, in which exported months are files.
+
+    Only files with the configured prefix belong to it. Credentials and CAs are read again for each request.
+    """
 
     def __init__(self, name: str, settings: BucketSettings) -> None:
         self._name = name
@@ -40,7 +43,7 @@ class Bucket:
         self._place = f"bucket {name}"
 
     def names(self) -> list[str]:
-        """Returns the names of all files."""
+        """Returns the names of all files in the bucket, without the prefix."""
 
         def run(store: S3Store) -> list[str]:
             return sorted(item["path"] for item in obstore.list_with_delimiter(store)["objects"])
@@ -48,11 +51,11 @@ class Bucket:
         return self._do(run)
 
     def tag(self, name: str) -> str | None:
-        """Returns a file's ETag; None where it does not exist."""
+        """Returns the ETag of the bucket's file with this name; None where there is no such file."""
         return self._if_there(lambda store: obstore.head(store, name)["e_tag"] or "")
 
     def read(self, name: str) -> Stored | None:
-        """Returns a file; None where it does not exist."""
+        """Returns the bucket's file with this name, and its ETag; None where there is no such file."""
 
         def run(store: S3Store) -> Stored:
             answer = obstore.get(store, name)
@@ -61,9 +64,16 @@ class Bucket:
         return self._if_there(run)
 
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
-        """Writes a file and returns its ETag; no file of a later leader is overwritten.
+        """Writes a file into the bucket and returns its ETag; a file that has changed is not overwritten.
 
-        `replacing` is the ETag of the file to replace (If-Match); None for a new file (If-None-Match).
+        Args:
+            name: the file's name.
+            replacing: the ETag of the file to replace (If-Match); None for a new file (If-None-Match).
+            may_write: returns whether this process still leads; called before the write.
+
+        Raises:
+            ChangedError: the present file is not the expected one.
+            DeposedError: `may_write` returned False.
         """
         if not may_write():
             raise DeposedError(f"{self._place}: {name} is left to the leader")

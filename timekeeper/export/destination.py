@@ -18,15 +18,18 @@ BESIDE = ".new"
 
 
 class ExportError(RuntimeError):
-    """The destination cannot be read or written now; the message contains no credentials."""
+    """The error of a destination of exported months that cannot be read or written now.
+
+    The message contains no credentials.
+    """
 
 
 class ChangedError(ExportError):
-    """The file to replace is not the expected one; it was left alone."""
+    """The error of a write to a file that is not the expected one; the file stays as it is."""
 
 
 class MonthUnavailableError(ExportError):
-    """An exported month that cannot be read now; the message names only the month.
+    """The error of an exported month that cannot be read now; the message names only the month.
 
     Attributes:
         reason: the reason, for the log.
@@ -38,7 +41,7 @@ class MonthUnavailableError(ExportError):
 
 
 class DeposedError(ExportError):
-    """Another leader has followed this one, which writes nothing more."""
+    """The error of a write by a leader that has been replaced: it writes no file any more."""
 
 
 MayWrite = Callable[[], bool]
@@ -46,32 +49,36 @@ MayWrite = Callable[[], bool]
 
 
 class Stored(NamedTuple):
-    """A file as it was found; its tag differs from that of any other content under this name."""
+    """A file as it was read.
+
+    Attributes:
+        body: its bytes.
+        tag: a text that differs from that of any other content under this name, such as an ETag.
+    """
 
     body: bytes
     tag: str
 
 
 class Destination(Protocol):
-    """A place for files. Every method may raise ExportError."""
+    """A place for the files of exported months. Every method may raise ExportError."""
 
     def names(self) -> list[str]:
-        """Returns the names of all files."""
+        """Returns the names of all files of the destination."""
 
     def tag(self, name: str) -> str | None:
-        """Returns the tag of a file; None where it does not exist."""
+        """Returns the tag of the file with this name, which changes with its content; None without such a file."""
 
     def read(self, name: str) -> Stored | None:
-        """Returns a file; None where it does not exist."""
+        """Returns the file with this name, and its tag; None where there is no such file."""
 
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
-        """Writes a file whole or not at all; returns its tag.
+        """Writes a file whole or not at all; returns its new tag.
 
         Args:
-            name: its name.
-            body: its bytes.
-            replacing: the tag of the file that it replaces; None for a new file.
-            may_write: called right before the file is replaced.
+            name: the file's name.
+            replacing: the tag of the file to replace; None for a new file.
+            may_write: returns whether this process still leads; called right before the file is replaced.
 
         Raises:
             ChangedError: the present file is not the expected one.
@@ -80,20 +87,26 @@ class Destination(Protocol):
 
 
 class Folder:
-    """A folder, such as a mounted volume. One process at a time writes to it, by a lock on a file."""
+    """A folder for the files of exported months, such as a mounted volume.
+
+    A lock on a file lets one process at a time write to it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def names(self) -> list[str]:
-        """Returns the names of all files."""
+        """Returns the names of all files in the folder."""
         try:
             return sorted(file.name for file in self._folder.iterdir() if file.is_file())
         except OSError as error:
             raise _failed(self._folder, error) from error
 
     def tag(self, name: str) -> str | None:
-        """Returns a tag made of the inode, time of change and size of a file; None where it does not exist."""
+        """Returns the tag of the file with this name; None where there is no such file.
+
+        The tag consists of the file's inode, time of change and size.
+        """
         try:
             return _tag((self._folder / name).stat())
         except FileNotFoundError:
@@ -102,7 +115,7 @@ class Folder:
             raise _failed(self._folder / name, error) from error
 
     def read(self, name: str) -> Stored | None:
-        """Returns a file; None where it does not exist."""
+        """Returns the folder's file with this name, and its tag; None where there is no such file."""
         try:
             with (self._folder / name).open("rb") as file:
                 return Stored(file.read(), _tag(os.fstat(file.fileno())))
@@ -112,11 +125,20 @@ class Folder:
             raise _failed(self._folder / name, error) from error
 
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
-        """Writes a temporary file, and renames it once it is on the disk.
+        """Writes a file into the folder whole or not at all; returns its new tag.
 
-        No other process writes between the comparison with the present file and the rename: a process that is paused in
-        between keeps the lock, and a deposed one learns it from `may_write`. The kernel releases the lock when the
-        process ends.
+        It writes a temporary file, and renames it once it is on the disk. No other process writes between the
+        comparison with the present file and the rename: a process that is paused in between keeps the lock, and
+        `may_write` says whether it still leads. The kernel releases the lock when the process ends.
+
+        Args:
+            name: the file's name.
+            replacing: the tag of the file to replace; None for a new file.
+            may_write: returns whether this process still leads; called right before the rename.
+
+        Raises:
+            ChangedError: the present file is not the expected one.
+            DeposedError: `may_write` returned False.
         """
         try:
             with self._locked():

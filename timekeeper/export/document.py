@@ -28,43 +28,65 @@ _NAME = re.compile(r"usage-([0-9]{4}-(?:0[1-9]|1[0-2]))\.csv\.gz", re.ASCII)
 
 
 def window_of(month: str) -> Window:
-    """Returns the window of a month, in UTC."""
+    """Returns the start and end of a month in UTC.
+
+    Args:
+        month: the month, such as 2026-10.
+    """
     start = parse_month(month)
     return Window(start, month_start(start, 1))
 
 
 def month_at(instant: int) -> str:
-    """Returns the month of an instant, in UTC."""
+    """Returns the month in UTC, such as 2026-10, that contains an instant (nanoseconds since 1970)."""
     return month_of(instant // HOUR)
 
 
 def file_name(month: str) -> str:
-    """Returns the name of a month's file."""
+    """Returns the name of the file with a month's usage.
+
+    Args:
+        month: the month, such as 2026-10.
+    """
     return f"usage-{month}.csv.gz"
 
 
 def month_named(name: str) -> str | None:
-    """Returns the month of a file by its name; None for any other file."""
+    """Returns the month, such as 2026-10, whose file has this name; None for any other file."""
     match = _NAME.fullmatch(name)
     return match[1] if match else None
 
 
 def closed_until(now: int, hourly_days: int) -> int:
-    """Returns the instant up to which months are closed: all hours before it were folded at least once, a day ago.
+    """Returns the instant up to which months are closed, in nanoseconds since 1970.
 
-    Use that is folded into a closed month later arrived late, and changes its file.
+    All hours before that instant were compacted to days at least a day ago. Usage that is compacted into a closed month
+    later arrived late, and changes the month's file.
+
+    Args:
+        hourly_days: the number of whole days before today whose usage is kept by the hour.
     """
     return now // DAY * DAY - (hourly_days + 1) * DAY
 
 
 def closed_months(now: int, hourly_days: int, known: Iterable[str]) -> list[str]:
-    """Returns every closed month from the first known one on, in order; none without a known one."""
+    """Returns every closed month from the first known month on, in order, such as 2026-10.
+
+    Args:
+        now: nanoseconds since 1970.
+        hourly_days: the number of whole days before today whose usage is kept by the hour.
+        known: months with usage or a file; without one, the result is empty.
+    """
     last = month_at(month_start(closed_until(now, hourly_days), -1))
     return months_between(min(known, default="9999-12"), last)
 
 
 def months_between(first: str, last: str) -> list[str]:
-    """Returns the months from the first to the last, inclusive; none where the last precedes the first."""
+    """Returns the months from the first to the last, both included; empty where the last precedes the first.
+
+    Args:
+        first: the first month, such as 2026-10.
+    """
     months = []
     while first <= last:
         months.append(first)
@@ -84,12 +106,18 @@ Account = tuple[str, Sequence[Row]]
 
 
 class DocumentError(ValueError):
-    """A file that is not a month of usage; the message states the fault."""
+    """The error of a file that holds no month of usage; the message states the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A month's file: its bytes, its number of rows, and the SHA-256 of the CSV before compression."""
+    """The content of a month's file.
+
+    Attributes:
+        body: its bytes, compressed.
+        sha256: the SHA-256 of the CSV before compression, in hexadecimal digits.
+        rows: the number of its rows.
+    """
 
     body: bytes
     sha256: str
@@ -97,7 +125,11 @@ class Document:
 
 
 def write(accounts: Iterable[Account]) -> Document:
-    """Writes the accounts' rows as a file; the accounts come ordered by name."""
+    """Writes the usage of accounts as a compressed CSV file.
+
+    Args:
+        accounts: pairs of an account's name and its rows, sorted by name.
+    """
     target = io.BytesIO()
     digest, rows = hashlib.sha256(), 0
     with gzip.GzipFile(filename="", mode="wb", fileobj=target, mtime=0, compresslevel=6) as file:
@@ -110,10 +142,10 @@ def write(accounts: Iterable[Account]) -> Document:
 
 
 def read(body: bytes) -> Iterator[tuple[str, Row]]:
-    """Yields the rows of a file, each with its budget.
+    """Yields the rows of a month's file, each with the name of its budget.
 
     Raises:
-        DocumentError: the file is not a month of use, or is truncated; rows before the fault have been yielded.
+        DocumentError: the file is not a month of usage, or is truncated; rows before the fault have been yielded.
     """
     places: dict[tuple[str, ...], Dimensions] = {}
     hours: dict[str, int] = {}
@@ -129,7 +161,7 @@ def read(body: bytes) -> Iterator[tuple[str, Row]]:
 
 
 def content_sha256(body: bytes) -> str:
-    """Returns the SHA-256 of the CSV in a file.
+    """Returns the SHA-256 of the CSV in a month's file, in hexadecimal digits.
 
     Raises:
         DocumentError: the file is not compressed as `write` does it.
@@ -145,9 +177,14 @@ def content_sha256(body: bytes) -> str:
 
 
 def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss: bool = False) -> Iterator[Account]:
-    """Replaces the rows of a file by the new rows of each account that has any.
+    """Replaces the rows of a month's file by the new rows of each account that has any; yields all accounts.
 
-    Both must be sorted by account. An account without new rows keeps those of the file: the store has deleted them.
+    An account without new rows keeps those of the file: the store has deleted them.
+
+    Args:
+        kept: the rows of the file, each with its account, sorted by account.
+        new: pairs of an account and its new rows, sorted by account.
+        allow_loss: whether the new rows of an account may have less GPU time than the file.
 
     Raises:
         DocumentError: the file has more of an account's time than the new rows, and `allow_loss` is not set. Money may

@@ -23,11 +23,16 @@ from timekeeper.ledger.totals import PeriodTotals, read_totals, totals_and_flag_
 
 @dataclass(frozen=True, slots=True)
 class GrantEntry:
-    """Money to add to a period, or to take from it where the amount is negative; applied once for each name.
+    """Money to add to a period of an account, applied once for each name.
 
     Attributes:
-        expires: the instant at which a grant with an expiry of its own expires; None where it ends with the period.
-        since: the amount that the period had spent when the grant was made.
+        account: the account's name.
+        period: the start of the period, in nanoseconds since 1970.
+        name: the grant's name.
+        amount: microGPU-seconds; below 0 where money is taken away.
+        note: the note of the ledger entry.
+        expires: the instant at which the money expires, in nanoseconds since 1970; None where it ends with the period.
+        since: the amount that the period had spent when the grant was made, in microGPU-seconds.
     """
 
     account: str
@@ -41,10 +46,18 @@ class GrantEntry:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionEntry:
-    """A correction of a period's spending, applied once for each name; its use is attributed to `hour`.
+    """A correction of the spending of an account's period, applied once for each name.
 
-    `again` marks a correction that the store had applied before it was lost: it is applied whatever has been settled
-    since. Any other correction is refused where it would take spending below 0.
+    Attributes:
+        account: the account's name.
+        period: the start of the period, in nanoseconds since 1970.
+        name: the correction's name.
+        amount: microGPU-seconds; below 0 where less was spent.
+        namespace: the namespace whose use is corrected; empty for the account as a whole.
+        note: the note of the ledger entry.
+        hour: the hour, counted from 1970, that the corrected use is attributed to.
+        again: whether the store had applied the correction before the store was lost: it is then applied whatever has
+            been settled since. Any other correction is refused where it would take spending below 0.
     """
 
     account: str
@@ -59,7 +72,13 @@ class CorrectionEntry:
 
 @dataclass(frozen=True, slots=True)
 class CreditEntry:
-    """A credit's new state within a period, with the kind and the note of its ledger entry."""
+    """The new state of a credit within a period, with the kind and the note of its ledger entry.
+
+    Attributes:
+        credit: the credit.
+        kind: the reason of the ledger entry.
+        note: the note of the ledger entry.
+    """
 
     credit: Credit
     kind: Kind
@@ -68,10 +87,16 @@ class CreditEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClosingBalance:
-    """The credits to set in a period, as balances carried over or expired.
+    """The credits to set in a period of an account, as balances carried over or expired.
 
-    Where they were carried over from the period before it, `previous_spent` is that period's spending, and `terms` are
-    its allowance and the part of it that could be rolled over.
+    Attributes:
+        account: the account's name.
+        period: the start of the period, in nanoseconds since 1970.
+        credits: the credits.
+        previous_spent: the spending of the period before, in microGPU-seconds, where credits are carried over from it;
+            otherwise None.
+        terms: the allowance of the period before, and the part of it that could be rolled over, in microGPU-seconds;
+            None where nothing is carried over.
     """
 
     account: str
@@ -84,7 +109,18 @@ class ClosingBalance:
 def apply_grants(
     client: redis.Redis, epoch: int, now: int, grants: Sequence[GrantEntry]
 ) -> list[PeriodTotals | StoreError]:
-    """Applies grants to their periods, each name once."""
+    """Applies grants to their periods, each name once.
+
+    Args:
+        epoch: the leader's fencing token.
+        now: nanoseconds since 1970.
+
+    Returns:
+        For each grant the totals of its period, or the error that refused it.
+
+    Raises:
+        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
+    """
     calls = []
     for grant in grants:
         account = keys.AccountKeys(grant.account)
@@ -103,7 +139,18 @@ def apply_grants(
 def apply_corrections(
     client: redis.Redis, epoch: int, now: int, corrections: Sequence[CorrectionEntry]
 ) -> list[PeriodTotals | StoreError]:
-    """Applies corrections to the spending of their periods, each name once."""
+    """Applies corrections to the spending of their periods, each name once.
+
+    Args:
+        epoch: the leader's fencing token.
+        now: nanoseconds since 1970.
+
+    Returns:
+        For each correction the totals of its period, or the error that refused it.
+
+    Raises:
+        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
+    """
     calls = []
     for correction in corrections:
         account, period = keys.AccountKeys(correction.account), correction.period
@@ -117,7 +164,18 @@ def apply_corrections(
 def close_balances(
     client: redis.Redis, epoch: int, now: int, balances: Sequence[ClosingBalance]
 ) -> list[PeriodTotals | StoreError]:
-    """Sets credits of periods; an expired credit does not change any more."""
+    """Sets credits of periods; a credit that has expired does not change any more.
+
+    Args:
+        epoch: the leader's fencing token.
+        now: nanoseconds since 1970.
+
+    Returns:
+        For each period its totals, or the error that refused the change.
+
+    Raises:
+        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
+    """
     calls = []
     for change in balances:
         account = keys.AccountKeys(change.account)
@@ -133,7 +191,13 @@ def close_balances(
 
 
 class FinalizedSession(NamedTuple):
-    """A session whose pod object is deleted, so that its amounts cannot be computed again."""
+    """A session whose pod object is deleted, so that its amounts cannot be computed again.
+
+    Attributes:
+        uid: the session's uid.
+        namespace: its namespace.
+        pod: the pod's name.
+    """
 
     uid: str
     namespace: str
@@ -142,10 +206,11 @@ class FinalizedSession(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """The state that a period of an account is restored to.
+    """The state that a period of an account is restored to after the store lost it. Amounts are microGPU-seconds.
 
     Attributes:
-        period: start of the period.
+        account: the account's name.
+        period: start of the period, in nanoseconds since 1970.
         checkpoint: the spending of finalized sessions that are not computed again.
         apart: the part of the store's finalized sum that is computed again.
         version: the account's version when the checkpoint was taken.
@@ -164,7 +229,13 @@ class Restoration:
 
 
 def restore(client: redis.Redis, epoch: int, now: int, wanted: Restoration) -> tuple[int, PeriodTotals]:
-    """Restores a period; returns the amount added beyond its sessions' amounts, and the period's totals.
+    """Restores a period of an account; returns the amount added beyond its sessions' amounts, and the period's totals.
+
+    The amount is in microGPU-seconds.
+
+    Args:
+        epoch: the leader's fencing token.
+        now: nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.

@@ -39,7 +39,7 @@ _SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemo
 
 
 class StoreError(RuntimeError):
-    """Redis refused a change, and did nothing of it."""
+    """Redis refused a change, and made no part of it."""
 
 
 class StoreUnavailableError(StoreError):
@@ -47,19 +47,19 @@ class StoreUnavailableError(StoreError):
 
 
 class ScriptError(StoreError):
-    """A script failed on the data of its keys; other accounts are not affected."""
+    """A script failed on the data of its own keys; other accounts are not affected."""
 
 
 class StoreEmptyError(StoreError):
-    """The account or period is not in the store: it was emptied, or never opened."""
+    """The account or period is not in the store: the store was emptied, or the period was never opened."""
 
 
 class StoreFormatError(StoreError):
-    """The store is of a later format than this timekeeper knows, or its format cannot be read; it does not lead."""
+    """The store's format is later than this timekeeper knows, or unreadable; this timekeeper does not lead."""
 
 
 class OverdrawnError(StoreError):
-    """A correction would take back more than was spent.
+    """A correction would take back more than a budget's period spent.
 
     Attributes:
         spent: microGPU-seconds that were spent in the period.
@@ -71,7 +71,7 @@ class OverdrawnError(StoreError):
 
 
 class FencedError(StoreError):
-    """A leader with a higher fencing token has written: this one was replaced and must stop."""
+    """A leader with a higher fencing token has written to the store: this leader was replaced and must stop."""
 
 
 _REFUSALS: Mapping[str, type[StoreError]] = {
@@ -86,7 +86,13 @@ _REFUSALS: Mapping[str, type[StoreError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One run of a script: the script's name, its keys and its arguments."""
+    """One run of a Lua script on Redis.
+
+    Attributes:
+        script: the script's file name without `.lua`.
+        keys: the Redis keys that it touches.
+        arguments: its arguments.
+    """
 
     script: str
     keys: tuple[str, ...]
@@ -94,12 +100,12 @@ class Call:
 
 
 def described(error: Exception) -> str:
-    """Returns an error's type and text, as the repr of redis-py's errors has neither."""
+    """Returns an error's type and text for a log or message, as the repr of redis-py's errors has neither."""
     return f"{type(error).__name__}: {error}"
 
 
 def run(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
-    """Runs scripts in order; returns, for each, its reply or the StoreError that it ended in.
+    """Runs scripts on the store, in order; returns, for each, its reply or the StoreError that it ended in.
 
     Raises:
         StoreUnavailableError: Redis does not answer; some of the calls may have been done.
@@ -111,10 +117,10 @@ def run(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
 
 
 def run_one(client: redis.Redis, call: Call) -> Any:
-    """Runs one script.
+    """Runs one script on the store and returns its reply.
 
     Raises:
-        StoreError: the script was refused or failed.
+        StoreError: the script was refused or failed, or Redis does not answer.
     """
     (answer,) = run(client, [call])
     if isinstance(answer, StoreError):
@@ -128,10 +134,9 @@ def run_for_each(
     """Runs a script on each key separately; returns its answer for each key, or redis-py's error.
 
     Args:
-        client: the store.
         script: the name of a script whose answer has one part for each of its keys.
-        always: its first arguments.
-        each: the keys, each with the arguments of its own.
+        always: the script's first arguments, which are the same for all keys.
+        each: the keys, each with its further arguments.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -153,9 +158,13 @@ def run_for_each(
 
 
 def put(client: redis.Redis, command: str, key: str, arguments: Sequence[str | int]) -> None:
-    """Runs a command that writes to one key, also on a store without free memory.
+    """Runs a Redis command that writes to one key, also on a store without free memory.
 
     Many arguments are divided over several calls; without arguments nothing is sent.
+
+    Args:
+        command: the command, such as HSET.
+        arguments: the command's arguments after the key.
 
     Raises:
         StoreError: Redis refused the command, or does not answer.
@@ -241,17 +250,21 @@ _WRONG_TYPE = re.compile(r"(^|caused error: )WRONGTYPE ")
 
 
 def is_of_another_type(answer: object) -> bool:
-    """Whether an answer is Redis's error for a key that holds another type than the command expects."""
+    """Returns whether an answer is Redis's error for a key that holds another type than the command expects."""
     return isinstance(answer, redis.RedisError) and _WRONG_TYPE.search(str(answer)) is not None
 
 
 def of_another_type(answers: Mapping[str, object]) -> list[str]:
-    """Returns the keys whose answer is Redis's error for another type than the command expects."""
+    """Returns the keys whose answer is Redis's error for another type than the command expects.
+
+    Args:
+        answers: the answer of one command for each key; an error is an answer, too.
+    """
     return [key for key, answer in answers.items() if is_of_another_type(answer)]
 
 
 def concerns_all(error: Exception) -> bool:
-    """Whether an error comes from the store or the term, so that every account would meet it."""
+    """Returns whether an error comes from the store or the leader's term, so that every account would meet it."""
     if isinstance(error, redis.RedisError):
         return not is_of_another_type(error)
     return isinstance(error, FencedError | StoreUnavailableError)
@@ -259,6 +272,9 @@ def concerns_all(error: Exception) -> bool:
 
 def readable_answers(answers: Sequence[Any]) -> list[Any]:
     """Returns a pipeline's answers, with None for each key that holds another type than its command expects.
+
+    Args:
+        answers: the pipeline's answers; an error is an answer, too.
 
     Raises:
         redis.RedisError: the store refused a command for another reason.
@@ -273,8 +289,7 @@ def isolate_failures(names: Iterable[str], act: Callable[[list[str]], object]) -
     """Acts on accounts together; where the data of one makes that fail, on halves, down to single accounts.
 
     Args:
-        names: the accounts.
-        act: the action on several accounts; it may be repeated.
+        act: acts on several accounts; it may be called again for accounts on which it acted.
 
     Returns:
         The accounts on which the action failed, each with its error. An error that concerns all accounts is raised.

@@ -23,7 +23,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def compact(value: Any) -> str:
-    """Returns a value as JSON without spaces; a named tuple is a list.
+    """Returns a value as JSON without spaces; a named tuple becomes a list.
 
     Raises:
         TypeError: the value, or one in it, is not one of JSON.
@@ -39,7 +39,7 @@ class RecordError(ValueError):
 
 
 def encode_session(session: Session) -> str:
-    """Encodes a session as JSON, without its amounts."""
+    """Encodes a session's record as JSON, without the session's amounts."""
     document: dict[str, Any] = {
         "uid": session.uid,
         "namespace": session.namespace,
@@ -78,7 +78,7 @@ def _elsewhere_document(session: Session) -> dict[str, Any]:
 
 
 def decode_session(text: str | bytes) -> Session:
-    """Decodes a session.
+    """Decodes a session's record.
 
     Raises:
         RecordError: the text is not an encoded session.
@@ -112,7 +112,7 @@ def decode_session(text: str | bytes) -> Session:
 
 
 def whole_number(value: Any) -> int:
-    """Returns the value if it is a whole number of JSON.
+    """Returns a value of a JSON document if it is a whole number.
 
     Raises:
         RecordError: the value is of another type.
@@ -123,7 +123,7 @@ def whole_number(value: Any) -> int:
 
 
 def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
-    """Returns the values if each is a whole number of JSON.
+    """Returns values of a JSON document if each is a whole number.
 
     Raises:
         RecordError: a value is of another type.
@@ -132,7 +132,7 @@ def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
 
 
 def plain_text(value: Any) -> str:
-    """Returns the value if it is a string of JSON.
+    """Returns a value of a JSON document if it is a string.
 
     Raises:
         RecordError: the value is of another type.
@@ -152,12 +152,15 @@ def _pair(document: Any) -> tuple[int, int]:
 
 
 def holding_document(holding: Holding) -> list[Any]:
-    """Returns the stored form of equal parts of GPUs."""
+    """Returns equal parts of GPUs, held by another stack, as the list that a session's record contains."""
     return [holding.way, holding.model, holding.count, str(holding.time), str(holding.memory)]
 
 
 def read_holding(document: Any) -> Holding:
-    """Reads equal parts of GPUs from their stored form.
+    """Reads equal parts of GPUs, held by another stack, from the list that `holding_document` made.
+
+    Args:
+        document: the list, decoded from JSON.
 
     Raises:
         RecordError, ValueError, TypeError, ArithmeticError: the document has another form.
@@ -187,12 +190,16 @@ def _attribution(document: Any) -> Attribution:
 
 
 def encode_assignments(assignments: Assignments) -> str:
-    """Encodes a namespace's payers as JSON: each account, with the instant from which it pays."""
+    """Encodes a namespace's payers over time as JSON.
+
+    Args:
+        assignments: (from, account) pairs; instants are nanoseconds since 1970.
+    """
     return compact(assignments)
 
 
 def decode_assignments(text: str | bytes) -> Assignments:
-    """Decodes a namespace's payers.
+    """Decodes a namespace's payers over time, as (from, account) pairs; instants are nanoseconds since 1970.
 
     Raises:
         RecordError: the text is not an encoded list of payers.
@@ -207,13 +214,13 @@ def decode_assignments(text: str | bytes) -> Assignments:
 
 
 def encode_prices(prices: Prices) -> str:
-    """Encodes prices over time as JSON; each price is a fraction, so that none is rounded."""
+    """Encodes the prices of models over time as JSON; each price is a fraction, so that none is rounded."""
     points = {model: [[point.effective_from, str(point.price)] for point in prices[model]] for model in sorted(prices)}
     return json.dumps(points, separators=(",", ":"))
 
 
 def decode_prices(text: str | bytes) -> Prices:
-    """Decodes prices over time.
+    """Decodes the prices of models over time.
 
     Raises:
         RecordError: the text is not an encoded list of prices.
@@ -229,13 +236,13 @@ def decode_prices(text: str | bytes) -> Prices:
 
 
 def encode_burn(record: BurnRecord) -> str:
-    """Encodes an account's samples of spending as JSON."""
+    """Encodes the samples of an account's recent spending as JSON."""
     samples = [[sample.at, sample.spent] for sample in record.samples]
     return compact([record.period, record.total, samples])
 
 
 def decode_burn(text: str | bytes) -> BurnRecord:
-    """Decodes an account's samples of spending.
+    """Decodes the samples of an account's recent spending.
 
     Raises:
         RecordError: the text is not an encoded list of samples.
@@ -249,17 +256,21 @@ def decode_burn(text: str | bytes) -> BurnRecord:
 
 
 def as_text(value: Any) -> str:
-    """Decodes a value of the store as UTF-8."""
+    """Decodes a value of the store as UTF-8; a value that is not bytes becomes its `str`."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def as_texts(values: Iterable[Any]) -> list[str]:
-    """Decodes values of the store; empty for None."""
+    """Decodes values of the store as UTF-8; None becomes an empty text."""
     return ["" if value is None else as_text(value) for value in values]
 
 
 def encode_hourly_points(points: Sequence[HourlyPoint]) -> str:
-    """Encodes points for the script: hour, instant, billed, core, memory, used (- for unknown), a semicolon each."""
+    """Encodes a session's hourly points for the script that settles it.
+
+    Each point is its hour (counted from 1970), instant, billed, core, memory and used amounts; a semicolon ends it. A
+    dash stands for a used amount of None.
+    """
     return "".join(
         f"{hour} {at.until} {at.billed} {at.core} {at.memory} {'-' if at.used is None else at.used};"
         for hour, at in zip(hours_of(points), points, strict=True)
@@ -267,5 +278,5 @@ def encode_hourly_points(points: Sequence[HourlyPoint]) -> str:
 
 
 def encode_optional(instant: int | None) -> str:
-    """Encodes an instant in nanoseconds; empty for None."""
+    """Encodes an instant in nanoseconds since 1970 for a script; empty for None."""
     return "" if instant is None else str(instant)

@@ -27,17 +27,16 @@ from timekeeper.ledger.usage import read_rows
 
 
 def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: Sequence[int], earliest: int) -> None:
-    """Removes an account's folded months before an instant, and the given periods with their entries.
+    """Removes an account's folded months before an instant, and some of its periods with their ledger entries.
 
     The month in which the earliest remaining period began stays, too: a correction of that period may still change it.
 
     Args:
         client: the store; its answers are bytes.
         epoch: the leader's fencing token.
-        account: the account's name.
         before: nanoseconds since 1970, the first of a month.
-        periods: the starts of the periods to remove.
-        earliest: the start of the earliest period that stays.
+        periods: the starts of the periods to remove, in nanoseconds since 1970.
+        earliest: the start of the earliest period that stays, in nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
@@ -55,7 +54,13 @@ def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: S
 
 
 def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequence[int]) -> bool:
-    """Removes an account that holds neither sessions nor usage nor entries; returns False for any other, unchanged.
+    """Removes an account if it holds no sessions, no usage and no ledger entries; returns whether it was removed.
+
+    An account that holds any of these stays unchanged.
+
+    Args:
+        epoch: the leader's fencing token.
+        periods: the starts of the account's periods, in nanoseconds since 1970; their keys are removed with it.
 
     Raises:
         StoreError: the store refused to remove the account, or did not answer; the account may still exist.
@@ -73,7 +78,15 @@ def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequenc
 
 
 def forget_payer(client: redis.Redis, changed: dict[str, Assignments], removed: Sequence[str]) -> None:
-    """Writes the payers of namespaces after an account was removed, and removes namespaces that have none left."""
+    """Writes the payers of namespaces after an account was removed, and removes namespaces that have none left.
+
+    Args:
+        changed: (from, account) pairs for each namespace that still has payers; instants are nanoseconds since 1970.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
+    """
     shared.write_assignments(client, changed)
     if removed:
         client.hdel(keys.NAMESPACES, *removed)
@@ -101,15 +114,18 @@ def fold_amounts(
     *,
     long_ended: bool,
 ) -> int:
-    """Folds the amounts of a period that are due, marks those that will be due, and returns the number folded.
+    """Adds sessions' amounts that are due to the sums of their period, and removes them; returns their number.
+
+    An amount is due a day after a call first found that no leader knows its session any more.
 
     Args:
         client: the store; its answers are bytes.
         epoch: the leader's fencing token.
         now: nanoseconds since 1970.
-        place: the account, and the period's start.
-        is_known: whether the leader still knows the session of a uid.
-        long_ended: whether the period ended so long ago that no open session is settled in it any more.
+        place: the account's name, and the period's start in nanoseconds since 1970.
+        is_known: returns whether the leader still knows the session of a uid.
+        long_ended: whether the period ended so long ago that no open session is settled in it any more; otherwise only
+            amounts of finalized sessions are due.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
@@ -130,7 +146,10 @@ def fold_amounts(
 
 
 def with_amounts(client: redis.Redis, account: str, starts: Sequence[int]) -> set[int]:
-    """Returns the starts of those periods that hold the amount of any session.
+    """Returns those of an account's periods, by their starts, in which the store holds the amount of any session.
+
+    Args:
+        starts: the starts of the periods, in nanoseconds since 1970.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -167,11 +186,11 @@ much and saves a sixteenth of the memory. Many values cost a question that reads
 
 
 class Cutoffs(NamedTuple):
-    """The instants before which an account is compacted, in nanoseconds since 1970.
+    """The instants before which data of an account is compacted, in nanoseconds since 1970.
 
     Attributes:
-        folded: hours that end before it become days.
-        packed: hours that end before it are packed.
+        folded: hours of use that end before it become days.
+        packed: hours of use that end before it are packed.
         ledger: ledger entries that were written before it are packed.
     """
 
@@ -181,9 +200,14 @@ class Cutoffs(NamedTuple):
 
 
 def due_for_compaction(client: redis.Redis, accounts: Sequence[str], cutoffs: Cutoffs) -> set[str]:
-    """Returns the accounts that hold hours or ledger entries from before the cutoffs. One round trip reads them all.
+    """Returns the accounts that hold hours of use or ledger entries from before the cutoffs.
 
-    An account whose data cannot be read counts as due: the step that meets that data raises its error.
+    An account whose data cannot be read counts as due: the step that meets that data raises its error. One round trip
+    reads all accounts.
+
+    Args:
+        client: the store; its answers are bytes.
+        cutoffs: the instants before which data is compacted.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -232,17 +256,16 @@ class _Change:
 
 
 def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges: Sequence[int]) -> bool:
-    """Folds an account's hours that end before an instant into days; True where none is left to fold.
+    """Folds an account's hours of use that end before an instant into days; returns whether none is left to fold.
 
     One call folds the hours of one step. It also returns False where the hours changed while they were read.
 
     Args:
         client: the store; its answers are bytes.
         epoch: the leader's fencing token.
-        account: the account's name.
         before: nanoseconds since 1970. A month that ended a day or longer before it is closed: folding into it counts
             as a late change.
-        edges: the starts of the account's periods, in order.
+        edges: the starts of the account's periods, in order, in nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
@@ -271,14 +294,13 @@ def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges
 
 
 def pack_hours(client: redis.Redis, epoch: int, account: str, before: int) -> bool:
-    """Packs an account's hours that end before an instant, still as hours; True where none is left to pack.
+    """Packs an account's hours of use that end before an instant, still as hours; returns whether none is left to pack.
 
     One call packs the hours of one step. It also returns False where the hours changed while they were read.
 
     Args:
         client: the store; its answers are bytes.
         epoch: the leader's fencing token.
-        account: the account's name.
         before: nanoseconds since 1970.
 
     Raises:

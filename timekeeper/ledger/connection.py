@@ -23,11 +23,10 @@ Answer = TypeVar("Answer")
 
 
 def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> list[tuple[redis.Redis, str]]:
-    """Returns the servers that take writes, each with a key that lies on it, for the mark of `replicated`.
+    """Returns the servers of the store that take writes, each with a key that lies on it, which `replicated` writes.
 
     Args:
-        client: the store.
-        accounts: only the servers of these accounts are wanted; None for all servers.
+        accounts: the accounts whose servers are wanted; None for all servers.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -44,7 +43,10 @@ def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> li
 
 
 def ask_each(client: redis.Redis, question: Callable[[redis.Redis], Answer]) -> list[Answer]:
-    """Asks each server that takes writes; where a node does not answer, asks its successor.
+    """Asks each server of the store that takes writes; where a node does not answer, asks its successor.
+
+    Args:
+        question: asks one server, whose client it gets, and returns the answer.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -60,16 +62,19 @@ def ask_each(client: redis.Redis, question: Callable[[redis.Redis], Answer]) -> 
 
 
 def identity(client: redis.Redis) -> tuple[str, bool]:
-    """Returns the run id and history of all servers as one text, and whether the store has ever had a leader.
+    """Returns the ids of the runs of the store's servers as one text, and whether the store has ever had a leader.
 
     The text changes where data may be lost: a restarted server has another run_id, and a promoted replica has another
     run_id and another replication id (https://redis.io/docs/latest/commands/info/).
+
+    Raises:
+        redis.RedisError: the store does not answer.
     """
     return " ".join(ask_each(client, _run_of)), bool(client.exists(keys.BOOK_EPOCH))
 
 
 def store_clock(client: redis.Redis) -> int:
-    """Returns the time by the servers' clocks, in nanoseconds since 1970; of several servers, the earliest.
+    """Returns the time by the store's clock, in nanoseconds since 1970; of several servers, the earliest.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -103,16 +108,17 @@ MARK_SECONDS = 10 * 365 * 86400
 
 
 def replicated(client: redis.Redis, epoch: int, seconds: float, accounts: Sequence[str] | None = None) -> bool:
-    """Whether a replica of each server holds all writes from before this call; True for a server without replicas.
+    """Returns whether a replica of each server of the store holds all writes from before this call.
 
-    WAIT covers only writes of its own connection (https://redis.io/commands/wait). The writes in question may have used
-    another connection, or come from an earlier attempt. So a mark is written first: replicas apply writes in the
-    server's order, and a replica with the mark has every earlier write.
+    A server without replicas counts as if one did. WAIT covers only writes of its own connection
+    (https://redis.io/commands/wait). The writes in question may have used another connection, or come from an earlier
+    attempt. So a key is written first: replicas apply writes in the server's order, and a replica with the key has
+    every earlier write.
 
     Args:
-        client: the store.
-        epoch: the leader's fencing token, the mark's value.
-        seconds: the longest wait for one server; 0 for no wait. It must be less than the client's timeout.
+        epoch: the leader's fencing token, which becomes the key's value.
+        seconds: the longest wait for one server; 0 returns True without a wait. It must be less than the client's
+            timeout.
         accounts: the accounts that were written to: only their servers are asked; None for all servers.
 
     Raises:
@@ -151,7 +157,7 @@ ASK_SECONDS = 1.0
 
 
 def is_full_for_pods(client: redis.Redis) -> bool:
-    """Whether any server uses PODS_SHARE of its maxmemory or more; never for a server without maxmemory.
+    """Returns whether any server of the store uses PODS_SHARE of its maxmemory or more; one without it never does.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -160,7 +166,7 @@ def is_full_for_pods(client: redis.Redis) -> bool:
 
 
 class MemoryWatch:
-    """Asks the servers about their memory at most once in ASK_SECONDS. Not thread-safe."""
+    """Asks the store's servers about their memory at most once in ASK_SECONDS. Not thread-safe."""
 
     def __init__(self, client: redis.Redis, clock: Callable[[], float]) -> None:
         """Makes a watch that has asked nothing yet; `clock` is monotonic, in seconds."""
@@ -170,7 +176,7 @@ class MemoryWatch:
         self._full = False
 
     def is_full(self) -> bool:
-        """Whether the store was full at the last question, at most ASK_SECONDS ago.
+        """Returns whether a server used PODS_SHARE of its maxmemory or more when it was asked, at most ASK_SECONDS ago.
 
         Raises:
             redis.RedisError: the store does not answer.
@@ -223,8 +229,12 @@ class _NotingRetry(Retry):
 def connect(settings: RedisSettings, answered: Callable[[], None] = lambda: None) -> redis.Redis:
     """Returns a client of the store with a time limit on every wait; its answers are bytes.
 
-    It connects with its first command. The client of a Redis Cluster is a ClusterStore, which has redis.Redis's
-    commands on keys. `answered` is called after each answer and each failure, in the asking thread.
+    The client connects with its first command. The client of a Redis Cluster is a ClusterStore, which has redis.Redis's
+    commands on keys.
+
+    Args:
+        settings: the addresses, credentials and time limit.
+        answered: called after each answer and each failure, in the thread that asked.
     """
     if settings.cluster.nodes:
         return cast("redis.Redis", ClusterStore(lambda: _cluster(settings), answered))
@@ -303,7 +313,11 @@ def _tls(settings: RedisTLS) -> dict[str, Any]:
 
 
 def unreachable_message(error: Exception) -> str:
-    """Returns the error text of a command that cannot reach the store, as no workstation can."""
+    """Returns the text that a command prints where it cannot reach the store, as no workstation can.
+
+    Args:
+        error: the error of the attempt to reach it.
+    """
     return (
         f"the store does not answer: {error}. It is reached from inside the cluster alone: put before this command\n"
         "    kubectl -n fairgpu-system exec deploy/fairgpu-timekeeper -c jobs --"

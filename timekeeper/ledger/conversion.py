@@ -27,7 +27,9 @@ _log = structlog.get_logger()
 
 
 def convert_store(client: redis.Redis, epoch: int) -> int:
-    """Converts the accounts that are in an earlier format; returns their number.
+    """Converts the accounts of the store that are in an earlier format; returns the number of those that it converted.
+
+    An account that cannot be converted does not hold up the others.
 
     Args:
         client: the store; its answers are bytes.
@@ -62,7 +64,10 @@ def convert_store(client: redis.Redis, epoch: int) -> int:
 
 
 def check_format(client: redis.Redis) -> int:
-    """Returns the store's format, which this timekeeper knows; its own for a store without one.
+    """Returns the number of the store's format if this timekeeper knows that format; FORMAT for a store without one.
+
+    Args:
+        client: the store; its answers are bytes.
 
     Raises:
         StoreFormatError: a later timekeeper wrote the store, or the stored format cannot be read.

@@ -32,7 +32,14 @@ _TIMES = struct.Struct(">BIIII")
 
 
 class Ending(NamedTuple):
-    """The end of a session as a ledger entry's note states it. Instants are nanoseconds since 1970."""
+    """The end of a session, as the note of its ledger entry states it. Instants are nanoseconds since 1970.
+
+    Attributes:
+        proof: the evidence of the end, one of PROOFS.
+        start: the session's start.
+        end: its end.
+        uid: the uid of the pod's namespace; empty where it was not observed.
+    """
 
     proof: str
     start: int
@@ -47,7 +54,10 @@ def ending_note(ending: Ending) -> str:
 
 
 def read_ending(note: str) -> Ending | None:
-    """Reads a session's end from a note; None unless `ending_note` returns exactly this text for it."""
+    """Reads a session's end from the note of a ledger entry; None for any other note.
+
+    A note counts only if `ending_note` returns exactly this text for the end.
+    """
     proof, *rest = note.split(" ")
     if proof not in PROOFS or len(rest) not in {2, 3}:
         return None
@@ -60,7 +70,11 @@ def read_ending(note: str) -> Ending | None:
 
 
 def pack_note(note: str | Ending) -> bytes:
-    """Packs an ending, or the note of one, into bytes; any other note stays text."""
+    """Packs the note of a session's end into bytes; any other note becomes its text in UTF-8.
+
+    Args:
+        note: the note, or the end that it states.
+    """
     ending = note if isinstance(note, Ending) else read_ending(note)
     packed = None if ending is None else _packed(ending)
     if packed is not None:
@@ -81,7 +95,7 @@ def _packed(ending: Ending) -> bytes | None:
 
 
 def unpack_note(stored: bytes) -> str:
-    """Returns the note that `pack_note` packed."""
+    """Returns the note of a ledger entry that `pack_note` packed."""
     if not stored or stored[0] & _MASK != _PACKED or len(stored) not in {_TIMES.size, _TIMES.size + 16}:
         return stored.decode(errors="replace")
     head, *times = _TIMES.unpack_from(stored)
@@ -92,7 +106,19 @@ def unpack_note(stored: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One ledger entry. Its `id` serves as a cursor: milliseconds of Redis's clock, a dash, and a counter."""
+    """One line of an account's ledger.
+
+    Attributes:
+        id: milliseconds of Redis's clock, a dash, and a counter; it serves as a cursor.
+        kind: the reason for the entry, such as `close` or `grant`.
+        period: the start of the period that it belongs to, in nanoseconds since 1970.
+        amount: microGPU-seconds.
+        at: the instant of the entry by the leader's clock, in nanoseconds since 1970.
+        session: the session's uid; empty for an entry of no session.
+        namespace: the namespace of the session or the correction; empty for none.
+        pod: the pod's name, or that of the grant or correction; empty for neither.
+        note: a text for readers, such as the end of a session.
+    """
 
     id: str
     kind: str
@@ -106,13 +132,18 @@ class LedgerEntry:
 
 
 def entry_order(identifier: str) -> tuple[int, int]:
-    """Returns the sort key of an entry, from its id or from a cursor without the counter."""
+    """Returns the sort key of a ledger entry from its id, or from a cursor that is an id without the counter."""
     milliseconds, _, counter = identifier.partition("-")
     return int(milliseconds), int(counter or 0)
 
 
 def read_entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
-    """Parses an entry of the stream."""
+    """Parses a ledger entry from the Redis stream that holds an account's ledger.
+
+    Args:
+        name: the entry's id in the stream.
+        fields: its fields, as bytes or text.
+    """
     stored = {as_text(key): value for key, value in fields.items()}
     note = stored.pop("x")
     text = {key: as_text(value) for key, value in stored.items()}
@@ -139,11 +170,11 @@ _START = Ending(PROOFS[0], 0, 0)
 
 
 class SegmentError(StoreError):
-    """A stored value is not a segment of packed ledger entries, or a later timekeeper wrote it."""
+    """A stored value is not a packed run of ledger entries, or a later timekeeper wrote it."""
 
 
 def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
-    """Packs one or more entries, in their order, into a segment."""
+    """Packs one or more ledger entries, in their order, into one compressed value."""
     uids = [_uid_bytes(entry.session) for entry in entries]
     columns = list(zip(*_rows(entries, uids), strict=True))
     packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode(), 9)
@@ -151,10 +182,10 @@ def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
 
 
 def unpack_entries(segment: bytes) -> list[LedgerEntry]:
-    """Returns the entries of a segment, in their order.
+    """Returns the ledger entries of a compressed value that `pack_entries` made, in their order.
 
     Raises:
-        SegmentError: these bytes are not a segment, or a later timekeeper wrote it.
+        SegmentError: these bytes are not such a value, or a later timekeeper wrote it.
     """
     try:
         version, length = _HEAD.unpack_from(segment)
@@ -225,17 +256,18 @@ def _uid_bytes(text: str) -> bytes:
 
 
 def pack_ledger(client: redis.Redis, epoch: int, account: str, before: int) -> bool:
-    """Packs an account's entries that were written before an instant; True where none is left to pack.
+    """Packs ledger entries of an account that were written before an instant; returns whether none is left to pack.
+
+    One call packs at most SEGMENT_ENTRIES entries.
 
     Args:
         client: the store; its answers are bytes.
         epoch: the leader's fencing token.
-        account: the account's name.
         before: nanoseconds since 1970, by the clock of the leaders that wrote the entries.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
-        SegmentError: the latest segment cannot be read.
+        SegmentError: the entries that were packed last cannot be read.
         redis.RedisError: Redis does not answer.
     """
     names = keys.AccountKeys(account)

@@ -31,10 +31,10 @@ BATCH = 200
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """The exported file of a month.
+    """The record of a month's exported file.
 
     Attributes:
-        change: the number of the month's last late change that the file holds.
+        change: the number of the month's last late change that the file holds; 0 for none.
         sha256: the SHA-256 of the CSV in the file.
         rows: the number of rows in the file.
         tag: the destination's name for this version of the file.
@@ -50,19 +50,32 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """The export records of all months: the number of each month's last late change, and its exported file."""
+    """The export records of all months, which are named as 2026-11.
+
+    Attributes:
+        changes: the number of late changes to each month: those after it was closed.
+        written: the record of each month's exported file.
+    """
 
     changes: Mapping[str, int]
     written: Mapping[str, Export]
 
     def is_confirmed(self, month: str) -> bool:
-        """Whether the file holds all that the store knows of a month."""
+        """Returns whether a month's exported file holds all that the store knows of the month.
+
+        Args:
+            month: the month, such as 2026-11.
+        """
         export = self.written.get(month)
         return export is not None and export.change == self.changes.get(month, 0)
 
 
 def load(client: redis.Redis) -> Exports:
-    """Reads the records of all months. A month with an unreadable record counts as not exported."""
+    """Reads the export records of all months. A month with an unreadable record counts as not exported.
+
+    Args:
+        client: the store; its answers are bytes.
+    """
     # Files first: a change between the two reads makes a month due once more, and is never missed.
     written = _fields(client, keys.EXPORTS) or {}
     changes = _fields(client, keys.LATE_CHANGES)
@@ -95,9 +108,13 @@ def _fields(client: redis.Redis, key: str) -> dict[bytes, bytes] | None:
 
 
 def note_late_changes(client: redis.Redis, months: Iterable[str]) -> None:
-    """Counts a late change of each of these months. Called before the change, so that no change is missed.
+    """Counts a late change of each of these months. A caller does so before the change, so that no change is missed.
 
     A count that cannot be read is replaced by one that no exported file has.
+
+    Args:
+        client: the store; its answers are bytes.
+        months: the months, such as 2026-11, that were closed.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
@@ -124,7 +141,10 @@ def _replace_counts(client: redis.Redis, month: str) -> None:
 
 
 def note_written(client: redis.Redis, month: str, export: Export) -> None:
-    """Records the exported file of a month.
+    """Writes the record of a month's exported file.
+
+    Args:
+        month: the month, such as 2026-11.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
@@ -133,7 +153,11 @@ def note_written(client: redis.Redis, month: str, export: Export) -> None:
 
 
 def folded_months(client: redis.Redis, accounts: Sequence[str]) -> set[str]:
-    """Returns the months in which any of these accounts holds folded hours."""
+    """Returns the months in which any of these accounts holds hours of use that are folded into days.
+
+    Args:
+        client: the store; its answers are bytes.
+    """
     months: set[str] = set()
     for start in range(0, len(accounts), BATCH):
         pipeline = client.pipeline(transaction=False)
@@ -145,7 +169,11 @@ def folded_months(client: redis.Redis, accounts: Sequence[str]) -> set[str]:
 
 
 def month_rows(client: redis.Redis, window: Window) -> Iterator[tuple[str, Sequence[Row]]]:
-    """Yields each account with its rows of a month that has ended, folded into days.
+    """Yields each account's name with its rows of use in a month that has ended, folded into days.
+
+    Args:
+        client: the store; its answers are bytes.
+        window: the month, from its start to its end.
 
     Raises:
         StoreError: the store refused to read.

@@ -150,7 +150,11 @@ STATES_CHANNEL = f"{PREFIX}:states"
 
 @dataclass(frozen=True, slots=True)
 class AccountKeys:
-    """The keys of one account."""
+    """The names of the Redis keys that hold one account's data.
+
+    Attributes:
+        account: the account's name, which is the keys' hash tag.
+    """
 
     account: str
 
@@ -163,95 +167,101 @@ class AccountKeys:
 
     @property
     def head(self) -> str:
-        """The key of the account's own fields: fencing token, version, latest periods, summary."""
+        """The name of the key of the account's own fields: fencing token, version, latest periods, summary."""
         return self._key("head")
 
     @property
     def periods(self) -> str:
-        """The key of the end of each period."""
+        """The name of the key that holds the end of each of the account's periods."""
         return self._key("periods")
 
     def period(self, start: int) -> str:
-        """The key of a period's totals."""
+        """Returns the name of the key of a period's totals; `start` is nanoseconds since 1970."""
         return self._key(f"period:{start}")
 
     def amounts(self, start: int) -> str:
-        """The key of each session's amount in a period."""
+        """Returns the name of the key of each session's amount in a period; `start` is nanoseconds since 1970."""
         return self._key(f"amounts:{start}")
 
     @property
     def amounts_of_periods(self) -> str:
-        """The prefix of the keys of amounts; the period's start follows."""
+        """The prefix of the names of the keys of sessions' amounts; the period's start follows."""
         return self._key("amounts:")
 
     def credits(self, start: int) -> str:
-        """The key of a period's credits."""
+        """Returns the name of the key of a period's credits; `start` is nanoseconds since 1970."""
         return self._key(f"pots:{start}")
 
     @property
     def sessions(self) -> str:
-        """The key of the open sessions."""
+        """The name of the key of the account's open sessions."""
         return self._key("sessions")
 
     @property
     def ended(self) -> str:
-        """The key of the closed sessions whose pods are still on the API server."""
+        """The name of the key of the account's closed sessions whose pods are still on the API server."""
         return self._key("ended")
 
     @property
     def grants(self) -> str:
-        """The key of the grants that were applied."""
+        """The name of the key of the grants that were applied to the account."""
         return self._key("grants")
 
     @property
     def hours(self) -> str:
-        """The prefix of the keys of hours. In format 1 it is the key of all rows."""
+        """The prefix of the names of the keys of hourly use. In format 1 it is the name of the key of all rows."""
         return self._key("hours")
 
     @property
     def hour_index(self) -> str:
-        """The key of the index of hours that have rows."""
+        """The name of the key of the index of hours that have use."""
         return self._key("hours:index")
 
     def rows_of(self, hour: int | str) -> str:
-        """The key of an hour's usage, by dimensions."""
+        """Returns the name of the key of an hour's use, by dimensions; the hour counts from 1970."""
         return self._key(f"hours:{hour}")
 
     def sums_of(self, hour: int | str) -> str:
-        """The key of the sums of an hour's rows by namespace and model."""
+        """Returns the name of the key of an hour's use, summed by namespace and model; the hour counts from 1970."""
         return self._key(f"hours:{hour}:sums")
 
     @property
     def corrections(self) -> str:
-        """The key of the corrections that were applied."""
+        """The name of the key of the corrections that were applied to the account."""
         return self._key("corrections")
 
     @property
     def folded(self) -> str:
-        """The key of older hours, packed unchanged or folded into days."""
+        """The name of the key of older hours of use, packed unchanged or folded into days."""
         return self._key("folded")
 
     @property
     def segments(self) -> str:
-        """The key of the segments: older ledger entries, packed."""
+        """The name of the key of older ledger entries, which are packed."""
         return self._key("segments")
 
     @property
     def segment_order(self) -> str:
-        """The key of the index of segments, in the order of their entries."""
+        """The name of the key of the index of packed ledger entries, in the order of the entries."""
         return self._key("segment-order")
 
     @property
     def ledger(self) -> str:
-        """The key of the ledger entries that are not packed yet."""
+        """The name of the key of the ledger entries that are not packed yet."""
         return self._key("ledger")
 
 
 def mark(number: int) -> str:
-    """Returns the key of one of many marks, which spread over all slots, so that each node of a cluster holds some."""
+    """Returns the name of one of many Redis keys that spread over all slots, so that each node of a cluster holds some.
+
+    The leader writes one on each node, to learn whether the node's replica has all earlier writes.
+
+    Args:
+        number: the number of the key, from 0.
+    """
     return f"{PREFIX}:{{mark-{number}}}:mark"
 
 
 def report(uid: str) -> str:
-    """Returns the key of the reports of a pod."""
+    """Returns the name of the key of a pod's reports."""
     return f"{PREFIX}:{{{uid}}}:report"

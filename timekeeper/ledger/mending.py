@@ -53,7 +53,12 @@ _log = structlog.get_logger()
 
 
 def broken_keys(client: redis.Redis) -> list[str]:
-    """Returns the keys of all accounts that hold another type than they should, or a format that is no number.
+    """Returns the shared keys of the store that hold another Redis type than they should, or an unreadable format.
+
+    Shared keys are those that belong to no single account.
+
+    Args:
+        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -70,7 +75,7 @@ def broken_keys(client: redis.Redis) -> list[str]:
 
 
 def mend(client: redis.Redis, remembered: Iterable[str]) -> bool:
-    """Removes broken keys, and rewrites those that later steps of a leader need.
+    """Removes the keys that `broken_keys` finds, and rewrites those that later steps of a leader need.
 
     The caller holds the term's fencing token; taking it has already written the store's format.
 
@@ -79,7 +84,7 @@ def mend(client: redis.Redis, remembered: Iterable[str]) -> bool:
         remembered: the names of the accounts in the leader's memory.
 
     Returns:
-        Whether the kept budgets are lost.
+        Whether the budgets that the store kept in their last valid version are lost.
 
     Raises:
         StoreError: the store refused a change, or Redis does not answer.
@@ -103,10 +108,16 @@ def mend(client: redis.Redis, remembered: Iterable[str]) -> bool:
 
 
 def mark_lost(client: redis.Redis, accounts: Iterable[str], known: Container[str]) -> dict[str, str]:
-    """Marks, in the store, the kept budgets of accounts as lost, except where a usable version is known.
+    """Writes into the store that the kept budgets of accounts are lost, except where a usable version is known.
+
+    Args:
+        known: the names of the budgets of which a usable version is known.
 
     Returns:
-        The reason for each marked account.
+        For each account whose budget is lost, the text that the store holds in the budget's place.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
     """
     lost = {name: LOST_BUDGET for name in accounts if name not in known}
     put(client, "HSET", keys.BUDGETS, [part for name, why in sorted(lost.items()) for part in (name, why)])

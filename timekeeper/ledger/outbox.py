@@ -22,12 +22,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The milestones that count as announced for a budget from now on, and the message to deliver.
+    """The milestones that count as announced for a budget from now on, and the notification to deliver.
 
     Attributes:
         uid: the budget's uid.
-        announced: its milestones; None where the budget was deleted.
-        message: the message to deliver; empty for none.
+        announced: the budget's milestones; None where the budget was deleted.
+        message: the notification as JSON; empty for none.
     """
 
     uid: str
@@ -37,28 +37,31 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message in the outbox; its id never changes, and begins with the milliseconds at which it was written."""
+    """A notification in the outbox that is still to be delivered.
+
+    Attributes:
+        id: an id that never changes, and begins with the milliseconds at which the notification was written.
+        message: the notification as JSON.
+    """
 
     id: str
     message: str
 
     @property
     def written_at(self) -> float:
-        """The time of writing in seconds since 1970, by the store's clock."""
+        """The time at which the notification was written, in seconds since 1970, by the store's clock."""
         return int(self.id.partition("-")[0]) / 1000
 
 
 def write(client: redis.Redis, epoch: int, most: int, changes: Sequence[Change]) -> int:
-    """Records announced milestones and puts their messages into the outbox: for each budget both or neither.
+    """Records announced milestones and puts their notifications into the outbox: for each budget both or neither.
 
     Args:
-        client: the store.
         epoch: the leader's fencing token.
-        most: the most messages that may wait.
-        changes: the budgets' changes.
+        most: the most notifications that may wait in the outbox.
 
     Returns:
-        The number of messages dropped, the oldest first, because more than `most` would wait.
+        The number of notifications dropped, the oldest first, because more than `most` would wait.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
@@ -74,7 +77,12 @@ def write(client: redis.Redis, epoch: int, most: int, changes: Sequence[Change])
 
 
 def announced(client: redis.Redis) -> dict[str, Announced]:
-    """Returns the announced milestones of each budget, by its uid. Unreadable ones are announced again.
+    """Returns the announced milestones of each budget, by the budget's uid.
+
+    Unreadable ones are left out, so that they are announced again.
+
+    Args:
+        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -90,18 +98,33 @@ def announced(client: redis.Redis) -> dict[str, Announced]:
 
 
 def first(client: redis.Redis) -> Waiting | None:
-    """Returns the message that has waited longest, None for none. May raise redis.RedisError."""
+    """Returns the notification that has waited longest in the outbox; None for an empty outbox.
+
+    Args:
+        client: the store; its answers are bytes.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
     waiting: Any = client.xrange(keys.NOTICES_OUTBOX, "-", "+", 1)
     return Waiting(waiting[0][0].decode(), waiting[0][1][b"m"].decode()) if waiting else None
 
 
 def remove(client: redis.Redis, waiting: Waiting) -> None:
-    """Removes a message that was delivered or given up. May raise redis.RedisError."""
+    """Removes a notification that was delivered or given up from the outbox.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
     client.xdel(keys.NOTICES_OUTBOX, waiting.id)
 
 
 def length(client: redis.Redis) -> int:
-    """Returns the number of messages that wait. May raise redis.RedisError."""
+    """Returns the number of notifications that wait in the outbox.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
     return int(client.xlen(keys.NOTICES_OUTBOX))
 
 

@@ -28,11 +28,11 @@ _STORED_OF_NAMESPACE = re.compile(rb"([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,15}) (
 
 @dataclass(frozen=True, slots=True)
 class PresentUse:
-    """The busy part of a session's GPUs.
+    """The busy part of the GPUs that a session holds.
 
     Attributes:
-        at: the instant of the answer, in nanoseconds since 1970.
-        until: the instant from which it is not shown any more.
+        at: the instant of Prometheus's answer, in nanoseconds since 1970.
+        until: the instant from which the figure is not shown any more, in nanoseconds since 1970.
         share: the part of what the session holds that is busy, in ten-thousandths.
     """
 
@@ -46,8 +46,8 @@ class NamespaceUse:
     """The busy part of the GPUs that the sessions of a namespace hold, as far as it is known.
 
     Attributes:
-        at: the instant of the answer, in nanoseconds since 1970.
-        until: the instant from which it is not shown any more.
+        at: the instant of Prometheus's answer, in nanoseconds since 1970.
+        until: the instant from which the figure is not shown any more, in nanoseconds since 1970.
         busy: the busy part of `known`, in microGPU-seconds a second.
         known: the GPU time that the sessions of known use hold, in the same unit.
     """
@@ -59,7 +59,11 @@ class NamespaceUse:
 
 
 def write(client: redis.Redis, uses: Mapping[str, PresentUse], namespaces: Mapping[str, NamespaceUse]) -> None:
-    """Replaces the present use of all sessions, by uid, and of all namespaces, by name.
+    """Replaces the stored present use of all sessions and all namespaces.
+
+    Args:
+        client: the store; its answers are bytes.
+        uses: the present use of sessions, by uid.
 
     Raises:
         redis.RedisError: the store does not answer, or refuses.
@@ -81,6 +85,10 @@ def write(client: redis.Redis, uses: Mapping[str, PresentUse], namespaces: Mappi
 def of_namespaces(client: redis.Redis, names: Sequence[str], now: int) -> dict[str, NamespaceUse]:
     """Returns the present use of these namespaces, by name; those whose use is unknown at `now` are left out.
 
+    Args:
+        client: the store; its answers are bytes.
+        now: nanoseconds since 1970.
+
     Raises:
         redis.RedisError: the store does not answer.
     """
@@ -99,7 +107,12 @@ def _field(namespace: str) -> str:
 
 
 def shown(text: Any, now: int) -> PresentUse | None:
-    """Returns a stored figure; None where there is none, it is not readable, or its time is over at `now`."""
+    """Parses the stored present use of a session; None where there is none, or it may not be shown any more.
+
+    Args:
+        text: the stored value, in bytes; None for none. Any other text counts as none.
+        now: nanoseconds since 1970.
+    """
     return _read(_STORED, PresentUse, text, now)
 
 

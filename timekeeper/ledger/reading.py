@@ -45,9 +45,13 @@ SUMS = ["total", "granted", "gone", "exhausted", "struck", "terms"]
 
 @dataclass(frozen=True, slots=True)
 class StoredAmount:
-    """A session's cumulative amount in a period, the part of it that the ledger holds, and its last hourly point.
+    """A session's amount in a period, as the store holds it. Amounts are microGPU-seconds.
 
-    `last_point` is cumulative, and its billed figure is the posted amount; None before the first point.
+    Attributes:
+        amount: the whole amount in the period so far.
+        posted: the part of it that the ledger holds.
+        flag: `o` for an open session, `c` for a closed one, `g` for a finalized one.
+        last_point: the last hourly point; its billed figure is `posted`. None before the first point.
     """
 
     amount: int
@@ -57,7 +61,7 @@ class StoredAmount:
 
     @property
     def used(self) -> int:
-        """The GPU time attributed to hours so far, in microGPU-seconds."""
+        """The session's GPU time that is attributed to hours so far, in microGPU-seconds."""
         return (self.last_point.used or 0) if self.last_point is not None else 0
 
 
@@ -71,9 +75,10 @@ def account_names(client: redis.Redis) -> list[str]:
 
 
 def highest_epoch(client: redis.Redis) -> int:
-    """Returns the highest fencing token that the store has given out: the floor for a new term's number.
+    """Returns the highest fencing token that the store has given out: a new one must be higher.
 
-    Where the store's entry cannot be read, that is the highest epoch under which an account was written.
+    Where the store's entry cannot be read, it is the highest one under which an account was written. It is 0 for a
+    store without one.
     """
     known = whole(_text(client, keys.BOOK_EPOCH))
     if known is not None and known < EPOCH_LIMIT:
@@ -102,19 +107,27 @@ def _text(client: redis.Redis, key: str) -> Any:
 
 
 def period_totals(client: redis.Redis, account: str, period: int) -> PeriodTotals | None:
-    """Returns the totals of a period; None where it was never opened."""
+    """Returns the totals of an account's period; None where the period was never opened.
+
+    Args:
+        period: the start of the period, in nanoseconds since 1970.
+    """
     return totals_of(client.hmget(keys.AccountKeys(account).period(period), SUMS))
 
 
 def period_at(client: redis.Redis, account: str, instant: int) -> Period | None:
-    """Returns an account's period that contains an instant; None where there is none."""
+    """Returns an account's period that contains an instant; None where there is none.
+
+    Args:
+        instant: nanoseconds since 1970.
+    """
     ends: Any = client.hgetall(keys.AccountKeys(account).periods)
     periods = (Period(int(start), int(end)) for start, end in ends.items())
     return next((period for period in periods if period.holds(instant)), None)
 
 
 def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, OrderEntry], dict[str, OrderEntry]]:
-    """Returns the grants and the corrections that were applied to an account, by name."""
+    """Returns the grants and the corrections that were applied to an account, each by name."""
     names = keys.AccountKeys(account)
     pipeline = client.pipeline(transaction=False)
     pipeline.hgetall(names.grants)
@@ -124,21 +137,33 @@ def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, OrderEntry],
 
 
 def credits_of(client: redis.Redis, account: str, period: int) -> dict[str, Credit]:
-    """Returns a period's credits, by name."""
+    """Returns the credits of an account's period, by name.
+
+    Args:
+        period: the start of the period, in nanoseconds since 1970.
+    """
     return credits_by_name(client.hgetall(keys.AccountKeys(account).credits(period)))
 
 
 def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, StoredAmount]:
-    """Returns the amount of each session in a period, by the session's uid."""
+    """Returns the amount of each session in an account's period, by the session's uid.
+
+    Args:
+        period: the start of the period, in nanoseconds since 1970.
+    """
     return _amounts(client.hgetall(keys.AccountKeys(account).amounts(period)))
 
 
 def amounts_of(
     client: redis.Redis, wanted: Sequence[tuple[str, int, Sequence[str]]]
 ) -> dict[tuple[str, int], dict[str, StoredAmount]]:
-    """Returns the amounts of some sessions in several periods, given as account, start and the sessions' uids.
+    """Returns the amounts of some sessions in several periods.
 
-    UNREADABLE_AMOUNT stands for an unreadable one: the store refuses to settle that session, and no other.
+    The amounts are by (account, start of the period), then by the session's uid. UNREADABLE_AMOUNT stands for an
+    unreadable one: the store refuses to settle that session, and no other.
+
+    Args:
+        wanted: for each period the account, the start in nanoseconds since 1970, and the sessions' uids.
     """
     amounts: dict[tuple[str, int], dict[str, StoredAmount]] = {}
     for start in range(0, len(wanted), BATCH):
@@ -153,12 +178,21 @@ def amounts_of(
 
 
 def checkpoint(client: redis.Redis, account: str, period: int) -> int:
-    """Returns the part of a period's total that came from a checkpoint, in microGPU-seconds; 0 without one."""
+    """Returns the part of a period's total that came from a checkpoint, in microGPU-seconds; 0 without one.
+
+    Args:
+        period: the start of the period, in nanoseconds since 1970.
+    """
     return int(client.hget(keys.AccountKeys(account).period(period), "checkpoint") or 0)
 
 
 def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> list[LedgerEntry]:
-    """Returns ledger entries after an id, oldest first, at most `limit`; from the first where the id is empty.
+    """Returns a page of an account's ledger entries, oldest first.
+
+    Args:
+        client: the store; its answers are bytes.
+        after: the id of the entry after which the page begins; empty for the first page.
+        limit: the most entries on the page.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -185,7 +219,7 @@ def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> li
 
 
 def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
-    """Returns accounts' published figures as JSON, with their present spending and its samples.
+    """Returns accounts' published figures as JSON, by account, with their present spending and its samples.
 
     Accounts without published figures are left out.
     """
@@ -202,14 +236,19 @@ def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
 
 
 def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str, str]]:
-    """Returns (uid, account) of the open sessions after a uid, ordered by uid, at most `limit`."""
+    """Returns the (uid, account) of open sessions, ordered by uid.
+
+    Args:
+        after: the uid after which the list begins; empty for the beginning.
+        limit: the most sessions to return.
+    """
     low = f"({after} \xff" if after else "-"
     members = client.zrangebylex(keys.OPEN_SESSIONS, low, "+", 0, limit)
     return [_uid_and_account(member) for member in members]
 
 
 def sessions(client: redis.Redis, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[str, Session]:
-    """Returns the open sessions among these (uid, account), by uid; unreadable ones are left out."""
+    """Returns the open sessions among some, by uid; unreadable ones are left out."""
     pipeline = client.pipeline(transaction=False)
     for uid, account in keys_of_sessions:
         pipeline.hget(keys.AccountKeys(account).sessions, uid)
@@ -218,12 +257,19 @@ def sessions(client: redis.Redis, keys_of_sessions: Sequence[tuple[str, str]]) -
 
 
 def readable_sessions(records: Mapping[Any, Any]) -> dict[str, Session]:
-    """Decodes sessions' records by uid; unreadable ones are left out."""
+    """Decodes the records of sessions; unreadable ones are left out.
+
+    Args:
+        records: the stored records by uid, both as text or bytes.
+
+    Returns:
+        The sessions by uid.
+    """
     return _readable(records, decode_session)[0]
 
 
 def assigned_namespaces(client: redis.Redis) -> list[str]:
-    """Returns the namespaces that ever had a payer."""
+    """Returns the names of the namespaces that ever had a payer."""
     names: Any = client.hkeys(keys.NAMESPACES)
     return [as_text(name) for name in names]
 
@@ -234,7 +280,10 @@ def count_namespaces(client: redis.Redis) -> int:
 
 
 def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Assignments]:
-    """Returns the payers of some namespaces over time; namespaces that never had a payer are left out."""
+    """Returns the payers over time of some namespaces, by name, as (from, account) pairs.
+
+    Instants are nanoseconds since 1970. Namespaces without readable payers are left out.
+    """
     if not namespaces:
         return {}
     texts: Any = client.hmget(keys.NAMESPACES, list(namespaces))
@@ -243,17 +292,27 @@ def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, 
 
 
 def assignments(client: redis.Redis) -> dict[str, Assignments]:
-    """Returns the payers of each namespace over time; namespaces with unreadable payers are left out."""
+    """Returns the payers over time of all namespaces, by name, as (from, account) pairs.
+
+    Instants are nanoseconds since 1970. Namespaces with unreadable payers are left out.
+    """
     return assignments_and_faults(client)[0]
 
 
 def assignments_and_faults(client: redis.Redis) -> tuple[dict[str, Assignments], dict[str, str]]:
-    """Returns the payers of each namespace over time, and the reason for each that is unreadable."""
+    """Returns the payers over time of all namespaces, by name, and the reason for each whose payers are unreadable.
+
+    The payers are (from, account) pairs; instants are nanoseconds since 1970.
+    """
     return _readable(client.hgetall(keys.NAMESPACES), decode_assignments)
 
 
 def unreadable_payers(client: redis.Redis) -> dict[str, tuple[str, str]]:
-    """Returns the namespaces with unreadable payers: for each, what is stored, and why it cannot be read."""
+    """Returns the namespaces with unreadable payers: for each, the stored text, and the reason why it cannot be read.
+
+    Args:
+        client: the store; its answers are bytes.
+    """
     stored: Any = client.hgetall(keys.NAMESPACES)
     texts = {key.decode(errors="backslashreplace"): text.decode(errors="replace") for key, text in stored.items()}
     faults = _readable(stored, decode_assignments)[1]
@@ -261,7 +320,7 @@ def unreadable_payers(client: redis.Redis) -> dict[str, tuple[str, str]]:
 
 
 def namespaces(client: redis.Redis) -> list[str]:
-    """Returns the namespaces that ever had a payer, sorted by name."""
+    """Returns the names of the namespaces that ever had a payer, sorted."""
     return sorted(as_text(name) for name in client.hkeys(keys.NAMESPACES))
 
 
@@ -272,7 +331,7 @@ def kept_budgets(client: redis.Redis) -> list[str]:
 
 
 def budgets_and_faults(client: redis.Redis) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns each GPUBudget in its last valid version, and the reason for each that is unreadable."""
+    """Returns each GPUBudget object in its last valid version, by name, and the reason for each that is unreadable."""
 
     def decode(text: Any) -> Any:
         item = json.loads(text)
@@ -283,7 +342,7 @@ def budgets_and_faults(client: redis.Redis) -> tuple[dict[str, Any], dict[str, s
 
 
 def prices(client: redis.Redis) -> Prices:
-    """Returns the prices of all models over time, as they were charged.
+    """Returns the prices of all models over time, as they were charged; none where the store holds none.
 
     Raises:
         RecordError: the stored prices cannot be read.
@@ -298,39 +357,66 @@ def prices(client: redis.Redis) -> Prices:
 
 
 def since(client: redis.Redis) -> int | None:
-    """Returns the instant from which pods of other stacks are metered; None without a readable one."""
+    """Returns the instant from which pods of other stacks are metered, in nanoseconds since 1970.
+
+    It returns None where the store holds no readable one.
+    """
     return whole(_text(client, keys.SINCE))
 
 
 def not_settled(client: redis.Redis) -> set[str]:
-    """Returns the accounts of which the leader's last settlement failed, at least in part."""
+    """Returns the names of the accounts of which the leader's last settlement failed, at least in part.
+
+    Args:
+        client: the store; its answers are bytes.
+    """
     names: Any = client.smembers(keys.NOT_SETTLED)
     return {name.decode(errors="replace") for name in names}
 
 
 def watched(client: redis.Redis) -> int | None:
-    """Returns the latest instant at which all open sessions were known to be alive; None without a readable one."""
+    """Returns the latest instant at which all open sessions were known to be alive, in nanoseconds since 1970.
+
+    It returns None where the store holds no readable one.
+    """
     return whole(_text(client, keys.WATCHED))
 
 
 def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
-    """Returns the GPU time in each pod's reports, in microGPU-seconds; None for a pod that never sent any."""
+    """Returns the GPU time in each pod's reports, in microGPU-seconds; None for a pod that never sent any.
+
+    Raises:
+        StoreError: Redis does not answer, or does not run the script.
+    """
     answers = run_for_each(client, "read_used", (), [(keys.report(uid), ()) for uid in uids])
     return [whole(answer) for answer in readable_answers(answers)]
 
 
 def totals_of(sums: Sequence[Any], version: Any = None) -> PeriodTotals | None:
-    """Returns a period's totals, from its SUMS and the account's version; None where it was never opened."""
+    """Returns a period's totals from stored fields; None where the period was never opened.
+
+    Args:
+        sums: the values of the fields that SUMS names.
+        version: the account's version; None where it is not needed.
+    """
     return None if sums[0] is None else read_totals([*sums, version])
 
 
 def orders_by_name(texts: Mapping[Any, Any]) -> dict[str, OrderEntry]:
-    """Parses the applied grants or corrections of an account."""
+    """Parses the grants or the corrections that were applied to an account.
+
+    Args:
+        texts: the stored text of each, by name; both are text or bytes.
+    """
     return {as_text(name): OrderEntry(*map(int, as_text(text).split(" "))) for name, text in texts.items()}
 
 
 def credits_by_name(texts: Mapping[Any, Any]) -> dict[str, Credit]:
-    """Parses the stored credits of a period."""
+    """Parses the credits of a period.
+
+    Args:
+        texts: the stored text of each, by name; both are text or bytes.
+    """
     result = {}
     for key, text in texts.items():
         amount, expires, since, flag = as_text(text).split(" ")
@@ -340,7 +426,11 @@ def credits_by_name(texts: Mapping[Any, Any]) -> dict[str, Credit]:
 
 
 def whole(text: Any) -> int | None:
-    """Parses a stored whole number from 0 up; None for an absent value or any other text."""
+    """Parses a stored whole number from 0 up; None for an absent value or any other text.
+
+    Args:
+        text: the stored value, as text or bytes; None for none.
+    """
     digits = "" if text is None else text.decode(errors="replace") if isinstance(text, bytes) else str(text)
     return int(digits) if _WHOLE.fullmatch(digits) else None
 
@@ -362,7 +452,14 @@ def _amounts(texts: Mapping[Any, Any]) -> dict[str, StoredAmount]:
 
 
 def read_amount(text: Any) -> StoredAmount:
-    """Parses the stored amount of a session in a period."""
+    """Parses the stored amount of a session in a period.
+
+    Args:
+        text: the stored value, as text or bytes.
+
+    Raises:
+        ValueError: the text is not such an amount.
+    """
     _, _, amount, posted, flag, *point = as_text(text).partition(" @")[0].split(" ")
     if not point:
         return StoredAmount(int(amount), int(posted), flag)
@@ -372,7 +469,11 @@ def read_amount(text: Any) -> StoredAmount:
 
 
 def amount_or_mark(text: Any) -> StoredAmount:
-    """Parses a stored amount; UNREADABLE_AMOUNT for any other text."""
+    """Parses the stored amount of a session in a period; UNREADABLE_AMOUNT stands for any other text.
+
+    Args:
+        text: the stored value, as text or bytes.
+    """
     try:
         return read_amount(text)
     except ValueError:
@@ -386,7 +487,19 @@ def _uid_and_account(member: Any) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class StoredAccount:
-    """An account as the store holds it: its periods in order; totals and credits by the period's start."""
+    """An account as the store holds it.
+
+    Attributes:
+        name: the account's name.
+        periods: its periods, in order.
+        totals: the totals of its latest periods, by the period's start in nanoseconds since 1970.
+        sessions: its open sessions.
+        closed: its closed sessions whose pods are still on the API server.
+        grants: the grants that were applied to it, by name.
+        corrections: the corrections that were applied to it, by name.
+        credits: the credits of its latest periods, by the period's start, then by name.
+        burn: the samples of its recent spending; None without any.
+    """
 
     name: str
     periods: tuple[Period, ...]
@@ -406,10 +519,12 @@ def load_accounts(
 
     Args:
         client: the store; its answers are bytes.
-        names: the accounts.
         latest_periods: the number of latest periods whose totals are read.
-        now: where it is given, the latest periods are those that have begun by then. The totals of periods that have
-            not begun are read, too: a clock that was ahead has opened them.
+        now: nanoseconds since 1970, or None. Where it is given, the latest periods are those that have begun by then.
+            The totals of periods that have not begun are read, too: a clock that was ahead has opened them.
+
+    Raises:
+        ValueError: a stored value of an account cannot be read.
     """
     accounts = []
     for start in range(0, len(names), BATCH):

@@ -23,7 +23,10 @@ _SCRIPTS = ("EVAL", "EVALSHA")
 
 
 class ClusterStore(CoreCommands):
-    """The client of a cluster, in place of redis.Redis. Connects with the first command; safe for several threads."""
+    """The client of a Redis Cluster, in place of redis.Redis. Safe for several threads.
+
+    It connects with the first command.
+    """
 
     _event_dispatcher: Any = None  # CoreCommands declares it; no command on a key uses it
 
@@ -36,7 +39,11 @@ class ClusterStore(CoreCommands):
         self._cluster: RedisCluster | None = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Sends one command to the node that holds its key.
+        """Sends one command to the node of the cluster that holds its key, and returns the node's answer.
+
+        Args:
+            args: the command and its arguments.
+            options: redis-py's options for reading the answer.
 
         Raises:
             redis.RedisError: the cluster does not answer, or refuses.
@@ -45,11 +52,19 @@ class ClusterStore(CoreCommands):
             return cluster.execute_command(*args, **options)
 
     def pipeline(self, transaction: bool = False, shard_hint: str | None = None) -> Pipeline:  # noqa: ARG002, FBT001, FBT002 - redis.Redis has these
-        """Collects commands on keys of any slots. The commands of one node are sent in their order."""
+        """Returns a pipeline for commands on any keys. The commands on keys of one node are sent in their order.
+
+        Args:
+            transaction: not used; redis.Redis has it.
+            shard_hint: not used; redis.Redis has it.
+        """
         return Pipeline(self.send)
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Sends commands; each answer is the command's reply, or its ResponseError.
+        """Sends commands to the nodes of the cluster; returns, for each, its reply or its ResponseError.
+
+        Args:
+            commands: each command with its arguments, and redis-py's options for reading its answer.
 
         Raises:
             redis.RedisError: a node does not answer; commands of other nodes may have been done.
@@ -73,7 +88,7 @@ class ClusterStore(CoreCommands):
         return answers
 
     def primaries(self) -> list[tuple[str, redis.Redis]]:
-        """The address and a client of each node that takes writes, sorted by address.
+        """Returns the address and a client of each node of the cluster that takes writes, sorted by address.
 
         Raises:
             redis.RedisError: the cluster does not answer.
@@ -83,7 +98,7 @@ class ClusterStore(CoreCommands):
             return [(node.name, cluster.get_redis_connection(node)) for node in nodes]
 
     def address_of(self, key: str) -> str:
-        """The address of the node that takes writes to a key.
+        """Returns the address of the cluster's node that takes writes to a key.
 
         Raises:
             redis.RedisError: the cluster does not answer.
@@ -101,7 +116,7 @@ class ClusterStore(CoreCommands):
             cluster.nodes_manager.initialize()
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections to the cluster."""
         with self._connecting:
             cluster, self._cluster = self._cluster, None
         if cluster is not None:
@@ -153,7 +168,7 @@ class ClusterStore(CoreCommands):
 
 
 class Pipeline(CoreCommands):
-    """A batch of commands that is sent at once."""
+    """A batch of commands for a Redis Cluster that is sent at once."""
 
     _event_dispatcher: Any = None
 
@@ -162,12 +177,20 @@ class Pipeline(CoreCommands):
         self._commands: list[Command] = []
 
     def execute_command(self, *args: Any, **options: Any) -> Self:
-        """Adds a command on one key."""
+        """Adds a command on one key to the pipeline, and returns the pipeline.
+
+        Args:
+            args: the command and its arguments.
+            options: redis-py's options for reading the answer.
+        """
         self._commands.append((args, options))
         return self
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:  # noqa: FBT001, FBT002 - redis.Redis has it so
         """Sends the collected commands, and returns the answers in their order.
+
+        Args:
+            raise_on_error: whether to raise the first error among the answers; otherwise an error is an answer, too.
 
         Raises:
             redis.RedisError: a node does not answer, or refused a command and `raise_on_error` is set.

@@ -35,7 +35,12 @@ _log = structlog.get_logger()
 
 
 class SessionReports(NamedTuple):
-    """The limits and the state of a session's reports."""
+    """The limits and the totals of a session's reports.
+
+    Attributes:
+        limits: the devices that the reports may name, and the most use.
+        intake: the totals of the reports that were received.
+    """
 
     limits: ReportLimits
     intake: Intake
@@ -71,15 +76,15 @@ def _held(uuid: Any, shares: Any, price: Any, total: Any, own: Any) -> HeldDevic
 
 
 def encode_intake(intake: Intake) -> str:
-    """Encodes the state of a session's reports as JSON."""
+    """Encodes the totals of a session's reports as JSON."""
     return compact([intake.boots, intake.named, intake.samples])
 
 
 def decode_intake(text: str | bytes | None) -> Intake:
-    """Decodes the state of a session's reports; without a text, the state before the first report.
+    """Decodes the totals of a session's reports; None stands for those before the first report.
 
     Raises:
-        RecordError: the text is not an encoded state.
+        RecordError: the text is no encoded totals.
     """
     if text is None:
         return Intake()
@@ -95,7 +100,11 @@ def decode_intake(text: str | bytes | None) -> Intake:
 
 
 def readable_limits(uid: str, text: str | bytes | None) -> ReportLimits | None:
-    """Returns the limits of a pod's reports; None where the store holds no readable ones."""
+    """Decodes the limits of a pod's reports; None where the store holds no readable ones.
+
+    Args:
+        uid: the pod's uid, for the log.
+    """
     try:
         return None if text is None else decode_report_limits(text)
     except RecordError as error:
@@ -104,7 +113,11 @@ def readable_limits(uid: str, text: str | bytes | None) -> ReportLimits | None:
 
 
 def readable_intake(uid: str, text: str | bytes | None) -> Intake:
-    """Returns the state of a pod's reports; an unreadable one counts as lost."""
+    """Decodes the totals of a pod's reports; unreadable ones count as lost, so that no report was received.
+
+    Args:
+        uid: the pod's uid, for the log.
+    """
     try:
         return decode_intake(text)
     except RecordError as error:
@@ -113,12 +126,12 @@ def readable_intake(uid: str, text: str | bytes | None) -> Intake:
 
 
 def encode_phases(phases: Sequence[int]) -> str:
-    """Encodes the offsets of periods from a quarter of an hour: nanoseconds, separated by spaces."""
+    """Encodes offsets of periods' starts from a quarter of an hour: nanoseconds, separated by spaces."""
     return " ".join(map(str, phases))
 
 
 def readable_phases(text: str | bytes | None) -> tuple[int, ...]:
-    """Returns the stored offsets of periods from a quarter of an hour; 0 where none is readable."""
+    """Decodes offsets of periods' starts from a quarter of an hour, in nanoseconds; 0 where none is readable."""
     phases = [whole(phase) for phase in (text or b"").split()]
     return tuple(phase for phase in phases if phase is not None) or (0,)
 
@@ -130,15 +143,15 @@ def write_report_limits(
     *,
     replace: bool = False,
 ) -> None:
-    """Writes the limits of sessions' reports, by uid, and the offsets of their periods from a quarter of an hour.
+    """Writes the limits of sessions' reports, and the offsets of their periods' starts from a quarter of an hour.
 
-    Limits that the store holds stay, because earlier reports were priced by them, unless whether use is billed changed.
-    GPU time that an earlier version stored without a bound is reduced to the most that the session can have used.
+    Limits that the store holds stay, because earlier reports were priced by them, unless the setting whether use is
+    billed has changed. GPU time that an earlier version stored without a bound is reduced to the most that the session
+    can have used.
 
     Args:
-        client: the store.
-        limits: the limits, by uid.
-        phases: the offsets in nanoseconds, by uid.
+        limits: the limits, by the session's uid.
+        phases: the offsets in nanoseconds, by the session's uid.
         replace: whether to replace limits that the store holds.
 
     Raises:
@@ -158,12 +171,10 @@ def write_report_limits(
 
 
 def end_reports(client: redis.Redis, uids: Sequence[str], seconds: int = REPORT_SECONDS) -> None:
-    """Reduces the stored reports of pods whose sessions have closed to the last report's time and the GPU time.
+    """Reduces the stored reports of pods whose sessions have closed to the time of the last report and the GPU time.
 
     Args:
-        client: the store.
-        uids: the pods.
-        seconds: the time for which the rest is kept.
+        seconds: the time for which these two are kept.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -175,9 +186,12 @@ def end_reports(client: redis.Redis, uids: Sequence[str], seconds: int = REPORT_
 
 
 def close_and_read(client: redis.Redis, wanted: Sequence[tuple[str, Marks]]) -> list[SessionReports | None]:
-    """Closes sessions' time up to an instant, and reads their reports in the same step.
+    """Reads the reports of sessions, and fixes the use before an instant in the same step.
 
-    The use before that instant does not change any more.
+    A report that arrives later counts as received at that instant or later.
+
+    Args:
+        wanted: each session's uid, and the bounds for its reports, with that instant.
 
     Returns:
         Each session's reports; None where the store holds no readable limits for it.
@@ -208,7 +222,7 @@ ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A report of one pod, or a bare proof that it lives.
+    """A report of one pod's sidecar, or a bare proof that the pod lives.
 
     Attributes:
         uid: the pod's uid, as its token proves.
@@ -228,7 +242,7 @@ class Submission:
 
 
 class IntakeOutcome(Enum):
-    """The outcome of a submission."""
+    """The outcome of a pod's report that was to be written to the store."""
 
     TAKEN = "taken"
     OLDER = "older"
@@ -242,7 +256,7 @@ class IntakeOutcome(Enum):
 
 
 class ReportIntake:
-    """Writes reports to the store over connections of its own. Blocks; not thread-safe."""
+    """Writes pods' reports to the store over connections of its own. Blocks; not thread-safe."""
 
     def __init__(self, client: redis.Redis, pause: int = 0, is_full: Callable[[], bool] = lambda: False) -> None:
         """Makes an intake with bounds on its writes.
@@ -257,11 +271,12 @@ class ReportIntake:
         self._is_full = is_full
 
     def take(self, submissions: Sequence[Submission]) -> list[IntakeOutcome | Exception]:
-        """Takes submissions into the store; returns the outcome of each.
+        """Writes pods' reports to the store; returns, for each, its outcome, or the error that refused it.
 
         Raises:
-            redis.RedisError: Redis does not answer; nothing was taken.
-            StoreUnavailableError: Redis stopped answering; some may have been taken, and all may be sent again.
+            redis.RedisError: Redis does not answer; no report was written.
+            StoreUnavailableError: Redis stopped answering; some reports may have been written, and all may be sent
+                again.
         """
         if self._is_full():
             return [IntakeOutcome.FULL] * len(submissions)

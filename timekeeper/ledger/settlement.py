@@ -28,7 +28,7 @@ MAX_ITEMS = 500
 
 
 class LedgerAction(StrEnum):
-    """The effect that a settlement of a session has beside setting its amount."""
+    """The effect that the settlement of a session has beside setting the session's amount."""
 
     HOLD = "hold"
     """No further effect."""
@@ -64,10 +64,20 @@ class Kind(StrEnum):
 
 
 class Item(NamedTuple):
-    """A session's cumulative amount in a period, with the fields of its ledger entry and of its record.
+    """A session's amount in a period, as a settlement sets it, with the fields of its ledger entry and of its record.
 
-    `points` divide the amount by hours, and the last one has the amount itself. The hours are attributed to
-    `dimensions`. Without points an entry is attributed to no hour.
+    Attributes:
+        uid: the session's uid.
+        amount: the whole amount in the period so far, in microGPU-seconds.
+        action: the further effect of the settlement. With HOLD, only `uid` and `amount` are used.
+        kind: the reason of the ledger entry.
+        namespace: the session's namespace.
+        pod: the pod's name.
+        note: the note of the ledger entry.
+        record: the session's record as JSON.
+        dimensions: the dimensions that the hours are attributed to, as JSON.
+        points: the hourly points that divide the amount by hours; the last one has the amount itself. Without points an
+            entry is attributed to no hour.
     """
 
     uid: str
@@ -84,7 +94,12 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The order of settlements: first by the leader's fencing token, then by a counter."""
+    """The place of a settlement in the order of all: first by the leader's fencing token, then by a counter.
+
+    Attributes:
+        epoch: the leader's fencing token.
+        counter: the number of the settlement under this token.
+    """
 
     epoch: int
     counter: int
@@ -92,7 +107,13 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class SettlementBatch:
-    """The settlements of sessions in one period of one account; each session once."""
+    """The settlements of sessions in one period of one account; each session once.
+
+    Attributes:
+        account: the account's name.
+        period: the start of the period, in nanoseconds since 1970.
+        items: the sessions' amounts.
+    """
 
     account: str
     period: int
@@ -101,10 +122,14 @@ class SettlementBatch:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A period to open.
+    """A period of an account to open. Instants are nanoseconds since 1970.
 
     Attributes:
-        checkpoint: the spending of sessions that cannot be computed again.
+        account: the account's name.
+        start: the period's start.
+        end: its end.
+        checkpoint: the spending of sessions that cannot be computed again, in microGPU-seconds.
+        exhausted_at: the instant at which spending first reached the available amount; None before that.
         was_stored: whether the account was in the store before, so that its absence means that the store was emptied.
         version: the account's version when the checkpoint was taken.
     """
@@ -120,7 +145,16 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """The figures of an account for readers; `burn` is empty where its samples have not changed."""
+    """The figures of an account to publish for readers.
+
+    Attributes:
+        account: the account's name.
+        period: the start of the present period, in nanoseconds since 1970.
+        exhausted_at: the instant at which spending first reached the available amount, in nanoseconds since 1970; None
+            before that.
+        summary: the figures as JSON.
+        burn: the samples of recent spending as JSON; empty where they have not changed.
+    """
 
     account: str
     period: int
@@ -130,24 +164,38 @@ class Publication:
 
 
 class HeldTerm(NamedTuple):
-    """The number of a leader's term, and its holder."""
+    """The number of a leader's term, and the leader that holds it.
+
+    Attributes:
+        number: the number.
+        holder: a text that identifies the leader's process; empty where it is not known.
+    """
 
     number: int
     holder: str = ""
 
 
 class LedEpoch(NamedTuple):
-    """A term, and the fencing token that the store gave it."""
+    """A leader's term, and the fencing token that the store gave for it.
+
+    Attributes:
+        epoch: the fencing token.
+        term: the term.
+    """
 
     epoch: int
     term: HeldTerm
 
 
 def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
-    """Takes a new fencing token for a leader: higher than any before, and at least the term's number.
+    """Takes a new fencing token for a leader from the store: higher than any before, and at least the term's number.
+
+    Args:
+        client: the store; its answers are bytes.
+        holder: a text that identifies the leader's process; empty where it is not known.
 
     Raises:
-        FencedError: an epoch was given to a later term, or to another holder of this term.
+        FencedError: a fencing token was given to a later term, or to another holder of this term.
         StoreError: Redis does not answer, or a later timekeeper wrote in a format that this one does not know.
         redis.RedisError: Redis does not answer.
     """
@@ -158,7 +206,18 @@ def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
 def open_periods(
     client: redis.Redis, epoch: int, now: int, openings: Sequence[Opening]
 ) -> list[PeriodTotals | StoreError]:
-    """Opens periods, and creates the accounts that the store does not hold."""
+    """Opens periods of accounts, and creates the accounts that the store does not hold.
+
+    Args:
+        epoch: the leader's fencing token.
+        now: nanoseconds since 1970.
+
+    Returns:
+        For each period its totals, or the error that refused it.
+
+    Raises:
+        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
+    """
     calls = []
     for opening in openings:
         account = keys.AccountKeys(opening.account)
@@ -181,7 +240,18 @@ def open_periods(
 def write_settlements(
     client: redis.Redis, revision: Revision, now: int, settlements: Sequence[SettlementBatch]
 ) -> list[PeriodTotals | StoreError]:
-    """Sets the cumulative amounts of sessions; returns one answer for each batch."""
+    """Sets the amounts of sessions in periods of accounts.
+
+    Args:
+        revision: the place of this settlement in the order of all; an amount of the same place or a later one stays.
+        now: nanoseconds since 1970.
+
+    Returns:
+        For each batch the totals of its period, or the error that refused a part of it.
+
+    Raises:
+        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
+    """
     calls, owners = list[Call](), list[int]()
     for index, settlement in enumerate(settlements):
         for call in _settle_calls(revision, now, settlement):
@@ -201,8 +271,14 @@ def write_each_settlement(
 
     Sessions that the store accepted before stay as they are.
 
+    Args:
+        now: nanoseconds since 1970.
+
     Returns:
         The totals of the period, None where no session was accepted; and the error of each refused session, by its uid.
+
+    Raises:
+        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
     """
     alone = [SettlementBatch(settlement.account, settlement.period, [item]) for item in settlement.items]
     totals, refused = None, {}
@@ -215,7 +291,17 @@ def write_each_settlement(
 
 
 def publish_accounts(client: redis.Redis, epoch: int, publications: Sequence[Publication]) -> list[StoreError | None]:
-    """Writes the figures of accounts for readers."""
+    """Writes the figures of accounts for readers.
+
+    Args:
+        epoch: the leader's fencing token.
+
+    Returns:
+        For each account None, or the error that refused its figures.
+
+    Raises:
+        StoreUnavailableError: Redis does not answer; some of the changes may have been done.
+    """
     calls = []
     for publication in publications:
         account = keys.AccountKeys(publication.account)

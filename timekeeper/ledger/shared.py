@@ -27,7 +27,12 @@ POINTS_PER_CALL = 1000
 
 @dataclass(frozen=True, slots=True)
 class StatesVersion:
-    """The version of the published states; versions of different store ids cannot be compared."""
+    """The version of the published states; versions of different store ids cannot be compared.
+
+    Attributes:
+        id: the store id.
+        version: a number that grows with each change.
+    """
 
     id: str
     version: int
@@ -49,7 +54,14 @@ class Terms:
 
 
 def write_assignments(client: redis.Redis, changed: Mapping[str, Assignments]) -> None:
-    """Writes the payers of namespaces, and the accounts' names."""
+    """Writes the payers of namespaces, and adds the payers' names to those of all accounts.
+
+    Args:
+        changed: (from, account) pairs for each namespace: its payers over time; instants are nanoseconds since 1970.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+    """
     if not changed:
         return
     namespaces = [part for name, payers in changed.items() for part in (name, encode_assignments(payers))]
@@ -58,22 +70,44 @@ def write_assignments(client: redis.Redis, changed: Mapping[str, Assignments]) -
 
 
 def write_accounts(client: redis.Redis, names: Sequence[str]) -> None:
-    """Adds names of accounts."""
+    """Adds names to those of all accounts in the store.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+    """
     put(client, "SADD", keys.ACCOUNTS, names)
 
 
 def write_budgets(client: redis.Redis, budgets: Mapping[str, Any]) -> None:
-    """Writes budgets in their last valid version."""
+    """Writes GPUBudget objects in their last valid version.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+    """
     put(client, "HSET", keys.BUDGETS, [part for name, item in budgets.items() for part in (name, json.dumps(item))])
 
 
 def write_prices(client: redis.Redis, prices: Prices) -> None:
-    """Writes the prices of all models over time, as they are charged."""
+    """Writes the prices of all models over time, as they are charged.
+
+    Args:
+        prices: the prices, by a model's name or some of its words.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+    """
     put(client, "SET", keys.PRICES, [encode_prices(prices)])
 
 
 def write_since(client: redis.Redis, instant: int) -> None:
-    """Writes the instant from which pods of other stacks are metered, in nanoseconds since 1970."""
+    """Writes the instant from which pods of other stacks are metered.
+
+    Args:
+        instant: nanoseconds since 1970.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+    """
     put(client, "SET", keys.SINCE, [str(instant)])
 
 
@@ -81,19 +115,26 @@ def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
     """Writes the leader's fencing token and term again where the store lost them, or returned to earlier ones.
 
     Raises:
-        FencedError: the store has given an epoch to a later leader.
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
     """
     run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH, keys.BOOK_TERM), (epoch, term.number, term.holder)))
 
 
 def note_restored(client: redis.Redis, accounts: Sequence[str]) -> None:
-    """Records that a part of these accounts' spending cannot be attributed to a pod."""
+    """Records that a part of these accounts' spending cannot be attributed to a pod.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+    """
     put(client, "SADD", keys.RESTORED, accounts)
 
 
 def write_not_settled(client: redis.Redis, before: AbstractSet[str] | None, names: AbstractSet[str]) -> None:
-    """Writes the names of the accounts whose settlement fails; `before` are those in the store, None for not known.
+    """Writes the names of the accounts whose settlement fails.
+
+    Args:
+        before: the names that the store holds; None where they are not known.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
@@ -107,9 +148,14 @@ def write_not_settled(client: redis.Redis, before: AbstractSet[str] | None, name
 
 
 def write_capacity(client: redis.Redis, instant: int, rates: Mapping[str, int]) -> None:
-    """Writes the capacity of the cluster from an instant on, by model, in microGPU-seconds a second.
+    """Writes the capacity of the cluster from an instant on.
 
     Later capacities are deleted: a clock that was ahead has stamped them.
+
+    Args:
+        client: the store; its answers are bytes.
+        instant: nanoseconds since 1970.
+        rates: the capacity by model, in microGPU-seconds a second.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
@@ -130,10 +176,14 @@ def _capacity_instants(client: redis.Redis, key: str) -> list[int]:
 
 
 def prune_capacity(client: redis.Redis, before: int) -> None:
-    """Deletes the capacities that were replaced at or before an instant, in nanoseconds since 1970.
+    """Deletes the capacities that were replaced at or before an instant.
 
     The capacity at that instant stays, with the earlier instant from which on it was known. Entries whose instant
     cannot be read stay.
+
+    Args:
+        client: the store; its answers are bytes.
+        before: nanoseconds since 1970.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -147,8 +197,12 @@ def prune_capacity(client: redis.Redis, before: int) -> None:
 def thin_capacity(client: redis.Redis, before: int) -> None:
     """Keeps at most MOST_CHANGES_A_DAY changes of the capacity within each day of UTC that ended by an instant.
 
-    A day that has more is kept as its mean. The instant is in nanoseconds since 1970. Each command by itself leaves
-    the means of all days as they were, so that a leader may stop between any two.
+    A day that has more is kept as its mean. Each command by itself leaves the means of all days as they were, so that a
+    leader may stop between any two.
+
+    Args:
+        client: the store; its answers are bytes.
+        before: nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
@@ -177,14 +231,29 @@ def _thin(
 
 
 def write_watched(client: redis.Redis, until: int) -> None:
-    """Writes the latest instant at which all open sessions were known to be alive."""
+    """Writes the latest instant at which all open sessions were known to be alive.
+
+    Args:
+        until: nanoseconds since 1970.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+    """
     put(client, "SET", keys.WATCHED, [str(until)])
 
 
 def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]) -> None:
-    """Adds and removes (uid, account) in the index of open sessions.
+    """Adds sessions to the store's index of open sessions, and removes others from it.
 
     A session that moves stays in the index all the time: reports of sessions outside it are refused.
+
+    Args:
+        opened: (uid, account) of each session to add.
+        closed: (uid, account) of each session to remove.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
     """
     put(client, "ZADD", keys.OPEN_SESSIONS, [part for uid, account in opened for part in ("0", f"{uid} {account}")])
     if closed:
@@ -192,7 +261,11 @@ def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], close
 
 
 def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
-    """Lets the stored reports of deleted pods expire after GONE_REPORT_SECONDS."""
+    """Lets the stored reports of deleted pods expire after GONE_REPORT_SECONDS.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
     if not uids:
         return
     pipeline = client.pipeline(transaction=False)
@@ -202,10 +275,17 @@ def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
 
 
 def renew_index(client: redis.Redis, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()) -> None:
-    """Rewrites the index of open sessions to hold these (uid, account) and no others.
+    """Rewrites the store's index of open sessions, so that it holds these sessions and no others.
 
-    The index lacks a session where a leader ended after it wrote the session and before it wrote the index. The entries
-    of the accounts in `spared` stay.
+    The index lacks a session where a leader ended after it wrote the session and before it wrote the index.
+
+    Args:
+        client: the store; its answers are bytes.
+        spared: the accounts whose entries in the index stay.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
     """
     members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
     parts = (member.decode().partition(" ") for member in members)
@@ -224,13 +304,15 @@ def publish_states(
     """Publishes changed states of namespaces, each as JSON, and wakes the readers that wait for them.
 
     Args:
-        client: the store.
         epoch: the leader's fencing token.
         new_id: the store id to use where the store has none, or where other servers hold the store than at the last
             publication.
-        states: namespace to its state as JSON.
+        states: the changed states as JSON, by namespace.
         terms: the part that all namespaces share.
         servers: the run ids of the Redis servers that hold the store.
+
+    Returns:
+        The version of the states after the change.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.

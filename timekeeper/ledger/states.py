@@ -17,7 +17,12 @@ CHUNK = 5000
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A reader's position: the version of the states that it has received, of one store id."""
+    """A reader's position in the published states.
+
+    Attributes:
+        store_id: the store id; versions of another store id cannot be compared.
+        version: the version of the states that the reader has received.
+    """
 
     store_id: str
     version: int
@@ -28,7 +33,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The published states that a reader does not have yet.
+    """The published states of namespaces that a reader does not have yet.
 
     Attributes:
         cursor: the store's present version.
@@ -48,13 +53,14 @@ class Changes:
 
 
 def read_changes(client: redis.Redis, since: Cursor | None) -> Changes | None:
-    """Reads the changes since a cursor; all states without a cursor or with one of another store id.
+    """Reads the published states that changed since a reader's cursor; None where none changed.
 
-    None means that nothing changed, or that nothing was ever published.
+    All states are read without a cursor, or with one of another store id. It returns None, too, where no state was ever
+    published.
 
     Args:
         client: the store; its answers are bytes.
-        since: the version that the reader has received.
+        since: the version that the reader has received; None for none.
 
     Raises:
         redis.RedisError: Redis does not answer.

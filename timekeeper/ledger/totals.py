@@ -14,17 +14,19 @@ from timekeeper.ledger.codec import RecordError, as_texts, compact, decode_burn
 
 
 class PeriodTotals(NamedTuple):
-    """The sums of an account's period.
+    """The totals of an account's period. Amounts are microGPU-seconds.
 
     Attributes:
-        total: the amount spent, in microGPU-seconds; below 0 where a correction and a refund of a session coincide.
+        total: the amount spent; below 0 where a correction and a refund of a session coincide.
         granted: the amount added by grants and by credits carried in; negative where more was taken away.
         finalized: the part of the total that finalized sessions spent, which a checkpoint must contain.
-        exhausted_at: the instant at which spending first reached the available amount; None before that.
-        previous_spent: the closing balance's spent amount of the preceding period; None before it is closed.
+        exhausted_at: the instant at which spending first reached the available amount, in nanoseconds since 1970; None
+            before that.
+        previous_spent: the amount that the preceding period had spent when it was closed; None before that.
         new: whether this change created the account or applied the order.
         version: the number of changes to the account.
-        terms: the preceding period's allowance and the most that it could roll over, when it was closed.
+        terms: the preceding period's allowance and the most that it could roll over, when it was closed; None before
+            that.
     """
 
     total: int
@@ -38,7 +40,12 @@ class PeriodTotals(NamedTuple):
 
 
 def read_totals(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals:
-    """Reads a period's sums from a script's reply: total, granted, gone, exhausted, struck, terms, version."""
+    """Reads a period's totals from a script's reply.
+
+    Args:
+        sums: the fields total, granted, gone, exhausted, struck and terms of the period, and the account's version.
+        new: whether the script created the account or applied the order.
+    """
     total, granted, finalized, exhausted, previous_spent, terms, version = as_texts(sums)
     allowance, _, rollover = terms.partition(" ")
     return PeriodTotals(
@@ -54,12 +61,19 @@ def read_totals(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals:
 
 
 def totals_or_error(answer: Any) -> PeriodTotals | StoreError:
-    """Reads a period's totals from a script's answer; an error stays one, and an unreadable answer becomes one."""
+    """Reads a period's totals from a script's answer; a StoreError stays one, and an unreadable answer becomes one.
+
+    Args:
+        answer: the answer, a list of the values that `read_totals` takes, or a StoreError.
+    """
     return answer if isinstance(answer, StoreError) else _read_or_error(answer)
 
 
 def totals_and_flag_or_error(answer: Any) -> PeriodTotals | StoreError:
-    """Reads an answer as `totals_or_error` does; its first value states whether this call made the change."""
+    """Reads a period's totals as `totals_or_error` does, from an answer with one more value before them.
+
+    That value is 1 where the call created the account or applied the order.
+    """
     return answer if isinstance(answer, StoreError) else _read_or_error(answer[1:], new=answer[0] == 1)
 
 
@@ -71,11 +85,13 @@ def _read_or_error(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals | 
 
 
 class SummaryError(ValueError):
-    """A stored document is not a summary."""
+    """A stored document is not the summary of an account."""
 
 
 class Summary(NamedTuple):
-    """An account in its present period. Amounts are microGPU-seconds, instants nanoseconds since 1970.
+    """The figures of an account in its present period, for readers. Amounts are microGPU-seconds.
+
+    Instants are nanoseconds since 1970.
 
     Attributes:
         name: the budget's name, or the account's where no budget pays.
@@ -95,7 +111,7 @@ class Summary(NamedTuple):
         own: the money of the period beside its credits.
         credits: the grants that expire on their own.
         grace_amount: the amount by which spending may pass the available amount; None sets no limit.
-        grace_duration: the time for which it may after running out, in nanoseconds; None sets no limit.
+        grace_duration: the time in nanoseconds for which spending may pass it; None sets no limit.
         burns: recent spending; read from the store, and not part of the summary's JSON.
     """
 
@@ -121,7 +137,7 @@ class Summary(NamedTuple):
 
     @property
     def expiring(self) -> list[tuple[Credit, int]]:
-        """Returns the credits that have not expired, soonest first, each with the amount left of it."""
+        """The credits that have not expired, soonest first, each with the amount left of it in microGPU-seconds."""
         if not self.credits:
             return []
         left = burn(self.own, self.credits, self.period_end, self.spent).credits
@@ -132,7 +148,7 @@ class Summary(NamedTuple):
 
 
 def encode_summary(summary: Summary) -> str:
-    """Encodes a summary as JSON."""
+    """Encodes the summary of an account as JSON."""
     document = summary._asdict()
     del document["burns"], document["credits"]
     document["pots"] = [
@@ -142,10 +158,10 @@ def encode_summary(summary: Summary) -> str:
 
 
 def decode_summary(text: str | bytes) -> Summary:
-    """Decodes a summary; fields that only later timekeepers write are ignored.
+    """Decodes the summary of an account; fields that only later timekeepers write are ignored.
 
     Raises:
-        SummaryError: the text is not an encoded summary.
+        SummaryError: the text is not a summary.
     """
     try:
         document: dict[str, Any] = json.loads(text)

@@ -40,7 +40,13 @@ SESSIONS_AT_ONCE = 500
 
 
 class Bounds(NamedTuple):
-    """The bounds of one script's reading: rows of hours, bytes of packed rows, and sessions."""
+    """The most that one run of a script reads of an account's use.
+
+    Attributes:
+        rows: the rows of hours.
+        packed: the bytes of packed values.
+        sessions: the open sessions.
+    """
 
     rows: int
     packed: int
@@ -59,11 +65,11 @@ ATTEMPTS = (
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The pieces that a script named instead of reading them, and the versions in which they must be read.
+    """The pieces of an account's use that a script named instead of reading them, and the versions that must be read.
 
     Attributes:
         version: the account's version.
-        folds: the number of times that its hours were packed or folded.
+        folds: the number of times that the account's hours were packed or folded.
         hours: each unread hour with its revision.
         parts: the names of unread packed values.
         sessions: whether the open sessions were not read.
@@ -77,13 +83,19 @@ class Unread:
 
     @property
     def nothing(self) -> bool:
-        """Whether everything was read."""
+        """Whether the script read everything."""
         return not (self.hours or self.parts or self.sessions)
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The pieces that an `Unread` named. `open` is flat: each session's record, then its amounts in two periods."""
+    """The pieces of an account's use that `read_rest` read.
+
+    Attributes:
+        rows: each hour, counted from 1970, with its rows: dimensions and amounts as they are stored.
+        packed: the packed values.
+        open: a flat list of the open sessions: each session's record, then its amounts in two periods.
+    """
 
     rows: Sequence[tuple[bytes, Mapping[bytes, bytes]]] = ()
     packed: Sequence[bytes] = ()
@@ -93,12 +105,10 @@ class Rest:
 def read_rest(
     client: redis.Redis, account: str, unread: Unread, periods: Sequence[bytes | None], *, details: bool = True
 ) -> Rest | None:
-    """Reads the pieces that a script left unread; None where a piece has changed since the script named it.
+    """Reads the pieces of an account's use that a script left unread; None where one has changed since then.
 
     Args:
         client: the store; its answers are bytes.
-        account: the account's name.
-        unread: the pieces to read.
         periods: the starts of the latest periods, in which the sessions' amounts are read.
         details: whether to read the rows of hours; otherwise their sums by namespace and model.
     """
@@ -144,7 +154,7 @@ class Running(NamedTuple):
     """An open session of an account, as the store holds it.
 
     Attributes:
-        account: the payer.
+        account: the name of the account, which pays.
         record: the session's record.
         amounts: its stored amounts in the latest periods that it was in, the latest first.
     """
@@ -155,7 +165,7 @@ class Running(NamedTuple):
 
     @property
     def session(self) -> Session:
-        """The session."""
+        """The session that the record describes."""
         return _decoded(self.record)
 
 
@@ -166,7 +176,12 @@ _decoded = lru_cache(SESSIONS_CACHED)(decode_session)
 
 
 def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any]) -> list[Running]:
-    """Divides a flat list into open sessions: each record is followed by its amounts in two periods, latest first."""
+    """Parses the open sessions of an account, from the flat list that a script returns.
+
+    Args:
+        periods: the account's two latest periods, the latest first.
+        stored: each session's record, followed by its amounts in these periods; None for no amount.
+    """
     running = []
     for record, *texts in zip(stored[::3], stored[1::3], stored[2::3], strict=True):
         amounts = zip(periods, texts, strict=False)
@@ -175,7 +190,10 @@ def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any])
 
 
 def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int | None]:
-    """Returns the GPU time in each session's reports, by its uid, in microGPU-seconds.
+    """Returns the GPU time in each session's reports, by uid, in microGPU-seconds; None for one without reports.
+
+    Args:
+        client: the store; its answers are bytes.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -185,7 +203,12 @@ def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int 
 
 
 class AddedUsage(NamedTuple):
-    """The usage of an open session that is not posted yet, by hour, and the dimensions that it belongs to."""
+    """The usage of an open session that is not posted to hours yet.
+
+    Attributes:
+        dimensions: the dimensions that the usage is attributed to, as the list that the store holds.
+        hours: for each hour, counted from 1970, the billed, reserved and used amounts in microGPU-seconds.
+    """
 
     dimensions: tuple[Any, ...]
     hours: tuple[Added, ...]
@@ -193,16 +216,15 @@ class AddedUsage(NamedTuple):
 
 @lru_cache(SESSIONS_CACHED)
 def added(running: Running, assigned: Assignments, until: int, count: int | None) -> AddedUsage:
-    """Returns the usage of an open session that is not posted yet.
+    """Returns the usage of an open session that is not posted to hours yet.
 
     The result follows from the arguments alone, so that it is cached: until its account is settled or its pod reports,
     each question meets the same session with the same arguments.
 
     Args:
-        running: the session.
-        assigned: the payers of its namespace over time.
+        assigned: (from, account) pairs: the payers of its namespace over time.
         until: the time of its last settlement, in nanoseconds since 1970.
-        count: the GPU time in its reports; None without reports.
+        count: the GPU time in its reports, in microGPU-seconds; None without reports.
     """
     session = running.session
     amounts = [(period, read_amount(text)) for period, text in running.amounts]
@@ -266,7 +288,7 @@ class UsageReadBefore:
 
     Attributes:
         past: by account, the `AccountUsage.past` that the caller received with that account's usage.
-        since: the hour from which on everything is read again.
+        since: the hour, counted from 1970, from which on everything is read again.
     """
 
     past: Mapping[str, bytes]
@@ -275,11 +297,11 @@ class UsageReadBefore:
 
 @dataclass(frozen=True, slots=True)
 class AccountUsage:
-    """An account's usage by hours and dimensions, as of `settled` (nanoseconds since 1970).
+    """An account's usage by hours and dimensions, as of its last settlement.
 
     Attributes:
         account: the account's name.
-        settled: the time of its last settlement.
+        settled: the time of the last settlement, in nanoseconds since 1970.
         past: a value that changes whenever hourly use that is more than a day old changes.
         past_unchanged: whether `past` has not changed since the caller read it; `posted` then begins at
             `UsageReadBefore.since`.
@@ -296,11 +318,11 @@ class AccountUsage:
 
     @property
     def has_open_sessions(self) -> bool:
-        """Whether sessions are open that may have added usage to the window."""
+        """Whether the account has open sessions that may have added usage to the hours that were asked for."""
         return bool(self.running.dimensions)
 
     def rows(self) -> list[Row]:
-        """Returns the posted and the running usage."""
+        """Returns the rows of the account's use, both posted and of open sessions."""
         return [*self.posted.rows(), *self.running.rows()]
 
 
@@ -308,7 +330,7 @@ NOTHING_READ = UsageReadBefore({}, 0)
 
 
 class View(NamedTuple):
-    """The detail that a query needs.
+    """The detail in which a query needs the use of accounts.
 
     Attributes:
         details: whether the query names nodes, owners, users or labels.
@@ -338,11 +360,8 @@ def accounts_usage(
 
     Args:
         client: the store; its answers are bytes.
-        accounts: the accounts' names.
-        assignments: the payers of namespaces over time.
-        within: the window.
-        view: the detail to read.
-        read_before: the use that the caller has read before.
+        assignments: (from, account) pairs for each namespace: its payers over time.
+        read_before: the use that the caller has read before, which is not read again where it has not changed.
 
     Raises:
         StoreError: the store refused to read.
@@ -373,24 +392,35 @@ def _one_ahead(calls: Sequence[Callable[[], _Result]]) -> Iterator[_Result]:
 
 
 def restored(client: redis.Redis) -> list[str]:
-    """Returns the accounts with spending that cannot be attributed to a pod, by name."""
+    """Returns the names of the accounts with spending that cannot be attributed to a pod, sorted.
+
+    Args:
+        client: the store; its answers are bytes.
+    """
     names: Any = client.smembers(keys.RESTORED)
     return sorted(name.decode() for name in names)
 
 
 def capacity(client: redis.Redis) -> dict[int, int]:
-    """Returns the capacity of all nodes, in microGPU-seconds a second, from each instant at which it changed.
+    """Returns the capacity of all nodes, in microGPU-seconds a second, by the instant from which it holds.
 
-    Entries that cannot be read are left out.
+    Instants are nanoseconds since 1970. Entries that cannot be read are left out.
+
+    Args:
+        client: the store; its answers are bytes.
     """
     points = ((whole(instant), whole(rate)) for instant, rate in _hash_or_nothing(client, keys.CAPACITY).items())
     return {instant: rate for instant, rate in points if instant is not None and rate is not None}
 
 
 def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
-    """Returns the capacity of each model, in microGPU-seconds a second, from each instant at which it changed.
+    """Returns the capacity of each model, in microGPU-seconds a second, by the instant from which it holds.
 
-    An empty name stands for GPUs whose model is not known. Entries that cannot be read are left out.
+    Instants are nanoseconds since 1970. An empty name stands for GPUs whose model is not known. Entries that cannot be
+    read are left out.
+
+    Args:
+        client: the store; its answers are bytes.
     """
     changes = changes_by_model(client)
     points: dict[str, dict[int, int]] = {}
@@ -405,9 +435,12 @@ def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
 
 
 def changes_by_model(client: redis.Redis) -> dict[int, Mapping[str, int]]:
-    """Returns the capacity by model, in microGPU-seconds a second, from each instant at which that of any changed.
+    """Returns the capacity by model, in microGPU-seconds a second, by each instant at which that of any model changed.
 
-    Entries that cannot be read are left out.
+    Instants are nanoseconds since 1970. Entries that cannot be read are left out.
+
+    Args:
+        client: the store; its answers are bytes.
     """
     changes: dict[int, Mapping[str, int]] = {}
     for text, document in _hash_or_nothing(client, keys.CAPACITY_OF_MODELS).items():
@@ -597,7 +630,12 @@ def _figures(values: Sequence[bytes]) -> list[list[Any]]:
 
 
 def read_rows(rows: Sequence[tuple[int, bytes, bytes]]) -> list[Row]:
-    """Parses stored rows, given as the hour, and the field and value in the hour's hash."""
+    """Parses rows of hourly use as the store holds them.
+
+    Args:
+        rows: for each row its hour, counted from 1970, and the field and value in the hour's hash: the dimensions and
+            the amounts.
+    """
     use = Use()
     _read_hours(use, [(str(hour).encode(), (field, value)) for hour, field, value in rows])
     return use.rows()

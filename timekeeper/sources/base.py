@@ -18,7 +18,7 @@ _log = structlog.get_logger()
 
 
 class DepartureProof(StrEnum):
-    """The proof that an object was deleted."""
+    """The way in which the deletion of an object became known."""
 
     DELETED = "deleted"
     """The watch delivered its deletion: the object was deleted at that moment."""
@@ -42,9 +42,10 @@ class Departure:
 
 
 class Mirror:
-    """The mirror of one collection: one thread writes it as a reflector's view, and any other thread reads it.
+    """The objects of one collection of the API server as last seen, kept by a watch.
 
-    Objects are replaced whole and never changed in place, so that a caller may keep what it has read.
+    One thread writes the mirror, and any other thread reads it. Objects are replaced whole and never changed in place,
+    so that a caller may keep an object that it has read.
     """
 
     def __init__(self, name: str, now: Callable[[], int], keep: Callable[[Json], bool] = lambda _item: True) -> None:
@@ -68,7 +69,7 @@ class Mirror:
 
     @property
     def confirmed_at(self) -> int | None:
-        """The last time at which the mirror was confirmed to be current (ns since 1970); None before the first list."""
+        """The last instant at which the mirror was known to be current (ns since 1970); None before the first list."""
         with self._lock:
             return self._confirmed_at
 
@@ -78,7 +79,7 @@ class Mirror:
             return list(self._items.values())
 
     def by_uid(self) -> dict[str, Json]:
-        """Returns all objects that the mirror holds, by `uid_of`."""
+        """Returns all objects that the mirror holds, by their uid (see `uid_of`)."""
         with self._lock:
             return dict(self._items)
 
@@ -88,18 +89,18 @@ class Mirror:
             return self._items.get(uid)
 
     def take_departures(self) -> list[Departure]:
-        """Returns the objects that were deleted since the last call; the caller becomes responsible for them."""
+        """Returns the objects that were deleted since the last call, each once: the caller must handle them."""
         with self._lock:
             departures, self._departures = self._departures, []
             return departures
 
     def return_departures(self, departures: list[Departure]) -> None:
-        """Gives back deletions that could not be handled; the next call of `take_departures` returns them first."""
+        """Takes back deletions that the caller could not handle; the next `take_departures` returns them first."""
         with self._lock:
             self._departures = [*departures, *self._departures]
 
     def wait_for_change(self, seconds: float) -> bool:
-        """Waits until the mirror has changed since the last wait; returns False where the time passed first.
+        """Waits until the mirror has changed since the last wait; returns whether it has within that many seconds.
 
         A change that comes as the time passes is found by the next wait.
         """
@@ -109,7 +110,10 @@ class Mirror:
         return changed
 
     def replaced(self, items: list[Json]) -> None:
-        """Replaces the mirror by a whole list; objects that the list lacks were deleted without being observed."""
+        """Replaces the objects of the mirror by a whole list from the API server.
+
+        Objects that the list lacks count as deleted at an unknown time.
+        """
         listed = {uid_of(item): item for item in items}
         with self._lock:
             present = {uid: item for uid, item in listed.items() if uid in self._items or self._keep(item)}
@@ -121,7 +125,11 @@ class Mirror:
         self._changed.set()
 
     def changed(self, kind: str, item: Json) -> None:
-        """Applies one event of a watch."""
+        """Applies one event of a watch to the mirror.
+
+        Args:
+            kind: the type of the event: ADDED, MODIFIED or DELETED.
+        """
         uid = uid_of(item)
         with self._lock:
             before = self._items.pop(uid, None)
@@ -133,27 +141,30 @@ class Mirror:
         self._changed.set()
 
     def confirmed(self) -> None:
-        """Records that the mirror is current."""
+        """Records that the mirror is current now."""
         with self._lock:
             self._confirmed_at = self._now()
 
     def failed(self, error: ApiError) -> None:
-        """Logs that a request to the API server failed; the mirror stays as it is."""
+        """Logs that a request for the collection failed; the mirror keeps its objects."""
         _log.warning("collection not refreshed", collection=self.name, status=error.status, reason=error.reason)
 
 
 def name_of(item: Json) -> str:
-    """Returns the name of an object; empty where it has none."""
+    """Returns the name of a Kubernetes object (JSON); empty where it has none."""
     return str(mapping(item.get("metadata")).get("name", ""))
 
 
 def namespace_of(item: Json) -> str:
-    """Returns the namespace of an object; empty for one without."""
+    """Returns the namespace of a Kubernetes object (JSON); empty where it has none."""
     return str(mapping(item.get("metadata")).get("namespace", ""))
 
 
 def uid_of(item: Json) -> str:
-    """Returns the uid of an object, which no later object of that name shares; its name where it has no uid."""
+    """Returns the uid of a Kubernetes object (JSON), or NAMESPACE/NAME where the object has no uid.
+
+    No later object of the same name has the same uid.
+    """
     metadata = item.get("metadata") or {}
     return str(metadata.get("uid") or f"{metadata.get('namespace', '')}/{metadata.get('name', '')}")
 
@@ -166,38 +177,41 @@ MAX_TERMINATION_SECONDS = 600
 
 
 class SourceError(RuntimeError):
-    """A write failed and may be tried again. Unless a subclass says more, the API server failed or did not answer."""
+    """The error of a failed write to the API server, which may be tried again.
+
+    Unless a subclass says more, the API server failed or did not answer.
+    """
 
 
 class ChangedMeanwhileError(SourceError):
-    """The object was changed or deleted since the write was decided."""
+    """The error of a write to an object that was changed or deleted since the write was decided."""
 
 
 class RefusedError(SourceError):
-    """This one write is not allowed, by a schema, a policy or a webhook; others may be."""
+    """The error of a write that a schema, a policy or a webhook forbids; other writes may be allowed."""
 
 
 class NotWrittenError(SourceError):
-    """The API server failed on this one object, or did not answer in time; other objects may be written.
+    """The error of a write on which the API server failed or which it did not answer in time.
 
-    A write that was not answered may have been done or not.
+    Other objects may be written. A write that was not answered may have been done or not.
     """
 
 
 class BlockedError(SourceError):
-    """A PodDisruptionBudget forbids the eviction for now."""
+    """The error of an eviction that a PodDisruptionBudget forbids for now."""
 
 
 class ExistsError(SourceError):
-    """An object of that name exists already."""
+    """The error of the creation of an object whose name exists already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """The collections that the timekeeper watches.
+    """The mirrors of all collections that the timekeeper watches.
 
     Attributes:
-        pods: pods that ask for a GPU in canonical form or carry an allocation, and those of other stacks.
+        pods: pods that ask for a GPU in FairGPU's resources or hold devices by them, and those of other stacks.
         nodes: Node objects.
         node_leases: the Leases that kubelets renew, in kube-node-lease; their names are the nodes'.
         namespaces: Namespace objects.
@@ -205,9 +219,8 @@ class Mirrors:
         grants: GPUGrant objects.
         corrections: GPUCorrection objects.
         claims: ResourceClaim objects; none where pods of other stacks are not metered.
-        slices: ResourceSlice objects, as above.
-        quotas: ResourceQuota objects that count FairGPU's own resources; none where pods of other stacks are not
-            metered, or where the cluster is only looked at.
+        slices: ResourceSlice objects; none where pods of other stacks are not metered.
+        quotas: ResourceQuota objects that count FairGPU's own resources; none in the modes share and look.
     """
 
     pods: Mirror
@@ -223,7 +236,7 @@ class Mirrors:
 
     @property
     def all_read(self) -> bool:
-        """Whether each collection that bills depend on has been read once. `quotas` only gives advice."""
+        """Whether every mirror but `quotas` has been read once; no bill depends on quotas."""
         return all(getattr(self, name).confirmed_at is not None for name in self.__slots__ if name != "quotas")
 
 
@@ -252,7 +265,7 @@ class ObjectEvent:
 
     @property
     def id(self) -> str:
-        """The event's id, equal for equal occasions; empty without an occasion."""
+        """The event's id, equal for equal objects, reasons and occasions; empty without an occasion."""
         if not self.occasion:
             return ""
         parts = (uid_of(self.regarding), self.reason, self.occasion)
@@ -260,20 +273,27 @@ class ObjectEvent:
 
 
 class Source(Protocol):
-    """The objects of a cluster. Reads come from mirrors in memory; each write is one request and may raise SourceError.
+    """The objects of a cluster: mirrors to read, and one request for each write, which may raise SourceError.
 
-    Every method may be called from any thread.
+    Any thread may call every method.
     """
 
     @property
     def mirrors(self) -> Mirrors:
-        """The collections, which are filled after `start` was called."""
+        """The mirrors of the watched collections, which are filled after `start` was called."""
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Keeps the mirrors current in separate threads, until `wait` returns true."""
+        """Keeps the mirrors current in separate threads, until the process ends.
+
+        Args:
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        """
 
     def lift_gate(self, pod: Json) -> None:
-        """Removes the budget gate from a pod that still carries it.
+        """Removes the budget's scheduling gate from a pod that still carries it.
+
+        Args:
+            pod: the pod as the mirror has it.
 
         Raises:
             ChangedMeanwhileError: the pod is deleted, or has changed since it was read.
@@ -284,6 +304,9 @@ class Source(Protocol):
     def remove_finalizer(self, pod: Json) -> None:
         """Removes the meter's finalizer from a pod that still carries it.
 
+        Args:
+            pod: the pod as the mirror has it.
+
         Raises:
             ChangedMeanwhileError: the pod is deleted, or has changed since it was read.
             RefusedError: a policy or a webhook forbids it.
@@ -291,7 +314,11 @@ class Source(Protocol):
         """
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
-        """Writes the time of its eviction to a pod's annotation; None removes the annotation.
+        """Writes the time of a pod's eviction to its annotation, or removes the annotation.
+
+        Args:
+            pod: the pod as the mirror has it.
+            at: the time as an RFC 3339 timestamp; None removes the annotation.
 
         Raises:
             ChangedMeanwhileError: the pod is deleted.
@@ -300,7 +327,10 @@ class Source(Protocol):
         """
 
     def evict(self, pod: Json) -> None:
-        """Evicts a pod, unless a PodDisruptionBudget delays that.
+        """Evicts a pod, unless a PodDisruptionBudget forbids it.
+
+        Args:
+            pod: the pod as the mirror has it.
 
         Raises:
             BlockedError: a PodDisruptionBudget forbids the eviction for now.
@@ -310,24 +340,35 @@ class Source(Protocol):
         """
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
-        """Replaces a GPUBudget's status; where a resourceVersion is given, only in that version of the object.
+        """Replaces a GPUBudget's status.
+
+        Args:
+            name: the budget's name.
+            version: the resourceVersion in which the object must still be; empty for any.
 
         Raises:
-            ChangedMeanwhileError: it was deleted, or has another version: a write that was given up and arrives
+            ChangedMeanwhileError: the budget was deleted, or has another version: a write that was given up and arrives
                 late must not replace a newer status.
         """
 
     def read_checkpoints(self) -> dict[str, Json]:
-        """Returns the checkpoints of accounts without a GPUBudget, by name; each as in a GPUBudget's status."""
+        """Returns the checkpoint documents that the API server holds outside GPUBudgets, by name.
+
+        For an account without a GPUBudget the document has the form of a GPUBudget's status.
+        """
 
     def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
-        """Replaces the checkpoints of one shard, from 0 to CHECKPOINT_SHARDS - 1."""
+        """Replaces the checkpoint documents of one object.
+
+        Args:
+            shard: the object's number, from 0 to CHECKPOINT_SHARDS - 1.
+        """
 
     def write_grant_status(self, name: str, status: Json) -> None:
-        """Replaces a GPUGrant's status."""
+        """Replaces the status of the GPUGrant with this name."""
 
     def write_correction_status(self, name: str, status: Json) -> None:
-        """Replaces a GPUCorrection's status."""
+        """Replaces the status of the GPUCorrection with this name."""
 
     def record_event(self, event: ObjectEvent) -> None:
-        """Writes an event; a failure is logged and not raised."""
+        """Writes an Event for people; a failure is logged and not raised."""

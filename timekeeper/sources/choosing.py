@@ -16,7 +16,12 @@ from timekeeper.sources.looking import LookingAtGPUBudgets, LookingSource
 
 
 def cluster_source(settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> Source:
-    """Returns the source of pods and budgets; without an API server, the folder."""
+    """Returns the source of pods and budgets: the API server, or a folder where there is no API server.
+
+    Args:
+        settings: the timekeeper's settings; in the mode look, the source writes no pod.
+        folder: the folder; read only without an API server.
+    """
     own = settings.own_resources
     if api is None:
         return FolderSource(folder or Path(), time.time_ns, own)

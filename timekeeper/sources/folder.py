@@ -42,7 +42,7 @@ _log = structlog.get_logger()
 
 
 class FolderSource:
-    """Watches and writes the objects of a standalone folder."""
+    """A folder of one machine in place of the API server: its files are the objects that are watched and written."""
 
     def __init__(self, folder: Path, now: Callable[[], int], own: OwnResources = None) -> None:
         """Makes a source that has read nothing yet.
@@ -73,11 +73,15 @@ class FolderSource:
 
     @property
     def mirrors(self) -> Mirrors:
-        """The watched collections; the nodes' Leases and namespaces stay empty."""
+        """The mirrors of the watched collections; those of the nodes' Leases and of namespaces stay empty."""
         return self._mirrors
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Reads the folder now, and then repeatedly in a thread."""
+        """Reads the folder now, and then repeatedly in a thread, until the process ends.
+
+        Args:
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        """
         self.refresh()
 
         def follow() -> None:
@@ -87,7 +91,7 @@ class FolderSource:
         start_thread("watch-folder", follow, wait)
 
     def refresh(self) -> None:
-        """Updates the mirrors from the folder."""
+        """Updates the mirrors from the folder's files."""
         objects = self._objects([self._folder / "budgets.yaml"])
         orders = self._objects(
             file for folder in ("grants", "corrections") for file in sorted((self._folder / folder).glob("*.json"))
@@ -110,7 +114,14 @@ class FolderSource:
             _update(mirror, [])
 
     def lift_gate(self, pod: Json) -> None:
-        """Removes the budget gate from the pod's file."""
+        """Removes the budget's scheduling gate from the pod's file.
+
+        Args:
+            pod: the pod as the mirror has it.
+
+        Raises:
+            ChangedMeanwhileError: there is no such file, or the pod has no such gate.
+        """
         file = self._folder / "pods" / f"{uid_of(pod)}.json"
         documents = _load(file)
         gates = [gate for item in documents for gate in item["spec"].get("schedulingGates", [])]
@@ -120,7 +131,14 @@ class FolderSource:
         write_json(file, documents[0])
 
     def remove_finalizer(self, pod: Json) -> None:
-        """Removes the meter's finalizer from the pod's file; deletes the file if the pod is being deleted."""
+        """Removes the meter's finalizer from the pod's file, or deletes the file if the pod is being deleted.
+
+        Args:
+            pod: the pod as the mirror has it.
+
+        Raises:
+            ChangedMeanwhileError: there is no such file, or the pod has no such finalizer.
+        """
         file = self._folder / "pods" / f"{uid_of(pod)}.json"
         metadata: Json = next((item["metadata"] for item in _load(file)), {})
         finalizers = metadata.get("finalizers") or []
@@ -133,7 +151,15 @@ class FolderSource:
             write_json(file, {**_load(file)[0], "metadata": {**metadata, "finalizers": left}})
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
-        """Writes the annotation into the pod's file, or removes it."""
+        """Writes the time of a pod's eviction into the pod's file, or removes it.
+
+        Args:
+            pod: the pod as the mirror has it.
+            at: the time as an RFC 3339 timestamp; None removes it.
+
+        Raises:
+            ChangedMeanwhileError: there is no such file.
+        """
         file = self._folder / "pods" / f"{uid_of(pod)}.json"
         documents = _load(file)
         if not documents:
@@ -145,35 +171,44 @@ class FolderSource:
         write_json(file, documents[0])
 
     def evict(self, pod: Json) -> None:
-        """Removes the pod's file; a folder has no PodDisruptionBudgets."""
+        """Deletes the pod's file; a folder has no PodDisruptionBudgets.
+
+        Raises:
+            ChangedMeanwhileError: there is no such file.
+        """
         try:
             (self._folder / "pods" / f"{uid_of(pod)}.json").unlink()
         except FileNotFoundError as error:
             raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone") from error
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:  # noqa: ARG002 - files have none
-        """Writes status/budget-NAME.json."""
+        """Writes the status of a GPUBudget to the file status/budget-NAME.json.
+
+        Args:
+            name: the budget's name.
+            version: ignored, since files have no version.
+        """
         write_json(self._status_file("budget", name), status)
 
     def read_checkpoints(self) -> dict[str, Json]:
-        """Reads status/checkpoints-SHARD.json."""
+        """Returns the checkpoint documents in the files status/checkpoints-SHARD.json, by name."""
         files = sorted((self._folder / "status").glob("checkpoints-*.json"))
         return {name: checkpoint for shard in self._objects(files) for name, checkpoint in shard.items()}
 
     def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
-        """Writes status/checkpoints-SHARD.json."""
+        """Writes the checkpoint documents of one shard to status/checkpoints-SHARD.json."""
         write_json(self._folder / "status" / f"checkpoints-{shard}.json", checkpoints)
 
     def write_grant_status(self, name: str, status: Json) -> None:
-        """Writes status/grant-NAME.json."""
+        """Writes a GPUGrant's status to status/grant-NAME.json."""
         write_json(self._status_file("grant", name), status)
 
     def write_correction_status(self, name: str, status: Json) -> None:
-        """Writes status/correction-NAME.json."""
+        """Writes a GPUCorrection's status to status/correction-NAME.json."""
         write_json(self._status_file("correction", name), status)
 
     def record_event(self, event: ObjectEvent) -> None:
-        """Appends to events.jsonl."""
+        """Appends an event to the file events.jsonl."""
         line = {
             "regarding": uid_of(event.regarding),
             "reason": event.reason,
@@ -220,7 +255,7 @@ class FolderSource:
 
 
 def write_json(file: Path, document: Json) -> None:
-    """Replaces a file in one step, so that no reader sees it half-written."""
+    """Writes a JSON document to a file in one step, so that no reader sees the file half-written."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}.{os.getpid()}-{threading.get_ident()}")
     beside.write_text(json.dumps(document))
@@ -258,11 +293,17 @@ FOREVER = float("inf")
 
 
 def campaign_by_lock(file: Path, term: Term, floor: Callable[[], int], wait: Wait, retry_seconds: float = 0.2) -> None:
-    """Leads as soon as no other process holds the lock on a file, until `wait` returns true.
+    """Leads as soon as no other process holds the lock on a file, until the process ends.
 
-    The kernel releases the lock with the process, however it ends. The term's number is higher than the last one in the
-    file and than `floor` returns, the highest term that the store has recorded. `wait` sleeps that many seconds, and
-    returns whether the process ends.
+    The kernel releases the lock when the process ends. The term's number is higher than the last number in the file and
+    than the highest one in the store.
+
+    Args:
+        file: the file, which also keeps the number of the last term.
+        term: the term that begins when the lock is taken.
+        floor: returns the highest number of a term that the store has recorded.
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        retry_seconds: the seconds between two attempts to take the lock.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -76,10 +76,11 @@ OTHER_GATE: Final[Json] = {"name": ""}
 
 
 def is_metered(pod: Json) -> bool:
-    """Whether a pod requests a part of a GPU in canonical form. Such requests cannot change after the pod is created.
+    """Returns whether a pod requests a part of a GPU in FairGPU's own resources.
 
-    Annotations and finalizers alone make no pod one of these, since anybody may write them on a pod without a GPU.
-    Tolerates any JSON: what admission did not see must not stop the meter.
+    Such requests cannot change after the pod is created. Annotations and finalizers alone do not count, since anybody
+    may write them on a pod without a GPU. Any JSON is tolerated: a pod that admission did not see must not stop the
+    meter.
     """
     spec = pod.get("spec")
     if not isinstance(spec, dict):
@@ -88,9 +89,11 @@ def is_metered(pod: Json) -> bool:
 
 
 def may_hold(pod: Json, own: OwnResources) -> bool:
-    """Whether a pod asks for a part of a GPU of another stack: by a resource, a claim, or KAI's annotations.
+    """Returns whether a pod asks for a part of a GPU of another stack: by a resource, a claim, or KAI's annotations.
 
-    `own` are the resources that the admin lists; None where pods of other stacks are not metered.
+    Args:
+        own: by resource, the admin's settings for resources of other stacks; None where pods of other stacks are not
+            metered: the result is then False.
     """
     spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
     if own is None:
@@ -113,18 +116,19 @@ def may_hold(pod: Json, own: OwnResources) -> bool:
 def metered_pod(
     pod: Json, kept_labels: Iterable[str] = (), own: OwnResources = None, *, known: bool = False
 ) -> Json | None:
-    """Returns the fields of a pod that the meter reads; None for a pod that is not metered.
+    """Returns the fields of a pod that metering reads; None for a pod that is not metered.
 
     Volumes, commands and environments are most of a pod, and a large cluster has tens of thousands of pods. Fields of a
     size that the author chooses are not kept either: the API server takes 1.5 MiB of labels.
 
-    The annotations of a pod without the label of GPU pods are not guarded by any policy, and are not read: bound, it is
-    metered from its request.
+    The annotations of a pod without the label of GPU pods are not guarded by any policy, and are not read: once bound,
+    the pod is metered by its request.
 
     Args:
         pod: the pod as the API server has it.
-        kept_labels: the keys of labels that showback keeps.
-        own: the resources of other stacks that the admin lists; None where pods of those are not metered.
+        kept_labels: the keys of the labels by which usage is kept.
+        own: by resource, the admin's settings for resources of other stacks; None where pods of other stacks are not
+            metered.
         known: whether the pod was metered before: it stays so, whatever was removed from it since.
     """
     elsewhere = may_hold(pod, own)
@@ -252,7 +256,12 @@ def _container(container: Json, own: OwnResources) -> Json:
 
 
 def keeps(own: OwnResources) -> Callable[[Json], bool]:
-    """Returns the function that says whether the mirror of pods keeps a pod (see `metered_pod`)."""
+    """Returns a function that says whether the mirror of pods keeps a pod (see `metered_pod`).
+
+    Args:
+        own: by resource, the admin's settings for resources of other stacks; None where pods of other stacks are not
+            metered.
+    """
     return lambda pod: is_metered(pod) or may_hold(pod, own)
 
 
@@ -261,7 +270,12 @@ def _chosen(item: Json, keys: Iterable[str]) -> Json:
 
 
 def read_claim_object(claim: Json, kept_labels: Iterable[str] = ()) -> Json:
-    """Returns the fields of a ResourceClaim that the meter reads."""
+    """Returns the fields of a ResourceClaim that metering reads.
+
+    Args:
+        claim: the ResourceClaim as the API server has it.
+        kept_labels: the keys of the labels by which usage is kept.
+    """
     metadata, status = mapping(claim.get("metadata")), mapping(claim.get("status"))
     read_metadata = _chosen(metadata, METADATA)
     if "labels" in metadata:
@@ -279,7 +293,7 @@ def read_claim_object(claim: Json, kept_labels: Iterable[str] = ()) -> Json:
 
 
 def read_slice_object(item: Json) -> Json:
-    """Returns the fields of a ResourceSlice that the meter reads."""
+    """Returns the fields of a ResourceSlice (JSON) that metering reads."""
     spec = mapping(item.get("spec"))
     read = _chosen(spec, SLICE)
     if "devices" in spec:
@@ -300,7 +314,7 @@ def _device(device: Json) -> Json:
 
 
 def counts_own_resources(quota: Json) -> bool:
-    """Whether a ResourceQuota counts resources of FairGPU's own, such as `requests.fairgpu.io/gpu-core`."""
+    """Returns whether a ResourceQuota counts FairGPU's own resources, such as `requests.fairgpu.io/gpu-core`."""
     return any(names.ANNOTATION_PREFIX in key for key in mapping(mapping(quota.get("spec")).get("hard")))
 
 
@@ -309,7 +323,11 @@ def _read_quota(quota: Json) -> Json | None:
 
 
 def slim(item: Json) -> Json:
-    """Returns an object without the fields that only the API server uses, and a node without its images' names."""
+    """Returns a Kubernetes object without managedFields, and a node without the names of its images.
+
+    Args:
+        item: the object as the API server has it.
+    """
     read = dict(item)
     metadata, status = item.get("metadata"), item.get("status")
     if isinstance(metadata, dict):
@@ -362,15 +380,18 @@ _log = structlog.get_logger()
 
 
 class ConfirmedView(View, Protocol):
-    """A view that says when it was current."""
+    """A collection as last seen, which also says when it was current."""
 
     @property
     def confirmed_at(self) -> int | None:
-        """The last time at which it was confirmed to be current (ns since 1970); None before the first list."""
+        """The last instant at which the collection was known to be current (ns since 1970); None before any list."""
 
 
 class OptionalView:
-    """Passes a collection on to a view; where the API server lacks or forbids the collection, it counts as empty."""
+    """Passes a collection that a cluster may lack on to its mirror.
+
+    Where the API server does not have the collection, or forbids it, the mirror counts as read and empty.
+    """
 
     def __init__(self, mirror: ConfirmedView) -> None:
         self._mirror = mirror
@@ -378,19 +399,23 @@ class OptionalView:
         """Whether the API server does not have the collection, at least in the version that was asked for."""
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes the whole collection."""
+        """Passes the whole collection on to the mirror."""
         self._mirror.replaced(items)
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one event."""
+        """Passes one event of a watch on to the mirror.
+
+        Args:
+            kind: the type of the event: ADDED, MODIFIED or DELETED.
+        """
         self._mirror.changed(kind, item)
 
     def confirmed(self) -> None:
-        """Takes note that the view is current."""
+        """Records that the mirror is current now."""
         self._mirror.confirmed()
 
     def failed(self, error: ApiError) -> None:
-        """Counts a collection that is missing or forbidden as empty, unless it was read before."""
+        """Handles a failed request: a missing or forbidden collection counts as empty, unless it was read before."""
         self.not_served = error.not_found
         if error.not_found or error.status == FORBIDDEN:
             self.absent()
@@ -398,7 +423,7 @@ class OptionalView:
             self._mirror.failed(error)
 
     def absent(self) -> None:
-        """Counts the collection as empty; what was read before stays."""
+        """Makes the mirror empty and current, unless the collection was read before."""
         if self._mirror.confirmed_at is None:
             self._mirror.replaced([])
             self._mirror.confirmed()
@@ -406,12 +431,12 @@ class OptionalView:
 
 @dataclass(frozen=True, slots=True)
 class OptionalCollection:
-    """A collection of a group that the cluster may lack.
+    """A collection of an API group that a cluster may lack.
 
     Attributes:
-        group: the group.
+        group: the API group.
         kind: the collection's name in paths, such as `resourceclaims`.
-        read: returns the part of an object that the view gets, as Collection's.
+        read: returns the part of an object that the mirror gets; None for an object that it does not get.
     """
 
     group: OptionalGroup
@@ -426,9 +451,15 @@ def follow_optional(
     wait: Callable[[float], bool],
     random: Callable[[], float],
 ) -> None:
-    """Keeps a view of such a collection current, until `wait` returns true.
+    """Keeps the mirror of a collection that a cluster may lack current, until the process ends.
 
-    The API server is asked which version it has at the start, and again once that version is gone.
+    The API server is asked for the version of the group that it serves at the start, and again once that version is
+    gone.
+
+    Args:
+        view: passes the collection on to its mirror.
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        random: returns a number in [0, 1), by which retries are spread.
     """
     while not wait(0):
         try:
@@ -486,11 +517,15 @@ class KubernetesSource:
 
     @property
     def mirrors(self) -> Mirrors:
-        """The watched collections."""
+        """The mirrors of the watched collections."""
         return self._mirrors
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Watches each collection in a separate thread."""
+        """Watches each collection in a separate thread, until the process ends.
+
+        Args:
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        """
         self.watch_queues(wait)
         for name, path in COLLECTIONS.items():
             self.watch(name, path, wait)
@@ -501,15 +536,18 @@ class KubernetesSource:
             self.reflect("quotas", Collection(QUOTAS, {}, _read_quota), OptionalView(self._mirrors.quotas), wait)
 
     def leave_empty(self, *mirrors: Mirror) -> None:
-        """Counts collections as read and empty: they are not watched."""
+        """Marks mirrors as read and empty, since their collections are not watched."""
         for mirror in mirrors:
             mirror.replaced([])
             mirror.confirmed()
 
     def watch_claims(self, wait: Callable[[float], bool]) -> None:
-        """Watches claims and slices, each in a thread of its own, by the newest version that the API server has.
+        """Watches ResourceClaims and ResourceSlices in a thread each, by the newest version that the API server has.
 
         Where pods of other stacks are not metered, nothing is watched, and both mirrors stay empty.
+
+        Args:
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         """
         if self._drivers is None:
             self.leave_empty(self._mirrors.claims, self._mirrors.slices)
@@ -521,9 +559,12 @@ class KubernetesSource:
             self._follow(OptionalCollection(resource_claims.RESOURCE, kind, read), mirror, wait)
 
     def watch_queues(self, wait: Callable[[float], bool]) -> None:
-        """Watches Kueue's LocalQueues where the cluster has them and use is kept by ClusterQueue, in a thread.
+        """Watches Kueue's LocalQueues in a thread, where the cluster has them and usage is kept by ClusterQueue.
 
-        They say more of a pod and change no charge, so nothing but the first list of pods waits for them, and not long.
+        They add a label to pods and change no charge. Only the first list of pods waits for them, and not long.
+
+        Args:
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         """
         if self._queues is not None:
             self._follow(OptionalCollection(KUEUE, "localqueues", read_local_queue), self._queues, wait)
@@ -539,7 +580,12 @@ class KubernetesSource:
         return metered_pod(pod, self._kept_labels, self._own, known=known)
 
     def watch(self, name: str, path: str, wait: Callable[[float], bool]) -> None:
-        """Watches a collection for the mirror of that name, in a thread of its own."""
+        """Watches a collection in a thread of its own.
+
+        Args:
+            path: the collection's path at the API server.
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        """
         mirror: Mirror = getattr(self._mirrors, name)
         if name != "pods":
             self.reflect(name, Collection(path, {}, slim), mirror, wait)
@@ -554,11 +600,22 @@ class KubernetesSource:
         reflect(self.api, collection, self._mirrors.pods, wait, self._random)
 
     def reflect(self, name: str, collection: Collection, view: View, wait: Callable[[float], bool]) -> None:
-        """Keeps a view of a collection current, in a thread of its own."""
+        """Keeps the mirror of a collection current in a thread of its own.
+
+        Args:
+            name: the collection's name, for the thread.
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        """
         start_thread(f"watch-{name}", partial(reflect, self.api, collection, view, wait, self._random), wait)
 
     def lift_gate(self, pod: Json) -> None:
-        """Removes the budget gate, if the pod is the one that was read and has the gate at the same place."""
+        """Removes the budget's scheduling gate from a pod.
+
+        It does so only if the pod is the one that was read and has the gate at the same index.
+
+        Args:
+            pod: the pod as the mirror has it.
+        """
         metadata = pod["metadata"]
         gates = (pod.get("spec") or {}).get("schedulingGates") or []
         index = next((index for index, gate in enumerate(gates) if gate.get("name") == names.BUDGET_GATE), None)
@@ -572,7 +629,13 @@ class KubernetesSource:
         self._patch_pod(metadata, patch, JSON_PATCH)
 
     def remove_finalizer(self, pod: Json) -> None:
-        """Removes the finalizer, if the pod is the one that was read and has it at the same place."""
+        """Removes the meter's finalizer from a pod.
+
+        It does so only if the pod is the one that was read and has the finalizer at the same index.
+
+        Args:
+            pod: the pod as the mirror has it.
+        """
         metadata = pod["metadata"]
         finalizers = metadata.get("finalizers") or []
         if names.METER_FINALIZER not in finalizers:
@@ -586,16 +649,26 @@ class KubernetesSource:
         self._patch_pod(metadata, patch, JSON_PATCH)
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
-        """Writes or removes the annotation; the uid in the patch, which cannot change, guards the pod."""
+        """Writes the time of a pod's eviction to its annotation, or removes the annotation.
+
+        The patch contains the pod's uid, which cannot change: a new pod of the same name is not written.
+
+        Args:
+            pod: the pod as the mirror has it.
+            at: the time as an RFC 3339 timestamp; None removes the annotation.
+        """
         metadata = pod["metadata"]
         patch = {"metadata": {"uid": metadata["uid"], "annotations": {names.EVICTION_AT: at}}}
         self._patch_pod(metadata, patch, MERGE_PATCH)
 
     def evict(self, pod: Json) -> None:
-        """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
+        """Evicts a pod by posting an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
 
-        A pod gets its own terminationGracePeriodSeconds, but no more than MAX_TERMINATION_SECONDS. The Eviction carries
+        The pod gets its terminationGracePeriodSeconds, but no more than MAX_TERMINATION_SECONDS. The Eviction carries
         the pod's label, without which the policy fairgpu-eviction refuses it.
+
+        Args:
+            pod: the pod as the mirror has it.
         """
         metadata = pod["metadata"]
         label = (metadata.get("labels") or {}).get(names.POD_LABEL)
@@ -638,11 +711,19 @@ class KubernetesSource:
             self._pods.create(f"{path}/eviction", eviction, _POD_WRITE)
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
-        """Replaces the status; fields that are not given are removed."""
+        """Replaces the status of a GPUBudget; fields that are not given are removed.
+
+        Args:
+            name: the budget's name.
+            version: the resourceVersion in which the object must still be; empty for any.
+        """
         self.request(lambda: self._replace_status(f"{BUDGETS}/{name}", status, version))
 
     def read_checkpoints(self) -> dict[str, Json]:
-        """Reads each shard; an unreadable one counts as empty."""
+        """Returns the checkpoint documents in the ConfigMaps of all shards, by name.
+
+        An unreadable ConfigMap counts as empty.
+        """
         checkpoints: dict[str, Json] = {}
         for shard in range(CHECKPOINT_SHARDS):
             try:
@@ -652,7 +733,7 @@ class KubernetesSource:
         return checkpoints
 
     def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
-        """Replaces the shard's ConfigMap, or creates it."""
+        """Replaces the ConfigMap that holds the checkpoint documents of one shard, or creates it."""
         data = {CHECKPOINTS_KEY: json.dumps(checkpoints, separators=(",", ":"), sort_keys=True)}
         try:
             self.request(lambda: self.api.patch(_shard_path(shard), {"data": data}))
@@ -662,15 +743,15 @@ class KubernetesSource:
             self.request(lambda: self.api.create(CONFIG_MAPS, document))
 
     def write_grant_status(self, name: str, status: Json) -> None:
-        """Replaces the status; fields that are not given are removed."""
+        """Replaces the status of a GPUGrant; fields that are not given are removed."""
         self.request(lambda: self._replace_status(f"{GRANTS}/{name}", status))
 
     def write_correction_status(self, name: str, status: Json) -> None:
-        """Replaces the status; fields that are not given are removed."""
+        """Replaces the status of a GPUCorrection; fields that are not given are removed."""
         self.request(lambda: self._replace_status(f"{CORRECTIONS}/{name}", status))
 
     def record_event(self, event: ObjectEvent) -> None:
-        """Writes an event into the object's namespace, or `default` for those without one, as Kubernetes does."""
+        """Writes an Event into the namespace of its object; into `default` for an object without a namespace."""
         metadata = event.regarding.get("metadata") or {}
         namespace = metadata.get("namespace") or "default"
         try:
@@ -692,10 +773,10 @@ class KubernetesSource:
             raise _pod_error(error) from error
 
     def request(self, request: Callable[[], Json]) -> Json:
-        """Sends a write; returns the answer.
+        """Sends a request to the API server; returns its answer.
 
         Raises:
-            ChangedMeanwhileError: there is no such object, or another version of it.
+            ChangedMeanwhileError: there is no such object, or it has another version.
             ExistsError: an object of that name exists.
             RefusedError: a schema, a policy or a webhook refuses this write.
             SourceError: the API server failed or did not answer.

@@ -25,17 +25,17 @@ _log = structlog.get_logger()
 
 
 def read_local_queue(item: Json) -> Json:
-    """Returns the fields of a LocalQueue that are read."""
+    """Returns only the fields of a LocalQueue of Kueue that are used: its namespace, its name and its ClusterQueue."""
     metadata = {"namespace": namespace_of(item), "name": name_of(item)}
     return {"metadata": metadata, "spec": {"clusterQueue": mapping(item.get("spec")).get("clusterQueue")}}
 
 
 def with_cluster_queue(pod: Json, cluster_queue: Callable[[str, str], str]) -> Json:
-    """Returns the pod with the label of its ClusterQueue, where it has the label of its LocalQueue alone.
+    """Returns a pod with the label of its ClusterQueue, where it has the label of its LocalQueue alone.
 
     Args:
         pod: the pod as the API server has it; it stays unchanged.
-        cluster_queue: returns the ClusterQueue of a namespace's LocalQueue of that name; empty where it is not known.
+        cluster_queue: returns the ClusterQueue of a LocalQueue by namespace and name; empty where it is not known.
     """
     metadata = mapping(pod.get("metadata"))
     labels = mapping(metadata.get("labels"))
@@ -47,7 +47,7 @@ def with_cluster_queue(pod: Json, cluster_queue: Callable[[str, str], str]) -> J
 
 
 class LocalQueues:
-    """The LocalQueues of a cluster: one thread writes them as a reflector's view, and any other thread reads them."""
+    """Kueue's LocalQueues of a cluster as last seen. One thread writes them, and any other thread reads them."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         """Makes an empty view; `now` is a clock, in nanoseconds since 1970."""
@@ -60,27 +60,41 @@ class LocalQueues:
 
     @property
     def confirmed_at(self) -> int | None:
-        """The last time at which the view was confirmed to be current (ns since 1970); None before the first list."""
+        """The last instant at which the queues were known to be current (ns since 1970); None before the first list."""
         with self._lock:
             return self._confirmed_at
 
     def cluster_queue(self, namespace: str, queue: str) -> str:
-        """Returns the ClusterQueue of a namespace's LocalQueue; empty where there is no such LocalQueue."""
+        """Returns the ClusterQueue of a LocalQueue; empty where there is no such LocalQueue.
+
+        Args:
+            namespace: the LocalQueue's namespace.
+            queue: the LocalQueue's name.
+        """
         with self._lock:
             return self._cluster_queues.get((namespace, queue), "")
 
     def wait_for_an_answer(self, seconds: float) -> bool:
-        """Waits until a first request has succeeded or failed; returns whether one has within that many seconds."""
+        """Waits until a first request for LocalQueues has succeeded or failed; returns whether one has.
+
+        Args:
+            seconds: the longest wait.
+        """
         return self._answered.wait(seconds)
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes all LocalQueues."""
+        """Replaces all LocalQueues by a list from the API server."""
         found = {(namespace_of(item), name_of(item)): _cluster_queue(item) for item in items}
         with self._lock:
             self._cluster_queues = found
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one event of a watch."""
+        """Applies one event of the watch of LocalQueues.
+
+        Args:
+            kind: the type of the event: ADDED, MODIFIED or DELETED.
+            item: the LocalQueue.
+        """
         key = (namespace_of(item), name_of(item))
         with self._lock:
             if kind == "DELETED":
@@ -89,13 +103,13 @@ class LocalQueues:
                 self._cluster_queues[key] = _cluster_queue(item)
 
     def confirmed(self) -> None:
-        """Records that the view is current."""
+        """Records that the LocalQueues are current now."""
         with self._lock:
             self._confirmed_at = self._now()
         self._answered.set()
 
     def failed(self, error: ApiError) -> None:
-        """Logs that a request to the API server failed; the view stays as it is, and no reader of pods waits for it."""
+        """Logs that a request for LocalQueues failed; they stay as they are, and no reader of pods waits for them."""
         _log.warning("collection not refreshed", collection="localqueues", status=error.status, reason=error.reason)
         self._answered.set()
 

@@ -36,9 +36,12 @@ _log = structlog.get_logger()
 
 
 def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
-    """Returns the GPUBudgets of a ConfigMap, in the form that the API server has them in.
+    """Returns the GPUBudgets that a ConfigMap holds, in the form in which the API server has them.
 
-    A value that is no YAML becomes a budget without a spec, which is refused by name like any other invalid one.
+    A value that is not YAML becomes a budget without a spec, which is refused by name like any other invalid one.
+
+    Args:
+        config_map: the ConfigMap: each key is a budget's name, and its value the YAML of the budget's spec.
     """
     metadata = mapping(config_map.get("metadata"))
     budgets = []
@@ -64,7 +67,7 @@ def _spec(name: str, text: object) -> Json:
 
 
 class BudgetsView:
-    """Shows the one ConfigMap of budgets to a mirror as GPUBudgets, with the statuses that were written of them."""
+    """Passes the ConfigMap of budgets on to a mirror as GPUBudgets, each with the status that was written for it."""
 
     def __init__(self, mirror: Mirror, read_statuses: Callable[[], Json]) -> None:
         """Makes an empty view; `read_statuses` returns the statuses by name, and may raise ApiError."""
@@ -76,33 +79,45 @@ class BudgetsView:
         self._statuses: Json | None = None
 
     def replaced(self, items: list[Json]) -> None:
-        """Takes the ConfigMap, or its absence."""
+        """Takes the ConfigMap of budgets from a list, and passes its budgets on to the mirror.
+
+        Args:
+            items: the ConfigMap alone; empty where there is none.
+        """
         with self._lock:
             if self._statuses is None:
                 self._statuses = self._read_statuses()
             self._show(next(iter(items), {}))
 
     def changed(self, kind: str, item: Json) -> None:
-        """Takes one event of the ConfigMap."""
+        """Applies one event of the watch of the ConfigMap.
+
+        Args:
+            kind: the type of the event: ADDED, MODIFIED or DELETED.
+        """
         with self._lock:
             self._show({} if kind == "DELETED" else item)
 
     def confirmed(self) -> None:
-        """Takes note that the view is current."""
+        """Records that the mirror of budgets is current now."""
         self._mirror.confirmed()
 
     def failed(self, error: ApiError) -> None:
-        """Passes on that a request to the API server failed; budgets stay as they are."""
+        """Logs that a request for the ConfigMap failed; the mirror of budgets stays as it is."""
         self._mirror.failed(error)
 
     def stated(self, name: str, status: Json) -> None:
-        """Shows a budget with a status that was written."""
+        """Sets the status of a budget in the mirror after it was written.
+
+        Args:
+            name: the budget's name.
+        """
         with self._lock:
             self._statuses = {**(self._statuses or {}), name: status}
             self._show(self._config_map)
 
     def without_budget(self) -> list[str]:
-        """Returns the names of statuses whose budget does not exist any more."""
+        """Returns the names of the budgets that have a status and no longer exist."""
         with self._lock:
             return sorted((self._statuses or {}).keys() - mapping(self._config_map.get("data")).keys())
 
@@ -112,7 +127,7 @@ class BudgetsView:
 
 
 class LookingSource(KubernetesSource):
-    """Watches the cluster with the timekeeper's service account, and writes in its own namespace alone."""
+    """Watches a cluster in the mode look: it writes only in FairGPU's namespace."""
 
     def __init__(
         self,
@@ -128,7 +143,11 @@ class LookingSource(KubernetesSource):
         self._budgets = BudgetsView(self.mirrors.budgets, self._read_statuses)
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Watches pods, nodes, namespaces, claims, queues and budgets, each in a thread of its own."""
+        """Watches pods, nodes, namespaces, claims, queues and budgets in separate threads, until the process ends.
+
+        Args:
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        """
         self.watch_queues(wait)
         for name in WATCHED:
             self.watch(name, COLLECTIONS[name], wait)
@@ -137,28 +156,36 @@ class LookingSource(KubernetesSource):
         self.leave_empty(self.mirrors.grants, self.mirrors.corrections, self.mirrors.quotas)
 
     def watch_budgets(self, wait: Callable[[float], bool]) -> None:
-        """Watches the ConfigMap of budgets, in a thread of its own."""
+        """Watches the ConfigMap of budgets in a thread of its own, until the process ends.
+
+        Args:
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        """
         selectors = {"fieldSelector": f"metadata.name={BUDGETS_MAP}"}
         self.reflect("budgets", Collection(CONFIG_MAPS, selectors), self._budgets, wait)
 
     def lift_gate(self, _pod: Json) -> None:
-        """Refuses: pods stay as they are."""
+        """Raises RefusedError: in the mode look no pod is written."""
         raise _refused()
 
     def remove_finalizer(self, _pod: Json) -> None:
-        """Refuses: pods stay as they are."""
+        """Raises RefusedError: in the mode look no pod is written."""
         raise _refused()
 
     def announce_eviction(self, _pod: Json, _at: str | None) -> None:
-        """Refuses: pods stay as they are."""
+        """Raises RefusedError: in the mode look no pod is written."""
         raise _refused()
 
     def evict(self, _pod: Json) -> None:
-        """Refuses: pods stay as they are."""
+        """Raises RefusedError: in the mode look no pod is evicted."""
         raise _refused()
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:  # noqa: ARG002 - lines have none
-        """Keeps the status in a ConfigMap, and drops those of budgets that do not exist any more."""
+        """Writes a budget's status to a ConfigMap, and removes those of budgets that no longer exist.
+
+        Args:
+            version: ignored, since budgets in a ConfigMap have no version.
+        """
         data = dict.fromkeys(self._budgets.without_budget()) | {name: json.dumps(status, separators=(",", ":"))}
         try:
             self.request(lambda: self.api.patch(STATUSES, {"data": data}))
@@ -169,15 +196,15 @@ class LookingSource(KubernetesSource):
         self._budgets.stated(name, status)
 
     def write_grant_status(self, _name: str, _status: Json) -> None:
-        """Refuses: there are no grants."""
+        """Raises RefusedError: in the mode look there are no grants."""
         raise _refused()
 
     def write_correction_status(self, _name: str, _status: Json) -> None:
-        """Refuses: there are no corrections."""
+        """Raises RefusedError: in the mode look there are no corrections."""
         raise _refused()
 
     def record_event(self, _event: ObjectEvent) -> None:
-        """Writes no event."""
+        """Does nothing: in the mode look no Event is written."""
 
     def _read_statuses(self) -> Json:
         try:
@@ -196,14 +223,26 @@ class LookingSource(KubernetesSource):
 
 
 class LookingAtGPUBudgets(LookingSource):
-    """Looks as LookingSource does, at GPUBudgets and no ConfigMap; their status is its one write outside."""
+    """Watches a cluster in the mode look, with budgets that are GPUBudgets and not lines of a ConfigMap.
+
+    Outside FairGPU's namespace it writes the status of GPUBudgets alone.
+    """
 
     def watch_budgets(self, wait: Callable[[float], bool]) -> None:
-        """Watches the GPUBudgets, in a thread of its own."""
+        """Watches the GPUBudgets in a thread of its own, until the process ends.
+
+        Args:
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        """
         self.watch("budgets", BUDGETS, wait)
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
-        """Replaces the status; fields that are not given are removed."""
+        """Replaces the status of a GPUBudget; fields that are not given are removed.
+
+        Args:
+            name: the budget's name.
+            version: the resourceVersion in which the object must still be; empty for any.
+        """
         KubernetesSource.write_budget_status(self, name, status, version)
 
 

@@ -27,10 +27,15 @@ _log = structlog.get_logger()
 
 
 def apply_due_grants(context: ReconcileContext, now: int, names: Container[str]) -> set[str]:
-    """Applies the grants of these accounts that the store does not hold yet; returns the accounts that changed.
+    """Applies the due grants of these accounts that the store does not hold yet; returns the accounts that changed.
+
+    Args:
+        context: the leader's state, the store and the clocks.
+        now: nanoseconds since 1970.
+        names: the accounts whose grants are applied.
 
     Raises:
-        StoreError: the store does not answer, or shuts this term out.
+        StoreError: the store does not answer, or refuses this leader's term.
     """
     books = context.books
     due, without_period = due_grants(books, names, now, context.perhaps_past(now))
@@ -58,10 +63,15 @@ def apply_due_grants(context: ReconcileContext, now: int, names: Container[str])
 
 
 def apply_due_corrections(context: ReconcileContext, now: int, names: Container[str]) -> set[str]:
-    """Applies the corrections of these accounts that the store does not hold yet; returns the accounts that changed.
+    """Applies the due corrections of these accounts that the store does not hold; returns the accounts that changed.
+
+    Args:
+        context: the leader's state, the store and the clocks.
+        now: nanoseconds since 1970.
+        names: the accounts whose corrections are applied.
 
     Raises:
-        StoreError: the store does not answer, or shuts this term out.
+        StoreError: the store does not answer, or refuses this leader's term.
     """
     books = context.books
     due = due_corrections(books, names, now)
@@ -150,17 +160,21 @@ def _correction_entry(books: Books, correction: Correction, account: Account, pe
 
 
 def why_refused(answer: StoreError) -> str:
-    """Returns the reason why the ledger refused a correction, as the correction's status shows it."""
+    """Returns the reason why the ledger refused a correction, in the words of the correction's status."""
     if isinstance(answer, OverdrawnError):
         return f"spec.gpuHours: {no_less_than(answer.spent)}"
     return str(answer)
 
 
 def due_corrections(books: Books, names: Container[str], now: int) -> list[tuple[Correction, Account, Period]]:
-    """Lists the corrections of these accounts that the ledger does not hold, each with its account and period.
+    """Returns the corrections of these accounts that are due, each with its account and period.
 
-    A correction of a future period waits for that period. One that an earlier leader refused stays refused: its author
-    may have ordered another since.
+    A correction of a future period waits for that period. A correction that an earlier leader refused stays refused:
+    its author may have ordered another one since. One that cannot be applied is added to the account's `refused`.
+
+    Args:
+        names: the accounts whose corrections are wanted.
+        now: nanoseconds since 1970.
     """
     due = []
     for correction in books.budgets.corrections.values():

@@ -50,17 +50,24 @@ POST_EVERY = HOUR
 
 
 def is_entry_due(posted_at: int, until: int) -> bool:
-    """Whether a running session is due a ledger entry: its last one is old, or by a clock that was ahead."""
+    """Returns whether a running session needs a new ledger entry: its last one is old, or lies in the future.
+
+    An entry in the future was written by a clock that was ahead.
+
+    Args:
+        posted_at: the instant of the last entry, in nanoseconds since 1970.
+        until: the instant up to which the session is charged, in nanoseconds since 1970.
+    """
     return not posted_at <= until < posted_at + POST_EVERY
 
 
 class Facts(NamedTuple):
-    """A session as its pod and its reports show it now.
+    """The present facts of a session, by its pod and its reports.
 
     Attributes:
         session: the session.
-        surely_past: the instant up to which time has certainly passed, whichever clock is wrong. Periods that end later
-            are not final.
+        surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970. Periods that end
+            later are not final.
         pod_deleted: whether its pod is deleted from the API server.
         reports: its reports; None where they were not read, or where the store has none.
     """
@@ -72,12 +79,20 @@ class Facts(NamedTuple):
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """The cumulative totals of the reports by time of receipt; any after the session's end count as of its end."""
+        """The cumulative totals of the session's reports, by the time at which each was received; () without reports.
+
+        A report after the session's end counts as of its end.
+        """
         return () if self.reports is None else self.reports.intake.samples
 
 
 class Settlement(NamedTuple):
-    """The items to write for one session, and its acknowledged value once the store has taken all of them."""
+    """The writes that settle one session.
+
+    Attributes:
+        items: the items to write, by account and start of the period.
+        following: the session as the store holds it once it has taken all items.
+    """
 
     items: Mapping[Key, Item]
     following: Acknowledged
@@ -102,8 +117,17 @@ def amount_going_on(
 ) -> tuple[Key, int] | None:
     """Returns the new amount of a session in which only time has passed, as in most; None for any other session.
 
-    The session's settlement would write that amount and nothing else. A session that is due a ledger entry gets None.
-    To be used only where reservations are billed.
+    The full settlement of such a session would write that amount and nothing else. The result is None where the session
+    needs a ledger entry. The function must be used only where reservations are billed.
+
+    Args:
+        acknowledged: the session as the store holds it.
+        session: the session, as its pod shows it.
+        payers: the payers of its namespace, in order of time.
+        until: the instant up to which it is charged, in nanoseconds since 1970.
+
+    Returns:
+        The account and the start of the period, and the amount there in microGPU-seconds.
     """
     periods, settled_until, recorded, _, open_under, posted_at, posted_rate, _, also_open, _ = acknowledged
     rates = session.tariff
@@ -125,7 +149,13 @@ def amount_going_on(
 
 
 def with_amount(acknowledged: Acknowledged, key: Key, amount: int) -> Acknowledged:
-    """Returns the acknowledged session after the store took a new amount in its one present period."""
+    """Returns an acknowledged session after the store took a new amount in its only period.
+
+    Args:
+        acknowledged: the session as the store held it before.
+        key: the account and the start of the period.
+        amount: the new amount in microGPU-seconds.
+    """
     _, settled_until, session, use, open_under, posted_at, posted_rate, closed, *_ = acknowledged
     periods = {key: AcknowledgedAmount(amount, acknowledged.periods[key].last_point)}
     return Acknowledged(periods, settled_until, session, use, open_under, posted_at, posted_rate, closed)
@@ -144,9 +174,9 @@ def compute_settlement(
     Args:
         acknowledged: the session as the store holds it.
         facts: the session and its reports as they are now.
-        payers: the accounts that pay for its namespace, by instant.
-        accounts: the accounts, their periods opened up to that instant.
-        until: nanoseconds since 1970; the session's end where it has ended.
+        payers: the accounts that pay for its namespace, in order of time.
+        accounts: the accounts by name, their periods opened up to that instant.
+        until: the instant in nanoseconds since 1970; the session's end where it has ended.
         bill: whether reservations, usage or the larger of both is billed.
     """
     until = _computable_until(acknowledged, facts, until)
@@ -200,12 +230,12 @@ def _computable_until(acknowledged: Acknowledged, facts: Facts, until: int) -> i
 
 
 def with_stored_amounts(acknowledged: Acknowledged, settlement: Settlement, stored: Collection[Key]) -> Acknowledged:
-    """Returns the acknowledged session after the store took a settlement's amounts in some of its periods.
+    """Returns an acknowledged session after the store took a settlement's amounts in only some of its periods.
 
     Args:
         acknowledged: the session as the store held it before.
         settlement: the settlement that was sent.
-        stored: the periods in which the store took the amount.
+        stored: the periods in which the store took the amount, each as account and start.
     """
     periods, also_open = dict(acknowledged.periods), acknowledged.also_open
     for key, item in settlement.items.items():
@@ -475,9 +505,15 @@ def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]
 def marks(
     acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
 ) -> tuple[int, int]:
-    """Returns the start of a session's present segment, and the instant from which on its reports' totals are needed.
+    """Returns the start of a session's present segment, and the instant from which its reports' totals are needed.
 
-    Use before the start of the segment is fixed: a report that arrives later does not change it.
+    Both are nanoseconds since 1970. Use before the start of the segment is fixed: a later report does not change it.
+
+    Args:
+        acknowledged: the session as the store holds it.
+        session: the session, as its pod shows it.
+        payers: the accounts that pay for its namespace, in order of time.
+        until: the instant whose segment is the present one, in nanoseconds since 1970.
     """
     present = _present(payers, accounts, until)
     since = max((since for since, _ in payers if since <= until), default=0)

@@ -33,16 +33,16 @@ class ReconcileContext:
 
     Attributes:
         client: the store; its answers are bytes.
-        source: the cluster, as last observed.
-        books: the leader's memory.
-        epoch: the term's fencing token; the store refuses this one once it has seen a later one.
+        source: the cluster as last observed.
+        books: the leader's state.
+        epoch: the term's fencing token; the store refuses it once it has received a later one.
         term: the term's number and its leader.
         clocks: the clocks that are read while the cluster is observed.
-        silent: the silent nodes, each with the instant since when it has been silent.
+        silent: by node, the instant since which it is silent, in nanoseconds since 1970.
         servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
         capacity: the capacity by model that was last written to the store; None before the first write.
         not_settled: the accounts whose settlement fails, as last written to the store; None before the first write.
-        nodes: the GPUs of nodes.
+        nodes: counts the GPUs of nodes.
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
         store_time: the time by the store's clock when the reconciliation began, in nanoseconds since 1970.
@@ -65,24 +65,27 @@ class ReconcileContext:
     _counter: int = 0
 
     def surely_past(self, now: int) -> int:
-        """Returns the instant up to which time has passed both by our clock and by the store's.
+        """Returns the instant up to which time has passed by our clock and by the store's, in nanoseconds since 1970.
 
-        Irrevocable changes are made only up to that instant, so a clock that was ahead leaves no trace once it is
+        Irrevocable changes are made only up to that instant, so that a clock that was ahead leaves no trace once it is
         right.
         """
         return min(now, self.store_time)
 
     def perhaps_past(self, now: int) -> int:
-        """Returns the later of our clock and the witness's; only a clock that was ahead has stamped later instants."""
+        """Returns the later of our clock's time and the store's, in nanoseconds since 1970.
+
+        Only a clock that was ahead has written later instants.
+        """
         return max(now, self.store_time)
 
     def next_revision(self) -> Revision:
-        """Counts up; returns the revision of the next settlement, which is newer than all before."""
+        """Returns the revision of the next settlement; each call returns a higher one than all calls before."""
         self._counter += 1
         return Revision(self.epoch, self._counter)
 
     def meter_rules(self) -> MeterRules:
-        """Returns the rules by which pods are metered now."""
+        """Returns the rules that start sessions and set their rates, by the present settings, prices and cluster."""
         rules = self.books.rules
         prices = self.books.prices or rules.prices
         uids, held_of = namespace_uids(self.source.mirrors), self.held_of()
@@ -92,13 +95,20 @@ class ReconcileContext:
         )
 
     def held_of(self) -> HeldOf:
-        """Returns a function that decides what a bound pod holds by another stack, on the nodes as they are now."""
+        """Returns a function that decides what parts of GPUs a bound pod holds by another stack.
+
+        It decides by the nodes as they are now. Where pods of other stacks are not metered, it finds no parts.
+        """
         own = self.books.rules.own_resources
         drivers = self.books.rules.drivers
         return holds_nothing_else if own is None else holdings_of(self.source.mirrors, own, drivers)
 
     def reported(self, uid: str) -> int | None:
-        """Returns the instant of a pod's last report; None where it sent none or the store's entry is unreadable."""
+        """Returns the instant of the last report of the pod with this uid, in nanoseconds since 1970.
+
+        Returns:
+            None where the pod sent no report, or the store's entry is unreadable.
+        """
         try:
             return whole(self.client.hget(keys.report(uid), "at"))
         except redis.ResponseError as error:
@@ -107,9 +117,9 @@ class ReconcileContext:
             return None
 
     def charged_until(self, sessions: Iterable[MeteredSession], now: int) -> list[int]:
-        """Returns the instant up to which each session is charged.
+        """Returns the instant up to which each session is charged, in nanoseconds since 1970.
 
-        That is the session's end; while it runs, now; on a silent node, its pod's last sign of life.
+        That is the end of an ended session, the last sign of life of a pod on a silent node, and now for any other.
         """
         if not self.silent:
             return [now if metered.session.end is None else metered.session.end for metered in sessions]
@@ -123,10 +133,14 @@ class ReconcileContext:
         return now if silent is None else max(session.start, alive_until(now, silent, self.reported(session.uid)))
 
     def replicated(self, what: str, accounts: Sequence[str]) -> bool:
-        """Waits for the replicas to hold the last writes to these accounts; returns False where they do not in time.
+        """Waits for the store's replicas to hold the last writes to these accounts; returns whether they do in time.
 
-        After False, the caller sends the writes again. A write to a server that was replaced since counts as lost.
-        Without replicas, True.
+        After False, the caller sends the writes again. Writes to a server that was replaced since count as lost. The
+        result is True where the store has no replicas.
+
+        Args:
+            what: the kind of write, for the log.
+            accounts: the accounts that were written.
         """
         seconds = self.books.rules.replica_wait_seconds
         kept = replicated(self.client, self.epoch, seconds, accounts) and identity(self.client)[0] == self.servers
@@ -136,18 +150,18 @@ class ReconcileContext:
 
 
 def raise_if_general(error: StoreError) -> None:
-    """Raises an error that every write would meet; returns where the error concerns one write alone."""
+    """Raises an error of the store that every write would meet; returns where it concerns one write alone."""
     if is_general(error):
         raise error
 
 
 def is_general(error: StoreError) -> bool:
-    """Whether every write would meet the error, and not only the one that did."""
+    """Returns whether every write to the store would meet this error, and not only the write that met it."""
     return isinstance(error, StoreEmptyError | FencedError | StoreUnavailableError)
 
 
 def checked(answer: PeriodTotals | StoreError) -> PeriodTotals:
-    """Returns an answer that is a period's totals, and raises one that is an error."""
+    """Returns the store's answer if it is a period's totals; raises it if it is an error."""
     if isinstance(answer, StoreError):
         raise answer
     return answer

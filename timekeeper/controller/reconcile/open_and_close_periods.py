@@ -30,10 +30,16 @@ from timekeeper.ledger.totals import PeriodTotals
 
 
 def assign(context: ReconcileContext, now: int) -> set[str]:
-    """Assigns namespaces to the accounts that pay from now on; returns the accounts whose namespaces or budget changed.
+    """Assigns each namespace to the account that pays for it from now on.
 
-    The store holds an assignment before any session is charged under it, so that none is charged under one that was
-    lost.
+    The store holds an assignment before any session is charged by it, so that no session is charged by a lost one.
+
+    Args:
+        context: the leader's state, the store and the clocks.
+        now: nanoseconds since 1970.
+
+    Returns:
+        The accounts whose namespaces or budget changed, and new accounts.
     """
     books = context.books
     budgets = tuple(books.budgets.budgets.values())
@@ -103,9 +109,16 @@ def _mark_reports(context: ReconcileContext, now: int, moved: set[str], ruled: s
 
 @lru_cache(maxsize=4096)
 def phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
-    """Returns the distance of a period's end, and of the next period's end, from the quarter of an hour before it.
+    """Returns the distances of the ends of two successive periods from the quarter of an hour before each end.
 
     The two may differ: a changed rule holds from the next period on.
+
+    Args:
+        rule: the rule for the budget's periods.
+        end: the end of the first period, in nanoseconds since 1970.
+
+    Returns:
+        One or two different distances in nanoseconds.
     """
     return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
 
@@ -119,6 +132,9 @@ def _is_undecided(books: Books, namespace: str) -> bool:
 
 def open_due_periods(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
     """Opens, in the ledger, the periods that these accounts need up to now.
+
+    Args:
+        now: nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused a period. Those that it opened are in memory; the next call opens the rest.
@@ -168,10 +184,13 @@ _log = structlog.get_logger()
 
 
 def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
-    """Closes the balances and expires the credits of these accounts that are due, the earliest first.
+    """Closes the balances of ended periods of these accounts and expires their due credits, the earliest first.
+
+    Args:
+        now: nanoseconds since 1970.
 
     Raises:
-        StoreError: the store does not answer, or shuts this term out.
+        StoreError: the store does not answer, or refuses this leader's term.
     """
     accounts = [context.books.accounts[name] for name in sorted(names)]
     spent_by = spending(context, now)
@@ -192,16 +211,25 @@ def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]
 
 
 def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None:
-    """Adopts a closing balance that the store holds into the account in memory."""
+    """Adopts a closing balance that the store has written into the account in memory.
+
+    Args:
+        change: the closing balance that was sent.
+        answer: the totals of its period as the store answered them.
+    """
     account.period_totals[change.period] = answer
     account.credits.setdefault(change.period, {}).update({entry.credit.name: entry.credit for entry in change.credits})
 
 
 def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance | None:
-    """Returns the account's earliest due change: a credit to expire or a balance to carry over; None where none is.
+    """Returns an account's earliest due change: a credit to expire or a balance to carry over; None where none is due.
 
-    Where a clock was ahead, a period may have been opened before the one in front of it ended. The balance of the
-    earlier one is carried over once more when it does end.
+    Where a clock was ahead, a period may have been opened before the preceding one ended. The balance of the preceding
+    one is then carried over once more when it does end.
+
+    Args:
+        now: nanoseconds since 1970.
+        spent_by: returns the amount that an account had spent in a period by an instant.
     """
     if account.budget.allowance is None:
         return None
@@ -218,10 +246,14 @@ def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance
 
 
 def spending(context: ReconcileContext, now: int) -> SpentBy:
-    """Returns a function that computes the amount an account had spent in a period by an instant.
+    """Returns a function that computes the amount that an account had spent in a period by an instant.
 
-    It is exact where reservations are billed. Where usage is billed, reports do not say when it happened, so the amount
-    at the last settlement counts.
+    Its arguments are the account, the period and the instant (nanoseconds since 1970); its result is in
+    microGPU-seconds. It is exact where reservations are billed. Where usage is billed, reports do not say when it
+    happened, so the amount at the last settlement counts.
+
+    Args:
+        now: nanoseconds since 1970.
     """
     books = context.books
     by_account: dict[str, list[MeteredSession]] = {}

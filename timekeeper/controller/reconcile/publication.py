@@ -20,7 +20,10 @@ from timekeeper.ledger.totals import Summary, encode_summary
 
 
 def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
-    """Publishes the figures of settled accounts, and each state of a namespace that changed with them.
+    """Publishes the figures of settled accounts, and the states of their namespaces that changed.
+
+    Args:
+        now: nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused or does not answer; the next call publishes everything again.

@@ -33,6 +33,9 @@ from timekeeper.sources.base import OBSERVED_TO_THE_END, Source
 def note_capacity(context: ReconcileContext, now: int) -> None:
     """Writes the cluster's capacity to the store where it has changed; the idle share of usage is computed from it.
 
+    Args:
+        now: nanoseconds since 1970.
+
     Raises:
         redis.RedisError: the store does not answer.
     """
@@ -47,7 +50,7 @@ def note_capacity(context: ReconcileContext, now: int) -> None:
 
 
 def note_not_settled(context: ReconcileContext) -> None:
-    """Writes the accounts whose settlement fails to the store where they have changed; their forecast is not known.
+    """Writes to the store which accounts cannot be settled, where that has changed; they get no forecast.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
@@ -66,7 +69,7 @@ _log = structlog.get_logger()
 
 
 class NotReadyError(RuntimeError):
-    """A collection of the API server has not been read yet."""
+    """The error of a reconciliation before each collection of the API server has been read once."""
 
 
 class Reconciler:
@@ -110,41 +113,49 @@ class Reconciler:
 
     @property
     def held_back(self) -> int:
-        """The number of sessions that wait until the store has memory for them."""
+        """The number of sessions that are not opened until the store has memory for them."""
         return len(self._context.held_back & (self.books.pods.facts.keys() | self.books.claims.open_uids()))
 
     def ahead_of_store(self, now: int) -> int:
         """Returns the nanoseconds by which our clock was ahead of the store's at the last reconciliation.
 
-        Below 0, it was behind. `now` is our clock's time at its beginning, in nanoseconds since 1970.
+        The result is below 0 where our clock was behind.
+
+        Args:
+            now: our clock's time when that reconciliation began, in nanoseconds since 1970.
         """
         return now - self._context.store_time
 
     @property
     def past(self) -> int:
-        """The instant up to which time had certainly passed at the last reconciliation; 0 before the first.
+        """The instant up to which time had passed by every clock at the last reconciliation; 0 before the first.
 
-        A clock of ours that is behind does not count where the store's confirms the API server's stamps.
+        It is in nanoseconds since 1970. A clock of ours that is behind does not count where the store's clock confirms
+        the timestamps of the API server.
         """
         return self._past
 
     def surely_past(self, now: int) -> int:
-        """Returns the instant up to which time has passed by our clock and, at the last reconciliation, the store's."""
+        """Returns the instant up to which time has passed by our clock and by the store's, in nanoseconds since 1970.
+
+        Args:
+            now: our clock's time, in nanoseconds since 1970. The store's time is that of the last reconciliation.
+        """
         return self._context.surely_past(now)
 
     def reconcile(self, now: int, *, full: bool = True) -> set[str]:
-        """Brings the store up to an instant: every account, or those that have changed or are due.
+        """Brings the store up to an instant, for all accounts or for those that have changed or are due.
 
         Args:
             now: nanoseconds since 1970.
-            full: whether to settle every session.
+            full: whether to settle every session of all accounts.
 
         Returns:
             The accounts that were brought up to date.
 
         Raises:
             NotReadyError: a collection of the API server that bills depend on has not been read yet.
-            StoreError: the store refused or does not answer; the next reconciliation does the rest.
+            StoreError: the store refuses or does not answer; the next reconciliation does the rest.
             FencedError: a later leader has taken over.
         """
         mirrors = self._context.source.mirrors

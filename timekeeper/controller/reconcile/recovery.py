@@ -53,7 +53,11 @@ _log = structlog.get_logger()
 
 
 def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) -> None:
-    """Brings accounts up to their checkpoints, in the periods that the checkpoints describe.
+    """Restores accounts from their checkpoints, in the periods that the checkpoints describe.
+
+    Args:
+        names: the accounts that the store holds in an earlier state.
+        now: nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused.
@@ -120,7 +124,13 @@ def _drop_sessions(context: ReconcileContext, account: Account, finalized: Itera
 
 
 def take_over(context: ReconcileContext, now: int) -> bool:
-    """Builds the leader's state from store, mirrors and checkpoints; returns whether prices must be written again.
+    """Builds the leader's state from the store, the mirrors and the checkpoints.
+
+    Args:
+        now: nanoseconds since 1970.
+
+    Returns:
+        Whether the caller must write the prices to the store, because they differ from the stored ones.
 
     Raises:
         FencedError: a later leader has taken over.

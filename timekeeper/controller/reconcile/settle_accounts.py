@@ -53,7 +53,12 @@ Grown = tuple[MeteredSession, Key, int]
 
 
 class Prepared(NamedTuple):
-    """A session, and the settlement that is to be written."""
+    """A session and its settlement, ready to be written.
+
+    Attributes:
+        metered: the session.
+        settlement: the settlement.
+    """
 
     metered: MeteredSession
     settlement: Settlement
@@ -64,7 +69,12 @@ SETTLED_AT_ONCE = 10_000
 
 
 class Work(NamedTuple):
-    """The writes of all sessions: new amounts where only the amount grew, and whole settlements for the others."""
+    """The writes that settle a group of sessions.
+
+    Attributes:
+        grown: the sessions in which only time has passed, each with its new amount.
+        prepared: all other sessions, each with its settlement.
+    """
 
     grown: list[Grown]
     prepared: list[Prepared]
@@ -73,9 +83,12 @@ class Work(NamedTuple):
 def settle_accounts(context: ReconcileContext, now: int, touched: set[str]) -> None:
     """Settles the sessions of these accounts up to an instant, in memory and in the store.
 
+    Args:
+        now: nanoseconds since 1970.
+
     Raises:
-        StoreError: the store does not answer, or shuts this term out.
-        redis.RedisError: as above.
+        StoreError: the store does not answer, or refuses this leader's term.
+        redis.RedisError: the store does not answer.
     """
     books = context.books
     unsettled = [metered for metered in books.sessions_under(touched) if _unsettled(metered)]
@@ -213,7 +226,13 @@ def _phases(books: Books, metered: MeteredSession, until: int) -> tuple[int, ...
 def write_limits_of(
     context: ReconcileContext, sessions: Iterable[MeteredSession], now: int, *, replace: bool = False
 ) -> None:
-    """Writes the report limits of sessions: the most that each one's reports may name."""
+    """Writes the report limits of sessions to the store: the most use that the reports of each session may state.
+
+    Args:
+        sessions: the sessions; those that have ended or send no reports are left out.
+        now: nanoseconds since 1970.
+        replace: whether to replace limits that the store already holds.
+    """
     books = context.books
     by_use = books.rules.bill is not Bill.RESERVED
     limits_by_uid, phases = {}, {}

@@ -41,7 +41,14 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class CheckpointKeeper:
-    """Writes changed shards for one term; `leading` returns whether the term lasts."""
+    """Writes the checkpoints of accounts without a GPUBudget to the API server, for one term of the leader.
+
+    Attributes:
+        source: the cluster.
+        books: the leader's state.
+        leading: returns whether the term lasts.
+        most_bytes: the largest size of one object of the API server.
+    """
 
     source: Source
     books: Books
@@ -50,7 +57,7 @@ class CheckpointKeeper:
     _written: dict[int, tuple[int, Json]] | None = field(default=None)
 
     def write(self, now: int) -> int:
-        """Writes the shards that have changed; returns their number.
+        """Writes the objects of checkpoints that have changed; returns their number.
 
         Args:
             now: the instant of the last reconciliation, in nanoseconds since 1970.
@@ -106,7 +113,11 @@ class CheckpointKeeper:
 
 
 def shards_of(documents: Json) -> dict[int, Json]:
-    """Returns the documents of accounts by shard."""
+    """Divides checkpoint documents among a fixed number of objects of the API server, by a hash of their names.
+
+    Returns:
+        By the number of the object, its documents by name.
+    """
     shards: dict[int, Json] = {}
     for name, document in documents.items():
         number = name.removeprefix(DECIDED) if name.startswith(DECIDED) else ""
@@ -120,7 +131,13 @@ def _is_account(name: str) -> bool:
 
 
 def fitting(shard: Json, most_bytes: int) -> Json:
-    """Returns the part of a shard that fits: entries of no account first, then the accounts with the largest sums."""
+    """Returns the part of an object's checkpoint documents that fits into a size.
+
+    Documents that belong to no account come first, then the accounts with the largest sums.
+
+    Args:
+        most_bytes: the size as JSON.
+    """
     kept: Json = {}
     size = 2
     for name in sorted(shard, key=lambda name: (_is_account(name), -_closed(shard[name]))):

@@ -28,10 +28,16 @@ SPENT_UP = {
 
 @dataclass(slots=True)
 class EventRecorder:
-    """Writes events of changed states, and remembers for one term the last announced state of each budget.
+    """Writes an event for each change of a budget's state, for one term of the leader.
 
-    A new leader reads that state from the budget's status. An earlier leader may have announced a change and ended
-    before it wrote the status. The change is then announced twice and stays one event, as its occasion is the same.
+    It remembers the last state of each budget that it announced. A new leader reads that state from the budget's
+    status. An earlier leader may have announced a change and ended before it wrote the status. The change is then
+    announced twice and stays one event, as its occasion is the same.
+
+    Attributes:
+        source: the cluster.
+        books: the leader's state.
+        clock: a monotonic clock, in seconds.
     """
 
     source: Source
@@ -64,7 +70,7 @@ class EventRecorder:
 
 
 def state_written(item: Json) -> BudgetState:
-    """Returns the state in a GPUBudget's status; open where the status has none."""
+    """Returns the state in the status of a GPUBudget (JSON); open where the status has none."""
     try:
         return BudgetState(str((item.get("status") or {}).get("state")))
     except ValueError:
@@ -72,7 +78,11 @@ def state_written(item: Json) -> BudgetState:
 
 
 def change_of_state(item: Json, budget: Budget, figures: Figures, before: BudgetState) -> ObjectEvent | None:
-    """Returns the event of a budget's change of state; None where the change needs none."""
+    """Returns the event of a budget's change of state; None where the change needs no event.
+
+    Args:
+        before: the state that was last announced.
+    """
     if figures.state in SPENT_UP:
         seen_only = budget.enforcement is Enforcement.OBSERVE
         follows = "Nothing follows from it, as enforcement is observe." if seen_only else _follows(budget, figures)

@@ -41,7 +41,12 @@ _COLORS = {
 
 
 def message_of(budget: Budget, figures: Figures, milestone: Milestone, now: int) -> str:
-    """Returns the body of the request as JSON; `now` is nanoseconds since 1970."""
+    """Returns the body of a notification's request as JSON.
+
+    Args:
+        milestone: the milestone that the budget has reached.
+        now: nanoseconds since 1970.
+    """
     text = f"GPU budget {budget.name}: {_headline(budget, figures, milestone, now)}"
     fields = {
         "event": milestone.value,
@@ -98,14 +103,14 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Notifier:
-    """Announces milestones in one term; the store keeps those announced for the next leader.
+    """Announces milestones of budgets in one term; the store keeps the announced ones for the next leader.
 
     Attributes:
         client: the store.
         books: the leader's state.
         epoch: the fencing token of the leader's term.
-        most: the most messages that may wait.
-        counter: messages by outcome.
+        most: the most messages that may wait for delivery.
+        counter: counts messages by their outcome.
     """
 
     client: redis.Redis
@@ -117,14 +122,14 @@ class Notifier:
     _loaded: bool = False
 
     def notify(self, now: int) -> int:
-        """Puts new milestones into the outbox; returns the number of messages.
+        """Stores a message for each new milestone, which then waits for delivery; returns the number of messages.
 
         Args:
             now: the instant of the last reconciliation, in nanoseconds since 1970.
 
         Raises:
-            StoreError: the store refused or does not answer; the next call finds them again.
-            redis.RedisError: likewise.
+            StoreError: the store refused or does not answer; the next call finds the milestones again.
+            redis.RedisError: the store does not answer; the next call finds the milestones again.
         """
         if not self._loaded:
             self._announced, self._loaded = outbox.announced(self.client), True
@@ -174,11 +179,11 @@ REFUSED = frozenset({400, 413, 422})
 
 
 class DeliveryError(RuntimeError):
-    """The receiver did not accept a message; the text contains neither the URL nor the secret.
+    """The error of a notification that its receiver did not accept; the text contains no URL and no secret.
 
     Attributes:
         permanent: whether further attempts are useless.
-        after: seconds that the receiver asks to wait; 0 where it does not.
+        after: the seconds that the receiver asks to wait; 0 where it does not ask.
     """
 
     def __init__(self, text: str, *, permanent: bool = False, after: float = 0.0) -> None:
@@ -189,12 +194,12 @@ class DeliveryError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The receiver of messages. Each delivery reads the files, so they may change.
+    """The receiver of notifications. Each delivery reads the files again, so they may change.
 
     Attributes:
-        url_file: holds the URL, which is a secret itself with most services.
-        secret_file: holds the key of the signature; None for no signature.
-        ca_file: the CAs that the receiver's certificate must come from; None for the system's.
+        url_file: the file with the URL, which is a secret itself with most services.
+        secret_file: the file with the key of the signature; None for no signature.
+        ca_file: the file with the CAs that the receiver's certificate must come from; None for the system's.
         timeout_seconds: the longest wait for an answer.
     """
 
@@ -205,24 +210,27 @@ class Receiver:
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """Returns the value of the header FairGPU-Signature for a request's body."""
+    """Returns the value of the header FairGPU-Signature for a request's body: an HMAC-SHA256."""
     return "v1=" + hmac.new(secret, b"v1:" + timestamp.encode() + b":" + body, hashlib.sha256).hexdigest()
 
 
 def retry_seconds(attempts: int, asked: float, random: float) -> float:
-    """Returns the seconds to wait after failed attempts: twice as long after each, and varied at random.
+    """Returns the seconds to wait after failed deliveries: twice as long after each, and varied at random.
 
     Args:
-        attempts: at least 1.
+        attempts: the number of failed deliveries in a row, at least 1.
         asked: the seconds of the receiver's Retry-After; 0 for none.
-        random: in [0, 1).
+        random: a random number in [0, 1).
     """
     usual = min(FIRST_RETRY_SECONDS * 2.0 ** min(attempts - 1, 16), LAST_RETRY_SECONDS) * (0.5 + random)
     return max(usual, min(asked, LONGEST_RETRY_AFTER_SECONDS))
 
 
 def deliver(receiver: Receiver, waiting: outbox.Waiting, now: float) -> None:
-    """Sends one message; `now` is seconds since 1970.
+    """Sends one notification to its receiver.
+
+    Args:
+        now: seconds since 1970.
 
     Raises:
         DeliveryError: the receiver did not accept it.
@@ -260,7 +268,7 @@ def deliver(receiver: Receiver, waiting: outbox.Waiting, now: float) -> None:
 
 
 class NotificationSender:
-    """Delivers the messages of the outbox in order while this process leads."""
+    """Delivers the notifications that wait in the store, in order, while this process leads."""
 
     def __init__(
         self, client: redis.Redis, receiver: Receiver, term: CurrentTerm, counter: Counter, pending: Gauge
@@ -273,12 +281,12 @@ class NotificationSender:
         self._failing: tuple[str, int] = ("", 0)
 
     def run(self, wait: Callable[[float], bool], now: Callable[[], float], random: Callable[[], float]) -> None:
-        """Delivers until `wait` says that the process ends.
+        """Delivers notifications until the process ends.
 
         Args:
             wait: sleeps that many seconds, or until the process ends; returns whether it ends.
-            now: seconds since 1970.
-            random: a number in [0, 1).
+            now: returns seconds since 1970.
+            random: returns a number in [0, 1).
         """
         seconds = 0.0
         while not wait(seconds):
@@ -289,7 +297,12 @@ class NotificationSender:
                 seconds = IDLE_SECONDS
 
     def step(self, now: float, random: float) -> float:
-        """Delivers the first message, if there is one; returns the seconds until the next call."""
+        """Delivers the first notification that waits, if there is one; returns the seconds until the next call.
+
+        Args:
+            now: seconds since 1970.
+            random: a random number in [0, 1).
+        """
         if self._term.number() is None:
             self._pending.set(0)
             return IDLE_SECONDS

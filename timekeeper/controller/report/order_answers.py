@@ -24,7 +24,12 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class OrderAnswers:
-    """Writes the statuses of orders, and remembers for one term which it has written."""
+    """Writes the statuses of orders (GPUGrants and GPUCorrections), each once in a term of the leader.
+
+    Attributes:
+        source: the cluster.
+        books: the leader's state.
+    """
 
     source: Source
     books: Books
@@ -32,7 +37,10 @@ class OrderAnswers:
     _without_budget: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def write(self, now: int) -> int:
-        """Writes the statuses of orders that were applied or refused; returns their number.
+        """Writes the statuses of orders that were applied or refused; returns the number of statuses written.
+
+        Args:
+            now: nanoseconds since 1970.
 
         Raises:
             SourceError: the API server does not answer; the next call writes the rest.
@@ -130,16 +138,24 @@ class OrderAnswers:
 
 
 def is_another(stored: OrderEntry, amount: int, period: Period | None) -> bool:
-    """Whether the ledger holds another order under this order's name, which had been used before.
+    """Returns whether the ledger holds a different order under the name of this one.
 
-    An order that was recreated unchanged, for example from a backup of the cluster, is the same order in the same
-    period.
+    An order that was created again unchanged, for example from a backup of the cluster, is the same order if it falls
+    into the same period.
+
+    Args:
+        amount: the amount of this order, in microGPU-seconds.
+        period: the period of this order; None where it is not known.
     """
     return stored.amount != amount or (period is not None and stored.period != period.start)
 
 
 def name_taken(stored: OrderEntry, kind: str) -> str:
-    """Returns the message for an order whose name was used before."""
+    """Returns the message for an order whose name the ledger already holds for a different order.
+
+    Args:
+        kind: the noun for the order: grant or correction.
+    """
     return (
         f"Nothing was done: the ledger holds a {kind} of this name, of {display(stored.amount)} GPU-hours in the "
         f"period from {format_instant(stored.period)}, and each name counts once, also where its object was deleted. "

@@ -53,14 +53,19 @@ AMOUNTS: Mapping[str, tuple[str, Callable[[Account, Figures], float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BooksRead:
-    """The leader's accounts at the moment of a scrape, in no order, each with its figures."""
+    """The leader's accounts at the moment of a scrape by Prometheus.
+
+    Attributes:
+        sessions: the number of metered sessions.
+        accounts: the accounts in no order, each with its figures.
+    """
 
     sessions: int
     accounts: Sequence[tuple[Account, Figures]]
 
 
 class BookSeries(Collector):
-    """Reads the leader's state at each scrape; a process that has stopped leading exports nothing."""
+    """Exports metrics of budgets from the leader's state at each scrape; a process that does not lead exports none."""
 
     def __init__(self, read: Callable[[], BooksRead | None], most: int) -> None:
         """Makes a collector that has read nothing yet.
@@ -73,11 +78,11 @@ class BookSeries(Collector):
         self._most = most
 
     def describe(self) -> Iterator[Metric]:
-        """Returns no series in advance, as only a leader has any."""
+        """Returns no metrics: only a leader exports any, so none are announced at registration."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the series of the leader; none in other processes."""
+        """Yields the metrics of the leader's accounts; none in a process that does not lead."""
         books = self._read()
         if books is None:
             return

@@ -65,9 +65,12 @@ def budget_status(account: Account, figures: Figures, now: int) -> Json:
 
 
 def checkpoint_status(account: Account, figures: Figures, now: int) -> Json:
-    """Returns the checkpoint of an account as a status; an emptied store starts the account again from it.
+    """Returns the checkpoint of an account in the form of a GPUBudget's status.
 
-    Arguments as for budget_status().
+    The leader restores the account from it after the store was emptied.
+
+    Args:
+        now: the instant of the figures, in nanoseconds since 1970.
     """
     totals, period_credits = account.period_totals[figures.period.start], account.credits.get(figures.period.start, {})
     checkpoint: Json = {
@@ -86,7 +89,11 @@ def checkpoint_status(account: Account, figures: Figures, now: int) -> Json:
 
 
 def checkpoint_of(account: Account, figures: Figures, now: int) -> Checkpoint:
-    """Returns the checkpoint of an account as the leader keeps it; arguments as for budget_status()."""
+    """Returns the checkpoint of an account in the form in which the leader keeps it in memory.
+
+    Args:
+        now: the instant of the figures, in nanoseconds since 1970.
+    """
     totals, period_credits = account.period_totals[figures.period.start], account.credits.get(figures.period.start, {})
     return Checkpoint(
         figures.period,
@@ -100,7 +107,14 @@ def checkpoint_of(account: Account, figures: Figures, now: int) -> Checkpoint:
 
 
 def projected_exhaustion(figures: Figures, now: int) -> int | None:
-    """Returns the instant at which the money runs out at the present rate; None if not in this period."""
+    """Returns the instant at which a budget's money runs out at its present rate, in nanoseconds since 1970.
+
+    Args:
+        now: the instant of the figures, in nanoseconds since 1970.
+
+    Returns:
+        None if the money lasts for the period, or is spent already.
+    """
     if figures.remaining <= 0 or figures.rate <= 0:
         return None
     moment = now + figures.remaining * SECOND // figures.rate
@@ -116,14 +130,17 @@ def conditions_of(
     yields: bool = True,
     idle_quotas: Collection[str] = (),
 ) -> list[Json]:
-    """Returns the conditions of a budget: it is valid, it pays for all its namespaces, it is spent, its money lasts.
+    """Returns the conditions of a budget for its status.
+
+    They say whether it is valid, whether it pays for all its namespaces, what share of its money is spent, and whether
+    its money lasts.
 
     Args:
         figures: its figures; None where there are none yet.
-        conflicts: the namespaces that it names and another budget pays for.
+        conflicts: the namespaces that it names and another budget pays for, each with that budget.
         fault: the reason why it is invalid; None if it is valid.
         now: the instant of the figures, in nanoseconds since 1970.
-        yields: false only where the budget is meant to make its pods yield, and no setting lets them.
+        yields: false only where the budget is meant to give its pods a lower priority, and no setting lets it.
         idle_quotas: its namespaces in which a quota on FairGPU's own resources counts no pod.
     """
     conditions = [
@@ -159,7 +176,7 @@ def conditions_of(
 
 
 def deprioritizes(budget: Budget) -> bool:
-    """Whether a budget, once spent, lets new pods go behind others, and does nothing else."""
+    """Returns whether a spent budget gives new pods a lower priority, and does nothing else."""
     return (
         budget.allowance is not None
         and budget.on_exhausted is OnExhausted.DEPRIORITIZE
@@ -195,13 +212,13 @@ def _stretch(burn: Burn, figures: Figures, now: int) -> Json:
 
 
 def with_conditions(status: Json, conditions: Iterable[Json], before: Json, generation: int, now: int) -> Json:
-    """Returns the status with its conditions, each with the time of its last transition.
+    """Returns a status with its conditions, each with the time of its last transition.
 
     Args:
-        status: the other fields.
-        conditions: type, status, reason and message of each.
+        status: the other fields of the status.
+        conditions: the type, status, reason and message of each condition.
         before: the status that the object has now.
-        generation: the generation of the spec that they describe.
+        generation: the generation of the spec that the conditions describe.
         now: nanoseconds since 1970.
     """
     earlier = {item.get("type"): item for item in before.get("conditions") or []}
@@ -215,12 +232,12 @@ def with_conditions(status: Json, conditions: Iterable[Json], before: Json, gene
 
 
 def lasting(status: Json) -> Json:
-    """Returns the part of a status whose changes are written at once; all other changes may wait for a later pass."""
+    """Returns the part of a budget's status whose changes are written at once; other changes may be written later."""
     return {key: value for key, value in timeless(status).items() if key not in PASSING}
 
 
 def timeless(status: Json) -> Json:
-    """Returns a status without the times and versions in its checkpoint and forecast, which always change."""
+    """Returns a budget's status without the times and versions in its checkpoint and forecast, which always change."""
     rest = dict(status)
     if "checkpoint" in rest:
         rest["checkpoint"] = {**rest["checkpoint"], "time": "", "version": 0}
@@ -231,7 +248,14 @@ def timeless(status: Json) -> Json:
 
 
 def grant_status(grant: Grant, period: int | None, generation: int, now: int, before: Json) -> Json:
-    """Returns the status of a grant that was applied to the period with this start, or that expired unused."""
+    """Returns the status of a grant that was applied, or whose period was over before it could be applied.
+
+    Args:
+        period: the start of its period, in nanoseconds since 1970; None where the grant was not applied.
+        generation: the generation of the GPUGrant's spec.
+        now: nanoseconds since 1970.
+        before: the status that the GPUGrant has now.
+    """
     if period is None:
         message = "The period in which this grant was made is over and was never metered: nothing was added."
         lapsed = [_condition("Applied", False, "Lapsed", message)]
@@ -251,7 +275,13 @@ def grant_status(grant: Grant, period: int | None, generation: int, now: int, be
 
 
 def correction_status(correction: Correction, period: Period, generation: int, now: int, before: Json) -> Json:
-    """Returns the status of a correction that the ledger holds."""
+    """Returns the status of a correction that the ledger holds.
+
+    Args:
+        generation: the generation of the GPUCorrection's spec.
+        now: nanoseconds since 1970.
+        before: the status that the GPUCorrection has now.
+    """
     status = {
         "observedGeneration": generation,
         "applied": True,
@@ -268,7 +298,15 @@ def correction_status(correction: Correction, period: Period, generation: int, n
 
 
 def refused_order(reason: str, message: str, generation: int, now: int, before: Json) -> Json:
-    """Returns the status of a grant or a correction that was refused."""
+    """Returns the status of a grant or a correction that was refused.
+
+    Args:
+        reason: the reason as one word, for programs.
+        message: the reason for people.
+        generation: the generation of the object's spec.
+        now: nanoseconds since 1970.
+        before: the status that the object has now.
+    """
     condition = _condition("Applied", False, reason, message)
     return with_conditions({"applied": False, "observedGeneration": generation}, [condition], before, generation, now)
 

@@ -62,7 +62,14 @@ class _Draft:
 
 @dataclass(slots=True)
 class StatusWriter:
-    """Writes changed statuses of budgets for one term; `leading` returns whether the term lasts."""
+    """Writes the changed statuses of GPUBudgets, for one term of the leader.
+
+    Attributes:
+        source: the cluster.
+        books: the leader's state.
+        clock: a monotonic clock, in seconds.
+        leading: returns whether the term lasts.
+    """
 
     source: Source
     books: Books
@@ -78,11 +85,11 @@ class StatusWriter:
 
     @property
     def waiting(self) -> bool:
-        """Whether the last call to write stopped before the last budget."""
+        """Whether the last call to write stopped before it had written every budget's status."""
         return bool(self._waiting or self._sent)
 
     def write(self, settled_at: int) -> int:
-        """Writes the statuses that have changed, for TURN_SECONDS at most; returns their number.
+        """Writes the statuses of GPUBudgets that have changed, for TURN_SECONDS at most; returns their number.
 
         The next call continues with the rest.
 

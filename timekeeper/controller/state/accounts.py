@@ -25,7 +25,16 @@ Json = dict[str, Any]
 
 
 def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[str, Assignments]]:
-    """Returns the namespaces that have moved, with their payers, for each account that ever paid for them."""
+    """Returns the namespaces that have changed their payer, by each account that ever paid for them.
+
+    Args:
+        assignments: by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and the
+            account that pays from then on.
+
+    Returns:
+        By account, a mapping from each such namespace to all of its payers. A namespace that always had one payer is
+        left out.
+    """
     by_account: dict[str, dict[str, Assignments]] = {}
     for namespace, known in assignments.items():
         if len(known) > 1:
@@ -35,7 +44,13 @@ def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[s
 
 
 def recorded_moves(moves: Mapping[str, Assignments], since: int) -> list[Json]:
-    """Returns the moves after an instant as a checkpoint records them; earlier moves change no later period."""
+    """Returns the changes of payer that a budget's checkpoint records.
+
+    Args:
+        moves: by namespace, its payers in order of time.
+        since: nanoseconds since 1970. A namespace whose last change is not after this instant is left out: earlier
+            changes do not affect later periods.
+    """
     return [
         {"namespace": namespace, "payers": [{"account": name, "from": format_exact(at)} for at, name in known]}
         for namespace, known in sorted(moves.items())
@@ -44,7 +59,11 @@ def recorded_moves(moves: Mapping[str, Assignments], since: int) -> list[Json]:
 
 
 def read_moves(budgets: Iterable[Json]) -> dict[str, Assignments]:
-    """Reads the payers of moved namespaces from budgets' checkpoints; the checkpoint with the latest move counts."""
+    """Reads the payers of namespaces that changed their payer from the checkpoints in GPUBudgets' statuses.
+
+    Of several checkpoints that record a namespace, the one with the latest change counts. Unreadable records are
+    skipped.
+    """
     latest: dict[str, Assignments] = {}
     for item in budgets:
         for move in ((item.get("status") or {}).get("checkpoint") or {}).get("moves") or ():
@@ -72,10 +91,16 @@ _end = attrgetter("end")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The sum that deleted pods had spent in a period, from a budget's status; an emptied store starts again from it.
+    """The figures of a period in a budget's status, from which the leader restores an account that the store has lost.
 
-    `credits` holds the period's credits, `previous_spent` the amount that the preceding period had spent. `version`
-    counts the account's changes: a store with a lower one has returned to an earlier state.
+    Attributes:
+        period: the period.
+        time: the instant of the figures, in nanoseconds since 1970.
+        amount: the amount that finalized sessions had spent in the period, in microGPU-seconds.
+        exhausted_at: the instant at which the budget's money was spent, in nanoseconds since 1970; None if it was not.
+        credits: the period's credits.
+        previous_spent: the amount that the preceding period had spent; None where it is not known.
+        version: the number of changes of the account. A store whose number is lower has returned to an earlier state.
     """
 
     period: Period
@@ -91,12 +116,19 @@ class Checkpoint:
 class Account:
     """An account in the leader's memory.
 
-    `grants` and `corrections` are the orders that the store holds, by name; None for a grant whose period never opened.
-    `refused` gives the reason for each correction that cannot be applied; `unconfirmed` names the grants that no
-    replica was known to hold when they were last sent.
-
-    `period_totals` and `credits` hold the totals and credits of each period as the store last answered them; `summary`
-    the figures last published, less the amount spent; `burn` the samples of spending.
+    Attributes:
+        name: the account's name.
+        budget: the budget whose rules the account follows.
+        periods: the open periods, in order of time.
+        period_totals: by the start of a period, its totals as the store last answered them.
+        credits: by the start of a period, its credits by the name of the grant.
+        grants: by name, the grants that the store holds; None for a grant whose period never opened.
+        unconfirmed: the names of the grants that no replica of the store was known to hold when they were last sent.
+        corrections: by name, the corrections that the store holds.
+        refused: by name, the reason for each correction that cannot be applied.
+        checkpoint: the checkpoint from which to restore the account; None where the store has lost nothing.
+        summary: the figures that were last published, without the amount spent.
+        burn: the samples of spending from which burn rates are computed.
     """
 
     name: str
@@ -114,52 +146,77 @@ class Account:
 
     @property
     def is_budget(self) -> bool:
-        """Whether the account is that of a GPUBudget."""
+        """Whether the account belongs to a budget; any other account pays for one namespace that no budget names."""
         return not self.name.startswith(DEFAULT_PREFIX)
 
     @property
     def version(self) -> int:
-        """The number of the account's changes, as the store last answered it."""
+        """The number of changes of the account, as the store last answered it; 0 before the first."""
         return max((totals.version for totals in self.period_totals.values()), default=0)
 
     def holds_credit(self, name: str) -> bool:
-        """Whether the grant is among the credits of any period."""
+        """Returns whether a grant of this name is among the credits of any period in memory."""
         return any(name in period_credits for period_credits in self.credits.values())
 
     def terms_before(self, following: Period) -> tuple[int, int]:
-        """Returns the allowance of the preceding period and the most that it could roll over, as of its closing."""
+        """Returns the allowance of a period and the most of its money that could be carried over, in microGPU-seconds.
+
+        Args:
+            following: the period after it, whose totals record both as they were when the earlier period was closed.
+                Without such a record, the present budget counts.
+        """
         kept = self.period_totals[following.start].terms
         return kept if kept is not None else (self.budget.allowance or 0, self.budget.rollover)
 
     def own_money(self, period: Period, allowance: int | None = None) -> int:
-        """Returns a period's money without its credits: the allowance, grants that expire with it, and the rollover."""
+        """Returns the money of a period without credits that outlive it, in microGPU-seconds.
+
+        That is the allowance, the grants that expire with the period, and the amount carried over from the preceding
+        period.
+
+        Args:
+            allowance: the allowance in microGPU-seconds; None for that of the present budget.
+        """
         period_credits = self.credits.get(period.start, {})
         beside = sum(credit.amount for name, credit in period_credits.items() if name != OWN)
         given = (self.budget.allowance or 0) if allowance is None else allowance
         return given + self.period_totals[period.start].granted - beside
 
     def expiring(self, period: Period) -> dict[str, Credit]:
-        """Returns a period's credits without the rollover."""
+        """Returns the period's credits by the name of their grant, without the amount that was carried over."""
         return {name: credit for name, credit in self.credits.get(period.start, {}).items() if name != OWN}
 
     def present(self, now: int) -> Period:
-        """Returns the period that contains an instant; the latest one where none is open there."""
+        """Returns the period that contains an instant; the latest period where none is open then.
+
+        Args:
+            now: nanoseconds since 1970.
+        """
         period = self.period_at(now)
         return period if period is not None and period.start in self.period_totals else self.periods[-1]
 
     def lacks_present(self, now: int) -> bool:
-        """Whether the totals of the period that contains an instant are not in memory, since a clock was ahead."""
+        """Returns whether the period that contains an instant is open but its totals are not in memory.
+
+        That happens where a clock was ahead and the leader read only the totals of later periods.
+
+        Args:
+            now: nanoseconds since 1970.
+        """
         period = self.period_at(now)
         return period is not None and period.start not in self.period_totals
 
     def totals(self) -> dict[int, int]:
-        """Returns the amount spent in each period in memory, by the period's start."""
+        """Returns the amount spent in each period in memory, in microGPU-seconds, by the period's start."""
         return {start: totals.total for start, totals in self.period_totals.items()}
 
     def forget_old_periods(self, now: int) -> None:
-        """Drops the totals of old periods, except those that burn rates need.
+        """Drops the totals of old periods from memory, except those from which burn rates are computed.
 
-        A new leader reads no more than these, too. The balances of the dropped periods must be closed.
+        The balances of the dropped periods must be closed. A new leader reads the totals of the same periods.
+
+        Args:
+            now: nanoseconds since 1970.
         """
         if len(self.period_totals) <= KEPT_PERIODS:
             return
@@ -169,22 +226,26 @@ class Account:
         self.credits = {start: value for start, value in self.credits.items() if start in kept}
 
     def periods_after(self, instant: int) -> Sequence[Period]:
-        """Returns the open periods that end after an instant, in order."""
+        """Returns the open periods that end after an instant (nanoseconds since 1970), in order of time."""
         return self.periods[bisect_right(self.periods, instant, key=_end) :]
 
     def period_at(self, instant: int) -> Period | None:
-        """Returns the open period that contains an instant; None where there is none."""
+        """Returns the open period that contains an instant (nanoseconds since 1970); None where there is none."""
         index = bisect_right(self.periods, instant, key=_end)
         return self.periods[index] if index < len(self.periods) and self.periods[index].start <= instant else None
 
 
 def default_account(namespace: str) -> str:
-    """Returns the name of the account of a namespace that no budget names."""
+    """Returns the name of the account that pays for a namespace that no budget names."""
     return f"{DEFAULT_PREFIX}{namespace}"
 
 
 def default_budget(namespace: str, template: Budget) -> Budget:
-    """Returns the budget of a default account, made from the admin's template."""
+    """Returns the budget of the account that pays for a namespace that no budget names.
+
+    Args:
+        template: the default budget in the admin's settings.
+    """
     return replace(template, name=default_account(namespace), namespaces=frozenset({namespace}))
 
 
@@ -197,14 +258,15 @@ def reassigned(
 ) -> dict[str, Assignments]:
     """Returns the namespaces whose payer changes now, each with all its payers.
 
-    A payer from a later instant than `latest` was assigned by a clock that was ahead: it pays from now on.
+    A payer that is assigned from a later instant than `latest` was assigned by a clock that was ahead. It then pays
+    from now on.
 
     Args:
-        assignments: the payers of each namespace until now.
-        payers: the budget that pays for each namespace that one names.
+        assignments: by namespace, its payers until now.
+        payers: by namespace, the budget that names it and pays for it.
         namespaces: further namespaces that are metered.
         now: nanoseconds since 1970.
-        latest: the latest instant that any clock says is now.
+        latest: the latest instant that any clock says is now, in nanoseconds since 1970.
     """
     changed: dict[str, Assignments] = {}
     for namespace in {*payers, *namespaces, *assignments}:
@@ -218,7 +280,14 @@ def reassigned(
 
 
 def periods_to_open(account: Account, now: int) -> list[Period]:
-    """Returns the periods that must be open by an instant and are not, from the checkpoint's period on."""
+    """Returns the periods that must be open by an instant and are not open yet, in order of time.
+
+    An account without periods begins with the period of its checkpoint, or else with the period that contains the
+    instant.
+
+    Args:
+        now: nanoseconds since 1970.
+    """
     if account.periods:
         return list(periods_until(account.budget.period, account.periods[-1], now))
     checkpoint = account.checkpoint

@@ -83,17 +83,19 @@ class ControllerRules:
     Attributes:
         prices: the price of each model over time, as configured.
         charge: the rules for the cost of a reservation.
-        meter_from: the event that starts the meter.
+        meter_from: the event that starts a pod's meter.
         bill: whether reservations, usage or the larger of both is billed.
-        template: the budget of a namespace that none names; without an allowance it limits nothing.
-        labels: the keys of the pod labels by which usage is kept.
-        retention: how long each kind of record is kept.
-        own_resources: the admin's lines for resources of other stacks; None where pods of those are not metered.
+        template: the budget of a namespace that no budget names; without an allowance it limits nothing.
+        holds_pods: whether a finalizer keeps pods on the API server until their end is in the ledger.
+        own_resources: by resource, the admin's settings for resources of other stacks; None where pods of other stacks
+            are not metered.
         overhead: the namespaces that are charged to the account overhead.
         drivers: the drivers of Dynamic Resource Allocation whose devices are charged.
-        gives_classes: whether a spent budget that deprioritizes gives its pods the class that yields.
-        holds_pods: whether a finalizer keeps pods on the API server until their end is in the ledger.
-        replica_wait_seconds: how long closes and grants wait for a replica of the store, where there is one.
+        gives_classes: whether a spent budget that deprioritizes gives its pods the lower priority class.
+        replica_wait_seconds: how long the end of a session, or a grant, waits for a replica of the store, where there
+            is one.
+        labels: the keys of the pod labels by which usage is kept.
+        retention: how long each kind of record is kept.
     """
 
     prices: Prices = field(default_factory=dict)
@@ -113,11 +115,11 @@ class ControllerRules:
 
 @dataclass(frozen=True, slots=True)
 class RecoverySnapshot:
-    """A leader's state from before the store was read again; kept until the store holds all of it once more.
+    """The leader's state before it read the store again, kept until the store holds all of that state once more.
 
     Attributes:
-        checkpoints: the totals of each account, without the sessions that are computed again.
-        metered: the uids of sessions that were metered then or had ended shortly before; they are computed again.
+        checkpoints: by account, its totals without the sessions that are computed again.
+        metered: the uids of the sessions that are computed again: those that were metered or had ended shortly before.
     """
 
     checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
@@ -129,22 +131,29 @@ class Books:
     """The leader's state in memory; the ledger in the store is its source.
 
     Attributes:
-        assignments: the payers of each namespace, each with the instant from which it pays.
-        payers: the budget that pays for each namespace that one names.
+        rules: the admin's rules for metering, billing and keeping records.
+        budgets: the budgets, grants and corrections as last read.
+        pods: the pods as last read, and all sessions.
+        claims: the ResourceClaims as last read.
+        accounts: the accounts by name.
+        assignments: by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and the
+            account that pays from then on.
+        payers: by namespace, the budget that names it and pays for it.
         paying: the budgets from which `payers` and `conflicts` were determined.
-        conflicts: for each budget, the namespaces that it names and that another one pays for.
-        prices: the prices as they are charged.
-        since: the instant from which pods of other stacks are metered; 0 where they are not.
-        figures: the figures of each account, as last published.
-        published: the state of each namespace, as last published.
-        finalized: finalized sessions, and when the store took them, until a checkpoint includes them.
-        snapshot: the state from before the store was read again; None once it is not needed.
-        payers_unreadable: the namespaces whose payers in the store are unreadable, and why; their sessions wait.
-        unreadable: the accounts whose data in the store was unreadable at the last reading, and why.
-        ends_unreadable: the accounts with an unreadable amount of an ended session at the last reading, and why.
-        failed: the accounts for which a step of this reconciliation failed, and why. Later steps leave them out: their
-            figures in the store stay as they are.
-        not_settled: the accounts whose last settlement or publication failed in part, and why.
+        conflicts: by budget, the namespaces that it names and another budget pays for, each with that budget.
+        prices: the price of each model over time, as sessions are charged.
+        since: the instant from which pods of other stacks are metered, in nanoseconds since 1970; 0 where they are not.
+        figures: by account, the figures that were last published.
+        published: by namespace, the state that was last published.
+        finalized: finalized sessions that no checkpoint includes yet, each with the instant at which the store took its
+            end.
+        snapshot: the state before the store was read again; None once it is not needed.
+        payers_unreadable: by namespace, why its payers in the store are unreadable; its sessions are not settled.
+        unreadable: by account, why its data in the store was unreadable at the last reading.
+        ends_unreadable: by account, why the amount of one of its ended sessions was unreadable at the last reading.
+        failed: by account, why a step of this reconciliation failed. Later steps leave the account out: its figures in
+            the store stay as they are.
+        not_settled: by account, why its last settlement or publication failed in part.
     """
 
     rules: ControllerRules
@@ -169,33 +178,36 @@ class Books:
     not_settled: dict[str, str] = field(default_factory=dict)
 
     def payers_since(self, namespace: str, instant: int) -> set[str]:
-        """Returns the accounts that have paid for a namespace at any time from an instant on."""
+        """Returns the accounts that have paid for a namespace at any time since an instant (nanoseconds since 1970)."""
         assigned = self.assignments.get(namespace, ())
         ends = [since for since, _ in assigned[1:]]
         return {name for (_, name), end in zip_longest(assigned, ends) if end is None or end > instant}
 
     def account_of(self, namespace: str) -> str:
-        """Returns the account that the namespace is assigned to now."""
+        """Returns the account that pays for a namespace now; before any is assigned, the one that the budgets imply."""
         assigned = self.assignments.get(namespace)
         return assigned[-1][1] if assigned else self.payer_named(namespace)
 
     def has_object(self, name: str) -> bool:
-        """Whether an account is that of a GPUBudget, whose status holds its checkpoint."""
+        """Returns whether a GPUBudget object exists for the account with this name; its status holds the checkpoint."""
         return self.accounts[name].is_budget and (name != OVERHEAD or name in self.budgets.objects)
 
     def payer_named(self, namespace: str) -> str:
-        """Returns the account that should pay for a namespace by the present budgets."""
+        """Returns the account that should pay for a namespace by the present budgets.
+
+        That is the account of the budget that names it, or else an account for this namespace alone.
+        """
         return self.payers[namespace].name if namespace in self.payers else default_account(namespace)
 
     def namespaces_of(self) -> dict[str, list[str]]:
-        """Returns the namespaces that each account pays for now, by account."""
+        """Returns by account the namespaces that it pays for now."""
         by_account: dict[str, list[str]] = {}
         for namespace, assigned in self.assignments.items():
             by_account.setdefault(assigned[-1][1], []).append(namespace)
         return by_account
 
     def sessions_under(self, names: Iterable[str]) -> list[MeteredSession]:
-        """Returns the sessions of all namespaces that these accounts pay for, or once did."""
+        """Returns the sessions in all namespaces that any of these accounts pays for, or once paid for."""
         wanted = set(names)
         namespaces = [
             namespace
@@ -205,7 +217,12 @@ class Books:
         return self.pods.sessions.of_namespaces(namespaces)
 
     def running_rates(self, names: Iterable[str], now: int) -> dict[str, int]:
-        """Returns the sum of the rates of each account's running sessions, in microGPU-seconds a second."""
+        """Returns by account the sum of the rates of its running sessions, in microGPU-seconds a second.
+
+        Args:
+            names: the accounts. Those without an open period are left out.
+            now: nanoseconds since 1970, the instant of the prices.
+        """
         rates = {name: 0 for name in names if self.accounts[name].periods}
         for metered in self.sessions_under(rates):
             name = self.account_of(metered.session.namespace)
@@ -214,7 +231,7 @@ class Books:
         return rates
 
     def concerned(self, uids: Iterable[str]) -> set[str]:
-        """Returns the accounts that these sessions are or were charged to."""
+        """Returns the accounts that the sessions with these uids are charged to now or were charged to before."""
         accounts: set[str] = set()
         for uid in uids:
             metered = self.pods.sessions.get(uid)
@@ -224,7 +241,10 @@ class Books:
         return accounts
 
     def refresh_budgets(self) -> set[str]:
-        """Gives each account its present budget; returns the accounts whose budget changed."""
+        """Gives each account in memory its budget as last read; returns the accounts whose budget changed.
+
+        The account of a deleted budget keeps only the budget's rule for periods, and has no limit.
+        """
         changed: set[str] = set()
         for name, account in self.accounts.items():
             if account.is_budget:
@@ -239,7 +259,10 @@ class Books:
         return changed
 
     def paid_until(self, name: str) -> int:
-        """Returns the instant until which an account paid for any namespace; 0 where it never did."""
+        """Returns the instant until which an account pays for any namespace, in nanoseconds since 1970.
+
+        The result is 0 for an account that never paid, and FOREVER for one that pays now.
+        """
         ends = [0]
         for assigned in self.assignments.values():
             for index, (_, account) in enumerate(assigned):
@@ -248,14 +271,21 @@ class Books:
         return max(ends)
 
     def ensure_accounts(self, names: Iterable[str]) -> None:
-        """Adds each account that is missing, with a budget without limits until its own is known."""
+        """Adds to the leader's memory each of these accounts that is missing, at first with a budget without limits."""
         for name in names:
             if name not in self.accounts:
                 self.accounts[name] = Account(name, Budget(name))
 
 
 def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Account, Period, Opening]]:
-    """Returns the periods that these accounts must open by now, each restored from its checkpoint if there is one."""
+    """Returns the periods that these accounts must open by now, each with its account and the request to the store.
+
+    A period for which the account has a checkpoint is opened with the checkpoint's figures.
+
+    Args:
+        names: the accounts; those that failed in this reconciliation are left out.
+        now: nanoseconds since 1970.
+    """
     openings = []
     for account in (books.accounts[name] for name in sorted(names) if name not in books.failed):
         until = now
@@ -279,14 +309,21 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
 def due_grants(
     books: Books, names: Container[str], now: int, latest: int
 ) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
-    """Returns the due grants that the store does not hold, by period, and the grants whose period never opened.
+    """Returns the grants that are due and that the store does not hold, each with its period.
 
-    A grant that was made after now waits for its period, so that a clock that is behind gives no money to a period that
-    is over. One that was made more than SKEW after `latest`, which is the latest instant that any clock says is now,
-    counts as made now.
+    A grant that was created after now waits until its period opens: a clock that is behind must give no money to a
+    period that is over. A grant that was created more than SKEW after `latest` counts as created now.
 
-    A grant that outlives its period goes to the first period before its expiry. Where it was applied to a period that
-    is no longer in memory, its remainder is among the credits carried over, if any is left.
+    A grant that outlives its period goes to the first open period before its expiry. Where it was applied to a period
+    that is no longer in memory, what is left of it is among the credits carried over.
+
+    Args:
+        names: the accounts whose grants are wanted.
+        now: nanoseconds since 1970.
+        latest: the latest instant that any clock says is now, in nanoseconds since 1970.
+
+    Returns:
+        The due grants with their periods, and the names of the grants whose period never opened, each with its account.
     """
     due: list[tuple[Grant, Period]] = []
     without_period: list[tuple[Account, str]] = []

@@ -38,15 +38,18 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """A ResourceClaim at one moment.
+    """A ResourceClaim as it was at one moment.
 
     Attributes:
+        uid: its uid.
+        namespace: its namespace.
+        name: its name.
         created: its creation, in nanoseconds since 1970.
-        allocation: identifies its allocated devices; empty while it has none.
+        allocation: a hash of its allocated devices; empty while it has none.
         pods: the uids of the pods that reserve it.
         unlisted: whether it has devices of drivers that are not metered.
-        owner_pod: the uid of the pod that it was generated for; empty for a claim that pods share.
-        origin: the origin that its use is attributed to, unless a pod owns it.
+        owner_pod: the uid of the pod for which Kubernetes generated it; empty for a claim that pods share.
+        origin: the owner and labels that its use is attributed to, unless a pod owns it.
     """
 
     uid: str
@@ -63,7 +66,9 @@ class ClaimFacts:
 def read_claim(claim: Mapping[str, Any], drivers: frozenset[str]) -> ClaimFacts:
     """Parses a ResourceClaim; a field that is missing or of another type counts as absent.
 
-    `drivers` are those whose devices are metered.
+    Args:
+        claim: the ResourceClaim as JSON.
+        drivers: the drivers whose devices are metered.
     """
     metadata = mapping(claim.get("metadata"))
     name = str(metadata.get("name", ""))
@@ -98,7 +103,11 @@ class _Observation(NamedTuple):
 
 @dataclass(slots=True)
 class ClaimView:
-    """The claims of the mirror, and the open session of each that is allocated."""
+    """The ResourceClaims as last read from the API server, and the open session of each allocated claim.
+
+    Attributes:
+        facts: the claims by uid.
+    """
 
     facts: dict[str, ClaimFacts] = field(default_factory=dict)
     _open: dict[str, str] = field(default_factory=dict)
@@ -112,15 +121,19 @@ class ClaimView:
     _behind: bool = True
 
     def open_uids(self) -> set[str]:
-        """Returns the uids of the open sessions of claims."""
+        """Returns the uids of the open sessions of ResourceClaims."""
         return set(self._open.values())
 
     def unlisted(self) -> int:
-        """Returns the number of claims with devices of drivers that are not metered."""
+        """Returns the number of ResourceClaims with devices of drivers that are not metered."""
         return sum(facts.unlisted for facts in self.facts.values())
 
     def take_loaded(self, sessions: Meters) -> None:
-        """Adopts the open sessions of claims that the store holds."""
+        """Records the open sessions of ResourceClaims among sessions that were read from the store.
+
+        Args:
+            sessions: all sessions that the store holds.
+        """
         for metered in sessions.all():
             if metered.session.pod.startswith(CLAIM) and metered.session.end is None:
                 self._open.setdefault(_claim_of(metered.session), metered.session.uid)
@@ -128,16 +141,14 @@ class ClaimView:
     def refresh(
         self, mirrors: Mirrors, pods: PodView, rules: MeterRules, now: int, clocks: Clocks, watched: int | None = None
     ) -> set[str]:
-        """Reads changed claims from the mirror; returns the uids of the sessions that changed.
+        """Reads changed ResourceClaims from the mirror; returns the uids of the sessions that changed.
 
         Args:
-            mirrors: the cluster.
-            pods: the pods, refreshed before; their sessions and the claims' are kept together.
-            rules: the rules of metering.
-            now: the instant of the observation.
-            clocks: the clock that is read after the mirror.
-            watched: for a new leader, the instant up to which the last one watched; what was deallocated meanwhile
-                ended then.
+            pods: the pods, refreshed before; it also keeps the sessions of claims.
+            now: the instant of the observation, in nanoseconds since 1970.
+            clocks: the clocks; ours is read after the mirror.
+            watched: given for a new leader: the instant up to which the last leader watched, in nanoseconds since 1970.
+                A claim that was deallocated since then ended at that instant. None otherwise.
         """
         if rules.drivers is None or (not mirrors.claims.wait_for_change(0) and not self._behind):
             return set()
@@ -162,7 +173,12 @@ class ClaimView:
         return changed
 
     def decide_again(self, session: Session, mirrors: Mirrors, drivers: frozenset[str]) -> Decision:
-        """Returns what a claim's session holds by the devices that are published now; nothing for an unknown claim."""
+        """Returns the parts of GPUs that a ResourceClaim's session holds, by the devices that are published now.
+
+        Args:
+            session: the session; where the cluster no longer has its claim, it holds nothing.
+            drivers: the drivers whose devices are metered.
+        """
         claim = mirrors.claims.get(_claim_of(session))
         return NOTHING if claim is None else decide(claim, self._published(mirrors), drivers)
 
@@ -239,7 +255,7 @@ class ClaimView:
         return {metered.session.uid}
 
     def capacity(self, mirrors: Mirrors) -> Mapping[str, Fraction]:
-        """Returns how many GPUs the published devices are, by model."""
+        """Returns by model the number of GPUs that drivers of Dynamic Resource Allocation publish."""
         self._published(mirrors)
         return self._capacity
 

@@ -19,24 +19,39 @@ def left_to_run(deadline: int | None, ran: int, default: int) -> int:
     """Returns the time that a pod may still run, in nanoseconds.
 
     Args:
-        deadline: its activeDeadlineSeconds in nanoseconds; None where it has none.
-        ran: how long it has run; 0 while it waits.
-        default: the time that a pod without a deadline is assumed to run on, however long it has run.
+        deadline: the pod's activeDeadlineSeconds in nanoseconds; None where it has none.
+        ran: how long it has run, in nanoseconds; 0 while it waits.
+        default: the time that a pod without a deadline is assumed to run on, in nanoseconds, however long it has run.
     """
     return default if deadline is None else max(deadline - ran, 0)
 
 
 def commitment(rate: int, deadline: int | None, ran: int, default: int) -> int:
-    """Returns the amount that a pod of a rate (microGPU-seconds a second) may still spend; see left_to_run()."""
+    """Returns the amount that a pod may still spend, in microGPU-seconds.
+
+    Args:
+        rate: the pod's rate, in microGPU-seconds a second.
+        deadline: its activeDeadlineSeconds in nanoseconds; None where it has none.
+        ran: how long it has run, in nanoseconds; 0 while it waits.
+        default: the time that a pod without a deadline is assumed to run on, in nanoseconds.
+    """
     return cost(rate, left_to_run(deadline, ran, default))
 
 
 def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """Returns, for each account with safe admission, the sum of its pods' commitments, in microGPU-seconds.
+    """Returns, for each account with safe admission, the amount that its admitted pods may still spend.
 
-    A running pod counts for the time that it may still run. An admitted pod that waits for a node counts in full for as
-    long as the budget says: the money was promised to it, but a pod that fits no node must not hold money for ever.
-    Pods behind a gate and pods admitted over budget were promised nothing.
+    Safe admission admits a pod only if the budget's money pays for its whole run. A running pod counts for the time
+    that it may still run. An admitted pod that waits for a node counts in full for as long as the budget says: a pod
+    that fits no node must not reserve money for ever. Pods behind a scheduling gate and pods admitted over budget do
+    not count.
+
+    Args:
+        names: the accounts; those without safe admission are left out.
+        now: nanoseconds since 1970.
+
+    Returns:
+        MicroGPU-seconds by account.
     """
     sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     if not sums:
@@ -56,7 +71,15 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def overdue(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """Counts, by account with safe admission, the pods that have waited for a node longer than money is promised."""
+    """Counts the pods that have waited for a node longer than safe admission reserves money for them.
+
+    Args:
+        names: the accounts; those without safe admission are left out.
+        now: nanoseconds since 1970.
+
+    Returns:
+        The number of such pods by account.
+    """
     counts = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     for facts in books.pods.facts.values() if counts else ():
         name = books.account_of(facts.namespace)
@@ -66,9 +89,17 @@ def overdue(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """Returns, for each account with safe admission, the amount that pods behind its gate need: they precede new pods.
+    """Returns, for each account with safe admission, the amount that the pods behind its scheduling gate need.
 
-    A pod that costs more than a whole period's money waits for a grant, and its amount holds back no other pod.
+    These pods precede new ones. A pod that costs more than a whole period's money waits for a grant, and is not
+    counted.
+
+    Args:
+        names: the accounts; those without safe admission are left out.
+        now: nanoseconds since 1970.
+
+    Returns:
+        MicroGPU-seconds by account.
     """
     sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     if not sums:
@@ -84,7 +115,13 @@ def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def commitment_of(books: Books, facts: PodFacts, now: int) -> int:
-    """Returns the amount that a pod without devices may spend, at the dearest price."""
+    """Returns the amount that a pod without devices may spend at the dearest price, in microGPU-seconds.
+
+    Args:
+        books: the leader's state, with the prices and the budget that pays.
+        facts: the pod; without a reservation it spends 0.
+        now: the instant of the prices, in nanoseconds since 1970.
+    """
     if facts.reservation is None:
         return 0
     rate = rate_at(facts.reservation, books.prices, now, books.rules.charge)

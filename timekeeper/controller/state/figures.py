@@ -26,9 +26,9 @@ from timekeeper.ledger.totals import Summary
 
 
 def how_to_give_more(budget: Budget) -> str:
-    """Returns the sentence, without its full stop, that says how a budget gets more money.
+    """Returns a sentence for people, without its full stop, that says how an admin gives a budget more money.
 
-    The default budget of a namespace has no GPUBudget object that a grant could name.
+    It names the command for a grant. The default budget of a namespace has no GPUBudget object that a grant could name.
     """
     if budget.name.startswith(DEFAULT_PREFIX):
         namespace = budget.name.removeprefix(DEFAULT_PREFIX)
@@ -43,23 +43,23 @@ PROMISED_SHARE = 1000
 
 
 class Figures(NamedTuple):
-    """The figures of an account at one instant, in microGPU-seconds.
+    """The figures of an account at one instant; amounts in microGPU-seconds, instants in nanoseconds since 1970.
 
     Attributes:
         period: the present period.
-        granted: the amount that grants added to it.
-        limits: the available amount and the grace of the present period.
-        spent: the amount spent in it.
-        rate: the rate of its running sessions, in microGPU-seconds a second.
-        exhausted_at: the instant at which spending first reached the available amount, or None.
-        state: the computed state.
-        published: the state that admission acts on.
+        granted: the amount that grants added to the period.
+        limits: the available amount and the grace of the period.
+        spent: the amount spent in the period.
+        rate: the rate of the account's running sessions, in microGPU-seconds a second.
+        exhausted_at: the instant at which spending first reached the available amount; None if it has not.
+        state: the state by the figures.
+        published: the state that admission acts on; it differs where the budget's limit is only observed.
+        due: the instant by which the figures must be computed again: the next change of state, the expiry of a grant,
+            or the end of the period.
         burns: the amounts spent over the last hour and the last day.
-        due: the instant by which the figures must be computed again: the next change of state, expiry of a grant, or
-            end of the period.
         committed: with safe admission, the amount that admitted pods may still spend.
-        queued: with safe admission, the amount that the pods behind the gate need.
-        overdue: the number of pods that have waited for a node for longer than money is promised to them.
+        queued: with safe admission, the amount that the pods behind the scheduling gate need.
+        overdue: the number of pods that have waited for a node longer than safe admission reserves money for them.
     """
 
     period: Period
@@ -78,7 +78,7 @@ class Figures(NamedTuple):
 
     @property
     def remaining(self) -> int:
-        """The amount that is left; negative once overspent, 0 without a limit."""
+        """The amount left of the available money, in microGPU-seconds; negative once overspent, 0 without a limit."""
         return 0 if self.limits.available is None else self.limits.available - self.spent
 
 
@@ -86,12 +86,11 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
     """Computes an account's figures from the totals of its present period.
 
     Args:
-        account: the account.
         rate: the rate of its running sessions, in microGPU-seconds a second.
         now: nanoseconds since 1970.
-        committed: the amount that admitted pods may still spend.
-        queued: the amount that the pods behind the gate need.
-        overdue: the number of pods that have waited for a node for longer than money is promised to them.
+        committed: with safe admission, the amount that admitted pods may still spend, in microGPU-seconds.
+        queued: the amount that the pods behind the scheduling gate need, in microGPU-seconds.
+        overdue: the number of pods that have waited for a node longer than safe admission reserves money for them.
     """
     period = account.present(now)
     totals, period_credits = account.period_totals[period.start], account.expiring(period)
@@ -121,7 +120,13 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
 
 
 def summary(account: Account, figures: Figures, namespaces: tuple[str, ...]) -> Summary:
-    """Returns an account's figures for readers, with 0 as spent: each settlement writes the spent amount separately."""
+    """Returns an account's figures in the form that the store holds for readers.
+
+    The amount spent is 0 in it: each settlement writes that amount separately.
+
+    Args:
+        namespaces: the namespaces that it pays for now.
+    """
     return Summary(
         name=account.name,
         namespaces=namespaces,
@@ -146,7 +151,7 @@ def summary(account: Account, figures: Figures, namespaces: tuple[str, ...]) -> 
 
 
 def namespace_state(namespace: str, account: Account, figures: Figures) -> NamespaceState:
-    """Returns the state of a namespace, which admission acts on."""
+    """Returns the state of a namespace on which admission acts."""
     return NamespaceState(
         namespace=namespace,
         budget=account.name if account.is_budget else "",
@@ -171,7 +176,13 @@ def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
 
 
 def must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
-    """Whether a namespace's state differs enough to be published again; the remaining amount counts in steps."""
+    """Returns whether a namespace's state differs enough from the published one to be published again.
+
+    The remaining amount counts only once it has changed by a certain share of the available amount.
+
+    Args:
+        before: the state that was last published; None where none was.
+    """
     if before is None:
         return True
     if _lasting(before) != _lasting(after):
@@ -193,5 +204,5 @@ def _uncommitted(sent: NamespaceState) -> int:
 
 
 def state_text(state_of_namespace: NamespaceState) -> str:
-    """Returns a state in the form that the store holds."""
+    """Returns a namespace's state as the JSON text that the store holds."""
     return compact(encode_state(state_of_namespace))

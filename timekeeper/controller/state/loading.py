@@ -85,7 +85,14 @@ _log = structlog.get_logger()
 
 
 def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]]:
-    """Returns the checkpoint document with the charged prices; empty where the settings state the same prices."""
+    """Returns the checkpoint document with the prices by which sessions were charged, under its name.
+
+    The result is empty where the settings state the same prices, so that nothing must be kept.
+
+    Args:
+        charged: the price of each model over time, as sessions were charged.
+        configured: the price of each model over time, by the settings.
+    """
     lists = (charged, configured)
     moments = {0, *(point.effective_from for prices in lists for points in prices.values() for point in points)}
     if all(_in_force(charged, at) == _in_force(configured, at) for at in moments):
@@ -94,21 +101,38 @@ def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]
 
 
 def kept_since(since: int) -> dict[str, dict[str, Any]]:
-    """Returns the checkpoint document with the instant from which pods of other stacks are metered; empty for 0."""
+    """Returns the checkpoint document with the instant from which pods of other stacks are metered, under its name.
+
+    Args:
+        since: nanoseconds since 1970; 0 gives no document.
+    """
     return {SINCE: {"since": str(since)}} if since else {}
 
 
 def read_since(documents: Mapping[str, Any]) -> int | None:
-    """Returns the instant in the checkpoint document, in nanoseconds since 1970; None where none is readable."""
+    """Returns the instant from which pods of other stacks are metered, in nanoseconds since 1970.
+
+    Args:
+        documents: the checkpoint documents by name, one of which keeps the instant.
+
+    Returns:
+        None where that document is missing or unreadable.
+    """
     document = documents.get(SINCE)
     text = document.get("since") if isinstance(document, dict) else None
     return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20 else None
 
 
 def kept_holdings(sessions: Iterable[MeteredSession]) -> dict[str, dict[str, Any]]:
-    """Returns the checkpoint documents with the sessions' starts and holdings by other stacks, by shard.
+    """Returns the checkpoint documents that keep the starts of sessions and their holdings by other stacks.
 
-    Most sessions hold what many others hold, so each document lists the different holdings once.
+    Most sessions hold what many others hold, so each document lists every different holding once.
+
+    Args:
+        sessions: the metered sessions; those without holdings are left out.
+
+    Returns:
+        The documents by name. A hash of a session's uid decides in which document it is.
     """
     kinds: dict[str, dict[tuple[Holding, ...], int]] = {}
     begun: dict[str, dict[str, list[int]]] = {}
@@ -129,7 +153,11 @@ def kept_holdings(sessions: Iterable[MeteredSession]) -> dict[str, dict[str, Any
 
 
 def read_holdings(documents: Mapping[str, Any]) -> dict[str, Decided]:
-    """Returns the sessions' holdings in the checkpoint documents, by uid; unreadable documents are left out."""
+    """Returns the starts and the holdings of sessions as checkpoint documents keep them, by the session's uid.
+
+    Args:
+        documents: the checkpoint documents by name. Documents of other contents and unreadable ones are left out.
+    """
     decided: dict[str, Decided] = {}
     for name, document in documents.items():
         if not name.startswith(DECIDED):
@@ -151,7 +179,7 @@ def _in_force(prices: Prices, instant: int) -> tuple[bool, Mapping[str, Fraction
 
 
 def read_prices(documents: Mapping[str, Any]) -> Prices:
-    """Returns the prices in the checkpoint document; none where they are missing or unreadable."""
+    """Returns the prices that a checkpoint document keeps; empty where the document is missing or unreadable."""
     try:
         return decode_prices((documents.get(PRICES) or {}).get("prices", "{}"))
     except (RecordError, AttributeError) as error:
@@ -160,31 +188,45 @@ def read_prices(documents: Mapping[str, Any]) -> Prices:
 
 
 def later_prices(stored: Prices, kept: Prices, now: int) -> Prices:
-    """Returns the stored or the kept prices, by whichever has the later change up to now.
+    """Returns either the store's prices or those of a checkpoint, whichever have the later change up to now.
 
-    A store may be empty, or older than the change that a checkpoint keeps.
+    A store may be empty, or older than a change of prices that a checkpoint records.
+
+    Args:
+        kept: the prices that a checkpoint records.
+        now: nanoseconds since 1970.
     """
     return kept if last_change(kept, now) > last_change(stored, now) else stored
 
 
 def first_forgotten(stored: Prices, charged: Prices, now: int) -> int:
-    """Returns the first change of prices up to now that the store lacks; now where it lacks none."""
+    """Returns the instant of the first change of prices that the store lacks, in nanoseconds since 1970.
+
+    Args:
+        charged: the prices by which sessions were charged.
+        now: nanoseconds since 1970. Later changes do not count. Where the store lacks no change, the result is this
+            instant.
+    """
     return min(price_changes(charged, last_change(stored, now), now + 1), default=now)
 
 
 def last_change(prices: Prices, now: int) -> int:
-    """Returns the latest change of prices up to an instant, in nanoseconds since 1970; below 0 without prices."""
+    """Returns the instant of the latest change of prices up to now, in nanoseconds since 1970; -1 without prices.
+
+    Args:
+        prices: the price of each model over time.
+    """
     return max(price_changes(prices, 0, now + 1), default=0 if prices else -1)
 
 
 def load(client: redis.Redis, books: Books, now: int, surely_past: int) -> set[str]:
-    """Reads the store into the leader's state; returns the accounts that were in memory and are lost in the store.
+    """Reads the store into the leader's state; returns the accounts that were in memory and that the store has lost.
 
     Args:
         client: the store; its answers are bytes.
-        books: the leader's state.
         now: nanoseconds since 1970.
-        surely_past: the instant up to which time has certainly passed. Periods that end later are not final.
+        surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970. Periods that end
+            later are not final.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -233,7 +275,7 @@ def _readable(client: redis.Redis, names: Sequence[str], now: int) -> tuple[list
 
 
 def snapshot_of(books: Books) -> RecoverySnapshot:
-    """Returns a snapshot of this leader's state, to restore a store that lost part of it; empty for a new leader."""
+    """Returns a snapshot of the leader's state, to restore a store that lost data; empty for a new leader."""
     again = [*books.pods.sessions.all(), *(metered for _, metered in books.finalized)]
     computed: dict[Key, int] = {}
     for metered in again:
@@ -254,13 +296,16 @@ def snapshot_of(books: Books) -> RecoverySnapshot:
 
 
 def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
-    """Gives each account that the store lost, or holds in an earlier state, the checkpoint to start again from.
+    """Sets the checkpoint of each account that the store has lost or holds in an earlier state.
 
-    That is this leader's own snapshot or, where it has a later version, the checkpoint in the budget's status or, for
-    an account without a budget, the one in `kept`.
+    The checkpoint is that of the leader's snapshot. One in a budget's status, or in `kept`, counts instead if its
+    version is later.
+
+    Args:
+        kept: by name, the checkpoints of accounts without a GPUBudget, as the API server holds them.
 
     Returns:
-        The accounts that the store does not hold, and those that went back to an earlier state.
+        The accounts that the store does not hold, and those that it holds in an earlier state.
     """
     lost, behind = set[str](), set[str]()
     for name, account in books.accounts.items():
@@ -281,7 +326,11 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 
 
 def bring_back(books: Books, behind: set[str]) -> None:
-    """Meters again, in memory, the sessions that ended after the checkpoint from which their account was restored."""
+    """Meters again, in memory, the sessions that ended after the checkpoint from which their account was restored.
+
+    Args:
+        behind: the accounts that the store holds in an earlier state.
+    """
     for left_at, metered in books.finalized:
         names = {account for account, _ in metered.acknowledged.periods}
         started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
@@ -302,7 +351,12 @@ def _replace(sessions: Meters, metered: MeteredSession) -> None:
 
 
 def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None:
-    """Reads the checkpoint in a GPUBudget's status; None where there is none or it is unreadable."""
+    """Reads the checkpoint in a GPUBudget's status; returns None where there is none or it is unreadable.
+
+    Args:
+        item: the GPUBudget as JSON.
+        rule: the rule for the budget's periods, by which the end of an older period is computed.
+    """
     status = item.get("status") or {}
     document = status.get("checkpoint") or {}
     try:
@@ -514,10 +568,14 @@ def _holds(amount: StoredAmount | None, last: int) -> bool:
 
 
 def reprice(books: Books, now: int) -> bool:
-    """Changes to the configured prices from now on, for sessions too; returns whether the prices changed.
+    """Adopts the configured prices from now on, for open sessions too; returns whether the prices changed.
 
-    Metered time keeps its rates. The caller writes the new prices only after the store holds every session with its new
-    rates; a leader that ends in between leaves the change to the next one.
+    Time that was metered keeps its rates. The caller must write the new prices only once the store holds every session
+    with its new rates: a leader that ends before that leaves the change to the next leader.
+
+    Args:
+        books: the leader's state, with the configured and the charged prices.
+        now: nanoseconds since 1970.
     """
     # Before anything was charged, the configured prices hold for the past, too.
     prices = amended(books.prices or books.rules.prices, books.rules.prices, now)
@@ -535,11 +593,11 @@ def reprice(books: Books, now: int) -> bool:
 
 
 def bring_rates_up(books: Books, since: int) -> None:
-    """Gives sessions the rates after a change of prices that the store lost, as it returned to an earlier state.
+    """Sets the rates of sessions after a change of prices that the store lost when it returned to an earlier state.
 
     Args:
-        books: the leader's state, with the prices that sessions were charged by.
-        since: the first change that the store lacks, in nanoseconds since 1970.
+        books: the leader's state, with the prices by which sessions were charged.
+        since: the first change of prices that the store lacks, in nanoseconds since 1970.
     """
     for metered in books.pods.sessions.all():
         session = metered.session
@@ -552,11 +610,14 @@ def bring_rates_up(books: Books, since: int) -> None:
 
 
 def catch_rates_up(books: Books, now: int) -> None:
-    """Gives sessions the rates of price changes that came while their account could not be settled.
+    """Sets the rates of sessions after price changes that came while their account could not be settled.
 
-    The store then has the new prices, and the sessions' records the old rates. A session whose rate is neither that
-    before a change nor that after it follows other charging rules than the present ones, and keeps its rates. So does
-    one with GPUs of several models whose pod is gone.
+    The store then has the new prices, and the sessions' records have the old rates. A session keeps its rates if its
+    rate equals neither the one before a change nor the one after it: it was charged by other rules than the present
+    ones. A session with GPUs of several models whose pod is deleted keeps its rates, too.
+
+    Args:
+        now: nanoseconds since 1970; later changes do not count.
     """
     changes = price_changes(books.prices, 0, now + 1)
     for metered in books.pods.sessions.all():
@@ -604,7 +665,12 @@ def _scaled(prices: Prices, session: Session, changes: Sequence[int]) -> Tariff:
 
 
 def from_now_on(rates: Tariff, later: Tariff) -> Tariff:
-    """Returns the rates of a tariff until the first instant of `later`, and those of `later` from then on."""
+    """Returns the rates of one tariff up to the first instant of another, and the other's rates from then on.
+
+    Args:
+        rates: the earlier tariff: pairs of an instant (nanoseconds since 1970) and the rate from then on.
+        later: the later tariff, of the same form.
+    """
     since, rate = later[0]
     past = tuple(entry for entry in rates if entry[0] < since)
     if past and past[-1][1] == rate:

@@ -29,16 +29,25 @@ Reported = Callable[[str], int | None]
 
 @dataclass(slots=True)
 class BudgetView:
-    """The budgets, grants and corrections as last read; the invalid ones are kept separately, with their faults.
+    """The budgets, grants and corrections as last read; invalid ones are kept separately, with their faults.
 
     A budget that becomes invalid keeps its last valid version, so that a typing error stops no team. The store keeps
-    the last valid version of each budget beyond this term and beyond the budget's deletion: an account that still pays
-    opens its periods by it.
+    that version beyond the term of the leader and beyond the budget's deletion: an account that still pays opens its
+    periods by it.
 
     Attributes:
-        last_valid: the last valid version of each budget.
-        stored: the versions that the store is known to hold.
-        unreadable: the budgets whose version in the store is unreadable, and why.
+        budgets: the valid budgets by name.
+        objects: the GPUBudget objects by name.
+        budget_faults: by name, why a GPUBudget is invalid.
+        grants: the valid grants by name.
+        grant_objects: the GPUGrant objects by name.
+        grant_faults: by name, why a GPUGrant is invalid.
+        corrections: the valid corrections by name.
+        correction_objects: the GPUCorrection objects by name.
+        correction_faults: by name, why a GPUCorrection is invalid.
+        last_valid: by name, the last valid version of each budget.
+        stored: by name, the versions of budgets that the store is known to hold.
+        unreadable: by name, why a budget's version in the store is unreadable.
     """
 
     budgets: dict[str, Budget] = field(default_factory=dict)
@@ -56,7 +65,12 @@ class BudgetView:
     _rules: dict[str, tuple[Json, PeriodRule]] = field(default_factory=dict)
 
     def take_stored(self, stored: dict[str, Json], unreadable: dict[str, str]) -> None:
-        """Adopts the versions that the store holds, except where a newer one is kept here."""
+        """Adopts the versions of budgets that the store holds; a newer version in memory stays.
+
+        Args:
+            stored: by name, the last valid version of each budget in the store.
+            unreadable: by name, why a version in the store is unreadable.
+        """
         self.stored, self.unreadable = stored, unreadable
         self.last_valid = {
             **stored,
@@ -64,20 +78,24 @@ class BudgetView:
         }
 
     def unknown(self) -> dict[str, str]:
-        """Returns the budgets whose last valid version is lost, and why."""
+        """Returns, by name, the budgets whose last valid version is lost, each with the reason."""
         return {name: why for name, why in self.unreadable.items() if name not in self.last_valid}
 
     def not_stored(self) -> dict[str, Json]:
-        """Returns the kept versions that the store does not hold yet."""
+        """Returns, by name, the last valid versions of budgets that the store does not hold yet."""
         return {name: item for name, item in self.last_valid.items() if self.stored.get(name) is not item}
 
     def forget(self, name: str) -> None:
-        """Drops a deleted budget that pays for no namespace any more."""
+        """Drops a deleted budget from memory once it pays for no namespace any more."""
         for versions in (self.last_valid, self.stored, self._rules):
             versions.pop(name, None)
 
     def last_rule(self, name: str) -> PeriodRule | None:
-        """Returns a budget's period rule, or its last one before its deletion; None where it is lost."""
+        """Returns the rule for the periods of the budget with this name, by its last valid version.
+
+        Returns:
+            None where no version is known.
+        """
         item = self.last_valid.get(name)
         if item is None:
             return None
@@ -87,9 +105,11 @@ class BudgetView:
         return parsed[1]
 
     def refresh(self, mirrors: Mirrors, overhead: frozenset[str]) -> None:
-        """Parses the objects that changed in the mirrors since the last call.
+        """Parses the budgets, grants and corrections that changed in the mirrors since the last call.
 
-        The namespaces in `overhead` have a budget without an object; an object of its name replaces it.
+        Args:
+            overhead: the namespaces of the built-in budget overhead, which a GPUBudget of that name replaces. Empty for
+                no such budget.
         """
         before = self.objects
         self.objects = _read(mirrors.budgets, self.objects, self.budgets, self.budget_faults, parse_budget)
@@ -145,12 +165,12 @@ def _read(
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Clocks; each returns nanoseconds since 1970.
+    """The clocks of this machine and of the store; each returns nanoseconds since 1970.
 
     Attributes:
         ours: this machine's clock. It is read after the mirrors, so that everything they show is in the past, even if
             this process was suspended in between.
-        store: the store's clock, which decides when ours and the API server's differ.
+        store: the store's clock, which decides where ours and the API server's differ.
     """
 
     ours: Callable[[], int]
@@ -159,7 +179,13 @@ class Clocks:
 
 @dataclass(slots=True)
 class PodView:
-    """The pods of the mirror and their sessions, by uid."""
+    """The pods of the mirror and all sessions.
+
+    Attributes:
+        facts: the pods by uid.
+        sessions: the sessions of pods and of ResourceClaims.
+        namespaces: the namespaces of these pods.
+    """
 
     facts: dict[str, PodFacts] = field(default_factory=dict)
     sessions: Meters = field(default_factory=Meters)
@@ -188,10 +214,17 @@ class PodView:
         now: int,
         clocks: Clocks,
     ) -> set[str]:
-        """Reads new pods and deletions from the mirror; returns the uids of the sessions that changed.
+        """Reads new and deleted pods from the mirror; returns the uids of the sessions that changed.
 
-        Where our clock is behind a stamp of the API server, the stamp counts as now; ends are clamped to now. A stamp
-        far ahead of our clock counts only where the store's clock shows that ours is wrong.
+        Where our clock is behind a timestamp of the API server, that timestamp counts as now. No session ends later
+        than now. A timestamp far ahead of our clock counts only where the store's clock shows that ours is wrong.
+
+        Args:
+            rules: the rules that start a meter and set its rate.
+            silent: by node, the instant since which the node is silent, in nanoseconds since 1970.
+            reported: returns the instant of the last report of the pod with a uid, or None.
+            now: nanoseconds since 1970.
+            clocks: the clocks; ours is read after the mirror.
         """
         self.as_of = max(now, self.newest)
         if not mirror.wait_for_change(0) and not self._behind:
@@ -251,7 +284,7 @@ class PodView:
         return changed
 
     def take_changed_waiting(self) -> set[str]:
-        """Returns the namespaces whose waiting pods have changed since the last call."""
+        """Returns the namespaces whose waiting pods have changed since the last call of this method."""
         changed_waiting, self.changed_waiting = self.changed_waiting, set()
         return changed_waiting
 
@@ -260,7 +293,14 @@ class PodView:
             self.changed_waiting.add(facts.namespace)
 
     def end_missing(self, watched: int | None, reported: Reported, now: int) -> set[str]:
-        """Ends the sessions that the store holds open and whose pods no longer exist; returns their uids."""
+        """Ends the open sessions in the store whose pods no longer exist; returns the uids of these sessions.
+
+        Args:
+            watched: the instant up to which the last leader watched pods, in nanoseconds since 1970; None where none is
+                known.
+            reported: returns the instant of the last report of the pod with a uid, or None.
+            now: nanoseconds since 1970.
+        """
         of_pods = (m for m in self.sessions.all() if not m.session.pod.startswith(CLAIM))
         podless = [m for m in of_pods if m.session.uid not in self.facts and not m.pod_deleted]
         for metered in podless:
@@ -286,7 +326,11 @@ class PodView:
         return {facts.uid}
 
     def ended_at(self, uid: str) -> int | None:
-        """Returns the instant at which a pod that reserves claims ended; None while it runs, or if it is unknown."""
+        """Returns the instant at which the pod with this uid ended, in nanoseconds since 1970.
+
+        Returns:
+            None while the pod runs, and for a pod that is unknown or that reserved no claim before it was deleted.
+        """
         facts = self.facts.get(uid)
         return self._ends.get(uid) if facts is None else _end_of(facts)
 
@@ -317,15 +361,16 @@ def _is_gated(facts: PodFacts) -> bool:
 
 
 def latest_believed(stamps: Iterable[int], now: int, store_clock: Callable[[], int]) -> int:
-    """Returns the latest of some creation stamps that is ahead of our clock by SKEW at most; 0 where none is.
+    """Returns the latest of some creation timestamps that is ahead of our clock by SKEW at most; 0 where none is.
 
     An API server whose clock is wrong must not open future periods, nor spend their money. Where the store's clock is
-    ahead of ours, too, ours is the one that is behind, and a stamp may be ahead of the store's by SKEW.
+    ahead of ours, too, ours is the one that is behind, and a timestamp may be ahead of the store's clock by SKEW.
 
     Args:
-        stamps: the creation stamps, in nanoseconds since 1970; at least one.
-        now: the present by our clock, likewise.
-        store_clock: returns the present by the store's clock; asked only where a stamp is further ahead.
+        stamps: the creation timestamps, in nanoseconds since 1970; at least one.
+        now: the present by our clock, in nanoseconds since 1970.
+        store_clock: returns the present by the store's clock, in nanoseconds since 1970; called only where a timestamp
+            is further ahead.
     """
     in_order = sorted(stamps)
     limit = now + SKEW
@@ -335,12 +380,18 @@ def latest_believed(stamps: Iterable[int], now: int, store_clock: Callable[[], i
 
 
 def nodes_that_are_silent(mirrors: Mirrors) -> dict[str, int]:
-    """Returns the silent nodes, each with the instant since when it has been silent."""
+    """Returns by name the silent nodes, each with its last sign of life in nanoseconds since 1970.
+
+    A node is silent while its Ready condition is Unknown.
+    """
     return silent_nodes(mirrors.nodes.items(), lambda: {_name(lease): lease for lease in mirrors.node_leases.items()})
 
 
 def namespace_uids(mirrors: Mirrors) -> Callable[[str], str]:
-    """Returns a function from a namespace's name to its uid, "" for none; its first call reads the mirror."""
+    """Returns a function from a namespace's name to its uid, or an empty text where the cluster has no such namespace.
+
+    The first call of that function reads the mirror of namespaces.
+    """
 
     @cache
     def uids() -> dict[str, str]:

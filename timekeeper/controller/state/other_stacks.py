@@ -42,14 +42,14 @@ HeldOf = Callable[[Mapping[str, object]], Decision]
 
 
 def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed], drivers: frozenset[str]) -> HeldOf:
-    """Returns a function that decides what a bound pod holds on its node; its first call reads the mirror of nodes.
+    """Returns a function that decides what parts of GPUs a bound pod holds by other stacks.
 
-    Extended resources that a pod has by a claim are metered by the claim, and are no second bill.
+    The first call of that function reads the mirror of nodes. Extended resources that a pod has by a claim are left
+    out, since the claim is metered.
 
     Args:
-        mirrors: the cluster, as last observed.
-        own: the resources that the admin lists.
-        drivers: the drivers whose claims are metered.
+        own: by resource, the admin's settings for resources of other stacks.
+        drivers: the drivers of Dynamic Resource Allocation whose claims are metered.
     """
 
     @cache
@@ -78,12 +78,17 @@ def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed], drivers: frozenset[
 
 @dataclass(slots=True)
 class NodeCapacity:
-    """The GPUs of nodes by model, FairGPU's own and other stacks'; a node is examined again once it has changed."""
+    """Counts the GPUs of nodes by model; it examines a node again only once the node has changed."""
 
     _known: dict[str, tuple[Json, Mapping[str, Fraction]]] = field(default_factory=dict)
 
     def gpus(self, nodes: Sequence[Json], own: Mapping[str, Listed] | None) -> dict[str, Fraction]:
-        """Returns the GPUs of all nodes by model; `own` is None where pods of other stacks are not metered."""
+        """Returns by model the number of all nodes' GPUs, both FairGPU's and those of other stacks.
+
+        Args:
+            own: by resource, the admin's settings for resources of other stacks; None where pods of other stacks are
+                not metered.
+        """
         known: dict[str, tuple[Json, Mapping[str, Fraction]]] = {}
         for node in nodes:
             cached = self._known.get(uid_of(node))
@@ -101,9 +106,15 @@ def _full_name(item: Json) -> FullName:
 
 
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
-    """Decides the holdings of young sessions again that lacked labels of their node, or a claim of their pod's.
+    """Decides again on the holdings of young sessions for which a node's labels or a pod's claim were missing.
 
-    Returns the uids of the sessions that changed.
+    Args:
+        books: the leader's state, which is changed.
+        held_of: returns the parts of GPUs that a pod holds by other stacks.
+        now: nanoseconds since 1970.
+
+    Returns:
+        The uids of the sessions whose holdings changed.
     """
     changed = set()
     labelled_later = _labelled_later(mirrors, books.rules.own_resources or {})
@@ -137,7 +148,7 @@ def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int)
 
 
 def unknown_models(books: Books) -> int:
-    """Returns the rate of open sessions' holdings of unknown models at price 1, in microGPU-seconds a second."""
+    """Returns the rate of open sessions' holdings of unknown GPU models, in microGPU-seconds a second at price 1."""
     return sum(
         holding_rate(holding, ONE, books.rules.charge.best_effort_floor_percent)
         for metered in books.pods.sessions.all()
@@ -148,7 +159,7 @@ def unknown_models(books: Books) -> int:
 
 
 def doubtful(books: Books) -> Counter[Doubt]:
-    """Counts, by doubt, the open sessions whose holdings the cluster's objects do not state completely."""
+    """Counts the open sessions whose holdings the cluster's objects do not state completely, by the cause."""
     return Counter(
         doubt
         for metered in books.pods.sessions.all()
@@ -158,7 +169,11 @@ def doubtful(books: Books) -> Counter[Doubt]:
 
 
 def held_idle(books: Books, now: int) -> int:
-    """Returns the rate of open sessions of claims that no pod reserves, in microGPU-seconds a second."""
+    """Returns the rate of open sessions of ResourceClaims that no pod reserves, in microGPU-seconds a second.
+
+    Args:
+        now: the instant of the prices, in nanoseconds since 1970.
+    """
     return sum(
         rate_now(metered.session.tariff, now)
         for metered in books.pods.sessions.all()
@@ -169,9 +184,9 @@ def held_idle(books: Books, now: int) -> int:
 def idle_quotas(books: Books, mirrors: Mirrors) -> frozenset[str]:
     """Returns the namespaces in which a ResourceQuota on FairGPU's own resources counts no pod.
 
-    Pods of the mode account ask for the resources of their stack. A namespace whose label names no mode has the mode
-    that only the webhook's settings state. It counts as one of account while another stack gave GPUs to a pod that the
-    webhook has labelled, and FairGPU's scheduler gave GPUs to none.
+    In the mode account, pods ask for the resources of another stack. A namespace without a label for its mode has the
+    mode in the webhook's settings, which are not read here. It counts as one of the mode account if another stack gave
+    GPUs to a pod that the webhook has labelled, and FairGPU's scheduler gave GPUs to none.
     """
     counted = {_full_name(quota)[0] for quota in mirrors.quotas.items() if counts_own_resources(quota)}
     if not counted:

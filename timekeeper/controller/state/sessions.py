@@ -37,7 +37,7 @@ class AcknowledgedAmount(NamedTuple):
     Attributes:
         amount: the session's cumulative amount in the period, in microGPU-seconds.
         last_point: the last hourly point that the store holds; None before the first.
-        finalized: whether the amount is in the period's sum of finalized sessions.
+        finalized: whether the period's sum of finalized sessions contains the amount.
     """
 
     amount: int
@@ -65,21 +65,22 @@ _NO_USE = RecordedUse()
 
 
 class Acknowledged(NamedTuple):
-    """A session as the store holds it; the one base of the next settlement.
+    """A session as the store holds it: the base from which the next settlement is computed.
 
     Attributes:
-        periods: the amount in each period that may still change.
-        settled_until: the instant up to which periods are final. The amount of a period that ends by then is computed
-            again only if the session turns out to have ended earlier.
-        session: the session as the store's record states it; None where there is no record.
+        periods: the amount in each period that may still change, by account and start of the period.
+        settled_until: the instant up to which periods are final, in nanoseconds since 1970. The amount of a period that
+            ends by then is computed again only if the session turns out to have ended earlier.
+        session: the session by the store's record; None where there is no record.
         use: the recorded use of the session's reports.
         open_under: the account under which the session is open; empty for none.
-        also_open: further accounts under which the session may be open, since only part of a move was written.
-        ended_under: the account that holds the record of the session's end; empty for none.
-        posted_at: the instant up to which the ledger has entries of the session (see `posting`), in nanoseconds since
-            1970.
+        posted_at: the instant up to which the ledger has entries of the session, in nanoseconds since 1970 (see
+            `posting`).
         posted_rate: the session's rate at that instant, in microGPU-seconds a second.
         closed: whether the store, and a replica where there is one, holds the session's end.
+        also_open: further accounts under which the session may be open, because only a part of its change to another
+            payer was written.
+        ended_under: the account that holds the record of the session's end; empty for none.
     """
 
     periods: Mapping[Key, AcknowledgedAmount] = MappingProxyType({})
@@ -94,7 +95,11 @@ class Acknowledged(NamedTuple):
     ended_under: str = ""
 
     def amount(self, key: Key) -> int:
-        """Returns the amount in a period; 0 where the store holds none."""
+        """Returns the session's stored amount in a period, in microGPU-seconds; 0 where the store holds none.
+
+        Args:
+            key: the account and the start of the period.
+        """
         known = self.periods.get(key)
         return 0 if known is None else known.amount
 
@@ -106,10 +111,14 @@ NOTHING = Acknowledged()
 def posting(
     session: Session, payers: Assignments, periods: Mapping[Key, AcknowledgedAmount], open_under: str
 ) -> tuple[int, int]:
-    """Returns the instant up to which the ledger has entries of an open session, and its rate at that instant.
+    """Returns the instant up to which the ledger has entries of an open session, and the session's rate then.
 
-    The instant is that of the last hourly point in the latest period of the account under which the session is open.
-    Without an hourly point there, it is the start of the session's segment in that period.
+    The instant (nanoseconds since 1970) is the last hourly point in the latest period of the account under which the
+    session is open. Without an hourly point, it is the start of the session's segment in that period.
+
+    Args:
+        payers: the payers of its namespace, in order of time.
+        periods: its stored amounts, by account and start of the period.
     """
     starts = [start for account, start in periods if account == open_under]
     if not starts:
@@ -121,30 +130,36 @@ def posting(
 
 
 def is_kept(key: Key, amount: AcknowledgedAmount, until: int) -> bool:
-    """Whether an amount must be kept: it is not 0, or its period has begun.
+    """Returns whether a stored amount of a session must be kept: it is not 0, or its period has begun.
 
-    An amount of 0 in a later period says nothing: a clock that was ahead opened the period, and the session has not
-    reached it.
+    An amount of 0 in a later period comes from a clock that was ahead: the session has not reached that period.
+
+    Args:
+        key: the account and the start of the period.
+        until: the instant up to which time has passed, in nanoseconds since 1970.
     """
     return amount.amount != 0 or key[1] <= until
 
 
 def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
-    """Returns what remains of an acknowledged value once the store's records no longer count: the recorded use.
+    """Returns an acknowledged session reduced to its recorded use, for a store whose other records no longer count.
 
-    Periods from before the recorded use stay final, since they cannot be computed again.
+    Periods before the recorded use stay final, since they cannot be computed again.
     """
     use = acknowledged.use
     return Acknowledged(settled_until=first_known(use), use=use)
 
 
 def first_known(use: RecordedUse) -> int:
-    """Returns the start of the first period whose use is recorded; 0 where none is. Earlier periods are final."""
+    """Returns the start of the first period whose use is recorded, in nanoseconds since 1970; 0 where none is.
+
+    Earlier periods are final.
+    """
     return min((period for _, period, _ in use.billed), default=0)
 
 
 def with_use(session: Session, use: RecordedUse) -> Session:
-    """Returns the session as its record states it, with the recorded use."""
+    """Returns the session with this recorded use, in the form that the store's record has."""
     if use == _NO_USE:
         return session
     return replace(
@@ -153,12 +168,12 @@ def with_use(session: Session, use: RecordedUse) -> Session:
 
 
 def use_of(record: Session) -> RecordedUse:
-    """Returns the recorded use of a session's record."""
+    """Returns the part of a session's record that its reports filled."""
     return RecordedUse(record.use_bases, record.report_bases, record.use_total, record.use_missing)
 
 
 def without_use(record: Session) -> Session:
-    """Returns a record's session without the recorded use: only what its pod shows."""
+    """Returns the session of a store's record without the recorded use, so that it contains only what its pod shows."""
     if use_of(record) == _NO_USE:
         return record
     return replace(record, use_bases=(), report_bases=(), use_total=None, use_missing=(0, 0))
@@ -166,7 +181,7 @@ def without_use(record: Session) -> Session:
 
 @dataclass(slots=True)
 class MeteredSession:
-    """A session that is being metered: the session by its pod, and as the store has acknowledged it.
+    """A session that is being metered: as its pod shows it, and as the store has acknowledged it.
 
     Attributes:
         session: the session, as its pod shows it.
@@ -182,7 +197,7 @@ class MeteredSession:
 
 
 class Meters:
-    """The metered sessions, by uid and by namespace."""
+    """The sessions that are being metered, indexed by uid and by namespace."""
 
     def __init__(self) -> None:
         self._by_uid: dict[str, MeteredSession] = {}
@@ -195,29 +210,29 @@ class Meters:
         return uid in self._by_uid
 
     def get(self, uid: str) -> MeteredSession | None:
-        """Returns the session of a uid; None where there is none."""
+        """Returns the metered session with this uid; None where there is none."""
         return self._by_uid.get(uid)
 
     def all(self) -> list[MeteredSession]:
-        """Returns every session."""
+        """Returns all metered sessions."""
         return list(self._by_uid.values())
 
     def of_namespaces(self, namespaces: Iterable[str]) -> list[MeteredSession]:
-        """Returns the sessions of these namespaces."""
+        """Returns the metered sessions of these namespaces."""
         return [metered for name in namespaces for metered in self._by_namespace.get(name, {}).values()]
 
     def namespaces(self) -> set[str]:
-        """Returns the namespaces that have sessions."""
+        """Returns the namespaces that have metered sessions."""
         return set(self._by_namespace)
 
     def keep(self, metered: MeteredSession) -> MeteredSession:
-        """Adds a session; returns the one that is already metered under its uid, if there is one."""
+        """Adds a metered session; returns the one that is kept under its uid, which may be an earlier one."""
         known = self._by_uid.setdefault(metered.session.uid, metered)
         self._by_namespace.setdefault(known.session.namespace, {})[known.session.uid] = known
         return known
 
     def drop(self, metered: MeteredSession) -> None:
-        """Removes a session, which is metered no longer."""
+        """Removes a session that is no longer metered."""
         uid, namespace = metered.session.uid, metered.session.namespace
         del self._by_uid[uid]
         del self._by_namespace[namespace][uid]
@@ -226,7 +241,12 @@ class Meters:
 
 
 class Decided(NamedTuple):
-    """The start of a session in nanoseconds since 1970, and what it holds by another stack, as decided once."""
+    """The start of a session, and the parts of GPUs that it holds by another stack, as they were decided once.
+
+    Attributes:
+        start: nanoseconds since 1970.
+        holdings: the parts of GPUs.
+    """
 
     start: int
     holdings: tuple[Holding, ...]
@@ -234,13 +254,19 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MeterRules:
-    """The rules that start a meter and set its rate.
+    """The rules that start a session and set its rate.
 
-    `namespace_uid` returns the uid of the namespace that now has a name, or "". `labels` are the keys of the pod labels
-    by which usage is kept. `held_of` decides on the parts of GPUs that a bound pod holds by another stack; these are
-    metered from the instant `since` on, at the earliest. `drivers` are the drivers whose claims are metered; None where
-    pods of other stacks are not metered. `decided` holds an earlier leader's decisions on sessions that the store
-    lacks, by uid.
+    Attributes:
+        charge: the rules for the cost of a reservation.
+        meter_from: the event that starts a pod's session.
+        prices: the price of each model over time.
+        namespace_uid: returns the uid of the namespace with this name; empty where there is none.
+        labels: the keys of the pod labels by which usage is kept.
+        held_of: returns the parts of GPUs that a bound pod holds by another stack.
+        since: the instant from which such parts are metered, in nanoseconds since 1970.
+        drivers: the drivers of Dynamic Resource Allocation whose claims are metered; None where pods of other stacks
+            are not metered.
+        decided: by uid, an earlier leader's decisions on sessions that the store lacks.
     """
 
     charge: ChargeRules
@@ -255,16 +281,23 @@ class MeterRules:
 
 
 def loaded(record: Session) -> MeteredSession:
-    """Returns the session of a record. The record, not the pod, states the holdings by another stack."""
+    """Returns the metered session of a store's record.
+
+    The record, and not the pod, states the holdings by another stack.
+    """
     session = without_use(record)
     return MeteredSession(session, Reservation((), holdings=session.holdings) if session.holdings else None)
 
 
 def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
-    """Starts metering a newly observed pod; returns None where it holds no reservation.
+    """Starts the session of a pod that is observed for the first time; returns None where the pod holds no reservation.
 
-    A terminal pod's session is ended at once. What an earlier leader decided of its holdings stays, and so does its
-    start.
+    The session of a pod that has ended is ended at once. The holdings and the start that an earlier leader decided
+    stay.
+
+    Args:
+        rules: the rules that start a session and set its rate.
+        now: nanoseconds since 1970.
     """
     decided = rules.decided.get(pod.uid) if pod.bound else None
     if decided is not None:
@@ -293,9 +326,13 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
 def update_from_pod(
     metered: MeteredSession, pod: PodFacts, rules: MeterRules, alive: Callable[[], int | None], now: int
 ) -> None:
-    """Updates a session from its pod's present object.
+    """Updates a session from the present object of its pod.
 
-    `alive` returns the instant until which a pod of a silent node counts as alive; None where the node is not silent.
+    Args:
+        rules: the rules that set its rate.
+        alive: returns the instant until which a pod on a silent node counts as alive, in nanoseconds since 1970; None
+            where the node is not silent.
+        now: nanoseconds since 1970.
     """
     if metered.reservation is None:
         metered.reservation = pod.reservation
@@ -315,11 +352,9 @@ def end_deleted(
     """Ends the session of a deleted pod.
 
     Args:
-        metered: the session.
         departure: the deletion as observed: its proof and instant.
-        last: the pod as last observed.
-        silent: the instant since when its node is silent, or None.
-        reported: the instant of the pod's last report, or None.
+        silent: the instant since which its node is silent, in nanoseconds since 1970; None where it is not silent.
+        reported: the instant of the pod's last report, in nanoseconds since 1970; None without a report.
         now: nanoseconds since 1970.
     """
     metered.pod_deleted = True
@@ -333,7 +368,13 @@ def end_deleted(
 
 
 def missing(metered: MeteredSession, last_seen: int, reported: int | None, now: int) -> None:
-    """Ends the session of a pod that no longer exists and whose deletion was not observed."""
+    """Ends the session of a pod that no longer exists and whose deletion was not observed.
+
+    Args:
+        last_seen: the last instant at which the pod was seen, in nanoseconds since 1970.
+        reported: the instant of the pod's last report, in nanoseconds since 1970; None without a report.
+        now: nanoseconds since 1970.
+    """
     metered.pod_deleted = True
     if metered.session.end is None:
         metered.session = end_found_missing(metered.session, max(last_seen, reported or 0), now)

@@ -29,10 +29,11 @@ RESOURCES: Final = frozenset({MEMORY, CORES})
 
 
 def decide(pod: BoundPod, node: HostNode) -> Decision:
-    """Returns the share of GPUs that a pod holds by the memory that it requests, and its share of time if it names one.
+    """Returns the shares of GPUs that a pod holds by Aliyun's gpushare.
 
-    The size of a device is the node's offer divided by its devices; else what the extender wrote on the pod. The
-    number of devices is that of the allocation, or as few as can have the memory.
+    The share of memory is that which the pod requests. Its share of time is that which it requests, or that of memory
+    where it requests none. The size of a device is the node's offer divided by its devices; else what the extender
+    wrote on the pod. The number of devices is that of the allocation, or as few as can have the memory.
     """
     asked = pod.resources & RESOURCES
     if not asked:

@@ -44,9 +44,9 @@ class SliceDevice:
 
     Attributes:
         model: the model's name; UNKNOWN_MODEL where no attribute names it.
-        capacity: its capacity by name, without the driver's domain.
+        capacity: the amount of each of its capacities, by name without the driver's domain.
         counters: the share that the device consumes of each counter, by the counter's name.
-        counter_sets: the sets of counters that it consumes of, of those that its pool has.
+        counter_sets: the names of the counter sets of its pool from which it consumes.
         profile: the profile of a MIG device; empty for any other.
         partition: the compute and memory modes of an AMD GPU, such as `cpx_nps4`; empty for any other.
         shared: whether several claims may have a part of its capacity each.
@@ -68,10 +68,13 @@ DeviceKey = tuple[str, str, str]
 
 
 def read_slices(slices: Iterable[Mapping[str, Any]]) -> dict[DeviceKey, SliceDevice]:
-    """Returns the devices of ResourceSlices; of each pool only those of its highest generation.
+    """Returns the devices of ResourceSlices by (driver, pool, name); of each pool only those of its highest generation.
 
     The counters of a device may stand in another slice of its pool. A field that is missing or of another type counts
     as absent.
+
+    Args:
+        slices: the ResourceSlice objects.
     """
     latest: dict[tuple[str, str], int] = {}
     specs = [mapping(item.get("spec")) for item in slices]
@@ -94,7 +97,7 @@ def read_slices(slices: Iterable[Mapping[str, Any]]) -> dict[DeviceKey, SliceDev
 
 
 def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], drivers: frozenset[str]) -> Decision:
-    """Returns what a claim holds; nothing before it is allocated.
+    """Returns the parts of GPUs that a ResourceClaim holds; none before it is allocated.
 
     A whole device is a GPU. A partition counts by its shares of the counters for memory and compute. Where no counter
     is for compute, its average share of all counters counts; slots that are taken whole are among them. Without
@@ -102,9 +105,8 @@ def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], d
     capacity that it consumed. Administrative access is free.
 
     Args:
-        claim: the ResourceClaim.
-        devices: the devices of the cluster.
-        drivers: the drivers whose devices are charged.
+        devices: the devices of the cluster, by (driver, pool, name).
+        drivers: the names of the drivers whose devices are charged.
     """
     doubts: set[Doubt] = set()
     holdings = []
@@ -125,10 +127,13 @@ def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], d
 
 
 def capacity(devices: Mapping[DeviceKey, SliceDevice]) -> dict[str, Fraction]:
-    """Returns how many GPUs some devices are, by model.
+    """Returns the number of GPUs that some devices amount to, by model.
 
     A GPU and the partitions that it can have are devices that consume of one set of counters, and not all of them can
     be allocated: such a set is one GPU. Any other device is a GPU, or the part that its profile states.
+
+    Args:
+        devices: the devices, by (driver, pool, name).
     """
     sets = {
         (driver, pool, name): device.model
@@ -140,24 +145,28 @@ def capacity(devices: Mapping[DeviceKey, SliceDevice]) -> dict[str, Fraction]:
 
 
 def results_of(claim: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the devices that a claim has, as its allocation states them; none before it is allocated."""
+    """Returns the devices in a ResourceClaim's allocation, as the object states them; none before it is allocated."""
     allocation = mapping(mapping(claim.get("status")).get("allocation"))
     return mappings(mapping(allocation.get("devices")).get("results"))
 
 
 def reserving_pods(claim: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the uids of the pods that reserve a claim; a claim that several share is still one holding."""
+    """Returns the uids of the pods that reserve a ResourceClaim object; there may be several."""
     consumers = mappings(mapping(claim.get("status")).get("reservedFor"))
     return tuple(str(item.get("uid")) for item in consumers if item.get("resource") == "pods")
 
 
 def names_drivers(claim: Mapping[str, Any], drivers: frozenset[str]) -> bool:
-    """Whether a claim has devices of any of these drivers."""
+    """Returns whether a ResourceClaim has devices of any of these drivers."""
     return any(item.get("driver") in drivers for item in results_of(claim))
 
 
 def unlisted_drivers(claim: Mapping[str, Any], drivers: frozenset[str]) -> frozenset[str]:
-    """Returns the drivers of a claim's devices that are not among these; their devices cost nothing."""
+    """Returns the drivers of a ResourceClaim's devices that are not among `drivers`; their devices cost nothing.
+
+    Args:
+        drivers: the names of the drivers whose devices are charged.
+    """
     return frozenset(str(item.get("driver")) for item in results_of(claim)) - drivers
 
 
@@ -168,11 +177,17 @@ FullName = tuple[str, str]
 def without_claimed(
     pod: Mapping[str, Any], claims: Callable[[], Mapping[FullName, Mapping[str, Any]]], drivers: frozenset[str]
 ) -> BoundPod:
-    """Returns a bound pod without the extended resources that it has by a claim, which is metered by itself.
+    """Returns a bound pod without the extended resources that it has by a ResourceClaim.
+
+    The claim is charged by itself.
 
     The pod's status counts only if the claim confirms it: the claim must be reserved for the pod, and have a device of
-    one of the drivers. Kubernetes takes the devices from the claim of a pod that has ended, and deletes it: for such a
-    pod, only a claim that has devices of other drivers refutes the status.
+    one of the drivers. Kubernetes takes the devices from the claim of a pod that has ended, and deletes the claim. For
+    such a pod, the status counts unless the claim still has devices, and none of them is of these drivers.
+
+    Args:
+        claims: returns the ResourceClaim objects, by namespace and name.
+        drivers: the names of the drivers whose devices are charged.
     """
     bound = read_bound_pod(pod)
     covering = extended_claim(pod)
@@ -187,14 +202,19 @@ def without_claimed(
 
 
 class ExtendedClaim(NamedTuple):
-    """The claim by which a pod has extended resources of a DeviceClass, and these resources."""
+    """The ResourceClaim that kube-scheduler made for extended resources of a pod.
+
+    Attributes:
+        claim: the claim's name.
+        resources: the names of the extended resources.
+    """
 
     claim: str
     resources: frozenset[str]
 
 
 def extended_claim(pod: Mapping[str, Any]) -> ExtendedClaim | None:
-    """Returns what the scheduler wrote about a pod's extended resources that a claim covers; None for no such claim.
+    """Returns the ResourceClaim that kube-scheduler made for a pod's extended resources; None where it made none.
 
     Source: kubernetes/kubernetes v1.34, staging/src/k8s.io/api/core/v1/types.go, PodExtendedResourceClaimStatus.
     """

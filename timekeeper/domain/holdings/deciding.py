@@ -37,12 +37,22 @@ NAMES: Final = (
 
 
 def is_accelerator(resource: str, own: Mapping[str, Listed]) -> bool:
-    """Whether a pod that asks for a resource may hold a part of a GPU."""
+    """Returns whether a pod that asks for an extended resource may hold a part of a GPU or another accelerator.
+
+    Args:
+        own: the resources that the admin lists in the settings, by name.
+    """
     return resource in NAMES or resource.startswith(nvidia.MIG_PREFIX) or resource in own
 
 
 def is_read(resource: str, own: Mapping[str, Listed]) -> bool:
-    """Whether a request of a resource decides what a pod holds: an accelerator, or the part that it takes of one."""
+    """Returns whether the amount of an extended resource that a pod asks for decides what the pod holds.
+
+    Such a resource is an accelerator, or states the part that the pod takes of one.
+
+    Args:
+        own: the resources that the admin lists in the settings, by name.
+    """
     if resource in listed.INTEL_SIZES:
         return True
     named = resource.removesuffix(listed.ASCEND_MEMORY)
@@ -78,12 +88,10 @@ LABEL: Final = kai.GROUP
 
 
 def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision:
-    """Returns the parts of GPUs that a bound pod holds by other stacks; each of its resources is counted once.
+    """Returns the parts of GPUs that a bound pod holds by other stacks; each of its extended resources is counted once.
 
     Args:
-        pod: the pod.
-        node: its node.
-        own: the resources that the admin lists in the settings. They override FairGPU's own table.
+        own: the resources that the admin lists in the settings, by name. They override FairGPU's own table.
     """
     if kai.reserves(pod):
         return NOTHING
@@ -98,14 +106,15 @@ def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision
 
 
 def capacity(node: HostNode, own: Mapping[str, Listed]) -> dict[str, Fraction]:
-    """Returns how many of a node's GPUs other stacks share, by model: what a pod would hold that asked for all of them.
+    """Returns the number of a node's GPUs that other stacks share, by model.
+
+    It is what a pod would hold that asked for all of them.
 
     HAMi and Volcano offer vGPUs. For them, the GPUs that they list on the node are counted. Those of Ascend have the
     model that pods hold there.
 
     Args:
-        node: the node.
-        own: the resources that the admin lists.
+        own: the resources that the admin lists in the settings, by name.
     """
     ascend = (name for name in sorted(node.annotations) if name.startswith(listed.ASCEND_REGISTER))
     for register in (hami.REGISTER, volcano.REGISTER, *ascend):
@@ -121,15 +130,22 @@ def capacity(node: HostNode, own: Mapping[str, Listed]) -> dict[str, Fraction]:
 
 
 def models_of(node: HostNode, own: Mapping[str, Listed]) -> frozenset[str]:
-    """Returns the models of a node's GPUs by other stacks; UNKNOWN_MODEL among them where no label names one."""
+    """Returns the models of the GPUs that other stacks share on a node; UNKNOWN_MODEL stands for one without a name.
+
+    Args:
+        own: the resources that the admin lists in the settings, by name.
+    """
     return frozenset(holding.model for holding in decide_all(node, own).holdings)
 
 
 def decide_all(node: HostNode, own: Mapping[str, Listed]) -> Decision:
-    """Returns what a pod would hold that asks for all GPUs that a node offers, by a scheduler that wrote nothing.
+    """Returns what a pod would hold that asks for all GPUs that a node offers, without any annotation of a scheduler.
 
-    Intel's units of both drivers count as those of one. The sizes that the node states are those of all its GPUs, and
-    would count once for each driver.
+    Intel's GPUs of both drivers count as if one driver served them. The memory and tiles that the node states are those
+    of all its Intel GPUs, and would otherwise count twice.
+
+    Args:
+        own: the resources that the admin lists in the settings, by name.
     """
     sized = listed.INTEL_SIZES
     offered = {name: units for name, units in node.capacity.items() if is_accelerator(name, own) or name in sized}

@@ -39,9 +39,13 @@ MOST_CHARACTERS: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RegisteredDevice:
-    """A device as its node lists it; its memory is in the unit of the pod's figures.
+    """A device in the list that HAMi or Volcano writes on its node.
 
-    That is MiB, or as many MiB as `gpu-memory-factor` of Volcano's plugin says.
+    Attributes:
+        uuid: the device's uuid.
+        model: the model's name; UNKNOWN_MODEL where the list names none.
+        memory: the device's memory in MiB, or in units of as many MiB as `gpu-memory-factor` of Volcano's plugin says.
+            Lists on pods use the same unit.
     """
 
     uuid: str
@@ -51,7 +55,13 @@ class RegisteredDevice:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """A container's part of a device: its memory, and cores in percent of the device's time, 0 for no bound."""
+    """A container's part of a device, in the list that HAMi or Volcano writes on the pod.
+
+    Attributes:
+        uuid: the device's uuid.
+        memory: the container's memory, in the unit of RegisteredDevice.
+        cores: the container's share of the device's time in percent; 0 for no bound.
+    """
 
     uuid: str
     memory: int
@@ -59,17 +69,21 @@ class AllocatedDevice:
 
 
 class DeviceListError(ValueError):
-    """The annotation is not a list of devices; the message says where."""
+    """The annotation of a node or pod is not a list of devices; the message says where."""
 
 
 def decode_node(text: str) -> dict[str, RegisteredDevice]:
-    """Returns a node's devices by uuid, from JSON (HAMi since v2.8) or from the text of earlier releases and Volcano.
+    """Returns the devices in HAMi's or Volcano's annotation of a node, by uuid.
 
-    The text has a colon after each device, and its fields in this order: uuid, count, memory, then cores where the
-    fourth is a number, and the type.
+    The annotation is JSON (HAMi since v2.8), or the text of earlier versions and Volcano. The text has a colon after
+    each device, and its fields in this order: uuid, count, memory, then cores where the fourth is a number, and the
+    type.
+
+    Args:
+        text: the annotation's value.
 
     Raises:
-        DeviceListError: it is in neither form.
+        DeviceListError: the annotation is in neither form.
     """
     if len(text) > MOST_CHARACTERS:
         raise DeviceListError(f"it is longer than {MOST_CHARACTERS} characters")
@@ -78,7 +92,12 @@ def decode_node(text: str) -> dict[str, RegisteredDevice]:
 
 
 def decode_pod(text: str) -> tuple[tuple[AllocatedDevice, ...], ...]:
-    """Returns each container's devices: a semicolon ends a container's list, and a colon each device.
+    """Returns the devices of each container in HAMi's or Volcano's annotation of a pod.
+
+    A semicolon ends a container's list, and a colon each device.
+
+    Args:
+        text: the annotation's value.
 
     Raises:
         DeviceListError: a device has fewer than four fields, or a figure is no whole number from 0: the annotation was
@@ -144,7 +163,14 @@ def _whole(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The resources of a vGPU request: their number, and for each of them memory, its percentage, and cores."""
+    """The names of the extended resources by which pods ask a stack for vGPUs.
+
+    Attributes:
+        count: the resource for the number of vGPUs.
+        memory: the resource for the memory of each.
+        percentage: the resource for the memory of each in percent of the device's.
+        cores: the resource for the time of each in percent of the device's.
+    """
 
     count: str
     memory: str
@@ -152,21 +178,35 @@ class Names:
     cores: str
 
     def number(self, asked: Mapping[str, int]) -> int:
-        """Returns the number of vGPUs of a request; 1 where the request states only their size."""
+        """Returns the number of vGPUs that a container asks for; 1 where it states only their size, 0 for none.
+
+        Args:
+            asked: the container's amount of each extended resource, by name.
+        """
         named = any(asked.get(name) for name in (self.memory, self.percentage, self.cores))
         return asked.get(self.count, 0) or int(named)
 
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """The lists of devices on a node and on a pod; None for a list that is missing, cut short or invalid."""
+    """The lists of devices that HAMi or Volcano wrote on a node and on a pod.
+
+    Attributes:
+        node: the node's devices, by uuid; None where the list is missing, cut short or invalid.
+        pod: the devices of each container of the pod; None where the list is missing, cut short or invalid.
+    """
 
     node: dict[str, RegisteredDevice] | None
     pod: tuple[tuple[AllocatedDevice, ...], ...] | None
 
 
 def decode_lists(node: str | None, pod: str | None) -> Lists:
-    """Decodes the annotations of a node and of a pod; a missing or invalid one is None."""
+    """Decodes the lists of devices that HAMi or Volcano wrote on a node and on a pod; a missing or invalid one is None.
+
+    Args:
+        node: the node's annotation; None for none.
+        pod: the pod's annotation; None for none.
+    """
     try:
         registered = decode_node(node) if node else None
     except DeviceListError:
@@ -179,11 +219,17 @@ def decode_lists(node: str | None, pod: str | None) -> Lists:
 
 
 def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Holding, ...], frozenset[Doubt]]:
-    """Returns the parts that a pod's containers hold, and the doubts.
+    """Returns the parts of GPUs that a pod's containers hold by HAMi or Volcano, and what is not known of them.
 
-    Each container holds what was allocated to it, and no less than it requested. An init container that ends before
-    the others begin, beside the sidecars declared before it, holds its devices in the others' place: the pod holds the
-    most of each device for its whole life. An init container never makes the others' parts cheaper.
+    Each container holds what was allocated to it, and no less than it requested. An init container that ends before the
+    others begin holds devices that the others get afterwards. It holds them beside the sidecars that are declared
+    before it. The pod is charged for the most that it holds of each device at one time, as if for its whole life. An
+    init container never lowers the cost.
+
+    Args:
+        way: the stack's name for the holdings, such as `hami`.
+        names: the resources by which pods ask the stack for vGPUs.
+        lists: the devices on the pod's node, and those that were allocated to the pod.
     """
     doubts: set[Doubt] = set()
     asking = [item for item in (*pod.init, *pod.containers) if names.number(item.resources)]
@@ -283,7 +329,7 @@ _NAMES: Final = Names(COUNT, MEMORY, PERCENTAGE, CORES)
 
 
 def decide(pod: BoundPod, node: HostNode) -> Decision:
-    """Returns the vGPUs that a pod holds on a node of HAMi.
+    """Returns the vGPUs that a pod holds by HAMi.
 
     `nvidia.com/gpu` is HAMi's on a node that lists its devices for it, and NVIDIA's on any other: an annotation on the
     pod alone, which its author can write, does not make a GPU a part of one.

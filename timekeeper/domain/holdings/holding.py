@@ -23,10 +23,10 @@ No node has as many. A pod that names its node itself may ask for 2^63 - 1: a mo
 
 @dataclass(frozen=True, slots=True, order=True)
 class Holding:
-    """Equal parts of GPUs.
+    """Equal parts of GPUs of one model that a pod holds by another stack.
 
     Attributes:
-        way: the stack by whose rules it was decided, such as `nvidia`.
+        way: the stack by whose rules the parts were determined, such as `nvidia`.
         model: the model's name; UNKNOWN_MODEL where no source names it.
         count: the number of parts.
         time: the share of a GPU's time that each part has, from 0 to 1; 0 where the stack does not bound it.
@@ -41,7 +41,7 @@ class Holding:
 
 
 def summed(parts: Iterable[tuple[str, Fraction]]) -> dict[str, Fraction]:
-    """Returns the sum of GPUs of each model, from pairs of a model and a number of GPUs."""
+    """Returns the number of GPUs of each model, from pairs of a model and a number of GPUs."""
     sums: dict[str, Fraction] = {}
     for model, gpus in parts:
         sums[model] = sums.get(model, Fraction(0)) + gpus
@@ -49,10 +49,10 @@ def summed(parts: Iterable[tuple[str, Fraction]]) -> dict[str, Fraction]:
 
 
 class InitStep(NamedTuple):
-    """An init container that ends before others begin.
+    """The parts of GPUs that an init container holds, which ends before others begin.
 
     Attributes:
-        held: its parts.
+        held: the container's parts.
         beside: the parts of the sidecars that run beside it.
     """
 
@@ -61,11 +61,11 @@ class InitStep(NamedTuple):
 
 
 def most_of(lasting: Sequence[Holding], steps: Sequence[InitStep]) -> tuple[Holding, ...]:
-    """Returns what a pod holds of devices of one model for its whole life, where init containers hold them first.
+    """Returns the parts that a pod is charged for as if it held them for its whole life, of devices of one model.
 
-    Those are the parts of the step, or of the containers that last, that cost the most. Where the floor of parts
-    without a bound decides which do, or where they are too many to compare, the pod holds the parts of all of them. So
-    no init container lowers the cost.
+    These are the parts that cost the most: those of one init container, or those of the containers that last. Where the
+    floor of parts without a bound decides which cost more, or where they are too many to compare, the pod is charged
+    for the parts of all of them. So no init container lowers the cost.
 
     Args:
         lasting: the parts of the containers that run until the pod ends.
@@ -101,9 +101,10 @@ def _cost(parts: Iterable[Holding], floor: Fraction) -> Fraction:
 
 
 class Doubt(StrEnum):
-    """A cause for which a holding was charged by a rule, since the cluster's objects do not state it.
+    """A cause for which parts of GPUs were charged by a rule.
 
-    No doubt makes a holding cheaper than what the pod's request proves.
+    The cluster's objects do not state what the pod holds. No such rule makes the parts cheaper than what the pod's
+    request proves.
     """
 
     MODEL_UNKNOWN = "model-unknown"
@@ -125,12 +126,12 @@ class Doubt(StrEnum):
 
 
 class Decision(NamedTuple):
-    """The parts that a pod holds, and the doubts under which that was decided.
+    """The parts of GPUs that a pod holds by other stacks, and what was not known when that was decided.
 
     Attributes:
         holdings: equal parts joined, in order; none for a pod that holds no GPU.
-        doubts: the doubts.
-        resources: the resources of the pod that the decision covers.
+        doubts: the causes for which parts are charged by a rule.
+        resources: the pod's extended resources that these parts account for.
     """
 
     holdings: tuple[Holding, ...] = ()
@@ -142,9 +143,9 @@ NOTHING: Final = Decision()
 
 
 def join(*holdings: Holding) -> tuple[Holding, ...]:
-    """Returns the holdings in order, equal parts as one, and of those at most MOST_PARTS.
+    """Returns holdings in order, with equal parts joined into one holding of at most MOST_PARTS.
 
-    Parts of which there are none are left out.
+    Holdings of no parts are left out.
     """
     counts: dict[tuple[str, str, Fraction, Fraction], int] = {}
     for holding in holdings:
@@ -160,15 +161,24 @@ def join(*holdings: Holding) -> tuple[Holding, ...]:
 
 
 def spread(amount: Fraction) -> tuple[int, Fraction]:
-    """Divides an amount of GPUs evenly over as few GPUs as it needs; returns their number and the share of each."""
+    """Divides an amount of GPUs evenly over as few GPUs as it needs; returns their number and the share of each.
+
+    The number is at least 1.
+    """
     count = max(math.ceil(amount), 1)
     return count, amount / count
 
 
 def holding_rate(holding: Holding, price: Fraction, best_effort_floor_percent: int) -> int:
-    """Returns the rate in microGPU-seconds a second: for each part the price times its larger share, rounded up.
+    """Returns the rate of a holding in microGPU-seconds a second.
 
-    A part without a bound of its time is charged as at least the floor, as a best-effort share is.
+    It is, for each part, the price times the larger of its shares of time and memory, rounded up.
+
+    Args:
+        holding: equal parts of GPUs.
+        price: GPU-hours charged for an hour of a whole GPU.
+        best_effort_floor_percent: the least share of GPU time, in percent, that a part without a bound of its time is
+            charged for.
     """
     share = max(holding.time or Fraction(best_effort_floor_percent, 100), holding.memory)
     return holding.count * math.ceil(GPU_SECOND * price * share)

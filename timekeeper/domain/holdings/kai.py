@@ -42,20 +42,21 @@ RESERVATION_NAMESPACES: Final = frozenset({"kai-resource-reservation", "runai-re
 
 
 def is_of_a_container(annotation: str) -> bool:
-    """Returns whether an annotation asks for a part of a GPU's memory for one container."""
+    """Returns whether an annotation of a pod, by its key, asks KAI for a part of a GPU's memory for one container."""
     return annotation.startswith(OF_CONTAINER) and annotation.endswith((MEMORY_REQUEST, MEMORY_LIMITED))
 
 
 def reserves(pod: BoundPod) -> bool:
-    """Whether a pod only keeps a GPU for the fractions that share it; the fractions are billed, and it is not.
+    """Returns whether a pod is one of KAI's reservation pods, which are not billed.
 
-    The namespace is `runai-reservation` up to v0.5.
+    Such a pod only keeps a GPU for the pods that share it, and those are billed. Its namespace is `runai-reservation`
+    up to v0.5 of KAI.
     """
     return pod.namespace in RESERVATION_NAMESPACES
 
 
 def decide(pod: BoundPod, node: HostNode) -> Decision:
-    """Returns the fraction of each of its GPUs that a pod holds.
+    """Returns the fraction of each of its GPUs that a pod holds by KAI.
 
     KAI marks a pod that it has bound to a fraction. Without the mark the annotations are a request that no scheduler
     granted, and the pod holds nothing. A pod with the mark and no request that can be read holds whole GPUs.

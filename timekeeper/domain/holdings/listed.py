@@ -28,10 +28,10 @@ from timekeeper.domain.holdings.observed import INSTANCE_TYPE, BoundPod, Contain
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A resource of an accelerator.
+    """An extended resource by which pods hold accelerators, and the size of one unit of it.
 
     Attributes:
-        way: the stack's name.
+        way: the name of the stack or vendor.
         parts: the units of a whole device.
         devices: the resource or label of a node that states the number of whole devices in the resource's capacity; it
             takes precedence over `parts`. Empty for none.
@@ -112,12 +112,19 @@ ASCEND: Final = "huawei.com/Ascend"
 
 
 def model_of(entry: Listed, node: HostNode) -> str:
-    """Returns the model of a resource's devices on a node: by its labels, else the resource's; empty for none."""
+    """Returns the model of a resource's devices on a node; empty where neither the node nor the resource names one.
+
+    The node's labels come first.
+    """
     return node.label(*entry.model_labels) or entry.model
 
 
 def default_models(table: Mapping[str, Listed]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Returns the labels that name a model better, by stack and model, of resources in a table that name one."""
+    """Returns the labels that name a device's model more exactly than a table of resources does.
+
+    Returns:
+        The labels' keys by (stack, model in the table), for the resources that have a model in the table.
+    """
     return {(entry.way, entry.model): entry.model_labels for entry in table.values() if entry.model}
 
 
@@ -206,7 +213,13 @@ def _units_of_a_device(name: str, entry: Listed, model: str, node: HostNode, dou
 
 
 def amd_parts(mode: str, model: str, doubts: set[Doubt]) -> int:
-    """Returns the partitions of an AMD GPU by its modes of compute and memory, such as `cpx_nps4`; 1 for no mode."""
+    """Returns the number of partitions of an AMD GPU; 1 for no mode.
+
+    Args:
+        mode: the GPU's modes of compute and memory, such as `cpx_nps4`; empty for none.
+        model: the GPU's model.
+        doubts: gets PROFILE_UNKNOWN where the mode is not known.
+    """
     compute = mode.partition("_")[0].lower()
     if compute == "cpx":
         return next((count for key, count in AMD_XCDS.items() if key in model), AMD_PARTS["cpx"])

@@ -78,7 +78,12 @@ INSTANCE_MODELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Divisible:
-    """A model that MIG divides: its compute slices, and its memory in GB; None where its name states the memory."""
+    """A GPU model that MIG divides.
+
+    Attributes:
+        slices: the compute slices of the whole GPU.
+        memory_gb: the memory of the whole GPU in GB; None where the model's name states it.
+    """
 
     slices: int
     memory_gb: int | None = None
@@ -132,16 +137,17 @@ def decide(pod: BoundPod, node: HostNode) -> Decision:
 
 
 def model_of(node: HostNode) -> str:
-    """Returns the model of a node's GPUs, without the suffixes for the way in which they are divided; empty for none.
+    """Returns the model of a node's NVIDIA GPUs, without suffixes such as `-SHARED` and `-MIG-1g.5gb`; empty for none.
 
-    Feature discovery has it from the driver, and wins over the labels and the instance type of a cloud.
+    The label of NVIDIA's feature discovery takes precedence over the labels and the instance type of a cloud, because
+    it comes from the driver.
     """
     product = node.label(PRODUCT)
     return _MIG_IN_PRODUCT.sub("", product).removesuffix("-SHARED") if product else cloud_model(node)
 
 
 def cloud_model(node: HostNode) -> str:
-    """Returns the model by the labels and the instance type of a cloud alone; empty for none.
+    """Returns the model of a node's NVIDIA GPUs by the labels and the instance type of a cloud alone; empty for none.
 
     A cloud writes them with the node, minutes before feature discovery writes how the GPUs are shared. No name that
     feature discovery has is equal to one of these.
@@ -155,7 +161,10 @@ def cloud_model(node: HostNode) -> str:
 
 
 def memory_mib(node: HostNode) -> int | None:
-    """Returns the memory of a whole GPU of the node by feature discovery; None where that does not state it."""
+    """Returns the memory of a whole NVIDIA GPU of a node in MiB; None where no label states it.
+
+    The label is that of NVIDIA's feature discovery.
+    """
     if _single_profile(node):
         return None  # the label states the memory of a MIG device there
     return node.number(MEMORY) or None
@@ -212,10 +221,18 @@ def _single_profile(node: HostNode) -> str:
 def mig_part(
     profile: str, model: str, own_mib: int | None, whole_mib: int | None, doubts: set[Doubt]
 ) -> tuple[Fraction, Fraction]:
-    """Returns the shares of time and memory of a MIG device, and adds what is not known to the doubts.
+    """Returns a MIG device's shares of the GPU's time and memory, each from 0 to 1.
 
-    The device's own memory and the GPU's, in MiB, count more than the profile where both are stated. A compute instance
+    The device's own memory and the GPU's count more than the profile where both are stated. A compute instance
     `1c.3g.20gb` has a third of the memory of its GPU instance, since it shares that with others.
+
+    Args:
+        profile: the MIG profile, such as `1g.5gb`.
+        model: the GPU's model; empty where it is not known.
+        own_mib: the memory of the MIG device in MiB; None where it is not known.
+        whole_mib: the memory of the whole GPU in MiB; None where it is not known.
+        doubts: gets PROFILE_UNKNOWN where the profile is not known, which then counts as the whole GPU, or SIZE_UNKNOWN
+            where the GPU's memory is not known.
     """
     matched = _PROFILE.fullmatch(profile)
     if matched is None:

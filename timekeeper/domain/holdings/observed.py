@@ -16,23 +16,28 @@ INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container's extended resources by name, and whether it is a native sidecar, which runs until the pod ends."""
+    """The extended resources, such as GPUs, that a container asks for.
+
+    Attributes:
+        resources: the amount of each extended resource, by name.
+        keeps_running: whether it is a native sidecar, which runs until the pod ends.
+    """
 
     resources: Mapping[str, int]
     keeps_running: bool = False
 
     def without(self, resources: frozenset[str]) -> Container:
-        """Returns the container as if it asked for none of these resources."""
+        """Returns the container as if it asked for none of these extended resources."""
         left = {name: amount for name, amount in self.resources.items() if name not in resources}
         return Container(left, self.keeps_running)
 
 
 @dataclass(frozen=True, slots=True)
 class BoundPod:
-    """A pod that has a node.
+    """The fields of a pod that has a node from which its parts of GPUs are determined.
 
     Attributes:
-        namespace: its namespace.
+        namespace: the pod's namespace.
         labels: its labels.
         annotations: its annotations; every user who may edit the pod may write them.
         containers: the main containers, in their order.
@@ -47,13 +52,13 @@ class BoundPod:
 
     @property
     def resources(self) -> frozenset[str]:
-        """The extended resources of which any container asks for some."""
+        """The names of the extended resources that any container of the pod asks for."""
         return frozenset(
             name for item in (*self.containers, *self.init) for name, amount in item.resources.items() if amount > 0
         )
 
     def without(self, resources: frozenset[str]) -> BoundPod:
-        """Returns the pod as if it asked for none of these resources."""
+        """Returns the pod as if it asked for none of these extended resources."""
         if not resources & self.resources:
             return self
         return replace(
@@ -63,19 +68,19 @@ class BoundPod:
         )
 
     def amount(self, resource: str) -> int:
-        """Returns the most of a resource that the pod holds at any time, by the scheduler's own rule."""
+        """Returns the most of an extended resource that the pod holds at any time, as kube-scheduler computes it."""
         steps = [(item.resources.get(resource, 0), item.keeps_running) for item in self.init]
         return peak([item.resources.get(resource, 0) for item in self.containers], steps)
 
 
 @dataclass(frozen=True, slots=True)
 class HostNode:
-    """A pod's node.
+    """The fields of a pod's node from which the pod's parts of GPUs are determined.
 
     Attributes:
-        labels: its labels.
+        labels: the node's labels.
         annotations: its annotations.
-        capacity: its capacity of each extended resource.
+        capacity: its capacity of each extended resource, by name.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +92,11 @@ class HostNode:
         return next((value for key in keys if (value := self.labels.get(key))), "")
 
     def number(self, key: str) -> int | None:
-        """Returns a label's whole number; None where the node does not have it, or it is no whole number."""
+        """Returns the whole number that a label of the node states; None where the label is missing or no number.
+
+        Args:
+            key: the label's key.
+        """
         text = self.labels.get(key, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 
@@ -97,7 +106,7 @@ _DIGITS = 15
 
 
 def read_bound_pod(pod: Mapping[str, Any]) -> BoundPod:
-    """Parses a pod; a field that is missing or of another type counts as absent."""
+    """Parses a Pod object; a field that is missing or of another type counts as absent."""
     metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     return BoundPod(
         namespace=str(metadata.get("namespace", "")),
@@ -109,7 +118,7 @@ def read_bound_pod(pod: Mapping[str, Any]) -> BoundPod:
 
 
 def read_host_node(node: Mapping[str, Any]) -> HostNode:
-    """Parses a node; a field that is missing or of another type counts as absent."""
+    """Parses a Node object; a field that is missing or of another type counts as absent."""
     metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
     return HostNode(
         labels=_texts(metadata.get("labels")),

@@ -24,7 +24,7 @@ _NAMES: Final = Names(COUNT, MEMORY, PERCENTAGE, CORES)
 
 
 def decide(pod: BoundPod, node: HostNode) -> Decision:
-    """Returns the vGPUs that a pod holds by Volcano's request and allocation."""
+    """Returns the vGPUs that a pod holds by Volcano, from the pod's request and the allocation in its annotation."""
     asked = pod.resources & RESOURCES
     if not asked:
         return NOTHING

@@ -16,7 +16,12 @@ SHARED = ("amounts.lua", "hours.lua", "segments.lua", "pace.lua")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script's text and the name under which Redis caches it."""
+    """The text of a Lua script, and the name under which Redis caches it.
+
+    Attributes:
+        text: the text.
+        sha: the SHA-1 of the text.
+    """
 
     text: str
     sha: str
@@ -24,7 +29,13 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    """The script NAME.lua, with the shared functions that it needs before it: Redis makes each of them in every run."""
+    """Returns the Lua script NAME.lua, with the shared functions that it needs before it.
+
+    Redis makes each of these functions in every run, so no others stand in the text.
+
+    Args:
+        name: the script's file name without `.lua`.
+    """
     own = files(__name__).joinpath(f"{name}.lua").read_text()
     needed, definitions, words = set[str](), _definitions(), set(_WORD.findall(own))
     while missing := (words & definitions.keys()) - needed:
