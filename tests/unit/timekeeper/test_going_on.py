@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timekeeper.controller.reconcile.compute_settlement import Facts, amount_going_on, compute_settlement, with_amount
+from timekeeper.controller.reconcile.compute_settlement import (
+    Basis,
+    Case,
+    Settlement,
+    amount_going_on,
+    compute_settlements,
+    with_amount,
+)
 from timekeeper.controller.state.accounts import Account
-from timekeeper.controller.state.sessions import NOTHING
+from timekeeper.controller.state.sessions import NOTHING, Acknowledged
 from timekeeper.domain.budgets import Budget
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.periods import Period
@@ -67,20 +74,20 @@ def test_a_session_that_goes_on_is_settled_to_the_amount_that_any_settlement_fin
 ) -> None:
     session = Session("uid", "team", "pod", "n1", start, tariff)
     before, now = start + first, start + first + later
-    known = compute_settlement(NOTHING, Facts(session, before), payers_first, accounts(before), before).following
+    known = settled(NOTHING, session, payers_first, before).following
     shown = session if same_record else replace(session, tariff=((0, 1),))
     found = amount_going_on(known, shown, payers_later, accounts(now), now)
     if found is not None:
         key, amount = found
         changes = amount != known.amount(key)
-        settled = compute_settlement(known, Facts(shown, now), payers_later, accounts(now), now)
-        assert settled.items == ({key: Item(session.uid, amount)} if changes else {})
-        assert settled.following == (with_amount(known, key, amount) if changes else known)
+        whole = settled(known, shown, payers_later, now)
+        assert whole.items == ({key: Item(session.uid, amount)} if changes else {})
+        assert whole.following == (with_amount(known, key, amount) if changes else known)
 
 
 def test_a_session_that_runs_on_in_its_period_only_changes_its_amount() -> None:
     session = Session("uid", "team", "pod", "n1", HOUR, ((HOUR, 300_000),))
-    known = compute_settlement(NOTHING, Facts(session, HOUR), ((0, "a"),), accounts(HOUR), HOUR).following
+    known = settled(NOTHING, session, ((0, "a"),), HOUR).following
     found = amount_going_on(known, session, ((0, "a"),), accounts(HOUR), HOUR + 10 * SECOND)
     assert found == (("a", 0), 3_000_000)
 
@@ -88,7 +95,7 @@ def test_a_session_that_runs_on_in_its_period_only_changes_its_amount() -> None:
 def test_a_session_that_began_before_its_period_is_charged_from_the_start_of_that() -> None:
     session = Session("uid", "team", "pod", "n1", HOUR, ((HOUR, 300_000),))
     later = BOUNDARY + HOUR // 2
-    known = compute_settlement(NOTHING, Facts(session, later), ((0, "a"),), accounts(later), later).following
+    known = settled(NOTHING, session, ((0, "a"),), later).following
     found = amount_going_on(known, session, ((0, "a"),), accounts(later), BOUNDARY + 3500 * SECOND)
     assert found == (("a", BOUNDARY), 3500 * 300_000)
 
@@ -96,3 +103,9 @@ def test_a_session_that_began_before_its_period_is_charged_from_the_start_of_tha
 def accounts(until: int) -> dict[str, Account]:
     """Two accounts whose periods are open up to an instant."""
     return {name: account(name, until) for name in ("a", "b")}
+
+
+def settled(known: Acknowledged, session: Session, payers: Assignments, until: int) -> Settlement:
+    """The whole settlement of a running session up to an instant by which all time has passed."""
+    basis = Basis({session.namespace: payers}, accounts(until), until)
+    return compute_settlements(basis, [Case(known, session, until)])[0]

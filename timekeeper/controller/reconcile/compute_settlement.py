@@ -1,6 +1,6 @@
-"""Computes a session's settlement from what the store acknowledged and from the facts of its pod and reports.
+"""Computes the settlements of sessions from what the store acknowledged and from the facts of pods and reports.
 
-`compute_settlement` is a pure function. The caller adopts `Settlement.following` once the store has taken all items.
+`compute_settlements` is a pure function. The caller adopts `Settlement.following` once the store has taken all items.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from timekeeper.controller.state.sessions import (
     Acknowledged,
     AcknowledgedAmount,
     Key,
+    MeteredSession,
     RecordedUse,
     first_known,
-    is_kept,
-    posting,
+    running_on,
     with_use,
 )
 from timekeeper.domain.attribution import Attribution
@@ -34,7 +34,7 @@ from timekeeper.domain.charges import (
     with_used,
 )
 from timekeeper.domain.pricing import Bill, billed
-from timekeeper.domain.reports import Bases, Course, Sample, extended, parts, sample_before
+from timekeeper.domain.reports import Bases, Course, Marks, Sample, extended, parts, sample_before
 from timekeeper.domain.sessions import Session
 from timekeeper.domain.timestamps import HOUR
 from timekeeper.domain.usage import dimensions
@@ -61,19 +61,37 @@ def is_entry_due(posted_at: int, until: int) -> bool:
     return not posted_at <= until < posted_at + POST_EVERY
 
 
-class Facts(NamedTuple):
-    """The present facts of a session, by its pod and its reports.
+class Basis(NamedTuple):
+    """The leader's state that all settlements of a reconciliation are computed from.
 
     Attributes:
-        session: the session.
+        assignments: by namespace, the accounts that pay for it, in order of time.
+        accounts: the accounts by name, their periods opened up to the instants of settlement.
         surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970. Periods that end
             later are not final.
+        bill: whether reservations, usage or the larger of both is billed.
+    """
+
+    assignments: Mapping[str, Assignments]
+    accounts: Mapping[str, Account]
+    surely_past: int
+    bill: Bill = Bill.RESERVED
+
+
+class Case(NamedTuple):
+    """A session to settle.
+
+    Attributes:
+        acknowledged: the session as the store holds it.
+        session: the session, as its pod shows it.
+        until: the instant up to which it is charged, in nanoseconds since 1970; its end where it has ended.
         pod_deleted: whether its pod is deleted from the API server.
         reports: its reports; None where they were not read, or where the store has none.
     """
 
+    acknowledged: Acknowledged
     session: Session
-    surely_past: int
+    until: int
     pod_deleted: bool = False
     reports: SessionReports | None = None
 
@@ -99,13 +117,14 @@ class Settlement(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """The arguments of `compute_settlement`, which its parts share."""
+    """The facts of one settlement, which its parts share."""
 
     acknowledged: Acknowledged
-    facts: Facts
+    facts: Case
     payers: Assignments
     accounts: Mapping[str, Account]
     until: int
+    surely_past: int
     current: Key | None
     """The period of the present payer at `until`; None where none is open."""
     ends: Mapping[Key, int] = MappingProxyType({})
@@ -161,29 +180,54 @@ def with_amount(acknowledged: Acknowledged, key: Key, amount: int) -> Acknowledg
     return Acknowledged(periods, settled_until, session, use, open_under, posted_at, posted_rate, closed)
 
 
-def compute_settlement(
-    acknowledged: Acknowledged,
-    facts: Facts,
-    payers: Assignments,
-    accounts: Mapping[str, Account],
-    until: int,
-    bill: Bill = Bill.RESERVED,
-) -> Settlement:
-    """Computes the settlement of a session that is charged up to an instant.
+Growth = tuple[Key, int]
+"""The account and period in which only the amount of a session grew, and the new amount in microGPU-seconds."""
 
-    Args:
-        acknowledged: the session as the store holds it.
-        facts: the session and its reports as they are now.
-        payers: the accounts that pay for its namespace, in order of time.
-        accounts: the accounts by name, their periods opened up to that instant.
-        until: the instant in nanoseconds since 1970; the session's end where it has ended.
-        bill: whether reservations, usage or the larger of both is billed.
+
+def growths(basis: Basis, cases: Iterable[tuple[MeteredSession, int]]) -> list[Growth | None]:
+    """Returns `amount_going_on` of each session, by the instant up to which it is charged."""
+    assignments, accounts = basis.assignments, basis.accounts
+    return [
+        amount_going_on(each.acknowledged, each.session, assignments[each.session.namespace], accounts, until)
+        for each, until in cases
+    ]
+
+
+def entries_due(cases: Iterable[tuple[MeteredSession, int]]) -> list[bool]:
+    """Returns, for each session and instant, whether the ledger gets an entry whatever the amount.
+
+    It does if the session has ended, or if its last entry is old.
     """
-    until = _computable_until(acknowledged, facts, until)
-    present = _present(payers, accounts, until)
-    current, end = present or (None, 0)
-    inputs = _Inputs(acknowledged, facts, payers, accounts, until, current)
-    if acknowledged.closed and acknowledged.periods:
+    return [_is_entry_of_any_amount_due(each.acknowledged, each.session, until) for each, until in cases]
+
+
+def _is_entry_of_any_amount_due(known: Acknowledged, session: Session, until: int) -> bool:
+    old = bool(known.open_under) and is_entry_due(known.posted_at, until)
+    return not is_closed(known) and (session.end is not None or old)
+
+
+def is_closed(acknowledged: Acknowledged) -> bool:
+    """Returns whether the store holds the session's end: its amounts stand, whatever its reports say."""
+    return acknowledged.closed and bool(acknowledged.periods)
+
+
+def compute_settlements(basis: Basis, cases: Iterable[Case]) -> list[Settlement]:
+    """Computes the settlements of sessions, each charged up to an instant of its own."""
+    settlements = []
+    present = _present_periods(basis)
+    for case in cases:
+        until = _computable_until(case, basis.surely_past)
+        payers = basis.assignments[case.session.namespace]
+        current, end = present(case.session.namespace, until) or (None, 0)
+        inputs = _Inputs(case.acknowledged, case, payers, basis.accounts, until, basis.surely_past, current)
+        settlements.append(_settlement(inputs, end, basis.bill))
+    return settlements
+
+
+def _settlement(inputs: _Inputs, end: int, bill: Bill) -> Settlement:
+    """Computes one settlement; `end` is the end of the period `current`."""
+    acknowledged, facts, current = inputs.acknowledged, inputs.facts, inputs.current
+    if is_closed(acknowledged):
         return _finalized(inputs)
     shortened = _is_shortened(inputs, bill)
     final = first_known(acknowledged.use) if shortened else acknowledged.settled_until
@@ -210,13 +254,13 @@ def compute_settlement(
         # The store must hold the record of the end before it forgets the session: see `_finalized`.
         inputs = inputs._replace(facts=facts._replace(pod_deleted=False))
     others = {*acknowledged.periods, *totals} - {current}
-    inputs = inputs._replace(ends={**_ends(accounts, others), **({} if current is None else {current: end})})
+    inputs = inputs._replace(ends={**_ends(inputs.accounts, others), **({} if current is None else {current: end})})
     recorded = _recorded(use)
     items = _items(inputs, totals, last, (use, recorded), session_segments)
     return Settlement(items, _following(inputs, items, recorded))
 
 
-def _computable_until(acknowledged: Acknowledged, facts: Facts, until: int) -> int:
+def _computable_until(case: Case, surely_past: int) -> int:
     """Returns the instant up to which a session is charged, at the earliest that from which it can be computed again.
 
     A session on a silent node is charged up to its last sign of life, and further once the node reports again. The
@@ -224,9 +268,10 @@ def _computable_until(acknowledged: Acknowledged, facts: Facts, until: int) -> i
     end is known, since no later settlement could charge it again. An instant that a clock was ahead of is not such a
     period.
     """
-    if facts.session.end is not None:
-        return until
-    return max(until, min(first_known(acknowledged.use), facts.surely_past))
+    use = case.acknowledged.use
+    if case.session.end is not None or not use.billed:
+        return case.until
+    return max(case.until, min(first_known(use), surely_past))
 
 
 def with_stored_amounts(acknowledged: Acknowledged, settlement: Settlement, stored: Collection[Key]) -> Acknowledged:
@@ -438,9 +483,10 @@ def _totals(inputs: _Inputs, taken_back: Mapping[Key, int], due: Mapping[Key, in
         totals.setdefault(last, 0)
     # The session leaves each account that has a record of it, also one in which it has no amount.
     for account in (inputs.acknowledged.also_open | {open_under}) - {""}:
-        present = inputs.accounts[account].period_at(inputs.until)
-        if present is not None and all(name != account for name, _ in totals):
-            totals[account, present.start] = 0
+        if all(name != account for name, _ in totals):
+            present = inputs.accounts[account].period_at(inputs.until)
+            if present is not None:
+                totals[account, present.start] = 0
     return totals
 
 
@@ -502,23 +548,29 @@ def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]
     }
 
 
-def marks(
-    acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
-) -> tuple[int, int]:
-    """Returns the start of a session's present segment, and the instant from which its reports' totals are needed.
+def report_marks(
+    basis: Basis, cases: Iterable[tuple[MeteredSession, int]], phases: Mapping[str, tuple[int, ...]]
+) -> list[tuple[str, Marks]]:
+    """Returns the uid of each session, and the bounds for reading its reports at an instant.
 
-    Both are nanoseconds since 1970. Use before the start of the segment is fixed: a later report does not change it.
+    Reports that arrive later change no use before the start of the session's segment at that instant.
 
     Args:
-        acknowledged: the session as the store holds it.
-        session: the session, as its pod shows it.
-        payers: the accounts that pay for its namespace, in order of time.
-        until: the instant whose segment is the present one, in nanoseconds since 1970.
+        basis: the leader's state.
+        cases: the sessions, each with its instant in nanoseconds since 1970.
+        phases: by namespace, the distances of its coming periods' starts from a quarter of an hour, in nanoseconds.
     """
-    present = _present(payers, accounts, until)
-    since = max((since for since, _ in payers if since <= until), default=0)
-    start = max(session.start, since if len(payers) > 1 else 0, 0 if present is None else present[0][1])
-    return start, _totals_needed_since(acknowledged, session)
+    present, past = _present_periods(basis), basis.surely_past
+    wanted = []
+    for metered, until in cases:
+        session, payers = metered.session, basis.assignments[metered.session.namespace]
+        period = present(session.namespace, until)
+        since = max((since for since, _ in payers if since <= until), default=0)
+        start = max(session.start, since if len(payers) > 1 else 0, 0 if period is None else period[0][1])
+        needed_since = _totals_needed_since(metered.acknowledged, session)
+        marks = Marks(min(start, past), min(needed_since, past), phases[session.namespace])
+        wanted.append((session.uid, marks))
+    return wanted
 
 
 def _totals_needed_since(acknowledged: Acknowledged, session: Session) -> int:
@@ -547,11 +599,23 @@ def _posted_until(start: int, amount: AcknowledgedAmount) -> int:
     return start if amount.last_point.until == start + 1 else amount.last_point.until
 
 
-def _present(payers: Assignments, accounts: Mapping[str, Account], until: int) -> tuple[Key, int] | None:
-    """Returns the period of the present payer, and its end; None where none is open."""
-    payer = next((name for since, name in reversed(payers) if since <= until), payers[0][1])
-    period = accounts[payer].period_at(until)
-    return ((payer, period.start), period.end) if period is not None else None
+def _present_periods(basis: Basis) -> Callable[[str, int], tuple[Key, int] | None]:
+    """Returns a function that finds the period of a namespace's payer at an instant, and its end; None for none.
+
+    The function keeps its answers: most sessions of a namespace are settled up to the same instant.
+    """
+    answers: dict[tuple[str, int], tuple[Key, int] | None] = {}
+
+    def present(namespace: str, until: int) -> tuple[Key, int] | None:
+        asked = namespace, until
+        if asked not in answers:
+            payers = basis.assignments[namespace]
+            payer = next((name for since, name in reversed(payers) if since <= until), payers[0][1])
+            period = basis.accounts[payer].period_at(until)
+            answers[asked] = ((payer, period.start), period.end) if period is not None else None
+        return answers[asked]
+
+    return present
 
 
 def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool, changed: bool) -> tuple[LedgerAction, Kind]:
@@ -578,7 +642,7 @@ def _is_behind(inputs: _Inputs, key: Key) -> bool:
     """
     known = inputs.acknowledged.periods.get(key)
     point = None if known is None else known.last_point
-    over = 0 < inputs.ends[key] <= inputs.facts.surely_past
+    over = 0 < inputs.ends[key] <= inputs.surely_past
     return over and (point is None or point.until != max(inputs.until, key[1] + 1))
 
 
@@ -636,20 +700,13 @@ def _following(inputs: _Inputs, items: Mapping[Key, Item], use: RecordedUse) -> 
     )
     if session.end is not None:
         return following
-    final = min(until, inputs.facts.surely_past)
+    final = min(until, inputs.surely_past)
     over = {inputs.ends[key] for key in periods if inputs.ends[key] <= final}
-    going_on = {
-        key: amount for key, amount in periods.items() if inputs.ends[key] > final and is_kept(key, amount, until)
-    }
+    changing = {key: amount for key, amount in periods.items() if inputs.ends[key] > final}
     # A session that turns out to have ended, or a clock that was ahead, moves the settled instant back.
     before = known.settled_until if known.settled_until <= until else first_known(known.use)
-    posted_at, posted_rate = posting(following.session or session, inputs.payers, going_on, following.open_under)
-    return following._replace(
-        periods=going_on,
-        settled_until=max([before, first_known(following.use), *over]),
-        posted_at=posted_at,
-        posted_rate=posted_rate,
-    )
+    shown = following.session or session
+    return running_on(following, shown, inputs.payers, changing, until, max([before, *over]))
 
 
 def _open_under(before: str, items: Mapping[Key, Item]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -10,12 +10,14 @@ import redis
 import structlog
 
 from timekeeper.controller.reconcile.compute_settlement import (
-    Facts,
+    Basis,
+    Case,
     Settlement,
-    amount_going_on,
-    compute_settlement,
-    is_entry_due,
-    marks,
+    compute_settlements,
+    entries_due,
+    growths,
+    is_closed,
+    report_marks,
     with_amount,
     with_stored_amounts,
 )
@@ -24,7 +26,7 @@ from timekeeper.controller.reconcile.open_and_close_periods import open_due_peri
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.sessions import Key, MeteredSession
 from timekeeper.domain.pricing import Bill
-from timekeeper.domain.reports import Marks, report_limits
+from timekeeper.domain.reports import report_limits
 from timekeeper.ledger import shared
 from timekeeper.ledger.client import StoreError
 from timekeeper.ledger.reports import SessionReports, close_and_read, end_reports, write_report_limits
@@ -139,88 +141,92 @@ def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> lis
 def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession]) -> Work:
     """Computes the settlements of sessions; reads the reports of the sessions that get a ledger entry."""
     books = context.books
-    bill, past = books.rules.bill, context.surely_past(now)
-
-    def settled(metered: MeteredSession, until: int, reports: SessionReports | None) -> Prepared:
-        facts = Facts(metered.session, past, metered.pod_deleted, reports)
-        payers = books.assignments[metered.session.namespace]
-        return Prepared(metered, compute_settlement(metered.acknowledged, facts, payers, books.accounts, until, bill))
-
-    instants = context.charged_until(concerned, now)
-    if bill is not Bill.RESERVED:
-        read_reports = _read_reports(context, concerned, instants)
-        return Work([], [settled(*each) for each in zip(concerned, instants, read_reports, strict=True)])
-    grown, changed = _grown(books, concerned, instants)
+    basis = Basis(books.assignments, books.accounts, context.surely_past(now), books.rules.bill)
+    cases = list(zip(concerned, context.charged_until(concerned, now), strict=True))
+    if basis.bill is not Bill.RESERVED:
+        return Work([], _settled(basis, cases, _read_reports(context, basis, cases)))
+    grown, changed = _grown(basis, cases)
     # A session that is due an entry is computed once, with its reports; the others first have to show whether they are.
-    due = [_is_due(metered, until) for metered, until in changed]
-    prepared = [
-        None if entry else settled(metered, until, None) for (metered, until), entry in zip(changed, due, strict=True)
-    ]
+    due = entries_due(changed)
+    others = [case for case, entry in zip(changed, due, strict=True) if not entry]
+    first = iter(_settled(basis, others, [None] * len(others)))
+    prepared = [None if entry else next(first) for entry in due]
     cutting = [
         index
         for index, each in enumerate(prepared)
-        if each is None or (_has_points(each.settlement) and not _is_closed(each.metered))
+        if each is None or (_has_points(each.settlement) and not is_closed(each.metered.acknowledged))
     ]
-    reports = _read_reports(context, [changed[index][0] for index in cutting], [changed[index][1] for index in cutting])
-    for index, known in zip(cutting, reports, strict=True):
-        if known is not None or prepared[index] is None:
-            prepared[index] = settled(*changed[index], known)
+    reports = _read_reports(context, basis, [changed[index] for index in cutting])
+    again = [
+        (index, known)
+        for index, known in zip(cutting, reports, strict=True)
+        if known is not None or prepared[index] is None
+    ]
+    settled = _settled(basis, [changed[index] for index, _ in again], [known for _, known in again])
+    for (index, _), each in zip(again, settled, strict=True):
+        prepared[index] = each
     return Work(grown, [each for each in prepared if each is not None])
 
 
-def _is_closed(metered: MeteredSession) -> bool:
-    """Whether the store holds the session's end: its amounts stand, whatever its reports say."""
-    return metered.acknowledged.closed and bool(metered.acknowledged.periods)
-
-
-def _is_due(metered: MeteredSession, until: int) -> bool:
-    """Whether the ledger gets an entry whatever the amount: the session has ended, or its last entry is old."""
-    known = metered.acknowledged
-    old = bool(known.open_under) and is_entry_due(known.posted_at, until)
-    return not _is_closed(metered) and (metered.session.end is not None or old)
+def _settled(
+    basis: Basis, cases: Sequence[tuple[MeteredSession, int]], reports: Sequence[SessionReports | None]
+) -> list[Prepared]:
+    """Computes the settlements of sessions with their reports, each up to its instant."""
+    whole = [
+        Case(metered.acknowledged, metered.session, until, metered.pod_deleted, known)
+        for (metered, until), known in zip(cases, reports, strict=True)
+    ]
+    settlements = compute_settlements(basis, whole)
+    return [Prepared(metered, each) for (metered, _), each in zip(cases, settlements, strict=True)]
 
 
 def _grown(
-    books: Books, concerned: list[MeteredSession], instants: list[int]
+    basis: Basis, cases: Sequence[tuple[MeteredSession, int]]
 ) -> tuple[list[Grown], list[tuple[MeteredSession, int]]]:
     """Splits sessions into those of which only the amount grew, and the others with their instants of settlement."""
     grown, others = list[Grown](), list[tuple[MeteredSession, int]]()
-    accounts, assignments = books.accounts, books.assignments
-    for metered, until in zip(concerned, instants, strict=True):
-        session, acknowledged = metered.session, metered.acknowledged
-        key_and_amount = amount_going_on(acknowledged, session, assignments[session.namespace], accounts, until)
-        if key_and_amount is None:
-            others.append((metered, until))
+    for case, growth in zip(cases, growths(basis, cases), strict=True):
+        if growth is None:
+            others.append(case)
             continue
-        key, amount = key_and_amount
-        if acknowledged.periods[key].amount != amount:
+        metered, (key, amount) = case[0], growth
+        if metered.acknowledged.periods[key].amount != amount:
             grown.append((metered, key, amount))
     return grown, others
 
 
 def _read_reports(
-    context: ReconcileContext, sessions: list[MeteredSession], instants: list[int]
+    context: ReconcileContext, basis: Basis, cases: Sequence[tuple[MeteredSession, int]]
 ) -> list[SessionReports | None]:
     """Reads sessions' reports; later reports count for the present segment alone."""
-    books = context.books
-    wanted = []
-    for metered, until in zip(sessions, instants, strict=True):
-        session, payers = metered.session, books.assignments[metered.session.namespace]
-        start, needed_since = marks(metered.acknowledged, session, payers, books.accounts, until)
-        closed, needed_since = context.surely_past(start), context.surely_past(needed_since)
-        wanted.append((session.uid, Marks(closed, needed_since, _phases(books, metered, until))))
+    if not cases:
+        return []
+    now = max(until for _, until in cases)
+    wanted = report_marks(basis, cases, _phases(context.books, cases))
     reports = close_and_read(context.client, wanted)
-    lacking = [m for m, known in zip(sessions, reports, strict=True) if known is None and m.acknowledged.open_under]
+    lacking = [m for (m, _), known in zip(cases, reports, strict=True) if known is None and m.acknowledged.open_under]
     if lacking:
-        write_limits_of(context, lacking, max(instants), replace=True)
+        write_limits_of(context, lacking, now, replace=True)
     return reports
 
 
-def _phases(books: Books, metered: MeteredSession, until: int) -> tuple[int, ...]:
-    """Returns the distance of the starts of a session's coming periods from a quarter of an hour, in nanoseconds."""
-    account = books.accounts[books.assignments[metered.session.namespace][-1][1]]
-    period = account.period_at(until)
-    return (0,) if period is None else phases_after(account.budget.period, period.end)
+def _phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> dict[str, tuple[int, ...]]:
+    """Returns by namespace the distance of the starts of its coming periods from a quarter of an hour, in nanoseconds.
+
+    Args:
+        books: the leader's state.
+        cases: the sessions, each with an instant; the latest of a namespace counts.
+    """
+    latest: dict[str, int] = {}
+    for metered, until in cases:
+        namespace = metered.session.namespace
+        latest[namespace] = max(until, latest.get(namespace, until))
+    phases = {}
+    for namespace, until in latest.items():
+        account = books.accounts[books.assignments[namespace][-1][1]]
+        period = account.period_at(until)
+        phases[namespace] = (0,) if period is None else phases_after(account.budget.period, period.end)
+    return phases
 
 
 def write_limits_of(
@@ -235,14 +241,17 @@ def write_limits_of(
     """
     books = context.books
     by_use = books.rules.bill is not Bill.RESERVED
-    limits_by_uid, phases = {}, {}
+    limits_by_uid, limited = {}, list[tuple[MeteredSession, int]]()
     for metered in sessions:
         reservation, session = metered.reservation, metered.session
         reports = reservation is not None and reservation.placed and not reservation.holdings
         if reservation is not None and reports and session.end is None:
             limits = report_limits(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
-            limits_by_uid[session.uid], phases[session.uid] = limits, _phases(books, metered, now)
-    write_report_limits(context.client, limits_by_uid, phases, replace=replace)
+            limits_by_uid[session.uid] = limits
+            limited.append((metered, now))
+    phases = _phases(books, limited)
+    by_uid = {metered.session.uid: phases[metered.session.namespace] for metered, _ in limited}
+    write_report_limits(context.client, limits_by_uid, by_uid, replace=replace)
 
 
 def _has_points(settlement: Settlement) -> bool:

@@ -27,10 +27,9 @@ from timekeeper.controller.state.sessions import (
     MeteredSession,
     Meters,
     first_known,
-    is_kept,
     loaded,
-    posting,
     recorded_use_alone,
+    running_on,
     use_of,
     without_use,
 )
@@ -526,16 +525,9 @@ def _with_amounts(
     unsettled = [over[key] for key in lacking if key in over]
     final = [end for end in over.values() if end < min(unsettled, default=until + 1)]
     settled_until = max([first_known(known.use), *final])
-    going_on = {
-        key: each
-        for key, each in periods.items()
-        if ends.get(key, until + 1) > settled_until and is_kept(key, each, until)
-    }
+    open_after = {key: each for key, each in periods.items() if ends.get(key, until + 1) > settled_until}
     payers = books.assignments.get(session.namespace, ())
-    posted_at, posted_rate = posting(session, payers, going_on, known.open_under)
-    return known._replace(
-        periods=going_on, settled_until=settled_until, posted_at=posted_at, posted_rate=posted_rate, closed=False
-    )
+    return running_on(known, session, payers, open_after, until, settled_until)
 
 
 def _last_instants(books: Books, session: Session, until: int, now: int) -> dict[Key, int]:

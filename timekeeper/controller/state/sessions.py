@@ -129,16 +129,32 @@ def posting(
     return at, rate_now(session.tariff, at)
 
 
-def is_kept(key: Key, amount: AcknowledgedAmount, until: int) -> bool:
-    """Returns whether a stored amount of a session must be kept: it is not 0, or its period has begun.
+def running_on(
+    known: Acknowledged,
+    session: Session,
+    payers: Assignments,
+    periods: Mapping[Key, AcknowledgedAmount],
+    until: int,
+    settled_until: int,
+) -> Acknowledged:
+    """Returns the acknowledged value of a session that goes on, with the periods that may still change.
 
-    An amount of 0 in a later period comes from a clock that was ahead: the session has not reached that period.
+    An amount of 0 in a period after `until` is dropped. It comes from a clock that was ahead: the session has not
+    reached that period.
 
     Args:
-        key: the account and the start of the period.
-        until: the instant up to which time has passed, in nanoseconds since 1970.
+        known: the session's record, its use and its accounts as the store holds them.
+        session: the session, as its pod shows it.
+        payers: the payers of its namespace, in order of time.
+        periods: its amounts in periods that are not final.
+        until: the instant up to which it is charged, in nanoseconds since 1970.
+        settled_until: the instant up to which periods are final, in nanoseconds since 1970. Periods before the recorded
+            use are final, too.
     """
-    return amount.amount != 0 or key[1] <= until
+    kept = {key: amount for key, amount in periods.items() if amount.amount != 0 or key[1] <= until}
+    at, rate = posting(session, payers, kept, known.open_under)
+    final = max(settled_until, first_known(known.use))
+    return known._replace(periods=kept, settled_until=final, posted_at=at, posted_rate=rate, closed=False)
 
 
 def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
