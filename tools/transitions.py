@@ -24,7 +24,7 @@ def main() -> None:
         first_module(*names)
         for names in (
             ("tests.support.ledger.harness", "tests.keeper_stage"),
-            ("tests.support.servers.redis_server", "tests.support.servers.redis_server"),
+            ("tests.support.servers.redis_server", "tests.redis_server"),
         )
     )
     with tempfile.TemporaryDirectory() as data, tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from timekeeper.domain.attribution import Attribution
@@ -100,6 +100,16 @@ def rate_now(tariff: Tariff, now: int) -> int:
     return rate
 
 
+def sum_of_rates(tariffs: Iterable[Tariff], now: int) -> int:
+    """Returns the sum of the rates of tariffs at an instant, in microGPU-seconds a second.
+
+    Args:
+        tariffs: of each session, pairs of an instant and the rate from then on, in microGPU-seconds a second.
+        now: nanoseconds since 1970.
+    """
+    return sum([rate_now(tariff, now) for tariff in tariffs])
+
+
 def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int], int]:
     """Returns a session's amount in each (account, start of the period) that pays for a segment, in microGPU-seconds.
 
@@ -111,6 +121,14 @@ def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int],
         key = (segment.account, segment.period)
         totals[key] = totals.get(key, 0) + segment_cost(tariff, segment.start, segment.end)
     return totals
+
+
+def charged(
+    tariff: Tariff, assignments: Assignments, periods_of: Callable[[str], Sequence[Period]], start: int, end: int
+) -> tuple[list[Segment], dict[tuple[str, int], int]]:
+    """Returns the `segments` of a session's time and their `amounts`; instants are nanoseconds since 1970."""
+    spans = segments(assignments, periods_of, start, end)
+    return spans, amounts(tariff, spans)
 
 
 class HourlyPoint(NamedTuple):

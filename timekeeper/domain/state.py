@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from fairgpu.states import BudgetState
 
@@ -116,6 +117,40 @@ def next_change(limits: Limits, spend: int, rate: int, exhausted_at: int | None,
     if limits.grace_amount is not None:
         moments.append(_reached(limits.available + limits.grace_amount - spend, rate, now))
     return min((moment for moment in moments if moment is not None), default=None)
+
+
+class Assessment(NamedTuple):
+    """A budget's state at an instant. Instants are nanoseconds since 1970.
+
+    Attributes:
+        exhausted_at: the instant at which spending first reached the available amount; None while it is below.
+        computed: the state by spending.
+        published: the state that admission acts on.
+        next_change: the first instant after now at which the state changes if the rate stays the same; None if never.
+    """
+
+    exhausted_at: int | None
+    computed: BudgetState
+    published: BudgetState
+    next_change: int | None
+
+
+def assess(
+    limits: Limits, enforcement: Enforcement, spend: int, rate: int, exhausted_at: int | None, now: int
+) -> Assessment:
+    """Assesses a budget at an instant.
+
+    Args:
+        enforcement: the effect that the budget's state has.
+        spend: microGPU-seconds spent in this period.
+        rate: microGPU-seconds a second.
+        exhausted_at: the instant of exhaustion as it was known before; None where spending was below.
+        now: nanoseconds since 1970.
+    """
+    exhausted = exhaustion(limits, spend, exhausted_at, now)
+    computed = state(limits, spend, exhausted, now)
+    change = next_change(limits, spend, rate, exhausted, now)
+    return Assessment(exhausted, computed, published(computed, enforcement), change)
 
 
 def _in_grace(limits: Limits, overspent: int, elapsed: int) -> bool:

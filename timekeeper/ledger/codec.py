@@ -1,4 +1,4 @@
-"""The stored form of sessions, assignments, prices and samples (JSON), and of hourly points for the scripts."""
+"""The stored form of sessions, reports, payers, prices and samples (JSON), and of hourly points for the scripts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from timekeeper.domain.charges import Assignments, HourlyPoint, hours_of
 from timekeeper.domain.forecast import BurnRecord, SpendSample
 from timekeeper.domain.holdings.holding import Doubt, Holding
 from timekeeper.domain.pricing import PricePoint, Prices
+from timekeeper.domain.reports import Boot, HeldDevice, Intake, ReportLimits, Sample
 from timekeeper.domain.sessions import EndProof, Session
 
 UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -255,6 +256,57 @@ def decode_burn(text: str | bytes) -> BurnRecord:
         raise RecordError(f"no samples: {error!r}") from error
 
 
+def encode_report_limits(limits: ReportLimits) -> str:
+    """Encodes the limits of a session's reports as JSON."""
+    devices = [[uuid, shares, str(price), total, own] for uuid, shares, price, total, own in limits.devices]
+    return compact([limits.start, devices, int(limits.billed), limits.rate, limits.most])
+
+
+def decode_report_limits(text: str | bytes) -> ReportLimits:
+    """Decodes the limits of a session's reports.
+
+    Raises:
+        RecordError: the text is not encoded limits.
+    """
+    try:
+        start, devices, billed, rate, most = json.loads(text)
+        held = tuple(_held(*device) for device in devices)
+        start, rate, most = whole_numbers((start, rate, most))
+        return ReportLimits(start, held, bool(billed), rate, most)
+    except UNREADABLE as error:
+        raise RecordError(f"no limits of reports: {error!r}") from error
+
+
+def _held(uuid: Any, shares: Any, price: Any, total: Any, own: Any) -> HeldDevice:
+    shares, total, own = whole_numbers((shares, total, own))
+    held = HeldDevice(plain_text(uuid), shares, Fraction(price), total, own)
+    if held.total_mib < 1:
+        raise RecordError(f"a device of {total} MiB")
+    return held
+
+
+def encode_intake(intake: Intake) -> str:
+    """Encodes the totals of a session's reports as JSON."""
+    return compact([intake.boots, intake.named, intake.samples])
+
+
+def decode_intake(text: str | bytes) -> Intake:
+    """Decodes the totals of a session's reports.
+
+    Raises:
+        RecordError: the text is no encoded totals.
+    """
+    try:
+        boots, named, samples = json.loads(text)
+        return Intake(
+            tuple(Boot(plain_text(name), *whole_numbers(figures)) for name, *figures in boots),
+            whole_numbers(named),
+            tuple(Sample(*whole_numbers(sample)) for sample in samples),
+        )
+    except UNREADABLE as error:
+        raise RecordError(f"no state of reports: {error!r}") from error
+
+
 def as_text(value: Any) -> str:
     """Decodes a value of the store as UTF-8; a value that is not bytes becomes its `str`."""
     return value.decode() if isinstance(value, bytes) else str(value)
@@ -265,16 +317,26 @@ def as_texts(values: Iterable[Any]) -> list[str]:
     return ["" if value is None else as_text(value) for value in values]
 
 
-def encode_hourly_points(points: Sequence[HourlyPoint]) -> str:
-    """Encodes a session's hourly points for the script that settles it.
+def encode_hourly_points(sessions: Sequence[Sequence[HourlyPoint]]) -> list[str]:
+    """Encodes the hourly points of sessions for the script that settles them.
 
     Each point is its hour (counted from 1970), instant, billed, core, memory and used amounts; a semicolon ends it. A
     dash stands for a used amount of None.
+
+    Args:
+        sessions: the points of each session, in order of time.
+
+    Returns:
+        The text of each session; empty for a session without points.
     """
-    return "".join(
-        f"{hour} {at.until} {at.billed} {at.core} {at.memory} {'-' if at.used is None else at.used};"
-        for hour, at in zip(hours_of(points), points, strict=True)
-    )
+    hours = iter(hours_of([point for points in sessions for point in points]))
+    return [
+        "".join(
+            f"{next(hours)} {at.until} {at.billed} {at.core} {at.memory} {'-' if at.used is None else at.used};"
+            for at in points
+        )
+        for points in sessions
+    ]
 
 
 def encode_optional(instant: int | None) -> str:

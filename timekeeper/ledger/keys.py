@@ -111,6 +111,7 @@ named by its start.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 PREFIX = "fairgpu"
@@ -187,6 +188,15 @@ class AccountKeys:
     def amounts_of_periods(self) -> str:
         """The prefix of the names of the keys of sessions' amounts; the period's start follows."""
         return self._key("amounts:")
+
+    def settled(self, start: int) -> tuple[str, ...]:
+        """Returns the names of the keys that a settlement in a period touches, in the order of its script.
+
+        Args:
+            start: the start of the period, in nanoseconds since 1970.
+        """
+        period, amounts = self.period(start), self.amounts(start)
+        return self.head, period, amounts, self.sessions, self.ended, self.ledger, self.hours
 
     def credits(self, start: int) -> str:
         """Returns the name of the key of a period's credits; `start` is nanoseconds since 1970."""
@@ -265,3 +275,8 @@ def mark(number: int) -> str:
 def report(uid: str) -> str:
     """Returns the name of the key of a pod's reports."""
     return f"{PREFIX}:{{{uid}}}:report"
+
+
+def reports(uids: Collection[str]) -> list[str]:
+    """Returns the name of the key of each pod's reports."""
+    return [report(uid) for uid in uids]

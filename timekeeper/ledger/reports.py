@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import redis
 import structlog
 
-from timekeeper.domain.reports import (
-    Boot,
-    Counter,
-    HeldDevice,
-    Intake,
-    Marks,
-    Received,
-    ReportLimits,
-    Sample,
-    intake_after,
-)
+from timekeeper.domain.reports import Counter, Intake, Marks, Received, ReportLimits, intake_after
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import Call, concerns_all, run, run_for_each
-from timekeeper.ledger.codec import UNREADABLE, RecordError, compact, plain_text, whole_numbers
+from timekeeper.ledger.codec import (
+    RecordError,
+    decode_intake,
+    decode_report_limits,
+    encode_intake,
+    encode_report_limits,
+)
 from timekeeper.ledger.reading import whole
 
 REPORT_SECONDS = 35 * 86400
@@ -44,59 +38,6 @@ class SessionReports(NamedTuple):
 
     limits: ReportLimits
     intake: Intake
-
-
-def encode_report_limits(limits: ReportLimits) -> str:
-    """Encodes the limits of a session's reports as JSON."""
-    devices = [[uuid, shares, str(price), total, own] for uuid, shares, price, total, own in limits.devices]
-    return compact([limits.start, devices, int(limits.billed), limits.rate, limits.most])
-
-
-def decode_report_limits(text: str | bytes) -> ReportLimits:
-    """Decodes the limits of a session's reports.
-
-    Raises:
-        RecordError: the text is not encoded limits.
-    """
-    try:
-        start, devices, billed, rate, most = json.loads(text)
-        held = tuple(_held(*device) for device in devices)
-        start, rate, most = whole_numbers((start, rate, most))
-        return ReportLimits(start, held, bool(billed), rate, most)
-    except UNREADABLE as error:
-        raise RecordError(f"no limits of reports: {error!r}") from error
-
-
-def _held(uuid: Any, shares: Any, price: Any, total: Any, own: Any) -> HeldDevice:
-    shares, total, own = whole_numbers((shares, total, own))
-    held = HeldDevice(plain_text(uuid), shares, Fraction(price), total, own)
-    if held.total_mib < 1:
-        raise RecordError(f"a device of {total} MiB")
-    return held
-
-
-def encode_intake(intake: Intake) -> str:
-    """Encodes the totals of a session's reports as JSON."""
-    return compact([intake.boots, intake.named, intake.samples])
-
-
-def decode_intake(text: str | bytes | None) -> Intake:
-    """Decodes the totals of a session's reports; None stands for those before the first report.
-
-    Raises:
-        RecordError: the text is no encoded totals.
-    """
-    if text is None:
-        return Intake()
-    try:
-        boots, named, samples = json.loads(text)
-        return Intake(
-            tuple(Boot(plain_text(name), *whole_numbers(figures)) for name, *figures in boots),
-            whole_numbers(named),
-            tuple(Sample(*whole_numbers(sample)) for sample in samples),
-        )
-    except UNREADABLE as error:
-        raise RecordError(f"no state of reports: {error!r}") from error
 
 
 def readable_limits(uid: str, text: str | bytes | None) -> ReportLimits | None:
@@ -119,7 +60,7 @@ def readable_intake(uid: str, text: str | bytes | None) -> Intake:
         uid: the pod's uid, for the log.
     """
     try:
-        return decode_intake(text)
+        return Intake() if text is None else decode_intake(text)
     except RecordError as error:
         _log.error("reports unreadable", uid=uid, error=str(error))
         return Intake()
@@ -159,10 +100,10 @@ def write_report_limits(
     """
     encoded: list[tuple[str, tuple[str | int, ...]]] = [
         (
-            keys.report(uid),
+            key,
             (encode_report_limits(each), encode_phases(phases.get(uid, (0,))), -(-each.start // 1000), each.shares),
         )
-        for uid, each in limits.items()
+        for key, (uid, each) in zip(keys.reports(limits), limits.items(), strict=True)
     ]
     answers = run_for_each(client, "write_report_limits", (REPORT_SECONDS, int(replace)), encoded)
     for uid, answer in zip(limits, answers, strict=True):
@@ -179,7 +120,7 @@ def end_reports(client: redis.Redis, uids: Sequence[str], seconds: int = REPORT_
     Raises:
         StoreError: Redis does not answer, or does not run the script.
     """
-    answers = run_for_each(client, "end_report", (seconds,), [(keys.report(uid), ()) for uid in uids])
+    answers = run_for_each(client, "end_report", (seconds,), [(key, ()) for key in keys.reports(uids)])
     for uid, answer in zip(uids, answers, strict=True):
         if isinstance(answer, redis.RedisError):
             _log.error("reports not ended", uid=uid, error=str(answer))
@@ -199,7 +140,11 @@ def close_and_read(client: redis.Redis, wanted: Sequence[tuple[str, Marks]]) -> 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
     """
-    each = [(keys.report(uid), (marks.closed, marks.settled, encode_phases(marks.phases))) for uid, marks in wanted]
+    names = keys.reports([uid for uid, _ in wanted])
+    each = [
+        (key, (marks.closed, marks.settled, encode_phases(marks.phases)))
+        for key, (_, marks) in zip(names, wanted, strict=True)
+    ]
     read: list[SessionReports | None] = []
     for (uid, _), answer in zip(wanted, run_for_each(client, "read_report", (REPORT_SECONDS,), each), strict=True):
         if isinstance(answer, redis.RedisError):

@@ -311,22 +311,20 @@ def publish_accounts(client: redis.Redis, epoch: int, publications: Sequence[Pub
 
 
 def _settle_calls(revision: Revision, now: int, settlement: SettlementBatch) -> Iterator[Call]:
-    account = keys.AccountKeys(settlement.account)
     period = settlement.period
-    touched = (
-        account.head,
-        account.period(period),
-        account.amounts(period),
-        account.sessions,
-        account.ended,
-        account.ledger,
-        account.hours,
-    )
+    touched = keys.AccountKeys(settlement.account).settled(period)
     for start in range(0, len(settlement.items), MAX_ITEMS):
         arguments: list[str | int | bytes] = [revision.epoch, revision.counter, now, period]
-        for item in settlement.items[start : start + MAX_ITEMS]:
+        items = settlement.items[start : start + MAX_ITEMS]
+        for item, points in zip(items, encode_hourly_points([item.points for item in items]), strict=True):
             arguments += (item.uid, item.amount, item.action)
             if item.action is not LedgerAction.HOLD:
-                arguments += (item.kind, item.namespace, item.pod, pack_note(item.note), item.record)
-                arguments += (item.dimensions, encode_hourly_points(item.points))
+                arguments += (
+                    item.kind,
+                    item.namespace,
+                    item.pod,
+                    pack_note(item.note) if item.note else b"",
+                    item.record,
+                )
+                arguments += (item.dimensions, points)
         yield Call("settle", touched, tuple(arguments))

@@ -206,6 +206,10 @@ class ExistsError(SourceError):
     """The error of the creation of an object whose name exists already."""
 
 
+OBSERVED_TO_THE_END = ("pods", "claims")
+"""The collections whose deletions end sessions; those of others are not used."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mirrors:
     """The mirrors of all collections that the timekeeper watches.
@@ -239,9 +243,11 @@ class Mirrors:
         """Whether every mirror but `quotas` has been read once; no bill depends on quotas."""
         return all(getattr(self, name).confirmed_at is not None for name in self.__slots__ if name != "quotas")
 
-
-OBSERVED_TO_THE_END = ("pods", "claims")
-"""The collections whose deletions end sessions; those of others are not used."""
+    def drop_unused_departures(self) -> None:
+        """Forgets the objects that were deleted from collections whose deletions end no session."""
+        for name in self.__slots__:
+            if name not in OBSERVED_TO_THE_END:
+                getattr(self, name).take_departures()
 
 
 @dataclass(frozen=True, slots=True)

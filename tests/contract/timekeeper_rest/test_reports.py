@@ -18,7 +18,7 @@ from tests.support.tokens import TokenSigner
 from tests.support.waiting import wait_until
 from timekeeper.domain.reports import HeldDevice, ReportLimits
 from timekeeper.ledger import keys, shared
-from timekeeper.ledger.reports import decode_intake, write_report_limits
+from timekeeper.ledger.reports import readable_intake, write_report_limits
 
 if TYPE_CHECKING:
     from tests.support.servers.redis_server import RedisServer
@@ -51,7 +51,7 @@ def new_pod(store: RedisServer) -> Pod:
 
 def boots(store: RedisServer, pod: Pod) -> dict[str, tuple[int, int]]:
     """By start of the sidecar, the latest report and the GPU time that it came to."""
-    known = decode_intake(stored(store, pod).get("state"))
+    known = readable_intake(pod.uid, stored(store, pod).get("state"))
     return {boot.name: (boot.sequence, boot.gpu) for boot in known.boots}
 
 

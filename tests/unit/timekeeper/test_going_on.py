@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timekeeper.controller.reconcile.compute_settlement import (
-    Basis,
     Case,
     Settlement,
     amount_going_on,
     compute_settlements,
+    make_basis,
     with_amount,
 )
 from timekeeper.controller.state.accounts import Account
@@ -107,5 +107,5 @@ def accounts(until: int) -> dict[str, Account]:
 
 def settled(known: Acknowledged, session: Session, payers: Assignments, until: int) -> Settlement:
     """The whole settlement of a running session up to an instant by which all time has passed."""
-    basis = Basis({session.namespace: payers}, accounts(until), until)
+    basis = make_basis({session.namespace: payers}, accounts(until), until)
     return compute_settlements(basis, [Case(known, session, until)])[0]

@@ -26,11 +26,10 @@ from timekeeper.domain.charges import (
     Assignments,
     HourlyPoint,
     Segment,
-    amounts,
+    charged,
     cost,
     hourly_points,
     rate_now,
-    segments,
     with_used,
 )
 from timekeeper.domain.pricing import Bill, billed
@@ -70,12 +69,38 @@ class Basis(NamedTuple):
         surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970. Periods that end
             later are not final.
         bill: whether reservations, usage or the larger of both is billed.
+        present: finds the period of a namespace's payer at an instant, and the period's end; None where none is open.
     """
 
     assignments: Mapping[str, Assignments]
     accounts: Mapping[str, Account]
     surely_past: int
-    bill: Bill = Bill.RESERVED
+    bill: Bill
+    present: Callable[[str, int], tuple[Key, int] | None]
+
+
+def make_basis(
+    assignments: Mapping[str, Assignments],
+    accounts: Mapping[str, Account],
+    surely_past: int,
+    bill: Bill = Bill.RESERVED,
+) -> Basis:
+    """Returns the basis of settlements; see `Basis` for the arguments.
+
+    It keeps the periods that it has found, since most sessions of a namespace are settled up to the same instant.
+    """
+    answers: dict[tuple[str, int], tuple[Key, int] | None] = {}
+
+    def present(namespace: str, until: int) -> tuple[Key, int] | None:
+        asked = namespace, until
+        if asked not in answers:
+            payers = assignments[namespace]
+            payer = next((name for since, name in reversed(payers) if since <= until), payers[0][1])
+            period = accounts[payer].period_at(until)
+            answers[asked] = ((payer, period.start), period.end) if period is not None else None
+        return answers[asked]
+
+    return Basis(assignments, accounts, surely_past, bill, present)
 
 
 class Case(NamedTuple):
@@ -214,11 +239,10 @@ def is_closed(acknowledged: Acknowledged) -> bool:
 def compute_settlements(basis: Basis, cases: Iterable[Case]) -> list[Settlement]:
     """Computes the settlements of sessions, each charged up to an instant of its own."""
     settlements = []
-    present = _present_periods(basis)
     for case in cases:
         until = _computable_until(case, basis.surely_past)
         payers = basis.assignments[case.session.namespace]
-        current, end = present(case.session.namespace, until) or (None, 0)
+        current, end = basis.present(case.session.namespace, until) or (None, 0)
         inputs = _Inputs(case.acknowledged, case, payers, basis.accounts, until, basis.surely_past, current)
         settlements.append(_settlement(inputs, end, basis.bill))
     return settlements
@@ -231,8 +255,7 @@ def _settlement(inputs: _Inputs, end: int, bill: Bill) -> Settlement:
         return _finalized(inputs)
     shortened = _is_shortened(inputs, bill)
     final = first_known(acknowledged.use) if shortened else acknowledged.settled_until
-    session_segments = _session_segments(inputs, final)
-    reserved = amounts(facts.session.tariff, session_segments)
+    session_segments, reserved = _charged(inputs, final)
     if shortened and session_segments:
         # The end changes nothing in final periods before its own, and their older reports are not kept.
         ended_in = session_segments[-1].account, session_segments[-1].period
@@ -274,14 +297,17 @@ def _computable_until(case: Case, surely_past: int) -> int:
     return max(case.until, min(first_known(use), surely_past))
 
 
-def with_stored_amounts(acknowledged: Acknowledged, settlement: Settlement, stored: Collection[Key]) -> Acknowledged:
-    """Returns an acknowledged session after the store took a settlement's amounts in only some of its periods.
+def with_stored_amounts(partly: Iterable[tuple[Acknowledged, Settlement, Collection[Key]]]) -> list[Acknowledged]:
+    """Returns acknowledged sessions after the store took the amounts of settlements in some of their periods.
 
     Args:
-        acknowledged: the session as the store held it before.
-        settlement: the settlement that was sent.
-        stored: the periods in which the store took the amount, each as account and start.
+        partly: each session as the store held it before, the settlement that was sent, and the periods in which the
+            store took the amount, each as account and start.
     """
+    return [_with_stored_amounts(*each) for each in partly]
+
+
+def _with_stored_amounts(acknowledged: Acknowledged, settlement: Settlement, stored: Collection[Key]) -> Acknowledged:
     periods, also_open = dict(acknowledged.periods), acknowledged.also_open
     for key, item in settlement.items.items():
         if key in stored:
@@ -318,12 +344,12 @@ def _is_shortened(inputs: _Inputs, bill: Bill) -> bool:
     return until < settled_until or (until == settled_until and by_reports)
 
 
-def _session_segments(inputs: _Inputs, final: int) -> list[Segment]:
-    """Returns the session's segments in the periods that end after an instant."""
-    start = inputs.facts.session.start
-    after = max(final, start - 1)
+def _charged(inputs: _Inputs, final: int) -> tuple[list[Segment], dict[Key, int]]:
+    """Returns the session's segments in the periods that end after an instant, and its reservation's cost in each."""
+    session = inputs.facts.session
+    after = max(final, session.start - 1)
     periods = {name: inputs.accounts[name].periods_after(after) for _, name in inputs.payers}
-    return segments(inputs.payers, periods.__getitem__, start, inputs.until)
+    return charged(session.tariff, inputs.payers, periods.__getitem__, session.start, inputs.until)
 
 
 def _course(inputs: _Inputs, session_segments: Sequence[Segment]) -> Course:
@@ -347,7 +373,7 @@ def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
         return use
     if not known.billed:
         # With the first report the period before the present one is kept, too: the session may have ended in it.
-        past = [span for span in _session_segments(inputs, 0) if span not in course.segments]
+        past = [span for span in _charged(inputs, 0)[0] if span not in course.segments]
         course = replace(course, segments=(*past[-1:], *course.segments))
     present = _total(inputs).money
     total = max(present, known.total or 0)
@@ -459,7 +485,7 @@ def _left_at(inputs: _Inputs, key: Key, session_segments: Sequence[Segment]) -> 
 
 def _taken_back(inputs: _Inputs) -> dict[Key, int]:
     """Returns 0 for each period that the session turns out not to have reached."""
-    reached = {(span.account, span.period) for span in _session_segments(inputs, inputs.until)}
+    reached = {(span.account, span.period) for span in _charged(inputs, inputs.until)[0]}
     later = {
         (name, period.start)
         for _, name in inputs.payers
@@ -560,11 +586,11 @@ def report_marks(
         cases: the sessions, each with its instant in nanoseconds since 1970.
         phases: by namespace, the distances of its coming periods' starts from a quarter of an hour, in nanoseconds.
     """
-    present, past = _present_periods(basis), basis.surely_past
+    past = basis.surely_past
     wanted = []
     for metered, until in cases:
         session, payers = metered.session, basis.assignments[metered.session.namespace]
-        period = present(session.namespace, until)
+        period = basis.present(session.namespace, until)
         since = max((since for since, _ in payers if since <= until), default=0)
         start = max(session.start, since if len(payers) > 1 else 0, 0 if period is None else period[0][1])
         needed_since = _totals_needed_since(metered.acknowledged, session)
@@ -597,25 +623,6 @@ def _posted_until(start: int, amount: AcknowledgedAmount) -> int:
     if amount.last_point is None:
         return 0
     return start if amount.last_point.until == start + 1 else amount.last_point.until
-
-
-def _present_periods(basis: Basis) -> Callable[[str, int], tuple[Key, int] | None]:
-    """Returns a function that finds the period of a namespace's payer at an instant, and its end; None for none.
-
-    The function keeps its answers: most sessions of a namespace are settled up to the same instant.
-    """
-    answers: dict[tuple[str, int], tuple[Key, int] | None] = {}
-
-    def present(namespace: str, until: int) -> tuple[Key, int] | None:
-        asked = namespace, until
-        if asked not in answers:
-            payers = basis.assignments[namespace]
-            payer = next((name for since, name in reversed(payers) if since <= until), payers[0][1])
-            period = basis.accounts[payer].period_at(until)
-            answers[asked] = ((payer, period.start), period.end) if period is not None else None
-        return answers[asked]
-
-    return present
 
 
 def _action(inputs: _Inputs, key: Key, last: Key | None, *, stale: bool, changed: bool) -> tuple[LedgerAction, Kind]:

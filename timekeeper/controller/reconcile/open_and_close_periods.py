@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import zip_longest
 from typing import Any
 
@@ -15,7 +15,7 @@ from timekeeper.controller.state.accounts import Account, reassigned
 from timekeeper.controller.state.books import Books, due_openings
 from timekeeper.controller.state.sessions import MeteredSession
 from timekeeper.domain.budgets import parse_budget, payers
-from timekeeper.domain.charges import amounts, segments
+from timekeeper.domain.charges import charged
 from timekeeper.domain.credits import OWN, Credit, carried, expiring, rolled_over
 from timekeeper.domain.periods import Period, PeriodRule, boundary_after
 from timekeeper.domain.pricing import Bill
@@ -267,25 +267,27 @@ def spending(context: ReconcileContext, now: int) -> SpentBy:
             return settled
         if not by_account:
             by_account.update(_sessions_by_account(books))
-        sessions = by_account.get(account.name, ())
-        return settled + sum(_since_settled(context, metered, account, period, instant, now) for metered in sessions)
+        sessions = [each for each in by_account.get(account.name, ()) if _is_unsettled(each, period)]
+        instants = [min(until, instant) for until in context.charged_until(sessions, now)]
+        return settled + sum(map(partial(_since_settled, books, account, period), sessions, instants))
 
     return spent_by
 
 
-def _since_settled(
-    context: ReconcileContext, metered: MeteredSession, account: Account, period: Period, instant: int, now: int
-) -> int:
-    """Returns the part of a session's amount up to an instant that the store does not hold yet."""
-    known = metered.acknowledged
-    if known.closed or period.end <= known.settled_until:
-        return 0
-    session = metered.session
-    assignments = context.books.assignments[session.namespace]
-    until = min(context.charged_until([metered], now)[0], instant)
-    paid = segments(assignments, lambda name: (period,) if name == account.name else (), session.start, until)
-    key = (account.name, period.start)
-    return amounts(session.tariff, paid).get(key, 0) - known.amount(key)
+def _is_unsettled(metered: MeteredSession, period: Period) -> bool:
+    """Whether a session's amount in a period may still grow."""
+    return not metered.acknowledged.closed and period.end > metered.acknowledged.settled_until
+
+
+def _since_settled(books: Books, account: Account, period: Period, metered: MeteredSession, until: int) -> int:
+    """Returns the part of a session's amount in a period up to an instant that the store does not hold yet."""
+    session, key = metered.session, (account.name, period.start)
+    payers = books.assignments[session.namespace]
+
+    def only(name: str) -> tuple[Period, ...]:
+        return (period,) if name == account.name else ()
+
+    return charged(session.tariff, payers, only, session.start, until)[1].get(key, 0) - metered.acknowledged.amount(key)
 
 
 def _sessions_by_account(books: Books) -> dict[str, list[MeteredSession]]:

@@ -6,15 +6,15 @@ import secrets
 import zlib
 from collections.abc import Iterable
 
-from fairgpu.states import BudgetState, NamespaceState, encode_charge
+from fairgpu.states import BudgetState, NamespaceState, encode_charge, encode_state
 from timekeeper.controller.reconcile.context import ReconcileContext
 from timekeeper.controller.state.commitments import committed, overdue, queued
-from timekeeper.controller.state.figures import Figures, figures, must_publish, namespace_state, state_text, summary
+from timekeeper.controller.state.figures import Figures, changed_states, figures, summary
 from timekeeper.domain.forecast import FINE, BurnRecord, sampled
 from timekeeper.domain.pricing import prices_in_force
 from timekeeper.ledger import shared
 from timekeeper.ledger.client import StoreEmptyError
-from timekeeper.ledger.codec import encode_burn
+from timekeeper.ledger.codec import compact, encode_burn
 from timekeeper.ledger.settlement import Publication, publish_accounts
 from timekeeper.ledger.totals import Summary, encode_summary
 
@@ -42,10 +42,8 @@ def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
     _publish_accounts(context, now, all_figures, namespaces)
     changed: dict[str, NamespaceState] = {}
     for name, account_figures in all_figures.items():
-        for namespace in namespaces.get(name, ()):
-            state = namespace_state(namespace, books.accounts[name], account_figures)
-            if must_publish(books.published.get(namespace), state):
-                changed[namespace] = state
+        paid_for = namespaces.get(name, ())
+        changed |= changed_states(books.accounts[name], account_figures, paid_for, books.published)
     if changed or not books.figures:
         _publish_states(context, now, changed)
     books.published.update(changed)
@@ -86,7 +84,7 @@ def _publish_states(context: ReconcileContext, now: int, changed: dict[str, Name
     limited = books.rules.template.allowance is not None
     default = BudgetState.OPEN if limited else BudgetState.UNLIMITED
     prices = {key: float(price) for key, price in prices_in_force(books.prices, now).items()}
-    texts = {namespace: state_text(state) for namespace, state in changed.items()}
+    texts = {namespace: compact(encode_state(state)) for namespace, state in changed.items()}
     fresh = secrets.token_hex(8)
     terms = shared.Terms(prices, default.value, encode_charge(books.rules.charge))
     version = shared.publish_states(context.client, context.epoch, fresh, texts, terms, context.servers)

@@ -27,7 +27,7 @@ from timekeeper.ledger.client import StoreEmptyError, StoreError, StoreUnavailab
 from timekeeper.ledger.connection import identity, is_full_for_pods, store_clock
 from timekeeper.ledger.mending import broken_keys
 from timekeeper.ledger.settlement import HeldTerm, LedEpoch
-from timekeeper.sources.base import OBSERVED_TO_THE_END, Source
+from timekeeper.sources.base import Source
 
 
 def note_capacity(context: ReconcileContext, now: int) -> None:
@@ -210,7 +210,7 @@ class Reconciler:
             self._step(what, names - books.failed.keys(), suspects, act)
 
         gained, everyone = set[str](), books.accounts.keys()
-        step("open", touched, lambda names: open_due_periods(context, now, names))
+        step("open", touched, partial(open_due_periods, context, now))
         step("grant", everyone, lambda names: gained.update(apply_due_grants(context, now, set(names))))
         step(
             "correct",
@@ -218,12 +218,12 @@ class Reconciler:
             lambda names: gained.update(apply_due_corrections(context, now, set(names))),
         )
         touched |= gained
-        step("close", touched, lambda names: close_due_balances(context, context.surely_past(now), names))
-        step("settle", touched, lambda names: settle_accounts(context, now, set(names)))
+        step("close", touched, partial(close_due_balances, context, context.surely_past(now)))
+        step("settle", touched, partial(settle_accounts, context, now))
         if full and self._repriced:
             shared.write_prices(context.client, self.books.prices)
             self._repriced = False
-        step("publish", touched, lambda names: publish(context, now, names))
+        step("publish", touched, partial(publish, context, now))
         for name in touched:
             self.books.accounts[name].forget_old_periods(now)
 
@@ -311,9 +311,7 @@ class Reconciler:
         """Updates the leader's state from the mirrors; returns the accounts that changed or are due."""
         context, books, mirrors = self._context, self.books, self._context.source.mirrors
         books.budgets.refresh(mirrors, books.rules.overhead)
-        for name in mirrors.__slots__:
-            if name not in OBSERVED_TO_THE_END:
-                getattr(mirrors, name).take_departures()
+        mirrors.drop_unused_departures()
         context.silent = nodes_that_are_silent(mirrors)
         rules = context.meter_rules()
         changed = books.pods.refresh(mirrors.pods, rules, context.silent, context.reported, now, context.clocks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -17,12 +17,14 @@ from timekeeper.controller.reconcile.compute_settlement import (
     entries_due,
     growths,
     is_closed,
+    make_basis,
     report_marks,
     with_amount,
     with_stored_amounts,
 )
 from timekeeper.controller.reconcile.context import ReconcileContext, is_general
 from timekeeper.controller.reconcile.open_and_close_periods import open_due_periods, phases_after
+from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.sessions import Key, MeteredSession
 from timekeeper.domain.pricing import Bill
@@ -82,7 +84,7 @@ class Work(NamedTuple):
     prepared: list[Prepared]
 
 
-def settle_accounts(context: ReconcileContext, now: int, touched: set[str]) -> None:
+def settle_accounts(context: ReconcileContext, now: int, touched: Collection[str]) -> None:
     """Settles the sessions of these accounts up to an instant, in memory and in the store.
 
     Args:
@@ -141,7 +143,7 @@ def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> lis
 def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession]) -> Work:
     """Computes the settlements of sessions; reads the reports of the sessions that get a ledger entry."""
     books = context.books
-    basis = Basis(books.assignments, books.accounts, context.surely_past(now), books.rules.bill)
+    basis = make_basis(books.assignments, books.accounts, context.surely_past(now), books.rules.bill)
     cases = list(zip(concerned, context.charged_until(concerned, now), strict=True))
     if basis.bill is not Bill.RESERVED:
         return Work([], _settled(basis, cases, _read_reports(context, basis, cases)))
@@ -215,18 +217,21 @@ def _phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> dict[s
 
     Args:
         books: the leader's state.
-        cases: the sessions, each with an instant; the latest of a namespace counts.
+        cases: the sessions, each with an instant; the latest of an account counts.
     """
+    payers: dict[str, str] = {}
     latest: dict[str, int] = {}
     for metered, until in cases:
         namespace = metered.session.namespace
-        latest[namespace] = max(until, latest.get(namespace, until))
-    phases = {}
-    for namespace, until in latest.items():
-        account = books.accounts[books.assignments[namespace][-1][1]]
-        period = account.period_at(until)
-        phases[namespace] = (0,) if period is None else phases_after(account.budget.period, period.end)
-    return phases
+        payers[namespace] = payer = books.assignments[namespace][-1][1]
+        latest[payer] = max(until, latest.get(payer, until))
+    phases = {name: _phases_of(books.accounts[name], until) for name, until in latest.items()}
+    return {namespace: phases[payer] for namespace, payer in payers.items()}
+
+
+def _phases_of(account: Account, until: int) -> tuple[int, ...]:
+    period = account.period_at(until)
+    return (0,) if period is None else phases_after(account.budget.period, period.end)
 
 
 def write_limits_of(
@@ -397,11 +402,15 @@ def _note_taken(
     for metered, key, amount in work.grown:
         if key in stored and (not refused or (key, metered.session.uid) not in refused):
             metered.acknowledged = with_amount(metered.acknowledged, key, amount)
+    taken = []
     for metered, settlement in work.prepared:
         uid = metered.session.uid
         stored_keys = [key for key in _items_sent(settlement, actions) if key in stored and (key, uid) not in refused]
         if stored_keys:
-            metered.acknowledged = with_stored_amounts(metered.acknowledged, settlement, stored_keys)
+            taken.append((metered, settlement, stored_keys))
+    following = with_stored_amounts([(metered.acknowledged, settlement, keys) for metered, settlement, keys in taken])
+    for (metered, _, _), acknowledged in zip(taken, following, strict=True):
+        metered.acknowledged = acknowledged
 
 
 def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:

@@ -16,12 +16,13 @@ from timekeeper.controller.state.figures import Figures
 from timekeeper.controller.state.observing import BudgetView, PodView
 from timekeeper.controller.state.sessions import MeteredSession
 from timekeeper.domain.budgets import OVERHEAD, Budget, BudgetError, parse_budget
-from timekeeper.domain.charges import Assignments, rate_now
+from timekeeper.domain.charges import Assignments, sum_of_rates
 from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.orders import Grant
 from timekeeper.domain.periods import Period, PeriodRule
 from timekeeper.domain.pricing import BY_WORDS, FOREVER, Bill, PricePoint, Prices
+from timekeeper.domain.reservations import Tariff
 from timekeeper.domain.sessions import MeterFrom
 from timekeeper.domain.timestamps import SKEW, from_datetime
 from timekeeper.domain.windows import Retention
@@ -223,12 +224,12 @@ class Books:
             names: the accounts. Those without an open period are left out.
             now: nanoseconds since 1970, the instant of the prices.
         """
-        rates = {name: 0 for name in names if self.accounts[name].periods}
-        for metered in self.sessions_under(rates):
+        tariffs: dict[str, list[Tariff]] = {name: [] for name in names if self.accounts[name].periods}
+        for metered in self.sessions_under(tariffs):
             name = self.account_of(metered.session.namespace)
-            if name in rates and metered.session.end is None:
-                rates[name] += rate_now(metered.session.tariff, now)
-        return rates
+            if name in tariffs and metered.session.end is None:
+                tariffs[name].append(metered.session.tariff)
+        return {name: sum_of_rates(running, now) for name, running in tariffs.items()}
 
     def concerned(self, uids: Iterable[str]) -> set[str]:
         """Returns the accounts that the sessions with these uids are charged to now or were charged to before."""

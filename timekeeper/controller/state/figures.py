@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from fairgpu.states import BudgetState, NamespaceState, SafeAdmission, encode_state
+from fairgpu.states import BudgetState, NamespaceState, SafeAdmission
 from timekeeper.controller.state.accounts import DEFAULT_PREFIX, Account
 from timekeeper.domain.budgets import Budget
+from timekeeper.domain.credits import Credit
 from timekeeper.domain.forecast import Burns, burns
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.periods import Period
@@ -16,12 +18,8 @@ from timekeeper.domain.state import (
     Enforcement,
     Limits,
     OnExhausted,
-    exhaustion,
-    next_change,
-    published,
-    state,
+    assess,
 )
-from timekeeper.ledger.codec import compact
 from timekeeper.ledger.totals import Summary
 
 
@@ -60,6 +58,8 @@ class Figures(NamedTuple):
         committed: with safe admission, the amount that admitted pods may still spend.
         queued: with safe admission, the amount that the pods behind the scheduling gate need.
         overdue: the number of pods that have waited for a node longer than safe admission reserves money for them.
+        credits: the credits of the period that outlive it, by the names of their grants.
+        budget: the budget's name; empty for the account of a namespace that no budget names.
     """
 
     period: Period
@@ -75,6 +75,8 @@ class Figures(NamedTuple):
     committed: int = 0
     queued: int = 0
     overdue: int = 0
+    credits: tuple[Credit, ...] = ()
+    budget: str = ""
 
     @property
     def remaining(self) -> int:
@@ -95,20 +97,18 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
     period = account.present(now)
     totals, period_credits = account.period_totals[period.start], account.expiring(period)
     limits = account.budget.limits(totals.granted)
-    exhausted_at = exhaustion(limits, totals.total, totals.exhausted_at, now)
-    true_state = state(limits, totals.total, exhausted_at, now)
-    change = next_change(limits, totals.total, rate, exhausted_at, now)
+    assessed = assess(limits, account.budget.enforcement, totals.total, rate, totals.exhausted_at, now)
     return Figures(
         period=period,
         granted=totals.granted,
         limits=limits,
         spent=totals.total,
         rate=rate,
-        exhausted_at=exhausted_at,
-        state=true_state,
-        published=published(true_state, account.budget.enforcement),
+        exhausted_at=assessed.exhausted_at,
+        state=assessed.computed,
+        published=assessed.published,
         due=min(
-            change or FOREVER,
+            assessed.next_change or FOREVER,
             period.end if period.end > now else FOREVER,
             *(credit.expires for credit in period_credits.values() if not credit.expired),
         ),
@@ -116,6 +116,8 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
         committed=committed,
         queued=queued,
         overdue=overdue,
+        credits=tuple(credit for _, credit in sorted(period_credits.items())),
+        budget=account.name if account.is_budget else "",
     )
 
 
@@ -132,7 +134,7 @@ def summary(account: Account, figures: Figures, namespaces: tuple[str, ...]) -> 
         namespaces=namespaces,
         state=figures.published,
         # A budget that was deleted has no namespaces any more.
-        enforcement=account.budget.enforcement.value if account.is_budget and account.budget.namespaces else "",
+        enforcement=account.budget.enforcement.value if figures.budget and account.budget.namespaces else "",
         period_start=figures.period.start,
         period_end=figures.period.end,
         granted=figures.granted,
@@ -144,24 +146,38 @@ def summary(account: Account, figures: Figures, namespaces: tuple[str, ...]) -> 
         admission=account.budget.admission.value,
         committed=figures.committed,
         own=account.own_money(figures.period),
-        credits=tuple(credit for _, credit in sorted(account.expiring(figures.period).items())),
+        credits=figures.credits,
         grace_amount=figures.limits.grace_amount,
         grace_duration=figures.limits.grace_duration,
     )
 
 
-def namespace_state(namespace: str, account: Account, figures: Figures) -> NamespaceState:
-    """Returns the state of a namespace on which admission acts."""
-    return NamespaceState(
-        namespace=namespace,
-        budget=account.name if account.is_budget else "",
-        state=figures.published,
-        available=figures.limits.available or 0,
-        remaining=figures.remaining,
-        rate=figures.rate,
-        enforced=account.budget.enforcement is not Enforcement.OBSERVE,
-        safe=_safe(account, figures),
-    )
+def changed_states(
+    account: Account, figures: Figures, namespaces: Iterable[str], published: Mapping[str, NamespaceState]
+) -> dict[str, NamespaceState]:
+    """Returns the states of an account's namespaces that must be published again.
+
+    Args:
+        namespaces: the namespaces that the account pays for now.
+        published: the states that were last published, by namespace.
+    """
+    safe = _safe(account, figures)
+    available, remaining = figures.limits.available or 0, figures.remaining
+    enforced = account.budget.enforcement is not Enforcement.OBSERVE
+    states = {
+        name: NamespaceState(
+            namespace=name,
+            budget=figures.budget,
+            state=figures.published,
+            available=available,
+            remaining=remaining,
+            rate=figures.rate,
+            enforced=enforced,
+            safe=safe,
+        )
+        for name in namespaces
+    }
+    return {name: each for name, each in states.items() if _must_publish(published.get(name), each)}
 
 
 def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
@@ -175,7 +191,7 @@ def _safe(account: Account, figures: Figures) -> SafeAdmission | None:
     return SafeAdmission(promised, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
 
 
-def must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
+def _must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
     """Returns whether a namespace's state differs enough from the published one to be published again.
 
     The remaining amount counts only once it has changed by a certain share of the available amount.
@@ -201,8 +217,3 @@ def _lasting(sent: NamespaceState) -> tuple[object, ...]:
 
 def _uncommitted(sent: NamespaceState) -> int:
     return sent.remaining - (0 if sent.safe is None else sent.safe.committed)
-
-
-def state_text(state_of_namespace: NamespaceState) -> str:
-    """Returns a namespace's state as the JSON text that the store holds."""
-    return compact(encode_state(state_of_namespace))
