@@ -52,6 +52,7 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases --follow-imports=silent tests/bench
 
 contracts: setup
 	$(BIN)/lint-imports

@@ -50,7 +50,7 @@ GRACE_SECONDS = 1.0
 LONGEST_STOP_SECONDS = 10.0
 """The longest wait for gRPC's end, which has no limit of its own: the plugin registers again after it."""
 
-Prepare = Callable[[frozenset[str]], None]
+Prepare = Callable[[frozenset[str]], object]
 """Prepares a container's files before it starts, by its slots; the kubelet shows the text of its exception."""
 
 

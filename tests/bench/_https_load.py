@@ -100,7 +100,7 @@ def check_keep_alive(port: int, requests: Requests) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-    connection.auto_open = False  # type: ignore[assignment] # an int in the library's own source
+    connection.auto_open = False
     try:
         for path, body in [*requests, *requests]:
             connection.request("POST", path, body, {"Content-Type": "application/json"})

@@ -134,7 +134,7 @@ def place_all(
                 server.delete(name)
                 state.remove_pod(item["metadata"]["uid"])
             if found:
-                arguments = BindArguments(name, "team", item["metadata"]["uid"], found[0])
+                arguments = BindArguments(name, "team", item["metadata"]["uid"], str(found[0]))
                 bind(state, server, arguments, clock, lambda: True)
 
     with ThreadPoolExecutor(THREADS) as threads:

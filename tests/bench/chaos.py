@@ -33,7 +33,7 @@ PROMOTIONS = 20 if os.environ.get("CI") == "true" else 5
 BLOWS = 10
 REPLICATED = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2")
 
-Blow = Callable[[ChaosStory], None]
+Blow = Callable[[ChaosStory], object]
 
 
 def rows() -> list[dict[str, Any]]:

@@ -183,7 +183,7 @@ def _pod_object(kind: int) -> Row:
         for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
     ]
     running = [{"name": item["name"], "state": {"running": {"startedAt": STAMP}}, "ready": True} for item in containers]
-    fields = {f"f:field-{each}": {"f:value": {}} for each in range(60)}
+    fields: dict[str, dict[str, Any]] = {f"f:field-{each}": {"f:value": {}} for each in range(60)}
     return {
         "metadata": {
             "name": "pod-@AT",

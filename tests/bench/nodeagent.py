@@ -142,7 +142,7 @@ def _writer(containers: int, goal_percent: float) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         root = Path(name)
         ledgers = lay_out(root, containers)
-        command = [sys.executable, "-m", "nodeagent.pages", "--root", root, "--parent", str(os.getpid())]
+        command = [sys.executable, "-m", "nodeagent.pages", "--root", name, "--parent", str(os.getpid())]
         with ending(subprocess.Popen(command)) as writer:
             pages = [root / "gpus" / f"GPU-{number}" / "schedule" for number in range(GPUS)]
             use(ledgers)
@@ -165,7 +165,7 @@ def _look() -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         root = Path(name)
         folders = Folders(root, root, root)
-        records, pods, pids = [], [], {}
+        records, pods, pids = [], [], dict[Any, Any]()
         for number in range(GPUS * SHARING):
             uid, container_id = str(uuid.UUID(int=number)), f"{number:064x}"
             device = GivenDevice(f"GPU-{number % GPUS}", 100 // SHARING, 1024, number // GPUS, number + 1)

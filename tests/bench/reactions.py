@@ -114,7 +114,7 @@ def opening(plane: ControlPlane, replica: Scheduler, waiting: int) -> tuple[floa
     started = time.monotonic()
     api.patch(f"{BUDGETS}/{namespace}", {"spec": {"allowance": {"gpuHours": "100"}}})
     pods = f"/api/v1/namespaces/{namespace}/pods"
-    bound = {"fieldSelector": "spec.nodeName!=", "limit": 1}
+    bound: dict[str, str | int] = {"fieldSelector": "spec.nodeName!=", "limit": 1}
     seconds = after(lambda: bool(api.get(pods, bound)["items"]), started)
     for at in range(1, 11):
         time.sleep(max(0.0, started + at - time.monotonic()))

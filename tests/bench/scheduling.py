@@ -136,7 +136,7 @@ def kube_scheduler(plane: ControlPlane, kubeconfig: Path, port: int | None) -> I
         del configured["extenders"]
     file = plane.folder / "bench-scheduler.yaml"
     file.write_text(yaml.safe_dump(configured))
-    command = [plane.binaries / "kube-scheduler", f"--config={file}", "--secure-port=0"]
+    command: list[str | Path] = [plane.binaries / "kube-scheduler", f"--config={file}", "--secure-port=0"]
     log = plane.folder / "bench-scheduler.log"
     with running("kube-scheduler", command, log, {"PATH": os.defpath}, OF_OTHERS_S) as process:
         yield process

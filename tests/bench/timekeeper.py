@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def reports(rest: RestServer, redis_server: RedisServer) -> list[dict[str, Any]]
     for name, sequence, goal in (("cold", 1, None), ("warm", 2, 1500.0)):
         requests = [report_request(token, sequence) for token in tokens]
         time.sleep(1)  # a pod's reports are taken once a second
-        wall, cpu = measured(rest, lambda requests=requests: asyncio.run(send_all(rest, requests)))
+        wall, cpu = measured(rest, partial(_ask, rest, requests))
         context = f"{PODS} tokens ({rest.signer.algorithm}), TLS kept open, {PODS / wall:,.0f}/s on shared cores"
         result.append(row(f"reports, {name} tokens, per core", PODS / cpu, "reports/s", goal, context, at_least=True))
     requests = [report_request(token, 3) for token in tokens[:HANDSHAKES]]
@@ -120,6 +121,10 @@ def report_request(token: str, sequence: int) -> bytes:
         f"Authorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
+
+
+def _ask(rest: RestServer, requests: list[bytes]) -> None:
+    asyncio.run(send_all(rest, requests))
 
 
 async def send_all(rest: RestServer, requests: list[bytes], *, kept: bool = True) -> None:

@@ -316,15 +316,11 @@ def _settle_calls(revision: Revision, now: int, settlement: SettlementBatch) -> 
     for start in range(0, len(settlement.items), MAX_ITEMS):
         arguments: list[str | int | bytes] = [revision.epoch, revision.counter, now, period]
         items = settlement.items[start : start + MAX_ITEMS]
-        for item, points in zip(items, encode_hourly_points([item.points for item in items]), strict=True):
+        posted = [item.points for item in items if item.action is not LedgerAction.HOLD]
+        points = iter(encode_hourly_points(posted) if posted else ())
+        for item in items:
             arguments += (item.uid, item.amount, item.action)
             if item.action is not LedgerAction.HOLD:
-                arguments += (
-                    item.kind,
-                    item.namespace,
-                    item.pod,
-                    pack_note(item.note) if item.note else b"",
-                    item.record,
-                )
-                arguments += (item.dimensions, points)
+                note = pack_note(item.note) if item.note else b""
+                arguments += (item.kind, item.namespace, item.pod, note, item.record, item.dimensions, next(points))
         yield Call("settle", touched, tuple(arguments))

@@ -205,17 +205,33 @@ def with_amount(acknowledged: Acknowledged, key: Key, amount: int) -> Acknowledg
     return Acknowledged(periods, settled_until, session, use, open_under, posted_at, posted_rate, closed)
 
 
-Growth = tuple[Key, int]
-"""The account and period in which only the amount of a session grew, and the new amount in microGPU-seconds."""
+Grown = tuple[MeteredSession, Key, int]
+"""A session of which only the amount grew, the account and period that it grew in, and the new amount."""
 
 
-def growths(basis: Basis, cases: Iterable[tuple[MeteredSession, int]]) -> list[Growth | None]:
-    """Returns `amount_going_on` of each session, by the instant up to which it is charged."""
-    assignments, accounts = basis.assignments, basis.accounts
-    return [
-        amount_going_on(each.acknowledged, each.session, assignments[each.session.namespace], accounts, until)
-        for each, until in cases
-    ]
+def split_grown(
+    basis: Basis, cases: Iterable[tuple[MeteredSession, int]]
+) -> tuple[list[Grown], list[tuple[MeteredSession, int]]]:
+    """Splits sessions into those of which only the amount grew, and those that need a whole settlement.
+
+    Sessions of which nothing changed, not even the amount, are in neither list. The function must be used only where
+    reservations are billed.
+
+    Args:
+        basis: the leader's state.
+        cases: the sessions, each with the instant up to which it is charged, in nanoseconds since 1970.
+    """
+    grown, others = list[Grown](), list[tuple[MeteredSession, int]]()
+    accounts, assignments = basis.accounts, basis.assignments
+    for case in cases:
+        metered, until = case
+        session, acknowledged = metered.session, metered.acknowledged
+        growth = amount_going_on(acknowledged, session, assignments[session.namespace], accounts, until)
+        if growth is None:
+            others.append(case)
+        elif acknowledged.periods[growth[0]].amount != growth[1]:
+            grown.append((metered, *growth))
+    return grown, others
 
 
 def entries_due(cases: Iterable[tuple[MeteredSession, int]]) -> list[bool]:

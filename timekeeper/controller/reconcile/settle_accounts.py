@@ -12,13 +12,14 @@ import structlog
 from timekeeper.controller.reconcile.compute_settlement import (
     Basis,
     Case,
+    Grown,
     Settlement,
     compute_settlements,
     entries_due,
-    growths,
     is_closed,
     make_basis,
     report_marks,
+    split_grown,
     with_amount,
     with_stored_amounts,
 )
@@ -51,9 +52,6 @@ _log = structlog.get_logger()
 REMOVING = frozenset({LedgerAction.MOVE, LedgerAction.FINALIZE})
 """Actions that remove a record of the session that a next leader may need; they are sent after its other items."""
 KEEPING = frozenset(LedgerAction) - REMOVING
-
-Grown = tuple[MeteredSession, Key, int]
-"""A session of which only the amount grew, the account and period that it grew in, and the new amount."""
 
 
 class Prepared(NamedTuple):
@@ -147,7 +145,7 @@ def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession
     cases = list(zip(concerned, context.charged_until(concerned, now), strict=True))
     if basis.bill is not Bill.RESERVED:
         return Work([], _settled(basis, cases, _read_reports(context, basis, cases)))
-    grown, changed = _grown(basis, cases)
+    grown, changed = split_grown(basis, cases)
     # A session that is due an entry is computed once, with its reports; the others first have to show whether they are.
     due = entries_due(changed)
     others = [case for case, entry in zip(changed, due, strict=True) if not entry]
@@ -180,21 +178,6 @@ def _settled(
     ]
     settlements = compute_settlements(basis, whole)
     return [Prepared(metered, each) for (metered, _), each in zip(cases, settlements, strict=True)]
-
-
-def _grown(
-    basis: Basis, cases: Sequence[tuple[MeteredSession, int]]
-) -> tuple[list[Grown], list[tuple[MeteredSession, int]]]:
-    """Splits sessions into those of which only the amount grew, and the others with their instants of settlement."""
-    grown, others = list[Grown](), list[tuple[MeteredSession, int]]()
-    for case, growth in zip(cases, growths(basis, cases), strict=True):
-        if growth is None:
-            others.append(case)
-            continue
-        metered, (key, amount) = case[0], growth
-        if metered.acknowledged.periods[key].amount != amount:
-            grown.append((metered, key, amount))
-    return grown, others
 
 
 def _read_reports(
