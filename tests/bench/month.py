@@ -37,7 +37,7 @@ from tests.bench.usage import cpu_seconds
 from tests.support.ledger.fake_cluster import MirroredWorld, budget_object
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.rest_server import RestServer
-from timekeeper.api.usage_query import cursor_of
+from timekeeper.api.usage import cursor_of
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.leader_tasks import Collector

@@ -24,7 +24,7 @@ from fairgpu.states import BudgetState, NamespaceState
 from tests.support.ledger import seeding
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.rest_server import RestServer
-from timekeeper.api.usage_query import cursor_of
+from timekeeper.api.usage import cursor_of
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.difference import Difference
 from timekeeper.domain.attribution import Attribution

@@ -15,8 +15,7 @@ from fairgpu.cluster.api import ApiError, KubernetesAPI
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.pods import plain_pod
 from tests.support.waiting import wait_until
-from timekeeper.api.order_routes import GrantOrder, grant_object
-from timekeeper.api.order_stores import ClusterOrders, place
+from timekeeper.api.orders import ClusterOrders, GrantOrder, grant_object, place
 from timekeeper.api.pods import ClusterPods
 from timekeeper.auth.access_control import Action, Caller, UnauthenticatedError
 from timekeeper.auth.key_set import KeySet

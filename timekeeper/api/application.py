@@ -19,7 +19,7 @@ from timekeeper.api.dependencies import Dependencies
 from timekeeper.api.gpu_feed import PREFIX, GPURoute, GPUWatches
 from timekeeper.api.gpu_objects import KINDS
 from timekeeper.api.problems import guarded
-from timekeeper.api.report_route import ReportRoute
+from timekeeper.api.reports import ReportRoute
 from timekeeper.api.routes import build_flask
 from timekeeper.api.states_feed import StatesFeed, StatesRoute
 from timekeeper.dashboard.serving import page_routes

@@ -13,12 +13,11 @@ from flask import request
 from timekeeper.api.exported_months import ExportedMonths
 from timekeeper.api.figures import Book
 from timekeeper.api.metrics import Measures
-from timekeeper.api.order_stores import OrderStore
+from timekeeper.api.orders import OrderStore
 from timekeeper.api.pods import EndedPods
-from timekeeper.api.report_route import Submissions
+from timekeeper.api.reports import Submissions
 from timekeeper.api.states_feed import StatesFeed
-from timekeeper.api.usage_finding import ClosedDays
-from timekeeper.api.usage_limits import Asking
+from timekeeper.api.usage import Asking, ClosedDays
 from timekeeper.auth.access_control import AccessControl, Action, Caller, bearer_token, require
 from timekeeper.auth.pod_tokens import PodAuthenticator
 from timekeeper.dashboard.serving import Assets

@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from timekeeper.api import budget_answers, gpu_feed, models, usage_query
+from timekeeper.api import gpu_feed, models, usage
 from timekeeper.api.gpu_objects import GPU_NODES, GPU_PODS
 from timekeeper.api.paging import DEFAULT_LIMIT, MAX_CURSOR_LENGTH, MAX_LIMIT
 from timekeeper.api.usage_routes import UsageAnswer
@@ -20,9 +20,9 @@ from timekeeper.domain.windows import FORECAST_ENDS, STEPS, WINDOWS
 Document = dict[str, Any]
 
 _ANSWERS = (
-    budget_answers.BudgetsAnswer,
-    budget_answers.BudgetAnswer,
-    budget_answers.NamespaceAnswer,
+    models.BudgetsAnswer,
+    models.BudgetAnswer,
+    models.NamespaceAnswer,
     models.AccessAnswer,
     models.LedgerAnswer,
     models.SessionsAnswer,
@@ -150,8 +150,8 @@ def _usage_paths() -> Document:
     bounds = {
         "type": "integer",
         "minimum": 1,
-        "maximum": usage_query.MAX_LIMIT,
-        "default": usage_query.DEFAULT_LIMIT,
+        "maximum": usage.MAX_LIMIT,
+        "default": usage.DEFAULT_LIMIT,
     }
     window = _query("window", f"The time, in UTC: {WINDOWS}.", text)
     parameters = [
@@ -163,7 +163,7 @@ def _usage_paths() -> Document:
             {**text, "default": "namespace"},
         ),
         _query("limit", "Items on a page.", bounds),
-        _query("cursor", "The `next` of the page before.", {"type": "string", "maxLength": usage_query.MAX_CURSOR}),
+        _query("cursor", "The `next` of the page before.", {"type": "string", "maxLength": usage.MAX_CURSOR}),
         _query("format", "Instead of the Accept header.", {"type": "string", "enum": ["json", "csv"]}),
         _query("forecast", f"Up to when to forecast what is billed: {FORECAST_ENDS}.", text),
     ]

@@ -15,7 +15,6 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from fairgpu.cluster.api import ApiError
 from fairgpu.faults import show
 from fairgpu.serving.messages import PROBLEM, Handler, Request, Response, Stream
-from timekeeper.api.batching import OverloadedError
 from timekeeper.api.figures import BadCursorError
 from timekeeper.api.metrics import Measures
 from timekeeper.auth.access_control import (
@@ -54,6 +53,10 @@ _ALLOWED = {
 """The advice for each of pydantic's types of error (https://docs.pydantic.dev/latest/errors/validation_errors/)."""
 
 _log = structlog.get_logger()
+
+
+class OverloadedError(RuntimeError):
+    """The error of a request that is not accepted because too many wait for the store."""
 
 
 class ProblemError(Exception):

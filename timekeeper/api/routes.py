@@ -1,39 +1,83 @@
-"""The WSGI routes of the REST API: budgets, ledger, sessions, access, and the page's files."""
+"""The WSGI routes of the REST API: budgets, ledger, sessions, orders, access, and the page's files."""
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
+import structlog
 from flask import Flask, Response, request
 
 from fairgpu.serving.messages import Response as PlainResponse
 from fairgpu.states import BudgetState
-from timekeeper.api import budget_answers, models, openapi
+from timekeeper.api import models, openapi
 from timekeeper.api.dependencies import (
     GPU_BUDGETS,
     GPU_GRANTS,
     Dependencies,
+    may_correct,
+    may_grant,
     may_read_all,
     may_read_budget,
     may_read_namespace,
 )
+from timekeeper.api.figures import Book, is_budget
 from timekeeper.api.gpu_feed import PREFIX as PREFIX_OF_GPUS
 from timekeeper.api.gpu_objects import KINDS
-from timekeeper.api.legacy import add_ancestor_routes
-from timekeeper.api.models import AccessAnswer, is_namespace
-from timekeeper.api.order_routes import add_correction_routes, add_grant_routes
+from timekeeper.api.models import (
+    AccessAnswer,
+    CorrectionAnswer,
+    CorrectionRequest,
+    GrantAnswer,
+    GrantRequest,
+    IncreaseRequest,
+    PodReport,
+    is_namespace,
+)
+from timekeeper.api.orders import (
+    GrantOrder,
+    acceptable,
+    common_fields,
+    correction_object,
+    effective_text,
+    expiry_text,
+    gpu_hours_text,
+    grant_object,
+    known_budget,
+    missing_key,
+    name_of_key,
+    order_name,
+    place_order,
+)
 from timekeeper.api.paging import by_amount, cursor_after, only_parameters, page_limit, page_start
-from timekeeper.api.problems import answer, invalid, not_found, problem_of
+from timekeeper.api.problems import ProblemError, answer, invalid, not_found, problem_of
+from timekeeper.api.reports import refuse_unless_running
 from timekeeper.api.usage_routes import add_usage_routes
-from timekeeper.auth.access_control import AccessControl, Action, Caller, TooManyRequestsError, bearer_token
+from timekeeper.auth.access_control import (
+    AccessControl,
+    Action,
+    Caller,
+    ForbiddenError,
+    TooManyRequestsError,
+    bearer_token,
+)
+from timekeeper.auth.pod_tokens import PodIdentity
 from timekeeper.dashboard.serving import PREFIX, Assets, of_another_version, takes_gzip
+from timekeeper.ledger.reports import IntakeOutcome, Submission
 from timekeeper.ledger.totals import Summary
+
+_log = structlog.get_logger()
+
+LOOP_SECONDS = 20.0
+"""The longest time that a thread waits for the event loop to store a report."""
 
 LEAST_BYTES = 1400
 """A shorter answer fits into one packet and is not compressed."""
+
 LEVEL = 4
 """The gzip level: it takes half the time of the usual one, for answers larger by a tenth."""
 
@@ -76,6 +120,7 @@ def add_page_files(app: Flask, assets: Assets) -> None:
 
 MAX_TRIED = 100
 """The most namespaces that are tried for a caller, since each costs the API server an access review."""
+
 TRYING_SECONDS = 2.0
 """The longest time that namespaces are tried, so that slow reviews keep no person waiting."""
 
@@ -196,8 +241,8 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
         page = parts.book.budgets(after, limit)
         cursor = cursor_after(page[-1].name) if len(page) == limit else None
         uses = parts.book.present_use(page)
-        listed = [budget_answers.budget_answer(figures, parts.now(), parts.currency, uses) for figures in page]
-        return json_answer(budget_answers.BudgetsAnswer(budgets=listed, cursor=cursor))
+        listed = [models.budget_answer(figures, parts.now(), parts.currency, uses) for figures in page]
+        return json_answer(models.BudgetsAnswer(budgets=listed, cursor=cursor))
 
     @app.get("/v1/budgets/<name>")
     def budget(name: str) -> Response:
@@ -215,12 +260,12 @@ def _add_budgets(app: Flask, parts: Dependencies) -> None:
         figures = parts.book.namespace(namespace)
         budget = None if figures is None else _budget_answer(parts, figures)
         state = BudgetState.UNLIMITED if figures is None else figures.state
-        return json_answer(budget_answers.NamespaceAnswer(namespace=namespace, budget=budget, state=state))
+        return json_answer(models.NamespaceAnswer(namespace=namespace, budget=budget, state=state))
 
 
-def _budget_answer(parts: Dependencies, figures: Summary) -> budget_answers.BudgetAnswer:
+def _budget_answer(parts: Dependencies, figures: Summary) -> models.BudgetAnswer:
     uses = parts.book.present_use([figures])
-    return budget_answers.budget_answer(figures, parts.now(), parts.currency, uses)
+    return models.budget_answer(figures, parts.now(), parts.currency, uses)
 
 
 def _add_ledger(app: Flask, parts: Dependencies) -> None:
@@ -257,6 +302,121 @@ def _add_ledger(app: Flask, parts: Dependencies) -> None:
         cursor = cursor_after(page[-1].session.uid) if len(page) == limit and not dearest else None
         listed = [models.session_answer(session) for session in page]
         return json_answer(models.SessionsAnswer(sessions=listed, cursor=cursor, presentUseFrom=parts.present_use))
+
+
+def add_grant_routes(app: Flask, parts: Dependencies) -> None:
+    """Adds the route `POST /v1/grants`, which orders a grant."""
+
+    @app.post("/v1/grants")
+    def grants() -> Response:
+        caller = may_grant(parts.access)
+        wanted = GrantRequest.model_validate_json(request.get_data())
+        name = _name_of(parts.book, caller, wanted, "grant")
+        gpu_hours = gpu_hours_text("gpuHours", wanted.gpuHours, negative=True)
+        order = GrantOrder(
+            name=name,
+            budget=wanted.budget,
+            gpu_hours=gpu_hours,
+            reason=wanted.reason,
+            requested_by=caller.name,
+            expires=expiry_text(wanted.expires, gpu_hours, parts.now()),
+        )
+        item = grant_object(order)
+        stored, made = place_order(parts.book, item, parts.grants)
+        if made:
+            _log.info("grant made", grant=order.name, budget=order.budget, hours=order.gpu_hours, by=caller.name)
+        common, spec = common_fields(stored, "grant")
+        return _answered(GrantAnswer(**common, expires=spec.get("expires")), new=made)
+
+
+def add_correction_routes(app: Flask, parts: Dependencies) -> None:
+    """Adds the route `POST /v1/corrections`, which orders a correction."""
+
+    @app.post("/v1/corrections")
+    def corrections() -> Response:
+        caller = may_correct(parts.access)
+        wanted = CorrectionRequest.model_validate_json(request.get_data())
+        name = _name_of(parts.book, caller, wanted, "correction")
+        item = correction_object(name, wanted, effective_text(wanted.effectivePeriod, parts.now()), caller.name)
+        stored, made = place_order(parts.book, item, parts.corrections, partial(acceptable, parts.book))
+        if made:
+            hours = item["spec"]["gpuHours"]
+            _log.info("correction made", correction=name, budget=wanted.budget, hours=hours, by=caller.name)
+        common, spec = common_fields(stored, "correction")
+        effective, namespace = str(spec.get("effectivePeriod", "")), spec.get("namespace")
+        return _answered(CorrectionAnswer(**common, effectivePeriod=effective, namespace=namespace), new=made)
+
+
+def _name_of(book: Book, caller: Caller, wanted: GrantRequest | CorrectionRequest, noun: str) -> str:
+    """Returns the name of an order for a budget that exists.
+
+    Raises:
+        ProblemError: the order has no name, or no GPUBudget has the name that it gives.
+    """
+    name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), noun)
+    known_budget(book, wanted.budget)
+    return name
+
+
+def _answered(answer: GrantAnswer | CorrectionAnswer, *, new: bool) -> Response:
+    return Response(answer.model_dump_json(), 201 if new else 200, mimetype="application/json")
+
+
+def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
+    """Adds the three routes of the API of FairGPU's ancestor, for clients that were written for that project.
+
+    They are `GET /budget/{ns}`, `POST /budget/{ns}/report` and `POST /budget/{ns}/increase`.
+    """
+
+    @app.get("/budget/<namespace>")
+    def ancestor_budget(namespace: str) -> Response:
+        may_read_namespace(parts.access, namespace)
+        _refuse_no_namespace(namespace)
+        return json_answer(models.ancestor_budget(parts.book.namespace(namespace)))
+
+    @app.post("/budget/<namespace>/increase")
+    def ancestor_increase(namespace: str) -> Response:
+        caller = may_grant(parts.access)
+        _refuse_no_namespace(namespace)
+        wanted = IncreaseRequest.model_validate_json(request.get_data())
+        key = request.headers.get("Idempotency-Key")
+        if key is None:
+            raise missing_key("")
+        figures = parts.book.namespace(namespace)
+        if figures is None or not is_budget(figures) or figures.available is None:
+            detail = f"no GPUBudget with an allowance names namespace {namespace!r}: make one, then increase it"
+            raise ProblemError(409, "no-budget", detail)
+        gpu_hours = gpu_hours_text("gpu_hours", wanted.gpu_hours)
+        name = name_of_key(caller.name, key)
+        item = grant_object(GrantOrder(name, figures.name, gpu_hours, wanted.reason, caller.name))
+        _, made = place_order(parts.book, item, parts.grants)
+        if made:
+            _log.info("grant made", grant=name, budget=figures.name, hours=gpu_hours, by=caller.name)
+        return json_answer(models.ancestor_budget(parts.book.namespace(namespace)))
+
+    @app.post("/budget/<namespace>/report")
+    def ancestor_report(namespace: str) -> Response:
+        pod = _in_loop(parts, request.headers.get("Authorization"))
+        wanted = PodReport.model_validate_json(request.get_data())
+        if (pod.namespace, pod.pod) != (namespace, wanted.pod_name):
+            raise ForbiddenError(f"the token is that of pod {pod.namespace}/{pod.pod}: a pod reports for itself alone")
+        submission = Submission(pod.uid, "", 0, parts.now())
+        future = asyncio.run_coroutine_threadsafe(parts.submissions.submit(submission), parts.loop())
+        outcome = future.result(LOOP_SECONDS)
+        ended = parts.pods.ended(pod)
+        if outcome is IntakeOutcome.NOT_RUNNING and not ended:
+            refuse_unless_running(outcome, pod)
+        return json_answer(models.AncestorVerdict(terminate=ended))
+
+
+def _in_loop(parts: Dependencies, authorization: str | None) -> PodIdentity:
+    """Authenticates the pod in the event loop, where the cache of pods' tokens is; returns the pod."""
+    return asyncio.run_coroutine_threadsafe(parts.recognise(authorization), parts.loop()).result(LOOP_SECONDS)
+
+
+def _refuse_no_namespace(namespace: str) -> None:
+    if not is_namespace(namespace):
+        raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
 
 
 def _add_description(app: Flask) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -22,19 +20,17 @@ from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.server import serve
 from fairgpu.serving.tls import Chain, ChainError
 from timekeeper.api.application import Loop, RestApplication, build_application
-from timekeeper.api.batching import Batcher
 from timekeeper.api.dependencies import Dependencies
 from timekeeper.api.exported_months import ExportedMonths
 from timekeeper.api.figures import Book
 from timekeeper.api.gpu_feed import GPUWatches
 from timekeeper.api.metrics import Measures
 from timekeeper.api.models import MAX_BODY_BYTES
-from timekeeper.api.order_stores import ClusterOrders, FolderOrders, NoOrders, OrderStore
+from timekeeper.api.orders import ClusterOrders, FolderOrders, NoOrders, OrderStore
 from timekeeper.api.pods import ClusterPods, EndedPods, FolderPods, PodReader
-from timekeeper.api.report_route import PAUSE_SECONDS
+from timekeeper.api.reports import PAUSE_SECONDS, Batcher, ReportExecutor
 from timekeeper.api.states_feed import StatesFeed
-from timekeeper.api.usage_finding import ClosedDays
-from timekeeper.api.usage_limits import Asking
+from timekeeper.api.usage import Asking, ClosedDays
 from timekeeper.auth.access_control import AccessControl, CachingAccessControl
 from timekeeper.auth.folder import FolderAccessControl, read_issuer
 from timekeeper.auth.key_set import KeySet
@@ -46,7 +42,7 @@ from timekeeper.domain.money import SECOND, Currency
 from timekeeper.export.destination import destination
 from timekeeper.ledger.connection import MemoryWatch
 from timekeeper.ledger.connection import connect as connect_to_store
-from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
+from timekeeper.ledger.reports import ReportIntake
 from timekeeper.ledger.states import read_changes
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.kubernetes import CORRECTIONS
@@ -121,22 +117,6 @@ class WorkerEnvironment:
     def vault(self) -> Vault:
         """The place where certificates are stored: the API server's Secrets, or the folder."""
         return ClusterVault(self._api) if self._api else FolderVault(self._folder)
-
-
-class ReportExecutor:
-    """Stores pods' reports in a separate thread, so that neither the event loop nor other reads of the store wait."""
-
-    def __init__(self, reports: ReportIntake) -> None:
-        self._reports = reports
-        self._thread = ThreadPoolExecutor(1, "take-reports")
-
-    async def take(self, submissions: Sequence[Submission]) -> Sequence[IntakeOutcome | Exception]:
-        """Stores reports; returns the outcome or the error of each, in the same order."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._reports.take, submissions)
-
-    def close(self) -> None:
-        """Ends the thread once the reports that were submitted are stored."""
-        self._thread.shutdown(wait=True)
 
 
 class Service:

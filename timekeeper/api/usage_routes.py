@@ -15,13 +15,11 @@ from urllib.parse import urlencode
 import orjson
 from flask import Flask, Response, request
 
-from timekeeper.api.budget_answers import CurrencyAnswer, currency_answer
 from timekeeper.api.dependencies import Dependencies, may_read_all, may_read_namespace
-from timekeeper.api.models import Answer, Money, is_namespace
+from timekeeper.api.models import Answer, CurrencyAnswer, Money, currency_answer, is_namespace
 from timekeeper.api.paging import only_parameters
 from timekeeper.api.problems import invalid
-from timekeeper.api.usage_finding import Usage, find
-from timekeeper.api.usage_query import PARAMETERS, read_query
+from timekeeper.api.usage import PARAMETERS, Usage, find, read_query
 from timekeeper.domain.forecast import UsageForecast
 from timekeeper.domain.money import GPU_HOUR, Currency, amount_cells
 from timekeeper.domain.timestamps import format_instant

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.old_store import STORE, begin, check_converted, fill, usage
-from timekeeper.api.usage_finding import find
-from timekeeper.api.usage_query import Query
+from timekeeper.api.usage import Query, find
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published, report
-from timekeeper.api.budget_answers import budget_answer
 from timekeeper.api.figures import Book
+from timekeeper.api.models import budget_answer
 from timekeeper.controller.report.status_writer import StatusWriter
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import HOUR, format_instant, to_datetime

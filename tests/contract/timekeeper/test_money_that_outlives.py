@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.ledger.harness import NOON, LedgerHarness, published, report
-from timekeeper.api.budget_answers import budget_answer
+from timekeeper.api.models import budget_answer
 from timekeeper.controller.reconcile import apply_orders
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.report.order_answers import OrderAnswers

@@ -20,8 +20,8 @@ from tests.support.ledger.harness import LedgerHarness
 from tests.support.servers.bad_server import Answering, drip, flood, hang, http_answer, serving
 from tests.support.servers.prometheus_server import exporter, prometheus
 from tests.support.servers.report_server import make_certificates
-from timekeeper.api.budget_answers import budget_answer
 from timekeeper.api.figures import Book, SessionFigures
+from timekeeper.api.models import budget_answer
 from timekeeper.controller.metrics import PresentUseMeasures
 from timekeeper.controller.present_use import IDLE_SECONDS, PresentUseReader
 from timekeeper.domain.money import SECOND

@@ -8,8 +8,7 @@ import pytest
 
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
 from tests.support.ledger.stored_hours import delete_row, delete_rows, rows_of, write_rows
-from timekeeper.api.usage_finding import LAGGING_DAYS, ClosedDays, divided, find
-from timekeeper.api.usage_query import Query, read_query
+from timekeeper.api.usage import LAGGING_DAYS, ClosedDays, Query, divided, find, read_query
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.state.accounts import default_account
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND

@@ -7,8 +7,7 @@ import redis
 
 from tests.support.ledger.harness import NOON, LedgerHarness
 from tests.support.ledger.stored_hours import delete_rows, parts_of, rows_of, write_rows
-from timekeeper.api.usage_finding import find
-from timekeeper.api.usage_query import Query
+from timekeeper.api.usage import Query, find
 from timekeeper.controller import archive
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.reconcile.reconciler import Reconciler

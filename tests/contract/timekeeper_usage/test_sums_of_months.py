@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.ledger.stored_hours import parts_of
-from timekeeper.api.usage_finding import ClosedDays, find
-from timekeeper.api.usage_query import Query
+from timekeeper.api.usage import ClosedDays, Query, find
 from timekeeper.controller.archive import Archivist
 from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.windows import Retention, Window

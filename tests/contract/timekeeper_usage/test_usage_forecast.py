@@ -8,8 +8,7 @@ import pytest
 
 from tests.support.ledger.harness import NOON, LedgerHarness
 from timekeeper.api.problems import ProblemError
-from timekeeper.api.usage_finding import find
-from timekeeper.api.usage_query import read_query
+from timekeeper.api.usage import find, read_query
 from timekeeper.domain.forecast import LONGEST_LAG, UsageForecast
 from timekeeper.domain.money import GPU_HOUR, SECOND
 from timekeeper.domain.timestamps import DAY, HOUR, MINUTE

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.ledger.harness import NOON, LedgerHarness
 from tests.support.servers.redis_server import RedisServer
-from timekeeper.api.usage_finding import find
-from timekeeper.api.usage_query import Query, place_of
+from timekeeper.api.usage import Query, find, place_of
 from timekeeper.domain.money import GPU_HOUR, SECOND
 from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.usage import UNKNOWN

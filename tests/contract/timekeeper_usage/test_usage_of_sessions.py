@@ -8,9 +8,8 @@ from fairgpu.inventory import Device, Inventory, Link, encode
 from fairgpu.names import INVENTORY
 from tests.support.ledger.fake_cluster import MirroredWorld
 from tests.support.ledger.harness import NOON, LedgerHarness, report
-from timekeeper.api import usage_finding
-from timekeeper.api.usage_finding import find
-from timekeeper.api.usage_query import Query, read_query
+from timekeeper.api import usage
+from timekeeper.api.usage import Query, find, read_query
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
@@ -52,7 +51,7 @@ def test_a_page_that_ends_before_days_to_come_reads_no_account_for_them(
     harness.round(0)
     harness.round(600)
     today = used(harness, step="1d")
-    monkeypatch.setattr(usage_finding, "_everything", lambda *_: pytest.fail("all accounts are read"))
+    monkeypatch.setattr(usage, "_everything", lambda *_: pytest.fail("all accounts are read"))
     assert used(harness, window=Window(TODAY.start, TODAY.start + 20 * DAY), step="1d") == today
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.ledger.harness import NOON, LedgerHarness, report
 from tests.support.servers.redis_server import RedisServer
-from timekeeper.api.usage_finding import find
-from timekeeper.api.usage_query import Query
+from timekeeper.api.usage import Query, find
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import DAY
 from timekeeper.domain.usage_grouping import Group

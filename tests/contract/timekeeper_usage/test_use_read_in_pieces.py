@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.ledger.stored_hours import parts_of, rows_of
-from timekeeper.api.usage_finding import find
-from timekeeper.api.usage_query import Query
+from timekeeper.api.usage import Query, find
 from timekeeper.audit import reading as audit_reading
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.controller.archive import Archivist

@@ -14,8 +14,7 @@ from tests.support.ledger.harness import LedgerHarness
 from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import LIMIT_S
 from timekeeper.api.exported_months import ExportedMonths
-from timekeeper.api.usage_finding import find
-from timekeeper.api.usage_query import Query
+from timekeeper.api.usage import Query, find
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.export_job import Exporter
 from timekeeper.controller.metrics import ExportMeasures

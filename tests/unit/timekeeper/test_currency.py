@@ -8,7 +8,7 @@ import pytest
 from fairgpu.client.commands import describe
 from fairgpu.commands import CommandError
 from fairgpu.states import BudgetState
-from timekeeper.api.budget_answers import budget_answer
+from timekeeper.api.models import budget_answer
 from timekeeper.api.service import currency_of
 from timekeeper.domain.money import GPU_HOUR, Currency
 from timekeeper.ledger.totals import Summary

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from tests.support.tokens import TokenSigner
 from timekeeper.api.models import GrantRequest, IncreaseRequest, PodReport, Report
-from timekeeper.api.order_stores import gpu_hours_text
+from timekeeper.api.orders import gpu_hours_text
 from timekeeper.api.problems import ProblemError, answer, problem_of
 from timekeeper.api.states_feed import CursorError, parse_cursor
 from timekeeper.auth.access_control import UnauthenticatedError, bearer_token

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import LIMIT_S
-from timekeeper.api import batching
-from timekeeper.api.batching import MAX_BATCH, Batcher, OverloadedError
+from timekeeper.api import reports
+from timekeeper.api.problems import OverloadedError
+from timekeeper.api.reports import MAX_BATCH, Batcher
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -87,7 +88,7 @@ def test_a_client_that_leaves_disturbs_nobody() -> None:
 
 
 def test_what_the_store_cannot_keep_up_with_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "MAX_WAITING", 2)
+    monkeypatch.setattr(reports, "MAX_WAITING", 2)
 
     async def work() -> None:
         store = Store()

@@ -11,7 +11,7 @@ from flask import Flask, Response
 from timekeeper.api import usage_routes
 from timekeeper.api.dependencies import Dependencies
 from timekeeper.api.problems import ProblemError, problem_of
-from timekeeper.api.usage_limits import Asking
+from timekeeper.api.usage import Asking
 from timekeeper.auth.access_control import Action, Caller, TooManyRequestsError
 from timekeeper.domain.timestamps import parse_instant
 from timekeeper.domain.usage_grouping import TooManySumsError

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.cluster.api import Json
-from timekeeper.api.order_routes import GrantOrder, grant_object
-from timekeeper.api.order_stores import gpu_hours_text, name_of_key, place
+from timekeeper.api.orders import GrantOrder, gpu_hours_text, grant_object, name_of_key, place
 from timekeeper.api.problems import ProblemError
 from timekeeper.domain.money import MAX_GPU_HOURS, from_gpu_hours
 from timekeeper.sources.base import ExistsError

@@ -11,10 +11,9 @@ from structlog.testing import capture_logs
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from fairgpu.cluster.api import ApiError
-from timekeeper.api.batching import OverloadedError
 from timekeeper.api.figures import BadCursorError
 from timekeeper.api.models import GrantRequest, Report
-from timekeeper.api.problems import ProblemError, answer, invalid, not_found, problem_of
+from timekeeper.api.problems import OverloadedError, ProblemError, answer, invalid, not_found, problem_of
 from timekeeper.auth.access_control import (
     ForbiddenError,
     IdentityUnavailableError,

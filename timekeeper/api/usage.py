@@ -1,16 +1,19 @@
-"""Answers usage queries from the store and from exported months, with cached sums of closed days.
+"""Usage queries: their parameters and cursors, the answers to them, and how many a caller may have under way.
 
-The cache saves a query over all accounts from adding up a million rows again. Accounts are divided into parts. The sums
-of a part by day are cached for each aggregation, with the `past` of each of its accounts: as soon as one of these
-changes, the part is added up again. Days that close, and new accounts, are added to it.
+Answers come from the store and from exported months. Sums of closed days are cached, so that a query over all accounts
+does not add up a million rows again. Accounts are divided into parts. The sums of a part by day are cached for each
+aggregation, with the `past` of each of its accounts: as soon as one of these changes, the part is added up again. Days
+that close, and new accounts, are added to it.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from zlib import crc32
@@ -18,14 +21,24 @@ from zlib import crc32
 import redis
 
 from timekeeper.api.exported_months import ExportedMonths, held_before
-from timekeeper.api.usage_query import Query, cursor_of
+from timekeeper.api.paging import cursor_after, decoded_cursor
+from timekeeper.api.problems import invalid
+from timekeeper.auth.access_control import TooManyRequestsError
 from timekeeper.domain.charges import Assignments, payers_since
 from timekeeper.domain.forecast import LONGEST_LAG, UsageForecast, edges_at, usage_forecast
 from timekeeper.domain.timestamps import DAY, HOUR
-from timekeeper.domain.usage import UNKNOWN, Key, asks_for_details, asks_for_sums, capacity_of, keys_of
+from timekeeper.domain.usage import LABEL, PLAIN, UNKNOWN, Key, asks_for_details, asks_for_sums, capacity_of, keys_of
 from timekeeper.domain.usage_folding import HOURS_OF_A_DAY
-from timekeeper.domain.usage_grouping import Cells, Group, Steps, UsageSums, order
-from timekeeper.domain.windows import Window, steps
+from timekeeper.domain.usage_grouping import Cells, Group, Place, Steps, UsageSums, order
+from timekeeper.domain.windows import (
+    FORECAST_ENDS,
+    Window,
+    WindowError,
+    parse_forecast_end,
+    parse_step,
+    parse_window,
+    steps,
+)
 from timekeeper.ledger import reading
 from timekeeper.ledger.conversion import check_format
 from timekeeper.ledger.usage import (
@@ -38,6 +51,142 @@ from timekeeper.ledger.usage import (
     capacity_of_models,
     restored,
 )
+
+DEFAULT_LIMIT = 1000
+MAX_LIMIT = 10_000
+MAX_DIMENSIONS = 6
+MAX_CURSOR = 8192
+PARAMETERS = ("window", "step", "aggregate", "limit", "cursor", "format", "forecast")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The parameters of a usage query.
+
+    Attributes:
+        window: the window of time.
+        step: the length of the steps into which the window is divided, as written; None for the whole window.
+        aggregate: the dimensions by which usage is added up, such as namespace.
+        limit: the most items of an answer.
+        after: the place after which the page begins; None for the first page.
+        namespace: the only namespace to count; None for all.
+        idle: whether to add the capacity that no pod held, as one item.
+        idle_models: whether to add the capacity that no pod held, as one item for each model.
+        forecast: the instant up to which to forecast what is billed, in nanoseconds since 1970; None for no forecast.
+    """
+
+    window: Window
+    step: str | None
+    aggregate: tuple[str, ...]
+    limit: int
+    after: Place | None = None
+    namespace: str | None = None
+    idle: bool = False
+    idle_models: bool = False
+    forecast: int | None = None
+
+
+def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, namespace: str | None = None) -> Query:
+    """Parses a usage query from the parameters of an HTTP request.
+
+    Args:
+        labels: the labels of pods by which usage can be queried.
+        now: nanoseconds since 1970.
+        namespace: the only namespace to count; None for all.
+
+    Raises:
+        ProblemError: a parameter is invalid.
+    """
+    text = arguments.get("window", "")
+    step = arguments.get("step") or None
+    try:
+        window = parse_window(text, now)
+    except WindowError as error:
+        raise invalid("window", text, str(error)) from error
+    try:
+        step = None if step is None else parse_step(step)
+        list(steps(window, step))
+    except WindowError as error:
+        raise invalid("step", step, str(error)) from error
+    aggregate = _aggregate(arguments.get("aggregate") or "namespace", labels)
+    after = place_of(arguments.get("cursor", ""), len(aggregate))
+    idle = arguments.get("idle", "false")
+    if idle not in {"true", "false", "model"} or (idle == "model" and "model" not in aggregate):
+        raise invalid("idle", idle, "true, false, or, where aggregate has model, model")
+    return Query(
+        window,
+        step,
+        aggregate,
+        _limit(arguments.get("limit")),
+        after,
+        namespace,
+        idle=idle == "true",
+        idle_models=idle == "model",
+        forecast=_forecast_end(arguments.get("forecast", ""), window, step, now),
+    )
+
+
+def _forecast_end(text: str, window: Window, step: str | None, now: int) -> int | None:
+    if not text:
+        return None
+    if step is not None or not window.start <= now < window.end:
+        raise invalid("forecast", text, FORECAST_ENDS)
+    try:
+        return parse_forecast_end(text, now)
+    except WindowError as error:
+        raise invalid("forecast", text, str(error)) from error
+
+
+def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    choices = [*PLAIN, *(f"{LABEL}{key}" for key in labels)]
+    allowed = f"a comma list without repetition of {', '.join(choices)}"
+    if len(names) > MAX_DIMENSIONS:
+        raise invalid("aggregate", text, f"{allowed}; at most {MAX_DIMENSIONS} of them")
+    unknown = next((name for name in names if name not in choices), None)
+    if unknown is not None and unknown.startswith(LABEL):
+        raise invalid("aggregate", unknown, f"{allowed}; an admin adds labels in timekeeper.usage.labels")
+    if unknown is not None or len(set(names)) != len(names):
+        raise invalid("aggregate", text, allowed)
+    return names
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_LIMIT
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
+        raise invalid("limit", text, f"a whole number from 1 to {MAX_LIMIT}")
+    return int(text)
+
+
+def cursor_of(place: Place) -> str:
+    """Returns the cursor of the page of usage that begins after a place.
+
+    Args:
+        place: the number of the step, and the values of the dimensions.
+    """
+    return cursor_after(json.dumps([place[0], *place[1]], separators=(",", ":")))
+
+
+def place_of(text: str, width: int) -> Place | None:
+    """Returns the place of a cursor, after which a page of usage begins; None for an empty text.
+
+    Args:
+        width: the number of dimensions by which the query adds up.
+
+    Raises:
+        ProblemError: no earlier answer contained the cursor.
+    """
+    if not text:
+        return None
+    try:
+        index, *key = json.loads(decoded_cursor(text, MAX_CURSOR) or "")
+    except (ValueError, TypeError, RecursionError):
+        index, key = None, []
+    if type(index) is not int or index < 0 or len(key) != width or not all(isinstance(value, str) for value in key):
+        raise invalid("cursor", text, "nothing, or the cursor of an earlier answer to the same question as it was")
+    return index, tuple(key)
+
 
 PARTS = 8
 MOST_CELLS = 150_000
@@ -522,3 +671,40 @@ def _read(
     """Reads the accounts' use in a window, with the detail that the sums need."""
     view = View(asks_for_details(sums.aggregate), _are_enough(sums))
     return accounts_usage(client, accounts, assignments, within, view=view)
+
+
+MOST_OF_A_CALLER = 2
+"""The most queries of one caller that a worker answers at a time, of its four threads."""
+RETRY_AFTER_SECONDS = 2
+
+
+class Asking:
+    """Limits the queries about all namespaces that a caller may have under way at once. Thread-safe."""
+
+    def __init__(self, most_at_once: int = MOST_OF_A_CALLER) -> None:
+        self._most_at_once = most_at_once
+        self._of_callers: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def one_more(self, caller: str) -> Iterator[None]:
+        """Counts a query of a caller as under way until the block ends.
+
+        Raises:
+            TooManyRequestsError: the caller has as many queries under way as allowed.
+        """
+        with self._lock:
+            if self._of_callers[caller] >= self._most_at_once:
+                detail = (
+                    f"{self._most_at_once} questions of {caller!r} about the usage of all namespaces are being "
+                    "answered: ask again once one of them is, or ask about one namespace, GET /v1/namespaces/NAME/usage"
+                )
+                raise TooManyRequestsError(detail, RETRY_AFTER_SECONDS)
+            self._of_callers[caller] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._of_callers[caller] -= 1
+                if not self._of_callers[caller]:
+                    del self._of_callers[caller]

@@ -1,4 +1,7 @@
-"""Creates the objects of orders, GPUGrants and GPUCorrections; an object's name makes its request idempotent."""
+"""Orders over REST: a request becomes a GPUGrant or a GPUCorrection, and its name makes the request idempotent.
+
+An order is stored as an object of the API server, or as a file of the folder in its place. The leader applies it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
@@ -16,8 +20,10 @@ import yaml
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from timekeeper.api.figures import Book, is_budget
+from timekeeper.api.models import CorrectionRequest
 from timekeeper.api.problems import ProblemError, invalid
 from timekeeper.domain.money import MAX_GPU_HOURS, MoneyError, from_signed_gpu_hours
+from timekeeper.domain.orders import no_less_than
 from timekeeper.domain.timestamps import TimeError, format_instant, parse_instant
 from timekeeper.sources.base import ExistsError, SourceError
 from timekeeper.sources.kubernetes import GRANTS
@@ -26,6 +32,129 @@ MAX_KEY_LENGTH = 255
 _ALLOWED = f"a number above 0 and up to {MAX_GPU_HOURS} with at most six decimal places, such as 2.5"
 _SIGNED = f"a number from -{MAX_GPU_HOURS} to {MAX_GPU_HOURS} but 0 with at most six decimal places, such as -2.5"
 _MOMENTS = ("expires", "effectivePeriod")
+_LONGEST_NAME = 256
+"""The maxLength of `spec.requestedBy` in the CRDs."""
+_COMMON = ("budget", "gpuHours", "reason", "requestedBy")
+"""The fields of the spec of every order."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantOrder:
+    """An order of a grant of GPU-hours to a budget.
+
+    Attributes:
+        name: the name of the GPUGrant.
+        budget: the budget's name.
+        gpu_hours: the amount as decimal text; below 0 it takes money away.
+        reason: the reason for people.
+        requested_by: the user who ordered it.
+        expires: an RFC 3339 timestamp; empty for the end of the present period.
+    """
+
+    name: str
+    budget: str
+    gpu_hours: str
+    reason: str
+    requested_by: str
+    expires: str = ""
+
+
+def grant_object(order: GrantOrder) -> Json:
+    """Returns an order of a grant as a GPUGrant object."""
+    common = _spec_of(order.budget, order.gpu_hours, order.reason, order.requested_by)
+    return order_object("GPUGrant", order.name, {**common, "expires": order.expires or None})
+
+
+def expiry_text(value: str | None, gpu_hours: str, now: int) -> str:
+    """Checks the expiry of a grant that was ordered, and returns it; empty for a grant that expires with its period.
+
+    Args:
+        value: the expiry as an RFC 3339 timestamp; None for none.
+        gpu_hours: the grant's amount as decimal text.
+        now: nanoseconds since 1970.
+
+    Raises:
+        ProblemError: the expiry is not a timestamp or has passed already, or the grant takes money away.
+    """
+    if value is None:
+        return ""
+    try:
+        expires = parse_instant(value)
+    except TimeError:
+        expires = 0
+    if expires <= now:
+        raise invalid("expires", value, "an RFC 3339 timestamp that is still to come, such as 2026-12-31T23:00:00Z")
+    if gpu_hours.startswith("-"):
+        raise invalid("expires", value, "nothing where gpuHours is below 0: what is taken away does not come back")
+    return value
+
+
+def correction_object(name: str, wanted: CorrectionRequest, effective: str, caller: str) -> Json:
+    """Returns an order of a correction as a GPUCorrection object.
+
+    Args:
+        effective: an RFC 3339 timestamp in the period to correct.
+        caller: the name of the user who orders it.
+
+    Raises:
+        ProblemError: the amount is invalid.
+    """
+    gpu_hours = gpu_hours_text("gpuHours", wanted.gpuHours, negative=True)
+    common = _spec_of(wanted.budget, gpu_hours, wanted.reason, caller)
+    spec = {**common, "effectivePeriod": effective, "namespace": wanted.namespace}
+    return order_object("GPUCorrection", name, spec)
+
+
+def effective_text(value: str, now: int) -> str:
+    """Checks the timestamp that names the period of a correction, and returns it.
+
+    Args:
+        now: nanoseconds since 1970.
+
+    Raises:
+        ProblemError: it is not an RFC 3339 timestamp, or lies in the future.
+    """
+    try:
+        effective = parse_instant(value)
+    except TimeError:
+        effective = now + 1
+    if effective > now:
+        allowed = "an RFC 3339 timestamp in a period that has begun, such as 2026-01-01T00:00:00Z"
+        raise invalid("effectivePeriod", value, allowed)
+    return value
+
+
+def acceptable(book: Book, spec: Json) -> None:
+    """Checks by the present ledger that a correction would not be refused by the leader later.
+
+    Raises:
+        ProblemError: the budget has never paid for the namespace, has no such period, or has spent less in it than the
+            correction gives back.
+    """
+    budget, namespace = spec["budget"], spec.get("namespace")
+    if namespace is not None and not book.has_paid_for(budget, namespace):
+        raise invalid("namespace", namespace, f"a namespace that {budget!r} pays or has paid for, or nothing")
+    spent = book.spent_in_period_of(budget, parse_instant(spec["effectivePeriod"]))
+    if spent is None:
+        allowed = f"a moment in a period that the ledger of {budget!r} knows"
+        raise invalid("effectivePeriod", spec["effectivePeriod"], allowed)
+    if from_signed_gpu_hours(spec["gpuHours"]) < min(-spent, 0):
+        raise invalid("gpuHours", spec["gpuHours"], no_less_than(spent))
+
+
+def _spec_of(budget: str, gpu_hours: str, reason: str, author: str) -> Json:
+    return dict(zip(_COMMON, (budget, gpu_hours, reason, author[:_LONGEST_NAME]), strict=True))
+
+
+def order_object(kind: str, name: str, spec: Json) -> Json:
+    """Returns the object of an order.
+
+    Args:
+        kind: GPUGrant or GPUCorrection.
+        spec: the fields of its spec; those that are None are left out.
+    """
+    given = {key: value for key, value in spec.items() if value is not None}
+    return {"apiVersion": names.BUDGET_API, "kind": kind, "metadata": {"name": name}, "spec": given}
 
 
 class OrderStore(Protocol):
@@ -67,18 +196,17 @@ def place_order(
     return place(item, store)
 
 
-def order_object(kind: str, name: str, spec: Json) -> Json:
-    """Returns the object of an order.
+def common_fields(stored: Json, noun: str) -> tuple[dict[str, str], Json]:
+    """Returns the answer's fields that every order has, and the stored spec.
 
-    Args:
-        kind: GPUGrant or GPUCorrection.
-        spec: the fields of its spec; those that are None are left out.
+    Raises:
+        ProblemError: the stored object has no metadata or no spec.
     """
-    given = {key: value for key, value in spec.items() if value is not None}
-    return {"apiVersion": names.BUDGET_API, "kind": kind, "metadata": {"name": name}, "spec": given}
+    metadata, spec = _ordered(stored, noun)
+    return {"name": str(metadata.get("name", "")), **{field: str(spec.get(field, "")) for field in _COMMON}}, spec
 
 
-def ordered(stored: Json, noun: str) -> tuple[Json, Json]:
+def _ordered(stored: Json, noun: str) -> tuple[Json, Json]:
     """Returns the metadata and the spec of a stored order.
 
     Args:
