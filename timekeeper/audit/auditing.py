@@ -10,7 +10,7 @@ import redis
 from timekeeper.audit.charges import Changes, payer_at, read_price_list
 from timekeeper.audit.cluster import RESERVED, AuditContext, ClusterView, ReadCluster
 from timekeeper.audit.difference import Difference, Figure
-from timekeeper.audit.published import check_published
+from timekeeper.audit.published import check_published, check_status
 from timekeeper.audit.reading import (
     left_on_nodes,
     metered_uids,
@@ -22,7 +22,6 @@ from timekeeper.audit.reading import (
 )
 from timekeeper.audit.sessions import Moment, check_against_pods, check_sessions, check_use, unmetered
 from timekeeper.audit.snapshot import Snapshot, read_session, whole
-from timekeeper.audit.statuses import check_status
 from timekeeper.audit.sums import (
     Sums,
     UnseenEnd,
