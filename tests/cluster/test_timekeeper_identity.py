@@ -18,8 +18,7 @@ from tests.support.waiting import wait_until
 from timekeeper.api.orders import ClusterOrders, GrantOrder, grant_object, place
 from timekeeper.api.pods import ClusterPods
 from timekeeper.auth.access_control import Action, Caller, UnauthenticatedError
-from timekeeper.auth.key_set import KeySet
-from timekeeper.auth.pod_tokens import PodIdentity, PodTokens
+from timekeeper.auth.signed_tokens import KeySet, PodIdentity, PodTokens
 from timekeeper.auth.token_review import ClusterReviewer, fetch_issuer
 from timekeeper.certificates import (
     CONFIG_MAPS,

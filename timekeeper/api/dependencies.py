@@ -19,7 +19,7 @@ from timekeeper.api.reports import Submissions
 from timekeeper.api.states_feed import StatesFeed
 from timekeeper.api.usage import Asking, ClosedDays
 from timekeeper.auth.access_control import AccessControl, Action, Caller, bearer_token, require
-from timekeeper.auth.pod_tokens import PodAuthenticator
+from timekeeper.auth.signed_tokens import PodAuthenticator
 from timekeeper.dashboard.serving import Assets
 from timekeeper.domain.money import Currency
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
-from timekeeper.auth.pod_tokens import PodIdentity
+from timekeeper.auth.signed_tokens import PodIdentity
 
 MOST_POD_BYTES = 2 * 1024 * 1024
 """More than the API server stores of an object (1.5 MiB)."""

@@ -18,7 +18,7 @@ from fairgpu.serving.messages import Request, Response
 from timekeeper.api.metrics import Measures
 from timekeeper.api.models import MAX_REPORT_BYTES, Report
 from timekeeper.api.problems import OverloadedError, ProblemError
-from timekeeper.auth.pod_tokens import PodAuthenticator, PodIdentity
+from timekeeper.auth.signed_tokens import PodAuthenticator, PodIdentity
 from timekeeper.domain.reports import Counter
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 

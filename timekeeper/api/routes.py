@@ -65,7 +65,7 @@ from timekeeper.auth.access_control import (
     TooManyRequestsError,
     bearer_token,
 )
-from timekeeper.auth.pod_tokens import PodIdentity
+from timekeeper.auth.signed_tokens import PodIdentity
 from timekeeper.dashboard.serving import PREFIX, Assets, of_another_version, takes_gzip
 from timekeeper.ledger.reports import IntakeOutcome, Submission
 from timekeeper.ledger.totals import Summary

@@ -33,8 +33,7 @@ from timekeeper.api.states_feed import StatesFeed
 from timekeeper.api.usage import Asking, ClosedDays
 from timekeeper.auth.access_control import AccessControl, CachingAccessControl
 from timekeeper.auth.folder import FolderAccessControl, read_issuer
-from timekeeper.auth.key_set import KeySet
-from timekeeper.auth.pod_tokens import PodAuthenticator, PodTokens
+from timekeeper.auth.signed_tokens import KeySet, PodAuthenticator, PodTokens
 from timekeeper.auth.token_review import ClusterReviewer, fetch_issuer
 from timekeeper.certificates import ClusterVault, FolderVault, Vault, keep_store_certificate, read_chain, service_names
 from timekeeper.dashboard.serving import read_assets

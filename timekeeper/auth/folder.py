@@ -20,8 +20,7 @@ from jwt.exceptions import PyJWTError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from timekeeper.auth.access_control import Action, Caller, IdentityUnavailableError, UnauthenticatedError
-from timekeeper.auth.key_set import Issuer, KeySet
-from timekeeper.auth.pod_tokens import verified_claims
+from timekeeper.auth.signed_tokens import Issuer, KeySet, verified_claims
 
 ISSUER = "https://standalone.fairgpu.io"
 EVERYWHERE = "*"

@@ -14,8 +14,7 @@ from jwt.exceptions import PyJWTError
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from timekeeper.auth.access_control import Action, Caller, IdentityUnavailableError, UnauthenticatedError
-from timekeeper.auth.key_set import Issuer, KeySet
-from timekeeper.auth.pod_tokens import LEEWAY_SECONDS
+from timekeeper.auth.signed_tokens import LEEWAY_SECONDS, Issuer, KeySet
 
 
 def is_forged(token: str, keys: KeySet) -> bool:

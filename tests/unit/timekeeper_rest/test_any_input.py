@@ -15,8 +15,7 @@ from timekeeper.api.orders import gpu_hours_text
 from timekeeper.api.problems import ProblemError, answer, problem_of
 from timekeeper.api.states_feed import CursorError, parse_cursor
 from timekeeper.auth.access_control import UnauthenticatedError, bearer_token
-from timekeeper.auth.key_set import Issuer, KeySet
-from timekeeper.auth.pod_tokens import PodTokens
+from timekeeper.auth.signed_tokens import Issuer, KeySet, PodTokens
 from timekeeper.auth.token_review import _stated_audiences, is_forged
 
 SIGNER = TokenSigner(algorithm="ES256")

@@ -20,7 +20,7 @@ from timekeeper.auth.access_control import (
     require,
 )
 from timekeeper.auth.folder import FolderAccessControl, read_issuer
-from timekeeper.auth.key_set import KeySet
+from timekeeper.auth.signed_tokens import KeySet
 
 READ_A = Action("get", "gpubudgets", "team-a")
 READ_ALL = Action("list", "gpubudgets")

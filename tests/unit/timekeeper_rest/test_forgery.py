@@ -6,7 +6,7 @@ import jwt
 import pytest
 
 from tests.support.tokens import TokenSigner
-from timekeeper.auth.key_set import Issuer, KeySet
+from timekeeper.auth.signed_tokens import Issuer, KeySet
 from timekeeper.auth.token_review import is_forged
 
 CLUSTER = TokenSigner("key-1", "ES256", "https://kubernetes.default.svc")

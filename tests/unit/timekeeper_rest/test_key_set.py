@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.tokens import TokenSigner
-from timekeeper.auth.key_set import (
+from timekeeper.auth.signed_tokens import (
     FIRST_RETRY_SECONDS,
     MAX_AGE_SECONDS,
     MIN_REFRESH_SECONDS,

@@ -8,8 +8,7 @@ import pytest
 
 from tests.support.tokens import TokenSigner
 from timekeeper.auth.access_control import IdentityUnavailableError, UnauthenticatedError
-from timekeeper.auth.key_set import Issuer, KeySet
-from timekeeper.auth.pod_tokens import PodIdentity, PodTokens
+from timekeeper.auth.signed_tokens import Issuer, KeySet, PodIdentity, PodTokens
 
 SIGNER = TokenSigner()
 ELLIPTIC = TokenSigner("key-2", "ES256")

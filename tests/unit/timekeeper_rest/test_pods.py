@@ -9,7 +9,7 @@ import pytest
 
 from fairgpu.cluster.api import ApiError
 from timekeeper.api.pods import ANSWER_SECONDS, MOST_PODS, EndedPods, FolderPods, others_have_ended
-from timekeeper.auth.pod_tokens import PodIdentity
+from timekeeper.auth.signed_tokens import PodIdentity
 
 RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 ENDED: dict[str, Any] = {"terminated": {"exitCode": 1}}

@@ -12,8 +12,7 @@ import pytest
 from tests.support.tokens import TokenSigner
 from tests.support.waiting import LIMIT_S
 from timekeeper.auth.access_control import UnauthenticatedError
-from timekeeper.auth.key_set import MAX_AGE_SECONDS, Issuer, KeySet
-from timekeeper.auth.pod_tokens import PodAuthenticator, PodTokens
+from timekeeper.auth.signed_tokens import MAX_AGE_SECONDS, Issuer, KeySet, PodAuthenticator, PodTokens
 
 SIGNER, NEW, STRANGER = (TokenSigner(key, "ES256") for key in ("key-1", "key-2", "key-9"))
 
