@@ -31,15 +31,25 @@ from timekeeper.domain.sessions import CLAIM
 from timekeeper.installation import Installation, judge, read_installation
 from timekeeper.installation import as_document as installation_document
 from timekeeper.installation import as_lines as installation_lines
-from timekeeper.mode_changes import ModeChanges, read_changes
-from timekeeper.mode_changes import as_document as changes_document
-from timekeeper.mode_changes import as_lines as changes_lines
-from timekeeper.node_pools import AskedThere, HeldThere, NodePool, PoolNode, gpu_hours, node_pools, pool_of
-from timekeeper.node_pools import as_document as pools_document
-from timekeeper.node_pools import as_lines as pools_lines
-from timekeeper.rights import Missing, read_missing
-from timekeeper.rights import as_document as missing_document
-from timekeeper.rights import as_lines as missing_lines
+from timekeeper.modes import (
+    AskedThere,
+    HeldThere,
+    Missing,
+    ModeChanges,
+    NodePool,
+    PoolNode,
+    changes_document,
+    changes_lines,
+    gpu_hours,
+    missing_document,
+    missing_lines,
+    node_pools,
+    pool_of,
+    pools_document,
+    pools_lines,
+    read_changes,
+    read_missing,
+)
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.base import name_of, namespace_of
 from timekeeper.sources.kubernetes import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.node_pools import AskedThere, HeldThere, NodePool, PoolNode, as_lines, moves, node_pools, pool_of
+from timekeeper.modes import AskedThere, HeldThere, NodePool, PoolNode, moves, node_pools, pool_of, pools_lines
 
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
 SLICED = PoolNode("a100", ("nvidia with shared GPUs",), (A100,))
@@ -74,7 +74,7 @@ def test_each_pool_and_each_team_is_in_one_move(namespaces: list[list[str]]) -> 
 def test_the_plan_says_what_each_move_needs_first() -> None:
     nodes = {"n1": SLICED, "n2": MIG, "n3": CLAIMS, "n4": WHOLE}
     asked = [*asking("n1", "vision"), *asking("n2", "vision", readable=False), *asking("n3", "law", readable=False)]
-    text = "\n".join(as_lines(node_pools(nodes, [], asked)))
+    text = "\n".join(pools_lines(node_pools(nodes, [], asked)))
 
     assert (
         "1. a100 (nvidia with MIG), a100 (nvidia with shared GPUs), with vision. First on these nodes: take the device "
@@ -86,8 +86,8 @@ def test_the_plan_says_what_each_move_needs_first() -> None:
 
 def test_pools_without_nvidias_gpus_stay_and_keep_who_shares_them_with_others() -> None:
     nodes = {"n1": AMD, "n2": WHOLE}
-    alone = "\n".join(as_lines(node_pools({"n1": AMD}, [], asking("n1", "hpc"))))
-    shared = "\n".join(as_lines(node_pools(nodes, [], [*asking("n1", "hpc"), *asking("n2", "hpc")])))
+    alone = "\n".join(pools_lines(node_pools({"n1": AMD}, [], asking("n1", "hpc"))))
+    shared = "\n".join(pools_lines(node_pools(nodes, [], [*asking("n1", "hpc"), *asking("n2", "hpc")])))
 
     assert f"1. no pool label (amd: {AMD.models[0]}), with hpc. Stays: share knows no GPUs but NVIDIA's" in alone
     assert f"and others are in no pool label (amd: {AMD.models[0]})." in alone
@@ -97,4 +97,4 @@ def test_pools_without_nvidias_gpus_stay_and_keep_who_shares_them_with_others() 
 
 
 def test_a_cluster_without_gpus_has_no_plan() -> None:
-    assert as_lines(node_pools({}, [], [])) == []
+    assert pools_lines(node_pools({}, [], [])) == []

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fairgpu.cluster.api import ApiError, KubernetesAPI
-from timekeeper.rights import Missing, as_lines, may_write_gpu_pods, read_missing
+from timekeeper.modes import Missing, may_write_gpu_pods, missing_lines, read_missing
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
@@ -49,7 +49,7 @@ def test_nothing_is_missing_for_a_cluster_admin() -> None:
     found = missing(lambda _: True)
 
     assert found == Missing()
-    assert as_lines(found) == []
+    assert missing_lines(found) == []
 
 
 def test_the_rights_that_are_refused_are_named_for_the_mode_that_needs_them() -> None:
@@ -61,7 +61,7 @@ def test_the_rights_that_are_refused_are_named_for_the_mode_that_needs_them() ->
         "create deployments.apps in fairgpu-system",
     )
     assert found.rights_for_account == ("create mutatingwebhookconfigurations.admissionregistration.k8s.io",)
-    assert "To install look, your account lacks the right to create clusterroles" in "\n".join(as_lines(found))
+    assert "To install look, your account lacks the right to create clusterroles" in "\n".join(missing_lines(found))
 
 
 def test_where_the_api_server_gives_no_answer_nothing_is_called_missing() -> None:
