@@ -22,9 +22,8 @@ from timekeeper.domain.holdings import hami, nvidia, volcano
 from timekeeper.domain.holdings.claims import DeviceKey, SliceDevice, read_slices, results_of, without_claimed
 from timekeeper.domain.holdings.claims import decide as decide_claim
 from timekeeper.domain.holdings.deciding import decide, is_accelerator, models_of
-from timekeeper.domain.holdings.holding import Decision, Doubt
+from timekeeper.domain.holdings.holding import Decision, Doubt, HostNode, read_host_node
 from timekeeper.domain.holdings.listed import TABLE, Listed
-from timekeeper.domain.holdings.observed import HostNode, read_host_node
 from timekeeper.domain.pricing import Prices
 from timekeeper.domain.reservations import Reservation, rate_at
 from timekeeper.domain.sessions import CLAIM

@@ -16,9 +16,8 @@ import redis
 
 from timekeeper.api.problems import invalid
 from timekeeper.domain.timestamps import HOUR
-from timekeeper.domain.usage import Dimensions, Row, Use, values_of
+from timekeeper.domain.usage import Dimensions, Row, UsageSums, Use, values_of
 from timekeeper.domain.usage_folding import month_of
-from timekeeper.domain.usage_grouping import UsageSums
 from timekeeper.domain.windows import Window, month_start
 from timekeeper.export import document
 from timekeeper.export.destination import Destination, ExportError, MonthUnavailableError

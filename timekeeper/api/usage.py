@@ -27,9 +27,23 @@ from timekeeper.auth.access_control import TooManyRequestsError
 from timekeeper.domain.charges import Assignments, payers_since
 from timekeeper.domain.forecast import LONGEST_LAG, UsageForecast, edges_at, usage_forecast
 from timekeeper.domain.timestamps import DAY, HOUR
-from timekeeper.domain.usage import LABEL, PLAIN, UNKNOWN, Key, asks_for_details, asks_for_sums, capacity_of, keys_of
+from timekeeper.domain.usage import (
+    LABEL,
+    PLAIN,
+    UNKNOWN,
+    Cells,
+    Group,
+    Key,
+    Place,
+    Steps,
+    UsageSums,
+    asks_for_details,
+    asks_for_sums,
+    capacity_of,
+    keys_of,
+    order,
+)
 from timekeeper.domain.usage_folding import HOURS_OF_A_DAY
-from timekeeper.domain.usage_grouping import Cells, Group, Place, Steps, UsageSums, order
 from timekeeper.domain.windows import (
     FORECAST_ENDS,
     Window,

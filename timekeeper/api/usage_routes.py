@@ -23,7 +23,7 @@ from timekeeper.api.usage import PARAMETERS, Usage, find, read_query
 from timekeeper.domain.forecast import UsageForecast
 from timekeeper.domain.money import GPU_HOUR, Currency, amount_cells
 from timekeeper.domain.timestamps import format_instant
-from timekeeper.domain.usage_grouping import MOST_SUMS, FoldedHoursError, Group, TooManySumsError
+from timekeeper.domain.usage import MOST_SUMS, FoldedHoursError, Group, TooManySumsError
 from timekeeper.domain.windows import Window
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

@@ -26,7 +26,7 @@ from timekeeper.audit.snapshot import (
 from timekeeper.audit.sums import difference
 from timekeeper.domain.holdings import kai
 from timekeeper.domain.holdings.claims import DRIVERS, extended_claim
-from timekeeper.domain.holdings.observed import read_bound_pod
+from timekeeper.domain.holdings.holding import read_bound_pod
 from timekeeper.domain.timestamps import instant_or_none
 
 Json = Mapping[str, Any]

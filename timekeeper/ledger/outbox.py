@@ -10,7 +10,7 @@ from typing import Any
 import redis
 import structlog
 
-from timekeeper.domain.milestones import Announced, Milestone
+from timekeeper.domain.state import Announced, Milestone
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import Call, run_one
 from timekeeper.ledger.codec import UNREADABLE

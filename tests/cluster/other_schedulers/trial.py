@@ -21,7 +21,7 @@ from tests.cluster.services.replicas import COMMAND
 from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
 from timekeeper.domain.holdings.deciding import decide
-from timekeeper.domain.holdings.observed import read_bound_pod, read_host_node
+from timekeeper.domain.holdings.holding import read_bound_pod, read_host_node
 
 GATE = {"name": "fairgpu.io/budget"}
 OTHER_GATE = {"name": "example.org/wait"}

@@ -33,7 +33,7 @@ from timekeeper.controller.report.notifications import (
     retry_seconds,
     signature,
 )
-from timekeeper.domain.milestones import Announced, Milestone
+from timekeeper.domain.state import Announced, Milestone
 from timekeeper.ledger import keys, outbox
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.outbox import Change

@@ -19,8 +19,8 @@ from tests.support.ledger.harness import EACH_REDIS, MONTH, LedgerHarness, harne
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.state.books import ControllerRules
-from timekeeper.domain.milestones import Announced
 from timekeeper.domain.pricing import Bill
+from timekeeper.domain.state import Announced
 from timekeeper.domain.windows import Retention
 from timekeeper.ledger import adjustments, client, compaction, outbox, shared
 from timekeeper.ledger.reports import ReportIntake, Submission

@@ -13,8 +13,7 @@ from timekeeper.controller.archive import Archivist
 from timekeeper.controller.state.accounts import default_account
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.timestamps import DAY, HOUR
-from timekeeper.domain.usage import IDLE
-from timekeeper.domain.usage_grouping import Group
+from timekeeper.domain.usage import IDLE, Group
 from timekeeper.domain.windows import Retention, Window
 from timekeeper.ledger import keys
 from timekeeper.ledger.adjustments import Restoration, restore

@@ -13,7 +13,7 @@ from timekeeper.controller.archive import Archivist
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.timestamps import DAY, HOUR
-from timekeeper.domain.usage_grouping import FoldedHoursError, Group
+from timekeeper.domain.usage import FoldedHoursError, Group
 from timekeeper.domain.windows import Retention, Window, month_start
 from timekeeper.ledger import compaction, entries, keys, reading, shared
 from timekeeper.ledger.client import FencedError

@@ -12,7 +12,7 @@ from tests.support.servers.redis_server import RedisServer
 from timekeeper.api.usage import Query, find
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import DAY
-from timekeeper.domain.usage_grouping import Group
+from timekeeper.domain.usage import Group
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import reading
 from timekeeper.ledger.usage import accounts_usage, added

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import redis
 
     from tests.support.ledger.harness import LedgerHarness
-    from timekeeper.domain.usage import Row
-    from timekeeper.domain.usage_grouping import Group
+    from timekeeper.domain.usage import Group, Row
     from timekeeper.ledger.usage import Rest, Unread
 
 LITTLE = Bounds(1, 1, 1)

@@ -20,7 +20,7 @@ from timekeeper.controller.export_job import Exporter
 from timekeeper.controller.metrics import ExportMeasures
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.domain.timestamps import parse_instant
-from timekeeper.domain.usage_grouping import Group
+from timekeeper.domain.usage import Group
 from timekeeper.domain.windows import Retention, Window
 from timekeeper.export import document
 from timekeeper.export.destination import ExportError, Folder, MayWrite, Stored

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.states import BudgetState
-from timekeeper.domain.milestones import EXHAUSTION, Announced, Milestone, next_announced, reached
+from timekeeper.domain.state import EXHAUSTION, Announced, Milestone, next_announced, reached
 
 HALF, MOSTLY, EARLY, GRACE, OVER, HELD, REOPENED = Milestone
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.other_stacks import STACKS, Asking, Stack
 from timekeeper.domain.holdings.deciding import decide
+from timekeeper.domain.holdings.holding import read_bound_pod, read_host_node
 from timekeeper.domain.holdings.listed import Listed
-from timekeeper.domain.holdings.observed import read_bound_pod, read_host_node
 from timekeeper.domain.pods import read_pod
 from timekeeper.domain.timestamps import parse_instant
 from timekeeper.sources.base import Departure, DepartureProof, Mirror, Mirrors

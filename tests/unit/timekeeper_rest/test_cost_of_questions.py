@@ -14,7 +14,7 @@ from timekeeper.api.problems import ProblemError, problem_of
 from timekeeper.api.usage import Asking
 from timekeeper.auth.access_control import Action, Caller, TooManyRequestsError
 from timekeeper.domain.timestamps import parse_instant
-from timekeeper.domain.usage_grouping import TooManySumsError
+from timekeeper.domain.usage import TooManySumsError
 
 
 class Everybody:

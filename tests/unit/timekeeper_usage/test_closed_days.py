@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timekeeper.api.usage import PARTS, ClosedDays, Part, closed_before, divided
 from timekeeper.domain.timestamps import HOUR, parse_instant
-from timekeeper.domain.usage_grouping import Cells
+from timekeeper.domain.usage import Cells
 
 
 def part(keys: int) -> Part:

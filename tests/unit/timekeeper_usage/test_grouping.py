@@ -6,29 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.domain import usage_grouping
+from timekeeper.domain import usage
 from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.usage import (
     IDLE,
     UNKNOWN,
     Dimensions,
-    UsageFigures,
-    UsageRow,
-    Use,
-    keys_of,
-    of_values,
-    values_of,
-)
-from timekeeper.domain.usage_folding import fold, pack, read_folded
-from timekeeper.domain.usage_grouping import (
     FoldedHoursError,
     Group,
     Place,
     Steps,
     TooManySumsError,
+    UsageFigures,
+    UsageRow,
     UsageSums,
+    Use,
     key_order,
+    keys_of,
+    of_values,
+    values_of,
 )
+from timekeeper.domain.usage_folding import fold, pack, read_folded
 from timekeeper.domain.windows import Window
 
 FIRST = 20_000 * 24
@@ -158,7 +156,7 @@ def test_dimensions_of_later_writers_are_read_as_far_as_they_are_known() -> None
 
 
 def test_more_sums_than_a_worker_has_memory_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_grouping, "MOST_SUMS", 3)
+    monkeypatch.setattr(usage, "MOST_SUMS", 3)
     use = Use([values_of(to) for to in TO[1:4]], [(FIRST + 24 * place, 1, place, 1, 1, 1, None) for place in range(3)])
     sums = UsageSums(STEPS, ("owner", "user"))
     sums.add("a", use)

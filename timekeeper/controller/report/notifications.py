@@ -25,9 +25,8 @@ from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.figures import Figures
 from timekeeper.domain.budgets import Budget
 from timekeeper.domain.forecast import lasts_until, runs_out_early
-from timekeeper.domain.milestones import Announced, Milestone, next_announced, reached
 from timekeeper.domain.money import GPU_SECOND, SECOND, display
-from timekeeper.domain.state import Enforcement, OnExhausted
+from timekeeper.domain.state import Announced, Enforcement, Milestone, OnExhausted, next_announced, reached
 from timekeeper.domain.timestamps import format_instant
 from timekeeper.ledger import outbox
 from timekeeper.sources.base import uid_of

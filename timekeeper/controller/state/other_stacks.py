@@ -23,9 +23,18 @@ from timekeeper.domain.charges import rate_now
 from timekeeper.domain.holdings import listed, nvidia
 from timekeeper.domain.holdings.claims import FullName, extended_claim, without_claimed
 from timekeeper.domain.holdings.deciding import capacity, decide
-from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, Decision, Doubt, Holding, holding_rate, summed
+from timekeeper.domain.holdings.holding import (
+    NOTHING,
+    UNKNOWN_MODEL,
+    Decision,
+    Doubt,
+    Holding,
+    HostNode,
+    holding_rate,
+    read_host_node,
+    summed,
+)
 from timekeeper.domain.holdings.listed import TABLE, Listed
-from timekeeper.domain.holdings.observed import HostNode, read_host_node
 from timekeeper.domain.pricing import ONE
 from timekeeper.domain.reservations import Reservation, tariff
 from timekeeper.domain.sessions import CLAIM, Session

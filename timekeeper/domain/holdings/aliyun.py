@@ -14,8 +14,17 @@ from typing import Final
 
 from fairgpu.json_values import mapping
 from timekeeper.domain.holdings import nvidia
-from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, join, spread
-from timekeeper.domain.holdings.observed import BoundPod, HostNode
+from timekeeper.domain.holdings.holding import (
+    NOTHING,
+    WHOLE,
+    BoundPod,
+    Decision,
+    Doubt,
+    Holding,
+    HostNode,
+    join,
+    spread,
+)
 
 WAY: Final = "aliyun"
 MEMORY: Final = "aliyun.com/gpu-mem"

@@ -21,8 +21,17 @@ from fairgpu.json_values import mapping, mappings
 from fairgpu.names import TERMINAL_PHASES
 from fairgpu.quantity import QuantityError, parse_quantity
 from timekeeper.domain.holdings import listed, nvidia
-from timekeeper.domain.holdings.holding import UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join, summed
-from timekeeper.domain.holdings.observed import BoundPod, read_bound_pod
+from timekeeper.domain.holdings.holding import (
+    UNKNOWN_MODEL,
+    WHOLE,
+    BoundPod,
+    Decision,
+    Doubt,
+    Holding,
+    join,
+    read_bound_pod,
+    summed,
+)
 
 WAY: Final = "dra"
 DRIVERS: Final = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com", "gaudi.intel.com", "tpu.google.com"})

@@ -9,9 +9,8 @@ from typing import Final
 
 from timekeeper.domain.holdings import aliyun, gpu_manager, hami, kai, listed, nvidia, volcano
 from timekeeper.domain.holdings.hami import decode_lists
-from timekeeper.domain.holdings.holding import NOTHING, Decision, Doubt, join, summed
+from timekeeper.domain.holdings.holding import NOTHING, BoundPod, Container, Decision, Doubt, HostNode, join, summed
 from timekeeper.domain.holdings.listed import TABLE, Listed
-from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
 
 Way = Callable[[BoundPod, HostNode], Decision]
 

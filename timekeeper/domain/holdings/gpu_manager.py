@@ -12,8 +12,19 @@ from fractions import Fraction
 from typing import Final
 
 from timekeeper.domain.holdings import nvidia
-from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, InitStep, join, most_of
-from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
+from timekeeper.domain.holdings.holding import (
+    NOTHING,
+    WHOLE,
+    BoundPod,
+    Container,
+    Decision,
+    Doubt,
+    Holding,
+    HostNode,
+    InitStep,
+    join,
+    most_of,
+)
 
 WAY: Final = "gpu-manager"
 CORE: Final = "tencent.com/vcuda-core"

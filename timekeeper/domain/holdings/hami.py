@@ -22,14 +22,16 @@ from timekeeper.domain.holdings.holding import (
     NOTHING,
     UNKNOWN_MODEL,
     WHOLE,
+    BoundPod,
+    Container,
     Decision,
     Doubt,
     Holding,
+    HostNode,
     InitStep,
     join,
     most_of,
 )
-from timekeeper.domain.holdings.observed import BoundPod, Container, HostNode
 
 MOST_DEVICES: Final = 256
 """The most devices in the list of a pod: those of 16 containers on 16 GPUs."""

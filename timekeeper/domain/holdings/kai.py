@@ -19,12 +19,13 @@ from timekeeper.domain.holdings.holding import (
     NOTHING,
     UNKNOWN_MODEL,
     WHOLE,
+    BoundPod,
     Decision,
     Doubt,
     Holding,
+    HostNode,
     join,
 )
-from timekeeper.domain.holdings.observed import BoundPod, HostNode
 
 WAY: Final = "kai"
 FRACTION: Final = "gpu-fraction"

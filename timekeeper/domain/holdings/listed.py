@@ -22,8 +22,19 @@ from fractions import Fraction
 from typing import Final
 
 from timekeeper.domain.holdings.hami import decode_lists
-from timekeeper.domain.holdings.holding import NOTHING, WHOLE, Decision, Doubt, Holding, join, spread
-from timekeeper.domain.holdings.observed import INSTANCE_TYPE, BoundPod, Container, HostNode
+from timekeeper.domain.holdings.holding import (
+    INSTANCE_TYPE,
+    NOTHING,
+    WHOLE,
+    BoundPod,
+    Container,
+    Decision,
+    Doubt,
+    Holding,
+    HostNode,
+    join,
+    spread,
+)
 
 
 @dataclass(frozen=True, slots=True)

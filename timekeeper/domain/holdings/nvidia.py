@@ -16,8 +16,18 @@ from fractions import Fraction
 from typing import Final
 
 from fairgpu.models import best_key
-from timekeeper.domain.holdings.holding import NOTHING, UNKNOWN_MODEL, WHOLE, Decision, Doubt, Holding, join
-from timekeeper.domain.holdings.observed import INSTANCE_TYPE, BoundPod, HostNode
+from timekeeper.domain.holdings.holding import (
+    INSTANCE_TYPE,
+    NOTHING,
+    UNKNOWN_MODEL,
+    WHOLE,
+    BoundPod,
+    Decision,
+    Doubt,
+    Holding,
+    HostNode,
+    join,
+)
 
 WAY: Final = "nvidia"
 GPU: Final = "nvidia.com/gpu"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from timekeeper.domain.holdings.hami import Names, decode_lists, parts
-from timekeeper.domain.holdings.holding import NOTHING, Decision
-from timekeeper.domain.holdings.observed import BoundPod, HostNode
+from timekeeper.domain.holdings.holding import NOTHING, BoundPod, Decision, HostNode
 
 WAY: Final = "volcano"
 ALLOCATED: Final = "volcano.sh/vgpu-ids-new"

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from timekeeper.domain.holdings import hami, kai, nvidia, volcano
 from timekeeper.domain.holdings.deciding import NAMES, decide, is_accelerator
-from timekeeper.domain.holdings.holding import MOST_PARTS, Holding, holding_rate, join, spread
-from timekeeper.domain.holdings.observed import read_bound_pod, read_host_node
+from timekeeper.domain.holdings.holding import (
+    MOST_PARTS,
+    Holding,
+    holding_rate,
+    join,
+    read_bound_pod,
+    read_host_node,
+    spread,
+)
 
 KEYS = (
     hami.ALLOCATED,

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from timekeeper.domain.holdings.deciding import capacity, decide
-from timekeeper.domain.holdings.holding import Decision, Doubt
+from timekeeper.domain.holdings.holding import Decision, Doubt, read_bound_pod, read_host_node
 from timekeeper.domain.holdings.listed import Listed
-from timekeeper.domain.holdings.observed import read_bound_pod, read_host_node
 
 A100 = "NVIDIA-A100-SXM4-80GB"
 
