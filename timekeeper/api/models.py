@@ -1,4 +1,4 @@
-"""The models of requests and answers of the REST API, but those of usage.
+"""The models of requests and answers of the REST API.
 
 Request models are strict: a wrong field is named, and no value is guessed. Numbers are bounded, so that they fit the
 store's integers.
@@ -802,3 +802,77 @@ def _costs(figures: Summary, currency: Currency) -> CostsAnswer:
         spent=currency.worth(figures.spent),
         remaining=None if available is None else currency.worth(available - figures.spent),
     )
+
+
+class WindowAnswer(Answer):
+    """A window of time: start inclusive, end exclusive."""
+
+    start: datetime
+    end: datetime
+
+
+class ExpectedAnswer(Answer):
+    """The amount that is expected to be billed, and its cost in the display currency; null where there is none."""
+
+    billed: Money
+    cost: float | None
+
+
+class ItemForecastAnswer(Answer):
+    """The amounts that a key comes to by the forecast's end, at the pace of the last hour and of the last day.
+
+    Null while less than ten minutes were metered, or nothing has been settled for ten minutes, and where an account
+    that pays a part of it is in the forecast's `notSettled`.
+    """
+
+    lastHour: ExpectedAnswer | None  # noqa: N815 - the wire's name
+    lastDay: ExpectedAnswer | None  # noqa: N815 - the wire's name
+
+
+class UsageForecastAnswer(Answer):
+    """The end of a forecast, the times by whose pace it was made, and the accounts without one.
+
+    `notSettled` names the accounts whose settlement has failed for more than ten minutes. Items with their use have no
+    forecast.
+    """
+
+    end: datetime
+    lastHour: WindowAnswer | None  # noqa: N815 - the wire's name
+    lastDay: WindowAnswer | None  # noqa: N815 - the wire's name
+    notSettled: list[str]  # noqa: N815 - the wire's name
+
+
+class UsageItem(Answer):
+    """The figures of one key in one step.
+
+    `billed` is money as in the ledger; `core` and `memory` are what was reserved of GPU time and of device memory,
+    without a price; `used` is the GPU time of reports, null where there are none; `cost` is `billed` in the display
+    currency, null where there is none. The key `__idle__` is capacity that no pod held, and
+    `__idle__ MODEL` that of a model. `forecast` is there where the
+    question asks for it: what was billed in the window, and what pods add to it.
+    """
+
+    start: datetime
+    end: datetime
+    key: dict[str, str]
+    billed: Money
+    core: Money
+    memory: Money
+    used: Money | None
+    cost: float | None
+    forecast: ItemForecastAnswer | None = None
+
+
+class UsageAnswer(Answer):
+    """A page of usage, by start and then by key; `next` is the cursor of the next page, null on the last.
+
+    `forecast` is there where the question asks for it.
+    """
+
+    window: WindowAnswer
+    step: str | None
+    aggregate: list[str]
+    currency: CurrencyAnswer | None
+    items: list[UsageItem]
+    next: str | None
+    forecast: UsageForecastAnswer | None = None

@@ -12,8 +12,8 @@ from pydantic.json_schema import models_json_schema
 
 from timekeeper.api import gpu_feed, models, usage
 from timekeeper.api.gpu_objects import GPU_NODES, GPU_PODS
+from timekeeper.api.models import UsageAnswer
 from timekeeper.api.paging import DEFAULT_LIMIT, MAX_CURSOR_LENGTH, MAX_LIMIT
-from timekeeper.api.usage_routes import UsageAnswer
 from timekeeper.domain.usage import PLAIN
 from timekeeper.domain.windows import FORECAST_ENDS, STEPS, WINDOWS
 

@@ -1,4 +1,4 @@
-"""The WSGI routes of the REST API: budgets, ledger, sessions, orders, access, and the page's files."""
+"""The WSGI routes of the REST API: budgets, ledger, sessions, orders, usage, access, and the page's files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from hashlib import blake2b
+from urllib.parse import urlencode
 
 import structlog
 from flask import Flask, Response, request
@@ -56,7 +58,7 @@ from timekeeper.api.orders import (
 from timekeeper.api.paging import by_amount, cursor_after, only_parameters, page_limit, page_start
 from timekeeper.api.problems import ProblemError, answer, invalid, not_found, problem_of
 from timekeeper.api.reports import refuse_unless_running
-from timekeeper.api.usage_routes import add_usage_routes
+from timekeeper.api.usage import PARAMETERS, Usage, as_csv, as_json, find, read_query
 from timekeeper.auth.access_control import (
     AccessControl,
     Action,
@@ -67,6 +69,9 @@ from timekeeper.auth.access_control import (
 )
 from timekeeper.auth.signed_tokens import PodIdentity
 from timekeeper.dashboard.serving import PREFIX, Assets, of_another_version, takes_gzip
+from timekeeper.domain.money import Currency
+from timekeeper.domain.timestamps import format_instant
+from timekeeper.domain.usage import MOST_SUMS, FoldedHoursError, TooManySumsError
 from timekeeper.ledger.reports import IntakeOutcome, Submission
 from timekeeper.ledger.totals import Summary
 
@@ -80,6 +85,9 @@ LEAST_BYTES = 1400
 
 LEVEL = 4
 """The gzip level: it takes half the time of the usual one, for answers larger by a tenth."""
+
+
+JSON, CSV = "application/json", "text/csv"
 
 
 def compressed(response: Response) -> Response:
@@ -302,6 +310,71 @@ def _add_ledger(app: Flask, parts: Dependencies) -> None:
         cursor = cursor_after(page[-1].session.uid) if len(page) == limit and not dearest else None
         listed = [models.session_answer(session) for session in page]
         return json_answer(models.SessionsAnswer(sessions=listed, cursor=cursor, presentUseFrom=parts.present_use))
+
+
+def add_usage_routes(app: Flask, parts: Dependencies) -> None:
+    """Adds the routes of usage: `GET /v1/usage` and `GET /v1/namespaces/NAME/usage`."""
+
+    @app.get("/v1/usage")
+    def usage() -> Response:
+        caller = may_read_all(parts.access)
+        only_parameters(*PARAMETERS, "idle")
+        with parts.asking.one_more(caller.name):
+            return _usage_answered(parts, None)
+
+    @app.get("/v1/namespaces/<namespace>/usage")
+    def namespace_usage(namespace: str) -> Response:
+        may_read_namespace(parts.access, namespace)
+        only_parameters(*PARAMETERS)
+        if not is_namespace(namespace):
+            raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
+        return _usage_answered(parts, namespace)
+
+
+def _usage_answered(parts: Dependencies, namespace: str | None) -> Response:
+    media = _media()
+    now = parts.now()
+    query = read_query(request.args, parts.usage_labels, now, namespace)
+    try:
+        usage = find(parts.store, query, now, parts.closed_days, parts.exported)
+    except FoldedHoursError as error:
+        kept = f"{format_instant(error.start)},{format_instant(error.end)}"
+        raise invalid(
+            "step" if query.step else "window",
+            query.step or request.args.get("window"),
+            f"a window and steps that do not divide folded hours, such as {kept}: write whole days in UTC",
+        ) from error
+    except TooManySumsError as error:
+        allowed = (
+            f"names, a window and steps that come to at most {MOST_SUMS} sums: leave names out, such as owner or user, "
+            "ask for a shorter window or longer steps, or for one namespace, GET /v1/namespaces/NAME/usage"
+        )
+        raise invalid("aggregate", ",".join(query.aggregate), allowed) from error
+    return _usage_response(usage, media, parts.currency)
+
+
+def _usage_response(usage: Usage, media: str, currency: Currency | None) -> Response:
+    body = as_json(usage, currency) if media == JSON else as_csv(usage, currency)
+    response = Response(body, mimetype=media)
+    response.set_etag(blake2b(body, digest_size=16).hexdigest())
+    response.headers["Cache-Control"] = "private, no-cache"
+    response.headers["Vary"] = "Accept, Authorization"
+    if usage.following is not None:
+        parameters = {**request.args.to_dict(), "cursor": usage.following}
+        response.headers["Link"] = f'<{request.path}?{urlencode(parameters)}>; rel="next"'
+    response.make_conditional(request)
+    return response
+
+
+def _media() -> str:
+    """Returns the media type of the answer: by `format`, else by the Accept header, else JSON."""
+    text = request.args.get("format")
+    if text is None:
+        return request.accept_mimetypes.best_match([JSON, CSV], JSON)
+    media = {"json": JSON, "csv": CSV}
+    if text not in media:
+        raise invalid("format", text, "json or csv")
+    return media[text]
 
 
 def add_grant_routes(app: Flask, parts: Dependencies) -> None:

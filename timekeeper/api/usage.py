@@ -1,4 +1,4 @@
-"""Usage queries: their parameters and cursors, the answers to them, and how many a caller may have under way.
+"""Usage queries: their parameters and cursors, the answers as JSON and CSV, and how many a caller may have under way.
 
 Answers come from the store and from exported months. Sums of closed days are cached, so that a query over all accounts
 does not add up a million rows again. Accounts are divided into parts. The sums of a part by day are cached for each
@@ -8,6 +8,8 @@ that close, and new accounts, are added to it.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import threading
 from bisect import bisect_left
@@ -16,17 +18,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from zlib import crc32
 
+import orjson
 import redis
 
 from timekeeper.api.exported_months import ExportedMonths, held_before
+from timekeeper.api.models import currency_answer
 from timekeeper.api.paging import cursor_after, decoded_cursor
 from timekeeper.api.problems import invalid
 from timekeeper.auth.access_control import TooManyRequestsError
 from timekeeper.domain.charges import Assignments, payers_since
 from timekeeper.domain.forecast import LONGEST_LAG, UsageForecast, edges_at, usage_forecast
-from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.money import GPU_HOUR, Currency, amount_cells
+from timekeeper.domain.timestamps import DAY, HOUR, format_instant
 from timekeeper.domain.usage import (
     LABEL,
     PLAIN,
@@ -685,6 +691,113 @@ def _read(
     """Reads the accounts' use in a window, with the detail that the sums need."""
     view = View(asks_for_details(sums.aggregate), _are_enough(sums))
     return accounts_usage(client, accounts, assignments, within, view=view)
+
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""Characters that a spreadsheet takes for the beginning of a formula (OWASP, CSV injection)."""
+
+
+FIGURES = ("billed", "core", "memory", "used")
+
+
+def as_json(usage: Usage, currency: Currency | None) -> bytes:
+    """Returns a page of usage as the JSON of a UsageAnswer.
+
+    It is written without the model, as fast as it is read.
+
+    Args:
+        currency: the currency of costs; None for none.
+    """
+    names = usage.query.aggregate
+    shown = currency_answer(currency)
+    steps = {step: _window(step) for step in {item.step for item in usage.items}}
+    return orjson.dumps(
+        {
+            "window": _window(usage.query.window),
+            "step": usage.query.step,
+            "aggregate": names,
+            "currency": None if shown is None else shown.model_dump(),
+            "items": [
+                {
+                    **steps[item.step],
+                    "key": dict(zip(names, item.key, strict=True)),
+                    **{name: _money(amount) for name, amount in zip(FIGURES, item.figures, strict=True)},
+                    "cost": _cost(item.figures.billed, currency),
+                    **_forecast_of(item, usage.forecast, currency),
+                }
+                for item in usage.items
+            ],
+            "next": usage.following,
+            **({} if usage.forecast is None else {"forecast": _measured(usage.forecast)}),
+        }
+    )
+
+
+def as_csv(usage: Usage, currency: Currency | None) -> bytes:
+    """Returns a page of usage as CSV; amounts are in GPU-hours and in exact microGPU-seconds.
+
+    Args:
+        currency: the currency of costs; None for none.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")  # RFC 4180
+    amounts = [f"{name}_{unit}" for name in FIGURES for unit in ("gpu_hours", "micro_gpu_seconds")]
+    forecast = usage.forecast
+    paces = [] if forecast is None else [f"expected_by_last_{measure}" for measure in ("hour", "day")]
+    expected = [f"{pace}_{unit}" for pace in paces for unit in ("gpu_hours", "micro_gpu_seconds", "cost")]
+    writer.writerow(["start", "end", *usage.query.aggregate, *amounts, "cost", "currency", *expected])
+    for item in usage.items:
+        cells = [part for amount in item.figures for part in amount_cells(amount)]
+        cost = ("", "") if currency is None else (currency.worth(item.figures.billed), currency.code)
+        row = [*_window(item.step).values(), *map(harmless, item.key), *cells, *cost]
+        for amount in () if forecast is None else forecast.expected(item.key, item.figures.billed):
+            worth = _cost(amount, currency)
+            row += [*amount_cells(amount), "" if worth is None else worth]
+        writer.writerow(row)
+    return text.getvalue().encode()
+
+
+def harmless(text: str) -> str:
+    """Returns a text as a cell of CSV that no spreadsheet takes for a formula.
+
+    A text that begins like a formula gets an apostrophe in front: users choose the names of objects.
+    """
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
+
+
+def _window(window: Window) -> dict[str, str]:
+    return {"start": format_instant(window.start), "end": format_instant(window.end)}
+
+
+def _cost(amount: int | None, currency: Currency | None) -> float | None:
+    return None if amount is None or currency is None else currency.worth(amount)
+
+
+PACES = ("lastHour", "lastDay")
+
+
+def _measured(forecast: UsageForecast) -> dict[str, Any]:
+    """Returns the end of a forecast, the times by whose pace it was made, and the accounts without one."""
+    until = format_instant(forecast.until)
+    since = zip(PACES, forecast.since, strict=True)
+    times = {pace: None if at is None else {"start": format_instant(at), "end": until} for pace, at in since}
+    return {"end": format_instant(forecast.end), **times, "notSettled": forecast.not_settled}
+
+
+def _forecast_of(item: Group, forecast: UsageForecast | None, currency: Currency | None) -> dict[str, Any]:
+    """Returns the field with an item's forecast; nothing where the question asks for none."""
+    if forecast is None:
+        return {}
+    amounts = zip(PACES, forecast.expected(item.key, item.figures.billed), strict=True)
+    expected = {
+        pace: None if amount is None else {"billed": _money(amount), "cost": _cost(amount, currency)}
+        for pace, amount in amounts
+    }
+    return {"forecast": expected}
+
+
+def _money(amount: int | None) -> dict[str, Any] | None:
+    return None if amount is None else {"microGPUSeconds": str(amount), "gpuHours": amount / GPU_HOUR}
 
 
 MOST_OF_A_CALLER = 2

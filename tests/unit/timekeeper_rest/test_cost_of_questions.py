@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from flask import Flask, Response
 
-from timekeeper.api import usage_routes
+from timekeeper.api import routes
 from timekeeper.api.dependencies import Dependencies
 from timekeeper.api.problems import ProblemError, problem_of
 from timekeeper.api.usage import Asking
@@ -53,7 +53,7 @@ def problem(monkeypatch: pytest.MonkeyPatch) -> ProblemError:
     def too_many(*_: object) -> Any:
         raise TooManySumsError
 
-    monkeypatch.setattr(usage_routes, "find", too_many)
+    monkeypatch.setattr(routes, "find", too_many)
     caught: list[ProblemError] = []
 
     def note(error: Exception) -> Response:
@@ -71,7 +71,7 @@ def problem(monkeypatch: pytest.MonkeyPatch) -> ProblemError:
         closed_days=None,
         exported=None,
     )
-    usage_routes.add_usage_routes(app, cast("Dependencies", parts))
+    routes.add_usage_routes(app, cast("Dependencies", parts))
     client = app.test_client()
     client.get("/v1/usage?window=lastmonth&aggregate=owner,user", headers={"Authorization": "Bearer finance"})
     return caught[0]
