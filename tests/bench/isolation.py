@@ -18,7 +18,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import SECOND
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import StoreError
-from timekeeper.ledger.settlement import take_epoch
+from timekeeper.ledger.writing import take_epoch
 
 BUDGETS = 1_000
 MOST_ROUNDS = 20

@@ -19,7 +19,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import format_instant, parse_instant
 from timekeeper.ledger import reading
-from timekeeper.ledger.settlement import take_epoch
+from timekeeper.ledger.writing import take_epoch
 
 BUDGETS = 10_000
 SESSIONS = 5

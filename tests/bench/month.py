@@ -50,7 +50,7 @@ from timekeeper.domain.timestamps import DAY, HOUR, MINUTE, format_instant, pars
 from timekeeper.domain.windows import Retention
 from timekeeper.ledger import keys
 from timekeeper.ledger.reports import ReportIntake, Submission
-from timekeeper.ledger.settlement import take_epoch
+from timekeeper.ledger.writing import take_epoch
 from timekeeper.sources.base import Mirrors
 
 DAYS = 3.0

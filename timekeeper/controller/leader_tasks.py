@@ -19,7 +19,7 @@ from fairgpu.leadership import Term
 from fairgpu.serving.process_probe import Progress
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.eviction import evictions
-from timekeeper.controller.metrics import JobMeasures
+from timekeeper.controller.metrics import BooksRead, JobMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan, PodWrite
 from timekeeper.controller.reconcile.reconciler import NotReadyError, Reconciler
@@ -27,9 +27,7 @@ from timekeeper.controller.releases import Releaser, removals
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
 from timekeeper.controller.report.events import EventRecorder
 from timekeeper.controller.report.notifications import Notifier
-from timekeeper.controller.report.order_answers import OrderAnswers
-from timekeeper.controller.report.series import BooksRead
-from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.observing import Clocks
 from timekeeper.controller.state.other_stacks import doubtful, held_idle, unknown_models
@@ -38,7 +36,7 @@ from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.domain.sessions import Session
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError
 from timekeeper.ledger.connection import store_clock
-from timekeeper.ledger.settlement import HeldTerm, LedEpoch, take_epoch
+from timekeeper.ledger.writing import HeldTerm, LedEpoch, take_epoch
 from timekeeper.sources.base import OBSERVED_TO_THE_END, Source, SourceError
 
 STUCK_SECONDS = 120.0

@@ -31,6 +31,7 @@ from timekeeper.controller.audit_job import AuditMeasures, Auditor
 from timekeeper.controller.export_job import Exporter
 from timekeeper.controller.leader_tasks import STUCK_SECONDS, LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import (
+    BookSeries,
     ExportMeasures,
     JobMeasures,
     PresentUseMeasures,
@@ -38,7 +39,6 @@ from timekeeper.controller.metrics import (
 )
 from timekeeper.controller.present_use import PresentUseReader
 from timekeeper.controller.report.notifications import NotificationSender, Receiver
-from timekeeper.controller.report.series import BookSeries
 from timekeeper.controller.state.books import controller_rules
 from timekeeper.export.destination import destination
 from timekeeper.ledger.connection import connect as connect_to_store

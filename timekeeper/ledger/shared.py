@@ -16,8 +16,8 @@ from timekeeper.domain.usage import means_of_days
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import Call, put, run_one
 from timekeeper.ledger.codec import as_text, compact, encode_assignments, encode_prices
-from timekeeper.ledger.settlement import HeldTerm
 from timekeeper.ledger.usage import capacity, changes_by_model
+from timekeeper.ledger.writing import HeldTerm
 
 GONE_REPORT_SECONDS = 86400
 """The time for which a deleted pod's last report is kept; short, since every past pod has one."""

@@ -23,8 +23,8 @@ from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.pricing import BY_WORDS, Bill, PricePoint
 from timekeeper.domain.timestamps import DAY, HOUR, MINUTE
 from timekeeper.ledger import reading
-from timekeeper.ledger.settlement import Kind
 from timekeeper.ledger.usage import capacity, capacity_of_models
+from timekeeper.ledger.writing import Kind
 from timekeeper.sources.folder import write_json
 
 AHEAD = [90 * SECOND, 3 * HOUR, 3 * DAY]

@@ -16,7 +16,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import StoreError
-from timekeeper.ledger.settlement import take_epoch
+from timekeeper.ledger.writing import take_epoch
 
 
 class KilledError(BaseException):

@@ -5,8 +5,7 @@ from typing import Any
 from tests.support.ledger.harness import NOON, LedgerHarness, published
 from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.cluster import read_cluster
-from timekeeper.controller.report.order_answers import OrderAnswers
-from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.timestamps import HOUR
 from timekeeper.ledger import reading

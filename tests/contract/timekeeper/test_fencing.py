@@ -18,7 +18,7 @@ from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.reading import highest_epoch
-from timekeeper.ledger.settlement import take_epoch
+from timekeeper.ledger.writing import take_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,14 +10,13 @@ from tests.support.ledger.fake_cluster import MirroredWorld, budget_object
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
 from tests.support.ledger.pod_jobs import PodJobs
 from timekeeper.controller.reconcile.reconciler import NotReadyError, Reconciler
-from timekeeper.controller.report.order_answers import OrderAnswers
-from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import format_exact, format_instant
 from timekeeper.ledger import reading
 from timekeeper.ledger.reading import highest_epoch
-from timekeeper.ledger.settlement import take_epoch
+from timekeeper.ledger.writing import take_epoch
 from timekeeper.sources.base import Mirror
 
 if TYPE_CHECKING:

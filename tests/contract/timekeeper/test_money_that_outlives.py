@@ -8,16 +8,15 @@ from tests.support.ledger.harness import NOON, LedgerHarness, published, report
 from timekeeper.api.models import budget_answer
 from timekeeper.controller.reconcile import apply_orders
 from timekeeper.controller.reconcile.reconciler import Reconciler
-from timekeeper.controller.report.order_answers import OrderAnswers
-from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import reading
-from timekeeper.ledger.adjustments import apply_grants
 from timekeeper.ledger.client import StoreUnavailableError
 from timekeeper.ledger.totals import PeriodTotals
+from timekeeper.ledger.writing import apply_grants
 
 HOURLY: dict[str, Any] = {"every": "hour"}
 ALLOWANCE = 100 * GPU_SECOND

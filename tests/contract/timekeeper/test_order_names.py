@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.ledger.harness import NOON, LedgerHarness, published
-from timekeeper.controller.report.order_answers import PATIENCE, OrderAnswers
+from timekeeper.controller.report.status_writer import PATIENCE, OrderAnswers
 from timekeeper.controller.state.accounts import Account
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.domain.timestamps import DAY

@@ -14,7 +14,7 @@ from timekeeper.domain.reports import HeldDevice, ReportLimits
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import ScriptError, StoreError, StoreUnavailableError
 from timekeeper.ledger.reports import write_report_limits
-from timekeeper.ledger.settlement import (
+from timekeeper.ledger.writing import (
     Item,
     Opening,
     Revision,

@@ -22,10 +22,10 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.state import Announced
 from timekeeper.domain.windows import Retention
-from timekeeper.ledger import adjustments, client, compaction, outbox, shared
+from timekeeper.ledger import client, compaction, outbox, shared, writing
 from timekeeper.ledger.reports import ReportIntake, Submission
 from timekeeper.ledger.scripts import SHARED, script
-from timekeeper.ledger.settlement import HeldTerm
+from timekeeper.ledger.writing import HeldTerm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -180,8 +180,8 @@ def use_all_scripts(harness: LedgerHarness) -> None:
         archivist.archive(harness.now)
     outbox.write(client, keeper.epoch, 10, [outbox.Change("u", Announced(0, None, frozenset()), "news")])
     latest = keeper.books.accounts["research"].version
-    adjustments.restore(
-        client, keeper.epoch, harness.now, adjustments.Restoration("research", MONTH, 10**12, 0, latest + 1, [], "")
+    writing.restore(
+        client, keeper.epoch, harness.now, writing.Restoration("research", MONTH, 10**12, 0, latest + 1, [], "")
     )
     compaction.prune(client, keeper.epoch, "daily", harness.now, [MONTH], harness.now)
     compaction.drop_account(client, keeper.epoch, "daily", [])

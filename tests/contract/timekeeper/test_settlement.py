@@ -10,20 +10,23 @@ from hypothesis import strategies as st
 from tests.support.ledger.harness import MAX_AMOUNT
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.ledger import keys, reading
-from timekeeper.ledger.adjustments import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError
-from timekeeper.ledger.settlement import (
+from timekeeper.ledger.totals import PeriodTotals
+from timekeeper.ledger.writing import (
+    CorrectionEntry,
+    GrantEntry,
     Item,
     Kind,
     LedgerAction,
     Opening,
     Revision,
     SettlementBatch,
+    apply_corrections,
+    apply_grants,
     open_periods,
     take_epoch,
     write_settlements,
 )
-from timekeeper.ledger.totals import PeriodTotals
 
 PERIOD = 1_769_850_000_000_000_000
 ACCOUNT = "team-a"

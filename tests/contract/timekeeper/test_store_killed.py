@@ -11,19 +11,20 @@ from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import LIMIT_S
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.ledger import reading
-from timekeeper.ledger.adjustments import GrantEntry, apply_grants
 from timekeeper.ledger.client import StoreError, StoreUnavailableError
-from timekeeper.ledger.settlement import (
+from timekeeper.ledger.totals import PeriodTotals
+from timekeeper.ledger.writing import (
+    GrantEntry,
     Item,
     Kind,
     LedgerAction,
     Opening,
     Revision,
     SettlementBatch,
+    apply_grants,
     open_periods,
     write_settlements,
 )
-from timekeeper.ledger.totals import PeriodTotals
 
 WRITERS = 8
 KILLS = 20 if os.environ.get("CI") == "true" else 4

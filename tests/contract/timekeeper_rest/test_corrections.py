@@ -11,7 +11,7 @@ from tests.support.ledger.seeding import EPOCH, START
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.domain.orders import parse_correction
 from timekeeper.domain.timestamps import HOUR
-from timekeeper.ledger.adjustments import CorrectionEntry, apply_corrections
+from timekeeper.ledger.writing import CorrectionEntry, apply_corrections
 
 if TYPE_CHECKING:
     from tests.support.servers.redis_server import RedisServer

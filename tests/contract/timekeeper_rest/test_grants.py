@@ -11,9 +11,8 @@ from tests.contract.timekeeper_rest.test_reading import assert_problem
 from tests.support.ledger.seeding import EPOCH, START, seed_budget
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.domain.orders import parse_grant
-from timekeeper.ledger.adjustments import GrantEntry, apply_grants
-from timekeeper.ledger.settlement import Publication, publish_accounts
 from timekeeper.ledger.totals import encode_summary
+from timekeeper.ledger.writing import GrantEntry, Publication, apply_grants, publish_accounts
 
 if TYPE_CHECKING:
     from tests.support.servers.redis_server import RedisServer

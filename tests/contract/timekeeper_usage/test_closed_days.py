@@ -16,8 +16,8 @@ from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.usage import IDLE, Group
 from timekeeper.domain.windows import Retention, Window
 from timekeeper.ledger import keys
-from timekeeper.ledger.adjustments import Restoration, restore
 from timekeeper.ledger.shared import write_capacity
+from timekeeper.ledger.writing import Restoration, restore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

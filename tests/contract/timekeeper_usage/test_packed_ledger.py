@@ -11,7 +11,7 @@ from tests.support.ledger.seeding import END, EPOCH, START
 from timekeeper.ledger import entries, keys, reading
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.entries import LedgerEntry, entry_order, pack_ledger
-from timekeeper.ledger.settlement import (
+from timekeeper.ledger.writing import (
     Item,
     Kind,
     LedgerAction,

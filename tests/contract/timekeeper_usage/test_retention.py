@@ -18,8 +18,8 @@ from timekeeper.domain.windows import Retention, Window, month_start
 from timekeeper.ledger import compaction, entries, keys, reading, shared
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.reading import load_accounts
-from timekeeper.ledger.settlement import take_epoch
 from timekeeper.ledger.usage import capacity, capacity_of_models
+from timekeeper.ledger.writing import take_epoch
 
 MIDNIGHT = NOON - 12 * HOUR
 

@@ -18,7 +18,7 @@ from timekeeper.domain.usage import IDLE, UsageFigures
 from timekeeper.domain.windows import Window
 from timekeeper.ledger import shared
 from timekeeper.ledger.reading import load_accounts
-from timekeeper.ledger.settlement import Opening, open_periods, take_epoch
+from timekeeper.ledger.writing import Opening, open_periods, take_epoch
 from timekeeper.sources.folder import write_json
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import format_instant
 from timekeeper.ledger.reading import highest_epoch
-from timekeeper.ledger.settlement import take_epoch
+from timekeeper.ledger.writing import take_epoch
 from timekeeper.sources.base import Mirror, Mirrors, ObjectEvent
 
 Json = dict[str, Any]

@@ -23,9 +23,9 @@ from timekeeper.domain.timestamps import format_exact, format_instant, parse_ins
 from timekeeper.ledger import keys, reading
 from timekeeper.ledger.reading import highest_epoch, load_accounts
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
-from timekeeper.ledger.settlement import Kind, take_epoch
 from timekeeper.ledger.totals import Summary, decode_summary
 from timekeeper.ledger.usage import accounts_usage
+from timekeeper.ledger.writing import Kind, take_epoch
 from timekeeper.sources.folder import FolderSource, write_json
 
 NOON = parse_instant("2026-01-15T12:00:00Z")

@@ -23,7 +23,7 @@ from timekeeper.domain.money import SECOND
 from timekeeper.domain.periods import Period
 from timekeeper.domain.sessions import Session
 from timekeeper.domain.timestamps import HOUR
-from timekeeper.ledger.settlement import Item
+from timekeeper.ledger.writing import Item
 
 if TYPE_CHECKING:
     from timekeeper.domain.charges import Assignments

@@ -3,7 +3,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairgpu.states import BudgetState
-from timekeeper.controller.report.series import BookSeries, BooksRead
+from timekeeper.controller.metrics import BookSeries, BooksRead
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.figures import Figures, figures
 from timekeeper.domain.budgets import Budget

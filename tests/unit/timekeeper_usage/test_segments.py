@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from timekeeper.domain.sessions import EndProof
 from timekeeper.domain.timestamps import format_exact
 from timekeeper.ledger.entries import LedgerEntry, SegmentError, pack_entries, unpack_entries
-from timekeeper.ledger.settlement import Kind
+from timekeeper.ledger.writing import Kind
 
 instants = st.integers(0, 2**63 - 1)
 endings = st.builds(

@@ -17,9 +17,9 @@ from timekeeper.domain.orders import Correction, Grant, OrderEntry, no_less_than
 from timekeeper.domain.periods import Period
 from timekeeper.domain.timestamps import HOUR
 from timekeeper.ledger import reading, shared
-from timekeeper.ledger.adjustments import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
 from timekeeper.ledger.client import OverdrawnError, StoreError
 from timekeeper.ledger.totals import PeriodTotals
+from timekeeper.ledger.writing import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
 
 Entry = TypeVar("Entry", GrantEntry, CorrectionEntry)
 

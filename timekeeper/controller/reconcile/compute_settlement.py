@@ -40,7 +40,7 @@ from timekeeper.domain.usage import dimensions
 from timekeeper.ledger.codec import encode_session
 from timekeeper.ledger.entries import Ending
 from timekeeper.ledger.reports import SessionReports
-from timekeeper.ledger.settlement import Item, Kind, LedgerAction
+from timekeeper.ledger.writing import Item, Kind, LedgerAction
 
 CLOSING = frozenset({LedgerAction.MOVE, LedgerAction.CLOSE, LedgerAction.FINALIZE_PERIOD, LedgerAction.FINALIZE})
 """Actions after which a session is no longer open under the account."""

@@ -20,8 +20,8 @@ from timekeeper.ledger import keys
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError, StoreUnavailableError, concerns_all
 from timekeeper.ledger.connection import identity, replicated
 from timekeeper.ledger.reading import whole
-from timekeeper.ledger.settlement import HeldTerm, Revision
 from timekeeper.ledger.totals import PeriodTotals
+from timekeeper.ledger.writing import HeldTerm, Revision
 from timekeeper.sources.base import Source
 
 _log = structlog.get_logger()

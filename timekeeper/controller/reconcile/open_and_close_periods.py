@@ -22,11 +22,10 @@ from timekeeper.domain.pricing import Bill
 from timekeeper.domain.reports import QUARTER, Marks
 from timekeeper.domain.timestamps import format_instant
 from timekeeper.ledger import reading, shared
-from timekeeper.ledger.adjustments import ClosingBalance, CreditEntry, close_balances
 from timekeeper.ledger.client import StoreError, isolate_failures
 from timekeeper.ledger.reports import close_and_read
-from timekeeper.ledger.settlement import Kind, Opening, open_periods
 from timekeeper.ledger.totals import PeriodTotals
+from timekeeper.ledger.writing import ClosingBalance, CreditEntry, Kind, Opening, close_balances, open_periods
 
 
 def assign(context: ReconcileContext, now: int) -> set[str]:

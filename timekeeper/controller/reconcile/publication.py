@@ -15,8 +15,8 @@ from timekeeper.domain.pricing import prices_in_force
 from timekeeper.ledger import shared
 from timekeeper.ledger.client import StoreEmptyError
 from timekeeper.ledger.codec import compact, encode_burn
-from timekeeper.ledger.settlement import Publication, publish_accounts
 from timekeeper.ledger.totals import Summary, encode_summary
+from timekeeper.ledger.writing import Publication, publish_accounts
 
 
 def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:

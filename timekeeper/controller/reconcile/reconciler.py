@@ -26,7 +26,7 @@ from timekeeper.ledger import reading, shared
 from timekeeper.ledger.client import StoreEmptyError, StoreError, StoreUnavailableError, described, isolate_failures
 from timekeeper.ledger.connection import identity, is_full_for_pods, store_clock
 from timekeeper.ledger.mending import broken_keys
-from timekeeper.ledger.settlement import HeldTerm, LedEpoch
+from timekeeper.ledger.writing import HeldTerm, LedEpoch
 from timekeeper.sources.base import Source
 
 

@@ -38,11 +38,11 @@ from timekeeper.domain.charges import Assignments
 from timekeeper.domain.money import display
 from timekeeper.domain.pricing import Prices
 from timekeeper.ledger import keys, reading, shared
-from timekeeper.ledger.adjustments import FinalizedSession, Restoration, restore
 from timekeeper.ledger.client import described, isolate_failures
 from timekeeper.ledger.codec import RecordError
 from timekeeper.ledger.conversion import convert_store
 from timekeeper.ledger.mending import mark_lost, mend
+from timekeeper.ledger.writing import FinalizedSession, Restoration, restore
 from timekeeper.sources.base import ObjectEvent
 
 MAX_NOTICES = 20

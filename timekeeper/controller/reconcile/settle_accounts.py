@@ -33,7 +33,8 @@ from timekeeper.domain.reports import report_limits
 from timekeeper.ledger import shared
 from timekeeper.ledger.client import StoreError
 from timekeeper.ledger.reports import SessionReports, close_and_read, end_reports, write_report_limits
-from timekeeper.ledger.settlement import (
+from timekeeper.ledger.totals import PeriodTotals
+from timekeeper.ledger.writing import (
     Item,
     LedgerAction,
     Revision,
@@ -41,7 +42,6 @@ from timekeeper.ledger.settlement import (
     write_each_settlement,
     write_settlements,
 )
-from timekeeper.ledger.totals import PeriodTotals
 
 Refused = tuple[Key, str]
 """A session's uid, with the account and period in which the store refused its amount."""

@@ -26,7 +26,7 @@ from timekeeper.domain.reservations import Tariff
 from timekeeper.domain.sessions import MeterFrom
 from timekeeper.domain.timestamps import SKEW, from_datetime
 from timekeeper.domain.windows import Retention
-from timekeeper.ledger.settlement import Opening
+from timekeeper.ledger.writing import Opening
 from timekeeper.settings import MeteringSettings, TimekeeperSettings
 
 
