@@ -83,6 +83,8 @@ __attribute__((destructor)) static void leave(void)
 {
     if (state_published != MODE_ACTIVE || forgetful == NULL || forgetful->current == NULL)
         return;
+    for (uint32_t i = 0; i < config.device_count; i++)
+        write_what_is_late((int)i);
     int slot = __atomic_exchange_n(&forgetful->current->slot, -1, __ATOMIC_ACQ_REL);
     if (slot >= 0)
         ledger_detach(ledger, slot);

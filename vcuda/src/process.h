@@ -5,6 +5,7 @@
 #include "config.h"
 #include "loading/driver.h"
 #include "memory/allocations.h"
+#include "memory/charge.h"
 #include "memory/deferred_frees.h"
 #include "memory/graph_memory.h"
 #include "memory/multicast.h"
@@ -21,6 +22,7 @@ struct process {
     int has_helper;                     /* atomic */
     uint8_t spare[VCUDA_MAX_DEVICES];   /* 1: a block is charged that nothing lies in yet (linear.h); atomic */
     uint32_t blocks[VCUDA_MAX_DEVICES]; /* blocks in which small allocations lie; atomic */
+    struct late late[VCUDA_MAX_DEVICES]; /* by index */
     struct allocations allocations;
     struct pools pools;
     struct deferred_frees deferred_frees;

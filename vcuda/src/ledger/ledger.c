@@ -220,12 +220,12 @@ bool ledger_charge(struct ledger *ledger, int slot, int device, uint64_t bytes, 
     return fits;
 }
 
-void ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t bytes)
+bool ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t bytes)
 {
     struct ledger_device *shared = &ledger->devices[device];
     uint64_t *word = &ledger->slots[slot].charged[device];
     if (!ledger_lock(ledger))
-        return;
+        return false;
     if (bytes > *word)
         bytes = *word; /* only a tampered ledger gets here; never below zero */
     __atomic_store_n(word, *word - bytes, __ATOMIC_RELEASE);
@@ -233,6 +233,7 @@ void ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t byte
     ledger_confirm(ledger, slot, device, bytes);
     __atomic_store_n(&ledger->public.devices[device].charged_bytes, shared->total, __ATOMIC_RELAXED);
     ledger_unlock(ledger);
+    return true;
 }
 
 uint64_t ledger_held(const struct ledger *ledger, int device)

@@ -136,10 +136,12 @@ void ledger_end_life(struct ledger *ledger, int slot);
 bool ledger_life_ended(struct ledger *ledger, int slot, uint64_t now_ns);
 
 /* Charges `bytes` if the total stays within `limit`; `force` charges in any case (what the driver did already).
- * Returns whether it was charged; ledger_confirm follows once the driver holds it. Takes the lock itself. */
+ * Returns whether it was charged; ledger_confirm follows once the driver holds it. Takes the lock itself: with `force`, false
+ * means that the lock cannot be had. */
 bool ledger_charge(struct ledger *ledger, int slot, int device, uint64_t bytes, uint64_t limit, bool force);
-/* Takes back a charge that the driver does not hold (not yet, or after ledger_unsettle no more). */
-void ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t bytes);
+/* Takes back a charge that the driver does not hold (not yet, or after ledger_unsettle no more). False when the lock cannot be
+ * had: then nothing has changed. */
+bool ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t bytes);
 
 /* What was charged is held by the driver now; what it holds is about to be freed. No lock. */
 void ledger_confirm(struct ledger *ledger, int slot, int device, uint64_t bytes);

@@ -27,4 +27,15 @@ void confirm(int index, uint64_t bytes);
 void unsettle(int index, uint64_t bytes);
 void discharge(int index, uint64_t bytes);
 
+/* What this process could not write while another kept the ledger locked, in bytes of one device; all atomic. The driver has
+ * done it, so that the ledger has to follow. */
+struct late {
+    uint64_t charges;    /* of charge_anyway */
+    uint64_t discharges; /* unsettled until they are written */
+    uint64_t orphans;    /* released by this process, and perhaps held by others (orphans.h) */
+    int writing;         /* 1 while a thread writes them */
+};
+/* Writes what is late, as soon as the lock can be had. Cheap when nothing is. */
+void write_what_is_late(int index);
+
 #endif

@@ -29,9 +29,11 @@ void orphan(int index, uint64_t bytes)
 {
     int slot = process()->slot;
     if (slot >= 0 && bytes != 0) {
-        /* Without a slot for it, it stays charged to this process until that ends. */
+        /* Without the lock, or a slot for it, it stays charged to this process for now. */
         if (ledger_orphan(ledger, slot, index, bytes))
             ledger_export(ledger, slot, index, -bytes);
+        else
+            __atomic_add_fetch(&process()->late[index].orphans, bytes, __ATOMIC_RELEASE);
         confirm(index, bytes);
     }
 }

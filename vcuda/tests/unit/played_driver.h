@@ -21,7 +21,7 @@ static CUresult played_uuid(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-static void play_device(void)
+static inline void play_device(void)
 {
     driver.cuCtxGetDevice = played_device;
     driver.cuDeviceGetUuid_v2 = played_uuid;
