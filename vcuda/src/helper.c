@@ -35,6 +35,7 @@ static void take_care(uint64_t now)
 {
     for (uint32_t i = 0; i < config.device_count; i++)
         write_what_is_late((int)i);
+    schedule_open_missing(now);
     uint64_t last = __atomic_load_n(&ledger->swept_ns, __ATOMIC_RELAXED);
     if ((last > now || now - last > CARE_NS) &&
         __atomic_compare_exchange_n(&ledger->swept_ns, &last, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from agent import SIZE as PAGE_SIZE
 from agent import Agent, Tenant
-from node import BUILD, LEDGER_SIZE, SANITIZERS, Container, Node, Share, sealed, seeded
+from node import BUILD, LEDGER_SIZE, MIB, SANITIZERS, Container, Node, Share, asked, ended, sealed, seeded, until
 
 sys.path.append(str(BUILD.parent.parent))
 from sidecar.usage_record import decode
@@ -221,6 +221,23 @@ def test_a_program_works_by_its_share_alone_without_a_page(node: Node) -> None:
     assert results == ["0", "0", "0", "0"]
     assert errors.count("\n") == 1
     assert "configured share alone" in errors
+
+
+def test_a_page_that_comes_later_is_read_once_it_is_there(node: Node) -> None:
+    """The agent makes the file, gives it its size, and fills it: each may be what a program finds."""
+    page, limit = node.folder / "page", 512 * MIB
+    container = node.container("a", Share(core=50, schedule=str(page)))
+    with ended(container.start("actor")) as actor:
+        for line in ("init", "ctx", "launch spin_us_10"):
+            assert asked(actor, line)[0] == 0
+        page.touch()
+        assert asked(actor, "total 0")[1] == 1024 * MIB
+        with Agent(node, page, Tenant("a", 0, limit=limit)):
+            until(lambda: asked(actor, "total 0")[1] == limit)
+        lines = actor.communicate(timeout=240)[1].splitlines()
+    assert len(lines) == 2
+    assert "cannot be read" in lines[0]
+    assert "can be read now" in lines[1]
 
 
 @pytest.mark.parametrize("size", [0, 100, PAGE_SIZE + 1])

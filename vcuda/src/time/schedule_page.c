@@ -10,12 +10,16 @@
 #include <unistd.h>
 
 #include "complain.h"
+#include "least.h"
 
 #define READ_TRIES 8
+#define FIRST_PAUSE_NS 200000000u  /* between two attempts to map a page; doubled after each */
+#define LAST_PAUSE_NS 10000000000u /* and no longer than this */
 #define PAST 3 /* periods in which work may have begun that ends now */
 
 static struct page {
-    const struct vcuda_schedule *shared; /* constant after schedule_open; NULL: no page */
+    const struct vcuda_schedule *shared; /* atomic, set once; NULL: no page yet */
+    uint64_t tried_ns, pause_ns;         /* schedule_open_missing's */
     pthread_mutex_t lock;                /* guards what follows up to `seen` */
     struct vcuda_schedule good;          /* the last good copy; period_ns 0 while there is none */
     struct vcuda_schedule past[PAST];    /* the last copy of each of the periods before, the newest first; likewise */
@@ -26,22 +30,19 @@ static struct page {
 
 static const struct vcuda_config *given; /* by schedule_open, once; constant from then on */
 
-static const struct vcuda_schedule *map_page(const char *path)
+static const struct vcuda_schedule *map_page(const char *path, const char **fault)
 {
     struct stat status;
     const void *mapped = MAP_FAILED;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    const char *fault = file < 0 ? strerror(errno) : "it is not of the expected size";
+    *fault = file < 0 ? strerror(errno) : "it is not of the expected size";
     if (file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size == VCUDA_SCHEDULE_SIZE) {
         mapped = mmap(NULL, VCUDA_SCHEDULE_SIZE, PROT_READ, MAP_SHARED, file, 0);
-        fault = strerror(errno);
+        *fault = strerror(errno);
     }
     if (file >= 0)
         close(file);
-    if (mapped != MAP_FAILED)
-        return mapped;
-    complain("%s cannot be read (%s): launches are paced by the configured share alone", path, fault);
-    return NULL;
+    return mapped != MAP_FAILED ? mapped : NULL;
 }
 
 /* In the child of a fork: another thread may have held a lock, and what it copied may be half there. */
@@ -60,10 +61,37 @@ void schedule_open(const struct vcuda_config *config)
     given = config;
     pthread_atfork(NULL, NULL, begin_anew);
     for (uint32_t i = 0; i < config->device_count; i++) {
+        const char *path = config->devices[i].schedule_path, *fault;
         pthread_mutex_init(&pages[i].lock, NULL);
-        if (config->devices[i].schedule_path[0] != '\0')
-            pages[i].shared = map_page(config->devices[i].schedule_path);
+        if (path[0] == '\0')
+            continue;
+        pages[i].shared = map_page(path, &fault);
+        pages[i].pause_ns = FIRST_PAUSE_NS;
+        if (pages[i].shared == NULL)
+            complain("%s cannot be read (%s): launches are paced by the configured share alone", path, fault);
         schedule_refresh((int)i);
+    }
+}
+
+static bool is_due(struct page *page, uint64_t now_ns)
+{
+    if (now_ns - page->tried_ns < page->pause_ns)
+        return false;
+    page->tried_ns = now_ns;
+    page->pause_ns = least_of(2 * page->pause_ns, LAST_PAUSE_NS);
+    return true;
+}
+
+void schedule_open_missing(uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < given->device_count; i++) {
+        const char *path = given->devices[i].schedule_path, *fault;
+        if (path[0] == '\0' || pages[i].shared != NULL || !is_due(&pages[i], now_ns))
+            continue;
+        const struct vcuda_schedule *mapped = map_page(path, &fault);
+        if (mapped != NULL)
+            complain("%s can be read now: launches go by its turns", path);
+        __atomic_store_n(&pages[i].shared, mapped, __ATOMIC_RELEASE);
     }
 }
 
@@ -97,12 +125,13 @@ static void take_over(struct page *page, const struct vcuda_config_device *ours)
 void schedule_refresh(int index)
 {
     struct page *page = &pages[index];
-    if (page->shared == NULL)
+    const struct vcuda_schedule *shared = __atomic_load_n(&page->shared, __ATOMIC_ACQUIRE);
+    if (shared == NULL)
         return;
-    uint64_t generation = __atomic_load_n(&page->shared->generation, __ATOMIC_ACQUIRE);
+    uint64_t generation = __atomic_load_n(&shared->generation, __ATOMIC_ACQUIRE);
     pthread_mutex_lock(&page->lock);
     bool newer = generation != page->seen || page->good.period_ns == 0;
-    if (newer && copy_page(page->shared, &page->copy))
+    if (newer && copy_page(shared, &page->copy))
         take_over(page, &given->devices[index]);
     pthread_mutex_unlock(&page->lock);
 }

@@ -9,8 +9,12 @@
 #include "schedule.h"
 
 /* Maps the pages that the config names, which stays where it is. A page that cannot be had is complained of once; its device is
- * paced by the config's share. */
+ * paced by the config's share for as long. */
 void schedule_open(const struct vcuda_config *config);
+
+/* Tries again to map the pages that could not be had: the program may have had no descriptor left, or the node agent had not
+ * written them. Of each page once in 0.2 s at first, and ever more seldom, to once in 10 s. One thread of the process calls it. */
+void schedule_open_missing(uint64_t now_ns);
 
 /* Reads the device's page again if its writer was there since; cheap when not. */
 void schedule_refresh(int index);
