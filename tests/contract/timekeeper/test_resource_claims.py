@@ -324,6 +324,16 @@ def test_it_is_none_either_once_the_pod_has_ended_and_kubernetes_has_deleted_the
     assert looking.spent("a") == 4 * 10 * GPU_SECOND
 
 
+def test_a_pod_that_had_one_by_a_claim_and_ended_while_no_timekeeper_ran_costs_nothing(looking: LedgerHarness) -> None:
+    looking.round(10)
+    pod = having_by_claim(looking)
+    looking.finish(pod)
+    looking.lead(RULES)
+    looking.round(10)
+
+    assert looking.spent("a") == 0
+
+
 def test_an_extended_resource_without_its_claim_is_charged_as_the_device_plugins(looking: LedgerHarness) -> None:
     having_by_claim(looking)
     looking.round(10)
