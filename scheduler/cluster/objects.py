@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -107,6 +107,7 @@ class PodNote:
     Attributes:
         uid, namespace, name: identify the pod.
         holding: the part of its node that it holds; None where it is not bound, or has ended.
+        starts: the parts of devices that it holds, apart for containers that start without each other.
         fault: the reason why its allocation does not count; empty for a sound allocation or none.
         waits: its request, where kube-scheduler has found no node for it yet; else None.
         ended: whether it has ended, and holds nothing any more.
@@ -126,6 +127,7 @@ class PodNote:
     namespace: str
     name: str
     holding: Holding | None
+    starts: tuple[tuple[Piece, ...], ...] = ()
     fault: str = ""
     waits: WaitingPod | None = None
     ended: bool = False
@@ -209,10 +211,10 @@ def read_note(pod: Json) -> PodNote:
     if status.get("phase") in names.TERMINAL_PHASES:
         return note(holding=None, ended=True)
     if isinstance(node, str) and node:
-        holding, fault = _holding(node, annotations, spec)
+        holding, starts, fault = _holding(node, annotations, spec)
         if names.ALLOCATION in written and not counts:
             fault = UNLABELLED
-        return note(holding=holding, fault=fault, since=_bound_at(status))
+        return note(holding=holding, starts=starts, fault=fault, since=_bound_at(status))
     unplaced = _is_unschedulable(status)
     asked = _asked(pod) if _may_be_placed(spec) and (gang or unplaced) else None
     return note(
@@ -224,16 +226,39 @@ def read_note(pod: Json) -> PodNote:
     )
 
 
-def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, str]:
-    """Returns what a bound pod holds, and why its allocation counts for nothing; empty where it is sound or absent."""
+def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, tuple[tuple[Piece, ...], ...], str]:
+    """Returns what a bound pod holds, in all and apart by `_starts`, and why its allocation counts for nothing.
+
+    The last is empty where the allocation is sound or absent.
+    """
     cpu_milli, host_mib = host_demand(spec)
     text = annotations.get(names.ALLOCATION)
     if not isinstance(text, str):
-        return Holding(node, (), cpu_milli, host_mib), ""
+        return Holding(node, (), cpu_milli, host_mib), (), ""
     try:
-        return Holding(node, _pieces(text, node, spec), cpu_milli, host_mib), ""
+        containers, init = _held(text, node, spec)
     except allocation.AllocationError as error:
-        return Holding(node, (), cpu_milli, host_mib), str(error)
+        return Holding(node, (), cpu_milli, host_mib), (), str(error)
+    pieces = pieces_of(containers, init)
+    return Holding(node, pieces, cpu_milli, host_mib), _starts(containers, pieces, has_init=bool(init)), ""
+
+
+def _starts(
+    containers: Sequence[Sequence[Share]], pieces: tuple[Piece, ...], *, has_init: bool
+) -> tuple[tuple[Piece, ...], ...]:
+    """Returns the parts of devices that a pod's containers hold, apart for those that start without each other.
+
+    The node agent gives a container all its devices or refuses its start, and main containers do not wait for each
+    other. They wait for init containers, so a pod of which these have devices is one whole.
+
+    Args:
+        containers: the shares of each main container.
+        pieces: the parts of devices that the pod holds in all.
+        has_init: whether an init container has devices.
+    """
+    if has_init or len(containers) < 2:
+        return (pieces,)
+    return tuple(pieces_of([shares]) for shares in containers)
 
 
 def read_node(item: Json) -> Node | None:
@@ -392,8 +417,10 @@ def _shares_of(text: str) -> tuple[str, dict[str, list[Share]]]:
     }
 
 
-def _pieces(text: str, node: str, spec: Json) -> tuple[Piece, ...]:
-    """Returns the pieces of an allocation.
+def _held(text: str, node: str, spec: Json) -> tuple[list[list[Share]], list[tuple[list[Share], bool]]]:
+    """Returns the shares of an allocation: of each main container, and of each init container.
+
+    Each init container has whether it keeps running beside the main containers.
 
     Raises:
         AllocationError: it is none, of another node, or of containers that the pod does not have.
@@ -408,7 +435,7 @@ def _pieces(text: str, node: str, spec: Json) -> tuple[Piece, ...]:
         raise allocation.AllocationError(
             f"the allocation is of the container {min(unknown)}, which the pod does not have"
         )
-    return pieces_of(
+    return (
         [shares[name] for name in main if name in shares],
         [(shares[name], keeps) for name, keeps in init if name in shares],
     )

@@ -415,7 +415,7 @@ class State:
                 if node is None:
                     continue
                 notes = sorted(self.notes_on(node.name), key=lambda note: (note.since, note.uid))
-                held = [(note.uid, note.holding) for note in notes if note.holding is not None]
+                held = [(note.uid, note.starts) for note in notes]
                 found += [(self._pods[overlap.uid], overlap) for overlap in overlaps(node, held)]
             return found
 

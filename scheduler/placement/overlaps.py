@@ -6,11 +6,11 @@ than pods hold of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scheduler.placement.fleet import Node
-from scheduler.placement.holding import Holding, Piece
+from scheduler.placement.holding import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,36 +28,38 @@ class Overlap:
     excess: str
 
 
-def overlaps(node: Node, held: Iterable[tuple[str, Holding]]) -> list[Overlap]:
+def overlaps(node: Node, held: Iterable[tuple[str, Sequence[Sequence[Piece]]]]) -> list[Overlap]:
     """Returns each pod on a node that holds more of a GPU than the pods bound before it have left, with that GPU.
 
-    The part of a GPU of such a pod does not count against the pods after it: the node agent refuses its containers.
+    The node agent refuses a container that exceeds a GPU. So what this container holds counts against no other one, on
+    this GPU or another. The other containers of its pod may run, and count.
 
     Args:
-        held: the uid of each pod that is bound to the node, and the pod's part of the node; the pod that was bound
-            first is first.
+        held: the uid of each pod that is bound to the node, and its parts of the node's GPUs, apart for containers that
+            start without each other; the pod that was bound first is first.
     """
     slots, devices = node.inventory.slots, node.inventory.devices
     room = {device.uuid: Piece(device.uuid, 100, device.memory_mib, slots) for device in devices}
     taken = {uuid: Piece(uuid, 0, 0, 0) for uuid in room}
     found = []
-    for uid, holding in held:
-        for piece in holding.pieces:
-            if piece.uuid not in room:
-                continue
-            before = taken[piece.uuid]
-            sums = Piece(
-                piece.uuid,
-                before.core_percent + piece.core_percent,
-                before.memory_mib + piece.memory_mib,
-                before.slots + piece.slots,
-            )
-            excess = _excess(sums, room[piece.uuid])
-            if excess:
-                found.append(Overlap(uid, piece.uuid, excess))
-            else:
-                taken[piece.uuid] = sums
+    for uid, starts in held:
+        for pieces in starts:
+            sums = {piece.uuid: _sum(taken[piece.uuid], piece) for piece in pieces if piece.uuid in room}
+            excesses = {uuid: excess for uuid, together in sums.items() if (excess := _excess(together, room[uuid]))}
+            found += [Overlap(uid, uuid, excess) for uuid, excess in excesses.items()]
+            if not excesses:
+                taken |= sums
     return found
+
+
+def _sum(one: Piece, other: Piece) -> Piece:
+    """Returns two parts of a GPU as one."""
+    return Piece(
+        one.uuid,
+        one.core_percent + other.core_percent,
+        one.memory_mib + other.memory_mib,
+        one.slots + other.slots,
+    )
 
 
 def _excess(held: Piece, room: Piece) -> str:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from scheduler.cluster.earmarks import Earmark
 from scheduler.cluster.objects import PodNote, read_note, read_waiting
 from scheduler.cluster.watches import MAX_WARNED, AllocationFaults
-from scheduler.placement.holding import Holding, Piece
+from scheduler.placement.holding import Piece
 from scheduler.placement.overlaps import overlaps
 from tests.unit.scheduler.extended import ask, pod, state_of
 from tests.unit.scheduler.fleets import node
@@ -43,6 +43,26 @@ class Faults:
         item = pod(name, nodeName="n0")
         held = {"v": 1, "node": "n0", "containers": [{"name": "main", "devices": devices}]}
         item["metadata"]["annotations"]["fairgpu.io/allocation"] = json.dumps(held)
+        stamp = f"2026-01-01T00:{at // 60:02}:{at % 60:02}Z"
+        item["status"] = {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}]}
+        self.state.put_pod(read_note(item))
+
+    def bound_with_containers(self, name: str, at: int, gpus: dict[str, int], *, init: tuple[str, ...] = ()) -> None:
+        """The watch shows a pod that was bound at that second, whose containers have 60 percent of a GPU each.
+
+        `gpus` has the GPU of each container by its name, `init` the names of those that are init containers.
+        """
+        item = pod(name, nodeName="n0")
+        item["spec"]["containers"] = [{"name": container} for container in gpus if container not in init]
+        item["spec"]["initContainers"] = [{"name": container} for container in init]
+        shares = {
+            container: {"uuid": f"n0-{gpu}", "model": "A100", "totalMiB": 1000, "core": 60, "memoryMiB": 0}
+            for container, gpu in gpus.items()
+        }
+        containers = [{"name": container, "devices": [share]} for container, share in shares.items()]
+        item["metadata"]["annotations"]["fairgpu.io/allocation"] = json.dumps(
+            {"v": 1, "node": "n0", "containers": containers}
+        )
         stamp = f"2026-01-01T00:{at // 60:02}:{at % 60:02}Z"
         item["status"] = {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}]}
         self.state.put_pod(read_note(item))
@@ -103,6 +123,32 @@ def test_a_pod_that_fits_beside_those_whose_containers_may_start_is_not_named() 
     assert faults.named() == ["second"]
 
 
+def test_a_container_that_is_refused_for_one_gpu_counts_on_no_other() -> None:
+    faults = Faults()
+    faults.bound("first", at=1, gpus=(0,))
+    faults.bound("refused", at=2, gpus=(0, 1))
+    faults.bound("on the other GPU", at=3, gpus=(1,))
+    assert faults.named() == ["refused"]
+    assert faults.gpus == 1
+
+
+def test_another_container_of_a_pod_counts_beside_one_that_is_refused() -> None:
+    faults = Faults()
+    faults.bound("first", at=1, gpus=(0,))
+    faults.bound_with_containers("half", at=2, gpus={"refused": 0, "runs": 1})
+    faults.bound("late", at=3, gpus=(1,))
+    assert sorted(faults.named()) == ["half", "late"]
+    assert faults.gpus == 2
+
+
+def test_no_container_of_a_pod_starts_while_its_init_container_is_refused() -> None:
+    faults = Faults()
+    faults.bound("first", at=1, gpus=(0,))
+    faults.bound_with_containers("waits", at=2, gpus={"prepares": 0, "main": 1}, init=("prepares",))
+    faults.bound("on the other GPU", at=3, gpus=(1,))
+    assert faults.named() == ["waits"]
+
+
 def test_a_gpu_that_comes_to_offer_less_memory_than_pods_hold_of_it_is_named() -> None:
     faults = Faults(gpus=1)
     faults.bound("older", at=1, core=10, memory_mib=500)
@@ -161,7 +207,7 @@ pieces = st.builds(Piece, st.just("n0-0"), st.integers(0, 100), st.integers(0, 1
 
 @given(st.lists(pieces, max_size=6))
 def test_there_is_an_overlap_exactly_where_the_pods_together_hold_more_than_there_is(held: list[Piece]) -> None:
-    found = overlaps(node("n0", 1), [(str(at), Holding("n0", (piece,))) for at, piece in enumerate(held)])
+    found = overlaps(node("n0", 1), [(str(at), ((piece,),)) for at, piece in enumerate(held)])
     sums = [sum(piece.core_percent for piece in held), sum(piece.memory_mib for piece in held)]
     sums.append(sum(piece.slots for piece in held))
     assert bool(found) == any(total > room for total, room in zip(sums, ROOM.values(), strict=True))
