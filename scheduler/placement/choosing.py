@@ -284,19 +284,41 @@ class Chooser:
 
     def _of_several(self, request: Request, rows: Ints) -> _Computed:
         """Returns the gains of a request of several containers, and where a search was cut or not reached."""
-        given = give_all(request, self._free(request, rows), self._picks(request), self.tries or Tries(CALL_TRIES))
-        self.cut += int(given.cut.sum())
-        able = np.flatnonzero(given.fits)
-        gains, rows = np.full(len(rows), NONE), rows[able]
+        first, group = self._groups(request, rows)
+        tries = self.tries or Tries(CALL_TRIES)
+        given = give_all(request, self._free(request, rows[first]), self._picks(request), tries)
+        cut, unreached = given.cut[group], ~given.reached[group]
+        self.cut += int(cut.sum())
+        able = np.flatnonzero(given.fits[group])
+        gains, rows, group = np.full(len(rows), NONE), rows[able], group[able]
         placement = request.wanted.placement
         if placement is Placement.SPREAD:
             found = self._emptiness(rows)
         else:
-            found = self._gained(request, rows, given.idle[able])
+            found = self._gained(request, rows, given.idle[group])
         if placement is Placement.TOPOLOGY:
-            found = found - FAR_APART * self._apart_of_several(request, rows, given.taken[:, able])
+            found = found - FAR_APART * self._apart_of_several(request, rows, given.taken[:, group])
         gains[able] = found
-        return gains, given.cut, ~given.reached, np.zeros(len(gains), np.int64)
+        return gains, cut, unreached, np.zeros(len(gains), np.int64)
+
+    def _groups(self, request: Request, rows: Ints) -> tuple[Ints, Ints]:
+        """Returns rows of which one answer holds for the rest: the containers of the request get devices alike on them.
+
+        Returns:
+            The place in `rows` of the first row of each group, in order, and the group of each row.
+        """
+        wanted, everything = request.wanted, np.arange(len(rows))
+        by_host = self._worth is not None and any(need.gpus == 1 for need, _ in request.steps)
+        by_links = wanted.placement is Placement.TOPOLOGY
+        if len(rows) == 1 or wanted.use_uuids or wanted.avoid_uuids or by_links or by_host:
+            return everything, everything
+        alike = self.fleet.alike()[rows]
+        of_number = np.empty(int(alike.max(initial=0)) + 1, np.int64)
+        # Of several values for one place the last is kept.
+        of_number[alike[::-1]] = everything[::-1]
+        first = np.flatnonzero(of_number[alike] == everything)
+        of_number[alike[first]] = np.arange(len(first))
+        return first, of_number[alike]
 
     def _picks(self, request: Request, *, linked: bool = False) -> list[Pick]:
         """Returns the picks by which several containers get devices.

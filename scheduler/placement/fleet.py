@@ -94,6 +94,9 @@ class Fleet:
         self.host: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.links: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.changed: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self._alike: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self._alike_numbers: dict[bytes, int] = {}
+        self._alike_version = -1
 
     def put(self, node: Node) -> None:
         """Adds a node with its devices, or replaces the devices of a known node."""
@@ -168,6 +171,24 @@ class Fleet:
             setattr(other, name, value.copy() if isinstance(value, dict | list | np.ndarray) else value)
         return other
 
+    def alike(self) -> Ints:
+        """Returns a number for each row; rows of which the same is left by device and class have the same number.
+
+        The numbers are at least 0. Processor time and memory of the node do not count, and neither do links and uuids.
+        """
+        if len(self._alike_numbers) > 2 * len(self.nodes):
+            # Most of the known contents are those of no row any more.
+            self._alike_numbers, self._alike_version = {}, -1
+        changed = np.flatnonzero(self.changed[: self.size] > self._alike_version)
+        if len(changed):
+            columns = (self.cls, self.core, self.memory, self.slots, self.offered)
+            contents = np.concatenate([column[changed].view(np.uint8) for column in columns], axis=1)
+            whole, width, numbers = contents.tobytes(), contents.shape[1], self._alike_numbers
+            keys = (whole[at : at + width] for at in range(0, len(whole), width))
+            self._alike[changed] = [numbers.setdefault(key, len(numbers)) for key in keys]
+        self._alike_version = self.version
+        return self._alike[: self.size]
+
     def capacity(self) -> dict[int, int]:
         """Returns the number of devices of each class, by the class's index in `classes`."""
         numbers, counts = np.unique(self.cls[: self.size], return_counts=True)
@@ -217,6 +238,10 @@ class Fleet:
         self.host = np.pad(self.host, lines)
         self.links = np.pad(self.links, lines)
         self.changed = np.pad(self.changed, lines)
+        self._alike = np.pad(self._alike, lines)
+        if columns:
+            # The known contents lack these columns.
+            self._alike_numbers, self._alike_version = {}, -1
 
     def _describe(self, row: int, inventory: Inventory) -> None:
         """Writes what the devices of a node are, whatever pods hold of them."""

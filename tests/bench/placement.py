@@ -57,7 +57,7 @@ SEVERAL = {
         for at in range(9)
     ],
 }
-"""Kinds of pods of several containers, by what they are called."""
+"""Kinds of pods of several containers, by what they are called. The first of all finds out which nodes are alike."""
 HELD = "processor time, in process"
 
 

@@ -16,11 +16,14 @@ from scheduler.measures import Figures, Measures
 from scheduler.placement import choosing, search
 from scheduler.placement.causes import explain
 from scheduler.placement.choosing import NONE, Chooser
-from scheduler.placement.fleet import Fleet
+from scheduler.placement.fleet import Fleet, Node
+from scheduler.placement.holding import Holding, Piece
+from scheduler.placement.mix import MixCounter
 from scheduler.placement.request import Need, Request
 from scheduler.placement.search import Tries
 from scheduler.placement.together import MAX_SETS, Part, place_together
-from tests.unit.scheduler.fleets import all_rows, fill, fleet_of, node
+from scheduler.placement.worth import learn
+from tests.unit.scheduler.fleets import A100, T4, all_rows, fill, fleet_of, node, requests
 
 SIX_BY_FOUR = Request(tuple(Need(4, 16 + at, memory_percent=15 + at * 7 % 5) for at in range(6)))
 
@@ -72,6 +75,50 @@ def test_containers_fit_wherever_there_is_a_way(needs: tuple[Need, ...], held: l
     chooser = Chooser(fleet)
     assert (chooser.gains(Request(needs))[0] != NONE) == fits_somehow(needs, free)
     assert chooser.cut == 0
+
+
+@given(
+    requests,
+    st.lists(st.tuples(st.sampled_from([2, 5, 9]), st.sampled_from([A100, T4]), st.tuples(shares, shares)), max_size=9),
+    st.lists(st.tuples(st.integers(0, 8), shares), max_size=5),
+    st.booleans(),
+)
+def test_a_request_gains_on_each_of_many_nodes_what_it_would_were_the_node_alone(
+    request: Request,
+    drawn: list[tuple[int, str, tuple[int, int]]],
+    changes: list[tuple[int, int]],
+    learned: bool,  # noqa: FBT001 - drawn
+) -> None:
+    """Nodes that have the same left are decided together."""
+    fleet, found = fleet_of(), [node(f"n{at}", gpus, model=model) for at, (gpus, model, _) in enumerate(drawn)]
+    chooser = Chooser(fleet)
+    held = [{0: first, gpus - 1: last} for gpus, _, (first, last) in drawn]
+    for one, parts in zip(found, held, strict=True):
+        fleet.put(one)
+        hold(fleet, one, parts)
+        chooser.gains(request)
+    for at, core in changes:
+        if at < len(found):
+            held[at][0] = core
+            hold(fleet, found[at], held[at])
+            chooser.gains(request)
+    if learned:
+        counter = MixCounter()
+        counter.see(request)
+        chooser.worth = learn(counter.mix(), fleet.classes, fleet.capacity(), np.random.default_rng(1))
+    alone = []
+    for row, one in enumerate(found):
+        other = fleet.copy()
+        for name in fleet.rows.keys() - {one.name}:
+            other.remove(name)
+        alone.append(Chooser(other, chooser.worth).gains(request)[row])
+    assert chooser.gains(request).tolist() == alone
+
+
+def hold(fleet: Fleet, one: Node, parts: dict[int, int]) -> None:
+    """Takes a percent of the time of some of a node's GPUs, in place of what was taken before."""
+    pieces = tuple(Piece(f"{one.name}-{at}", core, 0, 1) for at, core in parts.items())
+    fleet.hold(f"on-{one.name}", Holding(one.name, pieces))
 
 
 def test_four_hundred_unequal_nodes_are_decided_within_seconds() -> None:
@@ -159,7 +206,7 @@ def test_nodes_whose_search_was_cut_are_counted() -> None:
 def test_a_pod_of_many_containers_gets_devices_on_as_many_nodes_as_a_call_has_time_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fleet = fleet_of(*(node(f"n{at}", 2) for at in range(4)))
+    fleet = fleet_of(*(node(f"n{at}", 2, memory_mib=1000 + at) for at in range(4)))
     monkeypatch.setattr("scheduler.placement.containers.MAX_STEPS", 21)
     chooser, request = Chooser(fleet), Request((Need(1, 1, 1),) * 10)
     assert np.isfinite(chooser.gains(request)).tolist() == [True, True, False, False]
