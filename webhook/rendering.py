@@ -52,7 +52,19 @@ IN_FORCE: Final = {
 CHECK_SECONDS: Final = 300.0
 _AS_RENDERED: Final = "Policies, webhook rules and role bindings are what the webhook's settings make."
 _DIFFERS: Final = "not what the webhook's settings make; write them with `fairgpu render`, and apply them"
-_OF_THE_OVERLAY: Final = ("sidecarRepository",)
+_IMAGE: Final = "sidecarRepository"
+"""The variable of fairgpu-spec in which an overlay writes the sidecar's image."""
+_OF_THE_CLUSTER: Final = frozenset({"caBundle", "port"})
+"""The fields of a webhook's address that the CA's rotation writes, or an overlay for its network."""
+_BY_DEFAULT: Final = {
+    "failurePolicy": "Fail",
+    "matchPolicy": "Equivalent",
+    "reinvocationPolicy": "Never",
+    "scope": "*",
+    "timeoutSeconds": 10,
+}
+"""What the API server writes where a manifest names nothing
+(https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/)."""
 _WIDTH: Final = 120
 _SERVICE_ACCOUNT: Final = "system:serviceaccount:"
 
@@ -80,7 +92,8 @@ def as_patches(settings: Webhook) -> str:
 def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[str, ...]:
     """Returns the names of the objects that are missing in the cluster or differ from what the settings would write.
 
-    Differences that an overlay makes for other purposes do not count: the sidecar's image, ports and addresses.
+    Each field of these objects counts, by its value after the API server's defaults. Three do not, since others write
+    them: the sidecar's image, the webhook's port and its CA. Neither do labels and annotations of the objects.
 
     Args:
         settings: the webhook's settings.
@@ -176,36 +189,29 @@ def changed_status(policy: Json | None, differing: Sequence[str], now: dt.dateti
 
 
 def _decisive(kind: str, document: Json) -> Json:
-    """Returns the fields of an object that settings decide, or by which it is in force.
+    """Returns what an object does, in one form for all ways to write it.
 
-    Those are the expressions and selectors of a policy, its binding or a configuration, without their white space, and
-    the subjects of a role binding.
+    That is the whole of a policy, its binding or a webhook configuration, and the role and subjects of a role binding.
     """
     if kind == "ClusterRoleBinding":
         subjects = mappings(document.get("subjects"))
-        return {"subjects": sorted([str(one.get(key)) for key in ("kind", "namespace", "name")] for one in subjects)}
-    if kind == "ValidatingAdmissionPolicyBinding":
-        spec = mapping(document.get("spec"))
-        selector = mapping(mapping(spec.get("matchResources")).get("namespaceSelector"))
-        actions = {key: spec.get(key) for key in ("policyName", "validationActions")}
-        return {**actions, "namespaces": selector.get("matchExpressions") or []}
-    if "webhooks" in document:
-        return {
-            webhook["name"]: (
-                [_words(condition["expression"]) for condition in webhook.get("matchConditions") or []],
-                (webhook.get("namespaceSelector") or {}).get("matchExpressions") or [],
-            )
-            for webhook in document["webhooks"]
-        }
-    spec = document["spec"]
-    variables = {
-        one["name"]: _words(one["expression"]) for one in spec["variables"] if one["name"] not in _OF_THE_OVERLAY
-    }
-    return {**variables, "validations": [_words(one["expression"]) for one in spec["validations"]]}
+        named = sorted([str(one.get(key)) for key in ("kind", "namespace", "name")] for one in subjects)
+        return {"role": _plain(document.get("roleRef")), "subjects": named}
+    return {key: _plain(document.get(key)) for key in ("spec", "webhooks")}
 
 
-def _words(text: str) -> str:
-    return " ".join(text.split())
+def _plain(value: object) -> object:
+    """Returns a value without defaults, empty fields, white space in expressions, and the order of what has a name."""
+    if isinstance(value, dict):
+        left = {key: _plain(each) for key, each in value.items() if key not in _OF_THE_CLUSTER}
+        if left.get("name") == _IMAGE:
+            left.pop("expression", None)
+        return {key: each for key, each in left.items() if each not in (None, {}, []) and _BY_DEFAULT.get(key) != each}
+    if isinstance(value, list):
+        plain = [_plain(each) for each in value]
+        names = [each["name"] for each in plain if isinstance(each, dict) and "name" in each]
+        return dict(zip(names, plain, strict=True)) if plain and len(names) == len(plain) else plain
+    return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def _values(settings: Webhook) -> dict[str, str]:

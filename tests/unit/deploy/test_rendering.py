@@ -176,6 +176,114 @@ def test_it_finds_a_guard_that_is_not_in_force_and_writers_of_bills_that_the_set
     assert differences(settings, live.get) == (*bindings, "clusterrolebindings/fairgpu-pod-status-writers")
 
 
+POLICY, BINDING = ("ValidatingAdmissionPolicy", "fairgpu-spec"), ("ValidatingAdmissionPolicyBinding", "fairgpu-spec")
+MUTATING, VALIDATING = (
+    ("MutatingWebhookConfiguration", "zz-fairgpu"),
+    ("ValidatingWebhookConfiguration", "zz-fairgpu"),
+)
+WRITERS = ("ClusterRoleBinding", "fairgpu-pod-status-writers")
+ONE_TEAM = {"matchLabels": {"team": "a"}}
+NO_PODS = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["pods"]}]
+NEVER = [{"name": "never", "expression": "false"}]
+
+EDITS: dict[str, tuple[tuple[str, str], str, Any]] = {
+    "a policy that lets through what it cannot judge": (POLICY, "spec.failurePolicy", "Ignore"),
+    "a policy without its resources": (POLICY, "spec.matchConstraints.resourceRules.0.resources", ["pods/status"]),
+    "a policy without an operation": (POLICY, "spec.matchConstraints.resourceRules.0.operations", ["UPDATE"]),
+    "a policy of another group": (POLICY, "spec.matchConstraints.resourceRules.0.apiGroups", ["apps"]),
+    "a policy of another version": (POLICY, "spec.matchConstraints.resourceRules.0.apiVersions", ["v2"]),
+    "a policy for another scope": (POLICY, "spec.matchConstraints.resourceRules.0.scope", "Cluster"),
+    "a policy for some names": (POLICY, "spec.matchConstraints.resourceRules.0.resourceNames", ["never"]),
+    "a policy with an exclusion": (POLICY, "spec.matchConstraints.excludeResourceRules", NO_PODS),
+    "a policy for some objects": (POLICY, "spec.matchConstraints.objectSelector", ONE_TEAM),
+    "a policy for some namespaces": (POLICY, "spec.matchConstraints.namespaceSelector", ONE_TEAM),
+    "a policy that sees one version": (POLICY, "spec.matchConstraints.matchPolicy", "Exact"),
+    "a policy with a condition": (POLICY, "spec.matchConditions", NEVER),
+    "a policy with parameters": (POLICY, "spec.paramKind", {"apiVersion": "v1", "kind": "ConfigMap"}),
+    "a policy without demands": (POLICY, "spec.validations", [{"expression": "true"}]),
+    "a demand that says something else": (POLICY, "spec.validations.0.messageExpression", "'ask mallory'"),
+    "a policy whose variable says something else": (POLICY, "spec.variables.0.expression", "[]"),
+    "a binding to another policy": (BINDING, "spec.policyName", "fairgpu-metadata"),
+    "a binding that only records": (BINDING, "spec.validationActions", ["Audit"]),
+    "a binding for some objects": (BINDING, "spec.matchResources.objectSelector", ONE_TEAM),
+    "a binding for some labels": (BINDING, "spec.matchResources.namespaceSelector.matchLabels", {"team": "a"}),
+    "a binding with an exclusion": (BINDING, "spec.matchResources.excludeResourceRules", NO_PODS),
+    "a binding for some resources": (BINDING, "spec.matchResources.resourceRules", NO_PODS),
+    "a binding that sees one version": (BINDING, "spec.matchResources.matchPolicy", "Exact"),
+    "a binding with parameters": (BINDING, "spec.paramRef", {"name": "p", "parameterNotFoundAction": "Allow"}),
+    **{
+        f"{what} in the {which} webhook": (configuration, f"webhooks.0.{field}", value)
+        for which, configuration in (("mutating", MUTATING), ("validating", VALIDATING))
+        for what, field, value in (
+            ("a failure that lets through", "failurePolicy", "Ignore"),
+            ("no time", "timeoutSeconds", 1),
+            ("the default time", "timeoutSeconds", 10),
+            ("some objects", "objectSelector", ONE_TEAM),
+            ("some labels", "namespaceSelector.matchLabels", {"team": "a"}),
+            ("one version", "matchPolicy", "Exact"),
+            ("another condition", "matchConditions.0.expression", "false"),
+            ("one more condition", "matchConditions", NEVER),
+            ("other operations", "rules.0.operations", ["DELETE"]),
+            ("other resources", "rules.0.resources", ["pods/status"]),
+            ("another scope", "rules.0.scope", "Cluster"),
+            ("another path", "clientConfig.service.path", "/healthz"),
+            ("another service", "clientConfig.service.name", "mallory"),
+            ("another address", "clientConfig.url", "https://mallory.example.org"),
+            ("another version of reviews", "admissionReviewVersions", ["v1beta1"]),
+            ("side effects", "sideEffects", "NoneOnDryRun"),
+        )
+    },
+    "a webhook that is called again": (MUTATING, "webhooks.0.reinvocationPolicy", "IfNeeded"),
+    "the role of other rights": (WRITERS, "roleRef.name", "view"),
+    "a writer's other namespace": (WRITERS, "subjects.0.namespace", "team-a"),
+}
+
+
+def edited(which: tuple[str, str], field: str, value: Any) -> dict[str, Any]:
+    """The objects of a cluster, of which one has another value at a field; numbers in its path count in lists."""
+    live = copy.deepcopy(in_force(Webhook()))
+    inside: Any = live[IN_FORCE[which]]
+    *path, last = [int(step) if step.isdecimal() else step for step in field.split(".")]
+    for step in path:
+        inside = inside.setdefault(step, {}) if isinstance(inside, dict) else inside[step]
+    inside[last] = value
+    return live
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_each_field_that_is_changed_alone_is_named(edit: str) -> None:
+    which, field, value = EDITS[edit]
+
+    assert differences(Webhook(), edited(which, field, value).get) == ("/".join(IN_FORCE[which].split("/")[-2:]),)
+
+
+def test_a_webhook_that_is_missing_from_its_configuration_is_named() -> None:
+    live = copy.deepcopy(in_force(Webhook()))
+    live[IN_FORCE[MUTATING]]["webhooks"].pop()
+
+    assert differences(Webhook(), live.get) == ("mutatingwebhookconfigurations/zz-fairgpu",)
+
+
+def test_what_the_api_server_and_the_rotation_of_the_ca_add_is_no_difference() -> None:
+    live = copy.deepcopy(in_force(Webhook()))
+    for kind in (MUTATING, VALIDATING):
+        for webhook in live[IN_FORCE[kind]]["webhooks"]:
+            webhook["clientConfig"]["caBundle"] = "LS0t"
+            webhook["clientConfig"]["service"]["port"] = 8443
+            webhook.setdefault("objectSelector", {})
+    live[IN_FORCE[POLICY]]["status"] = {"observedGeneration": 1}
+    live[IN_FORCE[POLICY]]["spec"]["matchConstraints"] |= {
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
+    }
+    live[IN_FORCE[POLICY]]["spec"]["matchConstraints"]["resourceRules"][0]["scope"] = "*"
+    live[IN_FORCE[BINDING]]["spec"]["matchResources"] |= {"matchPolicy": "Equivalent", "objectSelector": {}}
+    live[IN_FORCE[BINDING]]["metadata"] |= {"labels": {"of": "an overlay"}, "uid": "1"}
+
+    assert differences(Webhook(), live.get) == ()
+
+
 def test_it_names_what_an_overlay_changes_to_leave_a_namespace_out() -> None:
     """docs/install.md#leave-a-namespace-out says so, with their number."""
     live = copy.deepcopy(in_force(Webhook()))
