@@ -1,4 +1,4 @@
-"""The commands `fairgpu timekeeper serve`, `jobs` and `months` (REST API, leader, exports), `audit` and `doctor`."""
+"""The commands `fairgpu timekeeper` (REST API, leader, exports), `fairgpu audit`, `doctor` and `gpubudgets`."""
 
 from __future__ import annotations
 
@@ -49,6 +49,10 @@ def register(subparsers: Any) -> None:
     doctor.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML, for your prices and resources")
     doctor.add_argument("-o", "--output", choices=("text", "json"), default="text", help="how to print it")
     doctor.set_defaults(run=run_doctor, extras="timekeeper", standalone=None)
+    text = "print the budgets of the ConfigMap fairgpu-budgets (mode: look) as GPUBudgets, for kubectl apply -f -"
+    gpubudgets = subparsers.add_parser("gpubudgets", help=text, description=text)
+    gpubudgets.add_argument("--kubeconfig", type=Path, metavar="FILE", help="the cluster; default: as kubectl finds it")
+    gpubudgets.set_defaults(run=run_gpubudgets, extras="timekeeper")
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -86,6 +90,22 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
     settings = _settings(arguments)
     return run(connect(os.environ, arguments.kubeconfig), settings, arguments.output, time_ns())
+
+
+def run_gpubudgets(arguments: argparse.Namespace) -> int:
+    """Prints the budgets of the mode look's ConfigMap as manifests of GPUBudgets; returns the exit status."""
+    import sys
+
+    from fairgpu.cluster.api import ApiError
+    from fairgpu.cluster.connect import connect
+    from timekeeper.sources.looking import LINES, as_gpubudgets
+
+    try:
+        config_map = connect(os.environ, arguments.kubeconfig).get(LINES)
+    except ApiError as error:
+        raise CommandError(f"{LINES}: {error}") from error
+    sys.stdout.write(as_gpubudgets(config_map))
+    return 0
 
 
 def run_months(arguments: argparse.Namespace) -> int:

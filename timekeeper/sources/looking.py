@@ -21,12 +21,15 @@ import yaml
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection
+from fairgpu.commands import CommandError
 from fairgpu.json_values import mapping
+from timekeeper.domain.budgets import BudgetError, parse_budget
 from timekeeper.domain.holdings.claims import DRIVERS
 from timekeeper.sources.base import ChangedMeanwhileError, Mirror, ObjectEvent, RefusedError
 from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS, CONFIG_MAPS, KubernetesSource, OwnResources
 
 BUDGETS_MAP: Final = "fairgpu-budgets"
+LINES: Final = f"{CONFIG_MAPS}/{BUDGETS_MAP}"
 STATUSES_MAP: Final = "fairgpu-budget-statuses"
 STATUSES: Final = f"{CONFIG_MAPS}/{STATUSES_MAP}"
 WATCHED: Final = ("pods", "nodes", "node_leases", "namespaces")
@@ -55,6 +58,33 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
         item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": own, "spec": _spec(name, text)}
         budgets.append(item | ({"status": statuses[name]} if isinstance(statuses.get(name), dict) else {}))
     return budgets
+
+
+def as_gpubudgets(config_map: Json) -> str:
+    """Returns the budgets of a ConfigMap as manifests of GPUBudgets, in YAML: of the same names, with the same specs.
+
+    They are sorted by name. Created in this order, they pay for the same namespaces as the ConfigMap's: where two name
+    a namespace, the older pays, and of two of one second the first by name.
+
+    Args:
+        config_map: the ConfigMap: each key is a budget's name, and its value the YAML of the budget's spec.
+
+    Raises:
+        CommandError: a value is no valid budget; the message names each fault of each.
+    """
+    manifests, faults = list[Json](), list[str]()
+    for name, text in sorted(mapping(config_map.get("data")).items()):
+        try:
+            spec = yaml.safe_load(str(text))
+            item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
+            parse_budget(item)
+        except (yaml.YAMLError, RecursionError, BudgetError) as error:
+            faults.append(f"{name}: {error}")
+        else:
+            manifests.append(item)
+    if faults:
+        raise CommandError(f"the ConfigMap {names.SYSTEM_NAMESPACE}/{BUDGETS_MAP}: " + "; ".join(faults))
+    return str(yaml.safe_dump_all(manifests, sort_keys=False))
 
 
 def _spec(name: str, text: object) -> Json:

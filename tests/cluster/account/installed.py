@@ -44,22 +44,28 @@ SETTINGS = {
 class Installed:
     """The installation: its manifests as an admin applies them, and its services.
 
-    `serve` starts timekeeper and webhook with a setting of `end_proof`, in place of those that run.
+    `rest` is the timekeeper's port. `serve` starts timekeeper and webhook with a setting of `end_proof`, in place of
+    those that run.
     """
 
     manifests: list[Manifest]
+    rest: int
     serve: Callable[[str], None]
 
 
 @contextmanager
-def installed_account(plane: ControlPlane) -> Iterator[Installed]:
-    """Applies the overlay, and runs the services as its accounts."""
-    (https,) = free_ports(1)
+def installed_account(plane: ControlPlane, store: str = "") -> Iterator[Installed]:
+    """Applies the overlay, and runs the services as its accounts.
+
+    `store` is the URL of the Redis that an earlier mode has filled; without one, Redis is new.
+    """
+    https, rest = free_ports(2)
     manifests = _render(plane, https)
     apply(plane, without(manifests, WEBHOOK_CONFIGURATIONS))
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
-        redis = stack.enter_context(RedisServer(Path(folder)))
+        if not store:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
+            store = stack.enter_context(RedisServer(Path(folder))).url
         for resource in ("gpubudgets", "gpugrants", "gpucorrections"):
             wait_until(partial(served, plane, f"{API}/{resource}"), f"{resource} are served")
         stack.enter_context(mounted_certificate(plane, certificate_folder(plane)))
@@ -69,10 +75,10 @@ def installed_account(plane: ControlPlane) -> Iterator[Installed]:
 
         def serve(end_proof: str) -> None:
             services.close()
-            _serve(plane, services, redis.url, https, end_proof)
+            _serve(plane, services, store, https, rest, end_proof)
 
         serve("observe")
-        yield Installed(manifests, serve)
+        yield Installed(manifests, rest, serve)
 
 
 def settings_of(service: str) -> dict[str, str]:
@@ -103,9 +109,9 @@ def grant(plane: ControlPlane, budget: str, gpu_hours: int) -> None:
     plane.admin.api.create(f"{API}/gpugrants", item)
 
 
-def _serve(plane: ControlPlane, stack: ExitStack, redis_url: str, https: int, end_proof: str) -> None:
+def _serve(plane: ControlPlane, stack: ExitStack, redis_url: str, https: int, port: int, end_proof: str) -> None:
     """Runs the timekeeper and the webhook until the stack is closed."""
-    port, metrics, jobs_metrics, webhook_metrics = free_ports(4)
+    metrics, jobs_metrics, webhook_metrics = free_ports(3)
     timekeeper = {**settings_of("TIMEKEEPER"), "FAIRGPU_TIMEKEEPER_METERING_END_PROOF": end_proof}
     stack.enter_context(timekeeper_replica(plane, "timekeeper", Ports(port, metrics), redis_url, **timekeeper))
     stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis_url, **timekeeper))

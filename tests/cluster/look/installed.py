@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +32,15 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Installed:
-    """The installed parts, and the address at which they are asked."""
+    """The installed parts, and the address at which they are asked.
+
+    `end` ends the timekeeper's processes, and leaves Redis and all objects.
+    """
 
     client: TimekeeperClient
     manifests: list[Manifest]
     redis_url: str
+    end: Callable[[], None]
 
 
 @contextmanager
@@ -64,13 +68,18 @@ def installed(plane: ControlPlane, budgets: Mapping[str, str], components: Seque
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
         store = stack.enter_context(RedisServer(Path(folder)))
+        services = stack.enter_context(ExitStack())
         rest, jobs = (SETTINGS | _settings_of(manifests, container) for container in ("rest", "jobs"))
-        stack.enter_context(timekeeper_replica(plane, "look", Ports(https, metrics), store.url, **rest))
-        stack.enter_context(timekeeper_jobs(plane, "look-jobs", jobs_metrics, store.url, **jobs))
+        services.enter_context(timekeeper_replica(plane, "look", Ports(https, metrics), store.url, **rest))
+        services.enter_context(timekeeper_jobs(plane, "look-jobs", jobs_metrics, store.url, **jobs))
         _let_view(plane)
         wait_until(lambda: is_listening(https), "the timekeeper answers")
-        token = plane.token("kube-system", "default", audience="fairgpu-timekeeper")
-        yield Installed(TimekeeperClient(plane, https, token), manifests, store.url)
+        yield Installed(client_at(plane, https), manifests, store.url, services.close)
+
+
+def client_at(plane: ControlPlane, port: int) -> TimekeeperClient:
+    """A client of the timekeeper at a port, under the account that may look at all budgets."""
+    return TimekeeperClient(plane, port, plane.token("kube-system", "default", audience="fairgpu-timekeeper"))
 
 
 def _settings_of(manifests: Sequence[Manifest], container: str) -> dict[str, str]:

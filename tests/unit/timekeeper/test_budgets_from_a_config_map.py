@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
+from fairgpu.commands import CommandError
 from timekeeper.domain.budgets import BudgetError, parse_budget
 from timekeeper.sources.base import Mirror
-from timekeeper.sources.looking import BudgetsView, budgets_of
+from timekeeper.sources.looking import BudgetsView, as_gpubudgets, budgets_of
 
 SPEC = "namespaces: [vision-train]\nallowance: {gpuHours: 400}\nperiod: {every: month}\n"
 
@@ -45,6 +47,27 @@ def test_a_changed_line_has_another_generation() -> None:
     (before,), (after,) = (budgets_of(config_map(vision=text), {}) for text in (SPEC, SPEC.replace("400", "500")))
 
     assert before["metadata"]["generation"] != after["metadata"]["generation"]
+
+
+def test_the_lines_become_gpubudgets_of_the_same_names_and_specs_in_the_order_in_which_they_pay() -> None:
+    vision, speech = (
+        yaml.safe_load(SPEC),
+        {**yaml.safe_load(SPEC), "period": {"every": "day", "start": {"time": "10:00"}}},
+    )
+    found = list(yaml.safe_load_all(as_gpubudgets(config_map(vision=SPEC, speech=yaml.safe_dump(speech)))))
+
+    assert found == [
+        {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
+        for name, spec in (("speech", speech), ("vision", vision))
+    ]
+
+
+def test_lines_of_which_one_is_no_budget_become_no_gpubudgets_at_all() -> None:
+    with pytest.raises(CommandError) as refused:
+        as_gpubudgets(config_map(broken="[", vision=SPEC, wrong=SPEC.replace("month", "year")))
+
+    assert str(refused.value).startswith("the ConfigMap fairgpu-system/fairgpu-budgets: broken: ")
+    assert "wrong: spec.period.every" in str(refused.value)
 
 
 def test_a_budget_has_the_status_that_was_kept_of_it(mirror: Mirror) -> None:
