@@ -1,4 +1,4 @@
-"""A process that is stopped under the ledger's lock delays the container's other processes, and loses nothing of theirs."""
+"""A process stopped under the ledger's lock delays the container's other processes, and loses nothing of theirs."""
 
 import subprocess
 
