@@ -32,7 +32,7 @@ from timekeeper.domain.charges import Segment, hourly_points
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import DAY, HOUR, format_exact, parse_instant
 from timekeeper.domain.usage import dimensions
-from timekeeper.ledger import keys, reading, settlement, shared
+from timekeeper.ledger import keys, reading, shared, writing
 from timekeeper.ledger.compaction import fold_hours, pack_hours
 from timekeeper.ledger.entries import pack_ledger
 from timekeeper.ledger.totals import Summary, encode_summary
@@ -114,16 +114,16 @@ def seed(client: redis.Redis) -> None:
     shared.write_assignments(client, {f"ns-{number:05d}": ((0, account(number)),) for number in range(NAMESPACES)})
     for first in range(0, NAMESPACES, 100):
         chunk = range(first, first + 100)
-        settlement.open_periods(client, 1, START, [settlement.Opening(account(number), START, END) for number in chunk])
+        writing.open_periods(client, 1, START, [writing.Opening(account(number), START, END) for number in chunk])
         owners = {number: str(random_uid(chance)) for number in chunk}
         for index in range(0, ENTRIES, AT_ONCE):
             now = START + (index + AT_ONCE) * DAYS * DAY // ENTRIES + 2 * HOUR + chance.randrange(10 * SECOND)
-            settlement.write_settlements(
+            writing.write_settlements(
                 client,
-                settlement.Revision(1, index + 1),
+                writing.Revision(1, index + 1),
                 now,
                 [
-                    settlement.SettlementBatch(
+                    writing.SettlementBatch(
                         account(number),
                         START,
                         [item(number, index + offset, owners[number], chance) for offset in range(AT_ONCE)],
@@ -133,7 +133,7 @@ def seed(client: redis.Redis) -> None:
             )
 
 
-def item(number: int, index: int, owner: str, chance: random.Random) -> settlement.Item:
+def item(number: int, index: int, owner: str, chance: random.Random) -> writing.Item:
     """A session of up to two hours, at its end."""
     start = START + index * DAYS * DAY // ENTRIES + chance.randrange(3600) * SECOND
     end = start + chance.randrange(60, 7200) * SECOND + chance.randrange(SECOND)
@@ -145,11 +145,11 @@ def item(number: int, index: int, owner: str, chance: random.Random) -> settleme
     note = f"finished {format_exact(start)} {format_exact(end)} {owner}"
     namespace, pod = f"ns-{number:05d}", f"train-{index % 20}-29391020-{chance.randrange(36**5):07x}"
     entered = dimensions(namespace, f"gpu-node-{chance.randrange(300):03d}", shown)
-    return settlement.Item(
+    return writing.Item(
         str(random_uid(chance)),
         amount,
-        settlement.LedgerAction.FINALIZE,
-        settlement.Kind.CLOSE,
+        writing.LedgerAction.FINALIZE,
+        writing.Kind.CLOSE,
         namespace,
         pod,
         note,
@@ -272,16 +272,16 @@ def audited(client: redis.Redis, number: int) -> tuple[Difference, ...]:
 
 def publish(client: redis.Redis, number: int) -> None:
     """Figures and states of some accounts, which an audit holds to their sums."""
-    figures, states = list[settlement.Publication](), list[NamespaceState]()
+    figures, states = list[writing.Publication](), list[NamespaceState]()
     for index in range(number):
         found = reading.period_totals(client, account(index), START)
         assert found is not None
         summary = Summary(
             account(index), (f"ns-{index:05d}",), BudgetState.UNLIMITED, "", START, END, 0, None, found.total, 0, None
         )
-        figures.append(settlement.Publication(account(index), START, None, encode_summary(summary)))
+        figures.append(writing.Publication(account(index), START, None, encode_summary(summary)))
         states.append(NamespaceState(f"ns-{index:05d}", "", BudgetState.UNLIMITED, 0, 0, 0))
-    settlement.publish_accounts(client, 1, figures)
+    writing.publish_accounts(client, 1, figures)
     seeding.publish(client, states)
 
 

@@ -15,7 +15,7 @@ from fairgpu.states import BudgetState
 from tests.support.ledger.stored_hours import write_rows
 from timekeeper.domain.attribution import Attribution
 from timekeeper.domain.sessions import Session
-from timekeeper.ledger import keys, settlement, shared
+from timekeeper.ledger import keys, shared, writing
 from timekeeper.ledger.codec import encode_session
 from timekeeper.ledger.totals import Summary, encode_summary
 
@@ -91,23 +91,23 @@ def _seed_team(client: redis.Redis, team: Team, number: int, period: tuple[int, 
     pods = [_session(team, number, index, period, now) for index in range(len(team.pods))]
     amounts = [(now - pod.start) // SECOND * pod.tariff[0][1] for pod in pods]
     spent = round(team.spent * GPU_HOUR)
-    settlement.open_periods(client, EPOCH, now, [settlement.Opening(team.name, start, end)])
+    writing.open_periods(client, EPOCH, now, [writing.Opening(team.name, start, end)])
     items = [
-        settlement.Item(
+        writing.Item(
             pod.uid,
             amount,
-            settlement.LedgerAction.OPEN,
+            writing.LedgerAction.OPEN,
             namespace=pod.namespace,
             pod=pod.pod,
             record=encode_session(pod),
         )
         for pod, amount in zip(pods, amounts, strict=True)
     ]
-    past = settlement.Item(
-        f"past-{number}", max(0, spent - sum(amounts)), settlement.LedgerAction.CLOSE, settlement.Kind.CLOSE, team.name
+    past = writing.Item(
+        f"past-{number}", max(0, spent - sum(amounts)), writing.LedgerAction.CLOSE, writing.Kind.CLOSE, team.name
     )
-    settlement.write_settlements(
-        client, settlement.Revision(EPOCH, 1), now, [settlement.SettlementBatch(team.name, start, [past, *items])]
+    writing.write_settlements(
+        client, writing.Revision(EPOCH, 1), now, [writing.SettlementBatch(team.name, start, [past, *items])]
     )
     if pods:
         shared.index_sessions(client, [(pod.uid, team.name) for pod in pods], [])
@@ -126,8 +126,8 @@ def _seed_team(client: redis.Redis, team: Team, number: int, period: tuple[int, 
         rate=round(team.gpus * GPU),
         exhausted_at=now - 3 * HOUR if team.available is not None and team.spent >= team.available else None,
     )
-    settlement.publish_accounts(
-        client, EPOCH, [settlement.Publication(team.name, start, None, encode_summary(summary))]
+    writing.publish_accounts(
+        client, EPOCH, [writing.Publication(team.name, start, None, encode_summary(summary))]
     )
     for pod, amount in zip(pods, amounts, strict=True):
         if team.utilisation is not None:

@@ -11,7 +11,7 @@ import redis
 
 from fairgpu.states import BudgetState, NamespaceState, encode_state
 from timekeeper.domain.sessions import Session
-from timekeeper.ledger import settlement, shared
+from timekeeper.ledger import shared, writing
 from timekeeper.ledger.codec import encode_session
 from timekeeper.ledger.totals import Summary, encode_summary
 
@@ -47,12 +47,12 @@ def seed_budget(
     pods, namespaces = list(pods), tuple(namespaces)
     now = time.time_ns()
     before = max(0, spent - sum(pod.amount for pod in pods))
-    settlement.open_periods(client, EPOCH, now, [settlement.Opening(name, START, END, before)])
+    writing.open_periods(client, EPOCH, now, [writing.Opening(name, START, END, before)])
     items = [
-        settlement.Item(
+        writing.Item(
             uid=pod.uid,
             amount=pod.amount,
-            action=settlement.LedgerAction.OPEN,
+            action=writing.LedgerAction.OPEN,
             namespace=pod.namespace,
             pod=pod.name,
             record=encode_session(Session(pod.uid, pod.namespace, pod.name, "n1", START, ((START, pod.rate),))),
@@ -60,25 +60,25 @@ def seed_budget(
         for pod in pods
     ]
     if items:
-        batch = settlement.SettlementBatch(name, START, items)
-        settlement.write_settlements(client, settlement.Revision(EPOCH, 1), now, [batch])
+        batch = writing.SettlementBatch(name, START, items)
+        writing.write_settlements(client, writing.Revision(EPOCH, 1), now, [batch])
         shared.index_sessions(client, [(pod.uid, name) for pod in pods], [])
     shared.write_assignments(client, dict.fromkeys(namespaces, ((0, name),)))
     state = BudgetState.UNLIMITED if available is None else BudgetState.OPEN if spent < available else BudgetState.OVER
     summary = Summary(name, namespaces, state, "enforce", START, END, 0, available, spent, 1_000_000, None)
-    settlement.publish_accounts(client, EPOCH, [settlement.Publication(name, START, None, encode_summary(summary))])
+    writing.publish_accounts(client, EPOCH, [writing.Publication(name, START, None, encode_summary(summary))])
     return summary
 
 
 def post_entries(client: redis.Redis, account: str, uid: str, amounts: Iterable[int]) -> None:
     """Ledger entries of one session: its cumulative amount grows to each of these in turn."""
     for counter, amount in enumerate(amounts, start=2):
-        item = settlement.Item(
-            uid, amount, settlement.LedgerAction.POST, settlement.Kind.HOURLY, "team-a", "train-0", "", ""
+        item = writing.Item(
+            uid, amount, writing.LedgerAction.POST, writing.Kind.HOURLY, "team-a", "train-0", "", ""
         )
-        revision = settlement.Revision(EPOCH, counter)
-        batch = settlement.SettlementBatch(account, START, [item])
-        settlement.write_settlements(client, revision, time.time_ns(), [batch])
+        revision = writing.Revision(EPOCH, counter)
+        batch = writing.SettlementBatch(account, START, [item])
+        writing.write_settlements(client, revision, time.time_ns(), [batch])
 
 
 def publish(client: redis.Redis, states: Iterable[NamespaceState], new_id: str = "e1") -> shared.StatesVersion:
