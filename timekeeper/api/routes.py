@@ -320,7 +320,7 @@ def add_usage_routes(app: Flask, parts: Dependencies) -> None:
         caller = may_read_all(parts.access)
         only_parameters(*PARAMETERS, "idle")
         with parts.asking.one_more(caller.name):
-            return _usage_answered(parts, None)
+            return _usage_answer(parts, None)
 
     @app.get("/v1/namespaces/<namespace>/usage")
     def namespace_usage(namespace: str) -> Response:
@@ -328,10 +328,10 @@ def add_usage_routes(app: Flask, parts: Dependencies) -> None:
         only_parameters(*PARAMETERS)
         if not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
-        return _usage_answered(parts, namespace)
+        return _usage_answer(parts, namespace)
 
 
-def _usage_answered(parts: Dependencies, namespace: str | None) -> Response:
+def _usage_answer(parts: Dependencies, namespace: str | None) -> Response:
     media = _media()
     now = parts.now()
     query = read_query(request.args, parts.usage_labels, now, namespace)
@@ -399,7 +399,7 @@ def add_grant_routes(app: Flask, parts: Dependencies) -> None:
         if made:
             _log.info("grant made", grant=order.name, budget=order.budget, hours=order.gpu_hours, by=caller.name)
         common, spec = common_fields(stored, "grant")
-        return _answered(GrantAnswer(**common, expires=spec.get("expires")), new=made)
+        return _order_answer(GrantAnswer(**common, expires=spec.get("expires")), new=made)
 
 
 def add_correction_routes(app: Flask, parts: Dependencies) -> None:
@@ -417,7 +417,7 @@ def add_correction_routes(app: Flask, parts: Dependencies) -> None:
             _log.info("correction made", correction=name, budget=wanted.budget, hours=hours, by=caller.name)
         common, spec = common_fields(stored, "correction")
         effective, namespace = str(spec.get("effectivePeriod", "")), spec.get("namespace")
-        return _answered(CorrectionAnswer(**common, effectivePeriod=effective, namespace=namespace), new=made)
+        return _order_answer(CorrectionAnswer(**common, effectivePeriod=effective, namespace=namespace), new=made)
 
 
 def _name_of(book: Book, caller: Caller, wanted: GrantRequest | CorrectionRequest, noun: str) -> str:
@@ -431,7 +431,7 @@ def _name_of(book: Book, caller: Caller, wanted: GrantRequest | CorrectionReques
     return name
 
 
-def _answered(answer: GrantAnswer | CorrectionAnswer, *, new: bool) -> Response:
+def _order_answer(answer: GrantAnswer | CorrectionAnswer, *, new: bool) -> Response:
     return Response(answer.model_dump_json(), 201 if new else 200, mimetype="application/json")
 
 
