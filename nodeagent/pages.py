@@ -12,6 +12,7 @@ there.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import threading
@@ -46,6 +47,8 @@ CONTENDED_SECONDS = 0.02
 """The time between two writes of a page with two or more active containers (vcuda/include/schedule.h)."""
 QUIET_EVERY = 2
 """The rounds between two writes of any other page: 40 ms, and less than 100 where the writer wakes late."""
+NOTED_EVERY = 5
+"""The rounds between two notes that the writer works: 100 ms, a tenth of what the agent waits for one at the least."""
 CONTENDED = 2
 AGAIN_NS = 1_000_000_000
 """After how long the writer tries again what the host did not let it do, as where `/run` was full."""
@@ -110,21 +113,17 @@ class Gpu:
         """Whether two or more containers had work on the GPU at the last write."""
         return len(self._state.active) >= CONTENDED
 
-    def write(
-        self, containers: tuple[Container, ...], ledgers: Ledgers, figures: Keyed, clock: Callable[[], int]
-    ) -> None:
+    def write(self, containers: tuple[Container, ...], ledgers: Ledgers, figures: Keyed, now_ns: int) -> None:
         """Plans the turns of the GPU's containers by their activity, and writes the schedule page.
 
         Args:
             ledgers: the containers' ledger files.
             figures: the driver's figures of each container, by slot and key.
-            clock: returns ns of CLOCK_MONOTONIC.
+            now_ns: the present time, in ns of CLOCK_MONOTONIC.
         """
-        now_ns = clock()
         rested = rest(self._state, containers, now_ns)
         if rested is None or self._wakes(containers, ledgers, now_ns):
             activities = {each.slot: ledgers.activity(each.ledger, each.device) for each in containers}
-            now_ns = clock()
             rested = step(self._state, containers, activities, now_ns)
         self._state, made = rested
         last = self._written
@@ -138,7 +137,7 @@ class Gpu:
     def _wakes(self, containers: tuple[Container, ...], ledgers: Ledgers, now_ns: int) -> bool:
         """Returns whether a container that was idle at the last look has work."""
         active, since_ns = self._state.active, active_since_ns(now_ns)
-        return any(
+        return len(active) < len(containers) and any(
             ledgers.activity(each.ledger, each.device).activity_ns > since_ns
             for each in containers
             if each.slot not in active
@@ -258,10 +257,11 @@ class Writer:
         self._reread_figures()
         quiet = changed or self._round % QUIET_EVERY == 0
         self._round += 1
+        now_ns = self._clock()  # one time for all pages, so that they have one checksum of their times
         for uuid, containers in self._gpus.items():
             page = self._pages[uuid]
             if quiet or page.contended:
-                page.write(containers, self._ledgers, self._figures.get(uuid, NO_FIGURES), self._clock)
+                page.write(containers, self._ledgers, self._figures.get(uuid, NO_FIGURES), now_ns)
 
     def close(self) -> None:
         """Closes the files of all pages and ledgers. The pages stay as they are."""
@@ -358,9 +358,12 @@ def main() -> None:
         return
     writer = Writer(arguments.root)
     pace = Pace(time.monotonic())
-    while not stopped(pace.left(time.monotonic())):
+    for number in itertools.count():
+        if stopped(pace.left(time.monotonic())):
+            break
         writer.look()
-        handover.note(lock, time.monotonic_ns())
+        if number % NOTED_EVERY == 0:
+            handover.note(lock, time.monotonic_ns())
     writer.close()
 
 

@@ -111,6 +111,8 @@ class State(NamedTuple):
     """The time of the last look."""
     active_until_ns: int = 0
     """Until when every active container counts as active, if it does nothing more."""
+    last_wait_ns: int = 0
+    """When a container that is not in `wanting` last waited, by the activities at the last look; 0 for never."""
 
 
 def begun(now_ns: int) -> State:
@@ -147,11 +149,11 @@ def step(
         state = _without_ended(state, containers)
     since_ns = active_since_ns(now_ns)
     active = frozenset([slot for slot, activity in activities.items() if activity.activity_ns > since_ns])
-    state = _observe(state, activities, now_ns, since_ns)
+    period = _observed(state, activities, now_ns, since_ns)
     passed = (now_ns - state.period_start_ns) // turns.PERIOD_NS
     if passed > 0:
-        state = _begin_period(state, passed)
-    made = state.plan
+        period = _next_period(period)
+    made = period.plan
     if made is None or active != state.active or containers != state.containers:
         tenants = [
             turns.Tenant(
@@ -159,16 +161,33 @@ def step(
                 each.core_percent,
                 each.policy,
                 each.slot in active,
-                state.opening.get(each.slot, 0),
+                period.opening.get(each.slot, 0),
                 each.start_ns,
             )
             for each in containers
         ]
-        made = turns.plan(tenants, turns.PERIOD_NS, state.period_number)
-        state = state._replace(plan=made)
+        made = turns.plan(tenants, turns.PERIOD_NS, state.period_number + max(passed, 0))
     until_ns = min([activities[slot].activity_ns for slot in active], default=now_ns) + ACTIVE_FOR_NS
-    # Equal containers may have been read anew: the next comparison is of identities again.
-    return state._replace(active=active, containers=containers, active_until_ns=until_ns), made
+    wanting = period.wanting
+    waits = [activity.waiting_ns for slot, activity in activities.items() if slot not in wanting]
+    # One new state instead of several changed ones, each of which costs as much as a third of this function.
+    after = State(
+        period_start_ns=state.period_start_ns + max(passed, 0) * turns.PERIOD_NS,
+        period_number=state.period_number + max(passed, 0),
+        opening=period.opening,
+        plan=made,
+        containers=containers,  # equal ones may have been read anew: the next comparison is of identities again
+        active=active,
+        overruns=period.overruns,
+        used=period.used,
+        wanting=wanting,
+        lacked=period.lacked,
+        seen=activities,
+        seen_ns=now_ns,
+        active_until_ns=until_ns,
+        last_wait_ns=max(waits, default=0),
+    )
+    return after, made
 
 
 def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[State, turns.Plan] | None:
@@ -191,9 +210,10 @@ def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[
     if made is None or containers is not state.containers or now_ns >= min(period_end_ns, state.active_until_ns):
         return None
     since_ns = active_since_ns(now_ns)
-    wanting = [slot for slot, activity in state.seen.items() if activity.waiting_ns > since_ns]
-    if not state.wanting.issuperset(wanting):
-        state = state._replace(wanting=state.wanting.union(wanting))
+    if state.last_wait_ns > since_ns:
+        wanting = [slot for slot, activity in state.seen.items() if activity.waiting_ns > since_ns]
+        # Those that waited longer ago count at no later look either.
+        state = state._replace(wanting=state.wanting.union(wanting), last_wait_ns=0)
     return state, made
 
 
@@ -224,8 +244,19 @@ def _of_others(by_slot: Mapping[int, Value], gone: frozenset[int]) -> dict[int, 
     return {slot: value for slot, value in by_slot.items() if slot not in gone}
 
 
-def _observe(state: State, activities: Mapping[int, Activity], now_ns: int, since_ns: int) -> State:
-    """Adds the growth of the containers' counters since the last look."""
+class _Period(NamedTuple):
+    """The part of a State that belongs to one period."""
+
+    opening: Mapping[int, int]
+    plan: turns.Plan | None
+    overruns: Mapping[int, int]
+    used: Mapping[int, int]
+    wanting: frozenset[int]
+    lacked: Mapping[int, int]
+
+
+def _observed(state: State, activities: Mapping[int, Activity], now_ns: int, since_ns: int) -> _Period:
+    """Returns the present period with the growth of the containers' counters since the last look."""
     overruns = dict(state.overruns)
     used = dict(state.used)
     elapsed_ns = now_ns - state.seen_ns
@@ -237,46 +268,35 @@ def _observe(state: State, activities: Mapping[int, Activity], now_ns: int, sinc
             used[slot] = used.get(slot, 0) + growth(before.busy_ns, activity.busy_ns, elapsed_ns)
         if activity.waiting_ns > since_ns:
             wanting.append(slot)
-    return state._replace(
-        overruns=overruns, used=used, wanting=state.wanting.union(wanting), seen=activities, seen_ns=now_ns
-    )
+    return _Period(state.opening, state.plan, overruns, used, state.wanting.union(wanting), state.lacked)
 
 
-def _begin_period(state: State, passed: int) -> State:
-    """Settles the period that ended, and opens the next.
+def _next_period(ended: _Period) -> _Period:
+    """Settles the period that ended, and returns the next.
 
     A shim that divides its overrun among all active containers counts too little where few of them worked; the time
     that a container used beyond all its turns counts, too. Work that was reported too late for its period leaves its
     container with less than its turn in one period and more in the next; the surplus counts for the period after, so
     that a late report gains nothing.
     """
-    balances: Mapping[int, int] = state.opening
+    balances: Mapping[int, int] = ended.opening
     kept: turns.Plan | None = None
     lacked: dict[int, int] = {}
     late_surplus_ns: dict[int, int] = {}
-    if state.plan is not None:
-        used = {slot: had for slot, had in state.used.items() if slot in state.wanting}
-        made = state.plan
+    if ended.plan is not None:
+        used = {slot: had for slot, had in ended.used.items() if slot in ended.wanting}
+        made = ended.plan
         beyond = {
-            slot: max(ran, state.used.get(slot, 0) - made.granted_ns(slot)) for slot, ran in state.overruns.items()
+            slot: max(ran, ended.used.get(slot, 0) - made.granted_ns(slot)) for slot, ran in ended.overruns.items()
         }
         balances = turns.settle(made, beyond, used)
         for slot, had in used.items():
             owned_ns = made.owned_ns(slot)
             lacked[slot] = max(0, owned_ns - had)
-            late_surplus_ns[slot] = min(max(0, had - owned_ns), state.lacked.get(slot, 0))
-        if balances == state.opening and not made.rotates:
+            late_surplus_ns[slot] = min(max(0, had - owned_ns), ended.lacked.get(slot, 0))
+        if balances == ended.opening and not made.rotates:
             kept = made  # another period with the same balances has the same turns
-    return state._replace(
-        period_start_ns=state.period_start_ns + passed * turns.PERIOD_NS,
-        period_number=state.period_number + passed,
-        opening=balances,
-        plan=kept,
-        overruns={},
-        used=late_surplus_ns,
-        wanting=frozenset(),
-        lacked=lacked,
-    )
+    return _Period(balances, kept, NOTHING, late_surplus_ns, frozenset(), lacked)
 
 
 def describe(

@@ -30,20 +30,22 @@ from nodeagent.nvml import Figures, asked
 from nodeagent.rounds import Container, begun, describe, step
 from nodeagent.schedule_page import (
     CHECKSUM_AT,
+    EPOCH_AT,
     GENERATION_AT,
+    HEARTBEAT_AT,
     LEDGER_PAGE_SIZE,
     SIZE,
-    TIMES_AT,
     Activity,
     Page,
-    checksum,
     pack,
     rest_checksum,
-    times,
+    times_checksum,
     unpack_activity,
 )
 
 GENERATION_END = GENERATION_AT + 8
+GENERATION_WORD, HEARTBEAT_WORD, EPOCH_WORD = GENERATION_AT // 8, HEARTBEAT_AT // 8, EPOCH_AT // 8
+CHECKSUM_HALF_WORD = CHECKSUM_AT // 4
 PERIOD_AT = Page._fields.index("period_ns")
 """Where a page's fields begin that are the same in each period of one plan, but for its uuid."""
 INTERVAL_SECONDS = 0.01
@@ -67,7 +69,10 @@ class PageFile:
             self._memory = mmap.mmap(descriptor, SIZE)
         finally:
             os.close(descriptor)
-        self._generation = int.from_bytes(self._memory[GENERATION_AT:GENERATION_END], "little") // 2 * 2
+        # A page's numbers are little-endian, as the processors of GPU nodes are. One store writes each of them whole.
+        self._words = memoryview(self._memory).cast("Q")
+        self._half_words = memoryview(self._memory).cast("I")
+        self._generation = self._words[GENERATION_WORD] // 2 * 2
         self._last: Page | None = None
         self._rest = 0
         """The checksum of what follows the times of the last page."""
@@ -83,10 +88,11 @@ class PageFile:
             self.renew(page.heartbeat_ns, page.epoch_ns)
             return
         packed = pack(page, self._generation + 2)
-        self._begin()
+        self._words[GENERATION_WORD] = self._generation + 1
         self._memory[:GENERATION_AT] = packed[:GENERATION_AT]
         self._memory[GENERATION_END:] = packed[GENERATION_END:]
-        self._end()
+        self._generation += 2
+        self._words[GENERATION_WORD] = self._generation
         self._last, self._rest = page, rest_checksum(packed)
 
     def renew(self, heartbeat_ns: int, epoch_ns: int) -> None:
@@ -99,22 +105,18 @@ class PageFile:
         Raises:
             ValueError: a time does not fit its field; the page stays.
         """
-        encoded = times(heartbeat_ns, epoch_ns)
-        checked = checksum(encoded, self._rest)
-        self._begin()
-        self._memory[TIMES_AT : TIMES_AT + len(encoded)] = encoded
-        self._memory[CHECKSUM_AT:] = checked
-        self._end()
-
-    def _begin(self) -> None:
-        self._memory[GENERATION_AT:GENERATION_END] = (self._generation + 1).to_bytes(8, "little")
-
-    def _end(self) -> None:
-        self._generation += 2
-        self._memory[GENERATION_AT:GENERATION_END] = self._generation.to_bytes(8, "little")
+        checksum = times_checksum(heartbeat_ns, epoch_ns) ^ self._rest
+        words, generation = self._words, self._generation
+        words[GENERATION_WORD] = generation + 1
+        words[HEARTBEAT_WORD] = heartbeat_ns
+        words[EPOCH_WORD] = epoch_ns
+        self._half_words[CHECKSUM_HALF_WORD] = checksum
+        words[GENERATION_WORD] = self._generation = generation + 2
 
     def close(self) -> None:
         """Unmaps the file. The page stays as it is."""
+        self._words.release()
+        self._half_words.release()
         self._memory.close()
 
 

@@ -6,6 +6,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 MAGIC = b"FGSCHED\0"
@@ -37,7 +38,6 @@ ACTIVITY = struct.Struct("<QQQQQQQ8x")
 _HEARTBEAT = struct.Struct(f"<{HEAD.size}xQ")
 HEARTBEAT_BYTES = _HEARTBEAT.size
 """The bytes from a page's start that `heartbeat_ns` reads."""
-_GENERATION = struct.Struct("<Q")
 _TIMES = struct.Struct("<QQQ")
 _CHECKSUM = struct.Struct("<I")
 _REST_AT = HEAD.size + _TIMES.size
@@ -155,12 +155,18 @@ def pack(page: Page, generation: int) -> bytes:
     return bytes(packed)
 
 
-TIMES_AT = HEAD.size
+HEARTBEAT_AT = HEAD.size
+EPOCH_AT = HEAD.size + 16
 CHECKSUM_AT = SIZE - _CHECKSUM.size
 
 
-def times(heartbeat_ns: int, epoch_ns: int) -> bytes:
-    """Returns the bytes of a page's times, which change even where its turns do not; they begin at TIMES_AT.
+@lru_cache(maxsize=1)
+def times_checksum(heartbeat_ns: int, epoch_ns: int) -> int:
+    """Returns the part of a page's checksum that its times make: the times change even where the page's turns do not.
+
+    The checksum of the page is this number, combined by exclusive or with `rest_checksum` of the page. The answer reads
+    24 bytes instead of 7264, and is computed once for all pages with the same times: a node's writer gives every page
+    new times fifty times a second.
 
     Args:
         heartbeat_ns: when the page is written, in ns of CLOCK_MONOTONIC.
@@ -170,13 +176,14 @@ def times(heartbeat_ns: int, epoch_ns: int) -> bytes:
         ValueError: a number does not fit its field.
     """
     try:
-        return _TIMES.pack(heartbeat_ns, STALE_AFTER_NS, epoch_ns)
+        first = zlib.crc32(_TIMES.pack(heartbeat_ns, STALE_AFTER_NS, epoch_ns))
     except struct.error as error:
         raise ValueError(f"a time does not fit the schedule page: {error}") from error
+    return _MOVED_0[first & 255] ^ _MOVED_1[first >> 8 & 255] ^ _MOVED_2[first >> 16 & 255] ^ _MOVED_3[first >> 24]
 
 
 def rest_checksum(packed: bytes) -> int:
-    """Returns the CRC-32 of the bytes of a schedule page that follow its times, which `checksum` needs.
+    """Returns the CRC-32 of the bytes of a schedule page that follow its times (see `times_checksum`).
 
     Args:
         packed: all bytes of the page.
@@ -203,19 +210,6 @@ def _moved_bytes() -> tuple[array[int], ...]:
 
 
 _MOVED_0, _MOVED_1, _MOVED_2, _MOVED_3 = _moved_bytes()
-
-
-def checksum(encoded_times: bytes, rest: int) -> bytes:
-    """Returns the bytes of a page's checksum, from the checksums of its parts.
-
-    It reads 24 bytes instead of 7264: a node's writer gives every page new times fifty times a second.
-
-    Args:
-        rest: the number that `rest_checksum` returns for the page.
-    """
-    first = zlib.crc32(encoded_times)
-    moved = _MOVED_0[first & 255] ^ _MOVED_1[first >> 8 & 255] ^ _MOVED_2[first >> 16 & 255] ^ _MOVED_3[first >> 24]
-    return _CHECKSUM.pack(moved ^ rest)
 
 
 def _body(page: Page) -> tuple[int, ...]:

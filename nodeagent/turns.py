@@ -228,8 +228,10 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
     """
     lacking = {slot: max(0, made.owned_ns(slot) - had) for slot, had in used.items() if slot in made.balances}
     over = {slot: overrun_ns for slot, overrun_ns in overruns.items() if slot in made.balances and overrun_ns > 0}
-    amount = min(sum(lacking.values()), sum(over.values()))
     balances = dict(made.balances)
+    amount = min(sum(lacking.values()), sum(over.values()))
+    if not amount:
+        return balances
     for slot, owed in _divide(amount, over).items():
         balances[slot] = max(balances[slot] - owed, -LARGEST_BALANCE_NS)
     for slot, due in _divide(amount, lacking).items():

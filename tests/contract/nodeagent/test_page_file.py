@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,18 +82,21 @@ def test_while_a_page_is_written_its_generation_is_odd(tmp_path: Path) -> None:
     file = PageFile(page)
     seen = []
 
-    class Watched(bytearray):
-        def __setitem__(self, *change: object) -> None:
-            super().__setitem__(*change)  # type: ignore[call-overload]
-            seen.append(self[GENERATION_AT] % 2)
+    class Watched:
+        def __init__(self, memory: Any) -> None:
+            self._memory = memory
 
-    file._memory.close()
-    file._memory = Watched(SIZE)  # type: ignore[assignment]
+        def __setitem__(self, *change: Any) -> None:
+            self._memory.__setitem__(*change)
+            seen.append(generation(page) % 2)
+
+    for name in ("_memory", "_words", "_half_words"):
+        setattr(file, name, Watched(getattr(file, name)))
     file.write(PAGE)
     assert seen == [1, 1, 1, 0]
     seen.clear()
     file.renew(3_000, 1_000)
-    assert seen == [1, 1, 1, 0]
+    assert seen == [1, 1, 1, 1, 0]
 
 
 def test_a_page_that_is_there_is_neither_cut_off_nor_replaced(tmp_path: Path) -> None:

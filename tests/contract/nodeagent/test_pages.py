@@ -110,6 +110,15 @@ def test_a_contended_page_is_written_each_round_and_a_quiet_one_less_often(node:
     assert 4 <= len(heartbeats["quiet"]) <= 5
 
 
+def test_the_pages_of_one_round_have_one_time(node: Node) -> None:
+    node.tell(one=[node.container(0), node.container(1)], two=[node.container(2), node.container(3)])
+    for _ in range(4):
+        for slot in range(4):
+            node.works(slot)
+        node.look()
+        assert node.page("one").heartbeat_ns == node.page("two").heartbeat_ns == node.now_ns
+
+
 def test_a_contended_page_is_written_each_10_to_20_ms_and_a_quiet_one_within_100() -> None:
     assert 0.01 <= CONTENDED_SECONDS <= 0.02
     assert QUIET_EVERY * CONTENDED_SECONDS <= 0.1
