@@ -56,7 +56,7 @@ class Measures:
         )
         self.offering = Gauge(
             "fairgpu_nodeagent_offering",
-            "Whether the node takes new GPU pods: no other plugin offers its GPUs, and the runtime applies CDI.",
+            "Whether the node takes new GPU pods: no other plugin offers its GPUs, and driver and runtime answer.",
             registry=None,
         )
         self.registered = Gauge(
@@ -65,6 +65,11 @@ class Measures:
         self._answered = Gauge(
             "fairgpu_nodeagent_driver_answered_timestamp_seconds",
             "When the driver last said which GPUs the node has; before it has, when the agent began to act.",
+            registry=None,
+        )
+        self._runtime_answered = Gauge(
+            "fairgpu_nodeagent_runtime_answered_timestamp_seconds",
+            "When the container runtime last said how it is configured; before it has, when the agent began to act.",
             registry=None,
         )
         self._confirmed = Gauge(
@@ -86,6 +91,7 @@ class Measures:
             now_seconds: the present time, in seconds since 1970.
         """
         self._answered.set(now_seconds)
+        self._runtime_answered.set(now_seconds)
         for collection in COLLECTIONS:
             self._confirmed.labels(collection).set(now_seconds)
         for each in (
@@ -97,6 +103,7 @@ class Measures:
             self.offering,
             self.registered,
             self._answered,
+            self._runtime_answered,
             self._confirmed,
         ):
             registry.register(each)
@@ -104,6 +111,10 @@ class Measures:
     def driver_answered(self) -> None:
         """Writes the present time into the metric that says when the GPU driver last answered."""
         self._answered.set_to_current_time()
+
+    def runtime_answered(self) -> None:
+        """Writes the present time into the metric that says when the container runtime last answered."""
+        self._runtime_answered.set_to_current_time()
 
     def confirmed(self, collection: str) -> None:
         """Writes the present time into the metric that says when the API server last confirmed a collection."""

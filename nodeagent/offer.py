@@ -116,6 +116,8 @@ def fenced(device: Device, faults: Mapping[str, Fault], now_seconds: float, reco
 
 NOT_APPLIED = "CDINotApplied"
 """The reason of the events of a runtime that ignores CDI."""
+RUNTIME_SILENT = "RuntimeSilent"
+"""The reason of the event of a runtime that has not answered since the agent's start."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Withholding:
 
 
 def withholdings(
-    foreign: Sequence[str], silent_seconds: float, look_seconds: float, *, applies_cdi: bool
+    foreign: Sequence[str], silent_seconds: float, look_seconds: float, *, applies_cdi: bool, runtime_error: str = ""
 ) -> list[Withholding]:
     """Returns the reasons to offer none of the node's GPUs; none where they are offered.
 
@@ -141,6 +143,8 @@ def withholdings(
         silent_seconds: the seconds since the driver last answered.
         look_seconds: the seconds between two times at which the driver is asked.
         applies_cdi: false where the container runtime says that it does not apply the containers' CDI specs.
+        runtime_error: the last error of a container runtime that has not answered since the agent started; empty where
+            it has answered, or was not asked yet.
     """
     withheld = []
     if foreign:
@@ -161,4 +165,11 @@ def withholdings(
             "enable_cdi and cdi_spec_dirs say so in containerd's CRI plugin; running containers go on"
         )
         withheld.append(Withholding(NOT_APPLIED, message))
+    if runtime_error:
+        message = (
+            "the container runtime has not answered since the node agent started, so that it is not known whether it "
+            f"applies CDI: {runtime_error}; FairGPU offers nothing new here until it answers at "
+            "nodeagent.runtime_socket; running containers go on"
+        )
+        withheld.append(Withholding(RUNTIME_SILENT, message))
     return withheld

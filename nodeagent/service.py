@@ -126,8 +126,9 @@ class Agent:
         node = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)
         self._gpu_watch = GpuWatch(node, self._folders)
         self._bundles = Bundles(settings.bundles)
-        self._runtime = RuntimeConfiguration()
-        self._runtime_asked = threading.Event()
+        self._runtime: RuntimeConfiguration | None = None
+        self._runtime_error = ""
+        """Why the runtime does not answer; it counts until the first answer."""
         self._whole_gpus = WholeGpus(settings.kubelet.pods)
         self._collector = NodeCollector(
             lambda: self._gpu_watch.seen,
@@ -234,14 +235,20 @@ class Agent:
         """Offers the GPUs that were read, and warns of what withholds them."""
         silent_seconds = time.monotonic() - self._answered_at
         foreign = [*foreign_resources(node), *self._slices.offers]
-        applies_cdi = self._runtime.applies_cdi is not False
-        withheld = withholdings(foreign, silent_seconds, self._settings.look_seconds, applies_cdi=applies_cdi)
+        runtime = self._runtime
+        withheld = withholdings(
+            foreign,
+            silent_seconds,
+            self._settings.look_seconds,
+            applies_cdi=runtime is None or runtime.applies_cdi is not False,
+            runtime_error=self._runtime_error if runtime is None else "",
+        )
         for reason in withheld:
             self._warn_node(reason.event, reason.message)
-        if self._runtime.injects:
-            self._warn_of_injection(self._runtime.injects)
+        if runtime is not None and runtime.injects:
+            self._warn_of_injection(runtime.injects)
         offer = self._offer
-        is_known = offer is not None and self._slices.known.is_set() and self._runtime_asked.is_set()
+        is_known = offer is not None and self._slices.known.is_set() and runtime is not None
         is_ours = self._lost is not Loss.TAKEN
         is_open = is_known and is_ours and not withheld and not self._bundles.failed
         self._measures.offering.set(is_open)
@@ -405,20 +412,22 @@ class Agent:
             return
 
     def _watch_runtime(self) -> None:
-        """Asks the runtime at an interval how it is configured; one that does not answer stays as it was known."""
+        """Asks the runtime at an interval how it is configured; one that no longer answers stays as it was known.
+
+        Until its first answer it is asked each ROUND_SECONDS, since nothing is offered before.
+        """
         status = RuntimeStatus(self._settings.runtime_socket)
-        silent = False
         while not self._stop.is_set():
             try:
                 self._runtime = status.ask(self._settings.cdi_folder)
-                silent = False
+                self._runtime_error = ""
+                self._measures.runtime_answered()
             except RuntimeSilentError as error:
-                if not silent:
+                if not self._runtime_error:
                     _log.warning("runtime silent", error=str(error))
-                silent = True
-            self._runtime_asked.set()
+                self._runtime_error = str(error)
             self._woken.set()
-            self._stop.wait(self._settings.look_seconds)
+            self._stop.wait(self._settings.look_seconds if self._runtime is not None else ROUND_SECONDS)
 
     def _watch_faults(self) -> None:
         """Reads the GPUs as soon as the driver reports a fault, or no longer reports; else at the next interval.

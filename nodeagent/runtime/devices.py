@@ -31,7 +31,7 @@ INJECTING = "nvidia-container-runtime"
 
 
 class RuntimeSilentError(Exception):
-    """Raised where the container runtime does not answer; the message contains gRPC's."""
+    """Raised where the container runtime does not answer; the message is gRPC's status and text."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class RuntimeStatus:
         try:
             answer = self._status(StatusRequest(verbose=True), timeout=LIMIT_SECONDS)
         except grpc.RpcError as error:
-            raise RuntimeSilentError(f"the runtime's Status: {error}") from error
+            raise RuntimeSilentError(f"{error.code().name}: {error.details()}") from error
         return configuration(answer.info, cdi_folder)
 
     def close(self) -> None:

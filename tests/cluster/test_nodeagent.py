@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
@@ -11,13 +12,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from fairgpu import keeping, names
 from fairgpu.cluster.api import ApiError
@@ -33,6 +35,7 @@ from tests.cluster.installation import Manifest
 from tests.cluster.pods import canonical_pod
 from tests.support.background import in_background
 from tests.support.fake_kubelet import FakeKubelet
+from tests.support.fake_runtime import runtime_that_hangs, runtime_with_cdi
 from tests.support.fake_vendor import MEMORY_MIB, FakeVendor, gpus
 from tests.support.other_plugin import another_plugin
 from tests.support.ports import free_port
@@ -50,6 +53,7 @@ class Machine:
     folder: Path
     kubelet: FakeKubelet
     vendor: FakeVendor
+    runtime_socket: Path
 
     @property
     def settings(self) -> Nodeagent:
@@ -62,7 +66,7 @@ class Machine:
             shim=folder / "libvcuda.so.1",
             cdi_folder=folder / "cdi",
             bundles=folder / "bundles",
-            runtime_socket=folder / "nowhere.sock",
+            runtime_socket=self.runtime_socket,
             look_seconds=0.1,
             metrics_host="127.0.0.1",
             metrics_port=free_port(),
@@ -165,12 +169,13 @@ def make_machine(
     made: list[str] = []
     (tmp_path / "libvcuda.so.1").write_bytes(b"shim")
     (tmp_path / "sockets").mkdir()
-    with FakeKubelet(tmp_path / "sockets") as kubelet:
+    runtime = tmp_path / "runtime.sock"
+    with FakeKubelet(tmp_path / "sockets") as kubelet, runtime_with_cdi(runtime, tmp_path / "cdi"):
 
         def make(name: str) -> Machine:
             made.append(name)
             node = create_node(control_plane, name, gpus=2, memory_mib=MEMORY_MIB)
-            return Machine(control_plane, node, tmp_path, kubelet, FakeVendor(gpus(2)))
+            return Machine(control_plane, node, tmp_path, kubelet, FakeVendor(gpus(2)), runtime)
 
         yield make
     for name in made:
@@ -285,6 +290,33 @@ def test_a_node_whose_resource_slices_cannot_be_read_offers_nothing_and_says_why
         )
         assert shown(port, "fairgpu_nodeagent_offering") == 0
         assert not machine.kubelet.healthy.get(names.GPU)
+
+
+RUNTIME_ANSWERED = "fairgpu_nodeagent_runtime_answered_timestamp_seconds"
+OFFERING = "fairgpu_nodeagent_offering"
+
+
+@pytest.mark.parametrize("silent", [runtime_that_hangs, lambda _: contextlib.nullcontext()], ids=["hangs", "is-away"])
+def test_a_node_whose_runtime_has_not_answered_since_the_agents_start_offers_nothing_and_says_why(
+    make_machine: Callable[[str], Machine], silent: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    machine = make_machine("silent-runtime")
+    machine.runtime_socket = machine.folder / "late.sock"
+    with machine.agent() as port:
+        began = shown(port, RUNTIME_ANSWERED)
+        with silent(machine.runtime_socket):
+            (message, *_) = wait_until(lambda: machine.events(machine.node.name, "RuntimeSilent"), "the Node says so")
+            assert "FairGPU offers nothing new here until it answers at nodeagent.runtime_socket" in message
+            assert shown(port, OFFERING) == 0
+            assert not machine.kubelet.healthy.get(names.GPU)
+            assert shown(port, RUNTIME_ANSWERED) == began
+        with runtime_with_cdi(machine.runtime_socket, machine.folder / "cdi"):
+            wait_until(lambda: shown(port, OFFERING) == 1, "the node offers its GPUs once the runtime answers")
+            assert shown(port, RUNTIME_ANSWERED) > began
+        log_of_silence = lambda: any(each["event"] == "runtime silent" for each in logs)  # noqa: E731
+        with capture_logs() as logs:
+            wait_until(log_of_silence, "the runtime no longer answers")
+            wait_until(lambda: shown(port, OFFERING) == 1, "one that has answered stays as it was known")
 
 
 def test_a_part_that_fails_unexpectedly_is_run_again_and_ends_no_other(

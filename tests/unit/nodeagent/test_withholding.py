@@ -27,6 +27,12 @@ def test_a_node_says_each_reason(
     assert [each.event for each in found] == events
 
 
+def test_a_runtime_that_has_not_answered_since_the_start_withholds_the_gpus_and_the_message_has_its_error() -> None:
+    (silent,) = withholdings([], 0, 30, applies_cdi=True, runtime_error="UNAVAILABLE: no such socket")
+    assert silent.event == "RuntimeSilent"
+    assert "applies CDI: UNAVAILABLE: no such socket;" in silent.message
+
+
 def test_the_message_names_the_resources_and_the_time() -> None:
     plugin, driver = withholdings(["a/gpu", "b/gpu"], 100.7, 1, applies_cdi=True)
     assert "as a/gpu, b/gpu:" in plugin.message
