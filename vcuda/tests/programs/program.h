@@ -150,7 +150,7 @@ static inline void wait_for(CUstream from, uint64_t limit_us)
 
 /* Threads, waited for by looking, so that a clock which goes on when all sleep can go on. */
 struct crew {
-    pthread_t threads[32];
+    pthread_t threads[64];
     int ended; /* atomic */
     int count;
 };
