@@ -24,6 +24,7 @@ from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import instant_or_none
 from timekeeper.sources.base import name_of
 from timekeeper.sources.kubernetes import BUDGETS
+from timekeeper.sources.looking import BUDGETS_MAP, LINES
 
 NODES_NAMESPACE: Final = "fairgpu-nodes"
 AUTHORITY: Final = "fairgpu-timekeeper-ca"
@@ -75,6 +76,7 @@ class Observed:
         bundles: by the service that presents a certificate, the CAs (PEM) that its clients trust; empty for a CA that
             is not published yet.
         behind: the budgets whose status describes an older spec.
+        lines: where the webhook is installed, the budgets of the mode look's ConfigMap that are no GPUBudgets.
         unreadable: the collections and objects that could not be read.
     """
 
@@ -82,6 +84,7 @@ class Observed:
     renewed: int | None = None
     bundles: Mapping[str, bytes] = field(default_factory=dict)
     behind: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
 
 
@@ -123,11 +126,14 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
         trusted = [mapping(hook.get("clientConfig")).get("caBundle") for hook in mappings(found.get("webhooks"))]
         bundles["the webhook"] = min((_decoded(bundle) for bundle in trusted), key=len, default=b"")
     budgets = _list(api, BUDGETS, unreadable)
+    config_map = None if found is None or BUDGETS in unreadable else _get(api, LINES, unreadable)
+    lines = mapping((config_map or {}).get("data")).keys() - {name_of(item) for item in budgets}
     return Observed(
         parts,
         instant_or_none(mapping((leader or {}).get("spec")).get("renewTime")),
         bundles,
         tuple(sorted(name_of(item) for item in budgets if _is_behind(item))),
+        tuple(sorted(lines)),
         tuple(unreadable),
     )
 
@@ -146,6 +152,7 @@ def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Ins
             *(_of_leader(observed, lease_seconds, now) if observed.parts else ()),
             *_of_certificates(observed.bundles, datetime.fromtimestamp(now / SECOND, UTC)),
             *_of_statuses(observed.behind),
+            *_of_lines(observed.lines),
         ),
         observed.unreadable,
     )
@@ -226,8 +233,20 @@ def _of_certificates(bundles: Mapping[str, bytes], now: datetime) -> Iterable[st
 
 def _of_statuses(behind: Sequence[str]) -> Iterable[str]:
     if behind:
-        more = f" and {len(behind) - BEHIND} more" if len(behind) > BEHIND else ""
-        yield f"The status of these budgets is of an older spec: {', '.join(behind[:BEHIND])}{more}"
+        yield f"The status of these budgets is of an older spec: {_some(behind)}"
+
+
+def _of_lines(lines: Sequence[str]) -> Iterable[str]:
+    if lines:
+        yield (
+            f"These budgets are lines of the ConfigMap {BUDGETS_MAP}, which counts in the mode look alone: "
+            f"{_some(lines)}. `fairgpu gpubudgets | kubectl apply -f -` makes them GPUBudgets; or delete the ConfigMap"
+        )
+
+
+def _some(budgets: Sequence[str]) -> str:
+    more = f" and {len(budgets) - BEHIND} more" if len(budgets) > BEHIND else ""
+    return ", ".join(budgets[:BEHIND]) + more
 
 
 def _part(item: Json) -> InstalledPart:

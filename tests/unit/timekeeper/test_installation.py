@@ -25,6 +25,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/fairgpu-system/leases/fairgpu-t
 AUTHORITY = "/api/v1/namespaces/fairgpu-system/configmaps/fairgpu-timekeeper-ca"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/zz-fairgpu"
 BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
+LINES = "/api/v1/namespaces/fairgpu-system/configmaps/fairgpu-budgets"
 VERSION = "0.1.0"
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
@@ -206,6 +207,17 @@ def test_budgets_whose_status_is_of_an_older_spec_are_named() -> None:
     assert matter({BUDGETS: {"items": budgets}}) == (
         "The status of these budgets is of an older spec: b0, b1, b2 and 2 more"
     )
+
+
+def test_lines_of_the_config_map_that_are_no_gpubudgets_are_named_where_the_mode_is_not_look() -> None:
+    lines = {LINES: {"data": {"vision": "", "speech": ""}}}
+    looking = {path: item for path, item in installed().items() if path != WEBHOOKS}
+
+    assert matter(lines) == (
+        "These budgets are lines of the ConfigMap fairgpu-budgets, which counts in the mode look alone: speech. "
+        "`fairgpu gpubudgets | kubectl apply -f -` makes them GPUBudgets; or delete the ConfigMap"
+    )
+    assert judged({**looking, **lines}).matters == ()
 
 
 @pytest.mark.parametrize("status", [403, 503])
