@@ -8,6 +8,7 @@ metric and in a condition of each policy.
 from __future__ import annotations
 
 import datetime as dt
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
@@ -54,6 +55,8 @@ _AS_RENDERED: Final = "Policies, webhook rules and role bindings are what the we
 _DIFFERS: Final = "not what the webhook's settings make; write them with `fairgpu render`, and apply them"
 _IMAGE: Final = "sidecarRepository"
 """The variable of fairgpu-spec in which an overlay writes the sidecar's image."""
+_LITERAL: Final = re.compile(r"'[^'\\]*'")
+"""An image by its name: another one than the sidecar's refuses all GPU pods. An expression may depend on the caller."""
 _OF_THE_CLUSTER: Final = frozenset({"caBundle", "port"})
 """The fields of a webhook's address that the CA's rotation writes, or an overlay for its network."""
 _BY_DEFAULT: Final = {
@@ -204,8 +207,8 @@ def _plain(value: object) -> object:
     """Returns a value without defaults, empty fields, white space in expressions, and the order of what has a name."""
     if isinstance(value, dict):
         left = {key: _plain(each) for key, each in value.items() if key not in _OF_THE_CLUSTER}
-        if left.get("name") == _IMAGE:
-            left.pop("expression", None)
+        if left.get("name") == _IMAGE and _LITERAL.fullmatch(str(left.get("expression"))):
+            del left["expression"]
         return {key: each for key, each in left.items() if each not in (None, {}, []) and _BY_DEFAULT.get(key) != each}
     if isinstance(value, list):
         plain = [_plain(each) for each in value]

@@ -186,6 +186,8 @@ ONE_TEAM = {"matchLabels": {"team": "a"}}
 NO_PODS = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["pods"]}]
 NEVER = [{"name": "never", "expression": "false"}]
 
+IMAGE = list(variables(Webhook(), "fairgpu-spec")).index("sidecarRepository")
+
 EDITS: dict[str, tuple[tuple[str, str], str, Any]] = {
     "a policy that lets through what it cannot judge": (POLICY, "spec.failurePolicy", "Ignore"),
     "a policy without its resources": (POLICY, "spec.matchConstraints.resourceRules.0.resources", ["pods/status"]),
@@ -203,6 +205,11 @@ EDITS: dict[str, tuple[tuple[str, str], str, Any]] = {
     "a policy without demands": (POLICY, "spec.validations", [{"expression": "true"}]),
     "a demand that says something else": (POLICY, "spec.validations.0.messageExpression", "'ask mallory'"),
     "a policy whose variable says something else": (POLICY, "spec.variables.0.expression", "[]"),
+    "a sidecar that depends on the caller": (
+        POLICY,
+        f"spec.variables.{IMAGE}.expression",
+        "request.userInfo.username == 'mallory' ? 'example.org/none' : 'fairgpu.invalid/sidecar'",
+    ),
     "a binding to another policy": (BINDING, "spec.policyName", "fairgpu-metadata"),
     "a binding that only records": (BINDING, "spec.validationActions", ["Audit"]),
     "a binding for some objects": (BINDING, "spec.matchResources.objectSelector", ONE_TEAM),
