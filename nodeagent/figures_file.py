@@ -33,7 +33,10 @@ def encode(gpus: Mapping[str, Keyed]) -> bytes:
 
 
 def decode(content: bytes) -> dict[str, dict[tuple[int, int], Figure]]:
-    """Returns the figures in a file that `encode` made: for each GPU's uuid, those of each container, by slot and key.
+    """Returns what the shim counted in each container on each GPU, from a file that `encode` made.
+
+    Returns:
+        By the GPU's uuid, the figures of each container by its slot and the key of its start (see `PageSlot`).
 
     Raises:
         ValueError: the content is not JSON of this form.

@@ -40,7 +40,7 @@ class Keys:
 
 
 def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, reading: Reading) -> Reading:
-    """Returns a reading of HAMi or Volcano with the request that its resources make.
+    """Returns the reading of a container with the GPU request that its HAMi or Volcano resources make added.
 
     Args:
         keys: the names of the dialect's resources.

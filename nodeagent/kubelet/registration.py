@@ -75,7 +75,9 @@ class Look:
 
 @dataclass(frozen=True)
 class Registration:
-    """The device plugin's last registration, and what was seen since. Times are seconds of a monotonic clock.
+    """The plugin's last registration with the kubelet, and the signs since then that the kubelet uses it or another.
+
+    Times are seconds of a monotonic clock.
 
     Attributes:
         kubelet: the identity of the socket of the kubelet that was registered with; None before the first registration,
@@ -84,13 +86,13 @@ class Registration:
         delay_seconds: the least time from that to the next attempt with the same kubelet.
         followed_seconds: when the kubelet last followed the slots.
         shown_seconds: when the Node last showed the slots.
-        written: the version of the Node's status that showed the slots last, or that was the last one when the kubelet
-            had had time to call back.
-        answered: the containers whose slots another plugin had allocated before.
+        written: the version of the Node's status that last showed the slots. While none has, it is the version that was
+            the present one when the time for the kubelet to call back had passed.
+        answered: the containers whose slots another plugin had allocated before this registration.
         foreign: another plugin's slots in the kubelet's file at the registration.
         is_listed: whether the kubelet's file has shown no other plugin's slots since.
-        is_taken: whether another plugin has registered since. It stays until the next registration: the plugin's own
-            next list of slots replaces the other's in all that the kubelet shows, but not in which plugin it asks.
+        is_taken: whether another plugin has registered since, so that the kubelet asks that one. It stays until the
+            next registration, even where the kubelet's file and the Node show this plugin's slots again.
     """
 
     kubelet: Identity | None = None

@@ -47,7 +47,7 @@ class Acting:
         self._shown = ""
 
     def see(self, spec: dict[str, Any], now: float) -> None:
-        """Notes the Lease as it was read from the API server.
+        """Notes the scheduler's Lease as it was read, by which this replica judges whether it may place pods.
 
         Args:
             spec: the Lease's `spec`.

@@ -126,9 +126,7 @@ def _seed_team(client: redis.Redis, team: Team, number: int, period: tuple[int, 
         rate=round(team.gpus * GPU),
         exhausted_at=now - 3 * HOUR if team.available is not None and team.spent >= team.available else None,
     )
-    writing.publish_accounts(
-        client, EPOCH, [writing.Publication(team.name, start, None, encode_summary(summary))]
-    )
+    writing.publish_accounts(client, EPOCH, [writing.Publication(team.name, start, None, encode_summary(summary))])
     for pod, amount in zip(pods, amounts, strict=True):
         if team.utilisation is not None:
             _seed_report(client, pod.uid, round(amount * team.utilisation) * 1000, now)

@@ -146,7 +146,7 @@ class ExportedMonths:
 
 
 def held_before(account: str, use: Use, before: int) -> set[tuple[str, str]]:
-    """Returns a pair of account and month for each month before an instant in which an account has usage.
+    """Returns (account, month) for each month that has usage of the account before an instant.
 
     Args:
         before: nanoseconds since 1970.

@@ -348,7 +348,11 @@ class StateAnswer(Answer):
 
 
 class StatesAnswer(Answer):
-    """States: all of them where `full`, else those that changed since the cursor that was asked with."""
+    """The published states of namespaces: all where `full`, else those that changed since the cursor in the request.
+
+    `default` is the state of a namespace that is not listed. `prices` has the GPU-hours charged for an hour of a whole
+    GPU, by model; `*` is any other model. `charge` has the rules by which a webhook assumes what a pod costs.
+    """
 
     cursor: str
     full: bool

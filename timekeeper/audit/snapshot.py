@@ -237,7 +237,7 @@ def read_reports(texts: tuple[str, str] | None) -> AuditedReports | None:
     """Parses the reports of an open session; returns None where they are missing or unreadable.
 
     Args:
-        texts: the report limits and the state of the reports, as JSON; None where the store has none.
+        texts: the session's report limits, and its reports so far, as JSON; None where the store has none.
     """
     try:
         limits, state = (json.loads(text) for text in texts or ())

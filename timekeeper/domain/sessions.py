@@ -51,25 +51,24 @@ class Session:
     """The time for which a pod, or an allocation of a ResourceClaim, is charged. Instants are nanoseconds since 1970.
 
     Attributes:
-        uid: the pod's uid; of a claim, its uid, what identifies the allocation, and the start.
-        pod: the pod's name; of a claim, CLAIM and its name.
+        uid: the pod's uid; for a claim, the claim's uid, an id of the allocation, and the start, as one text.
+        pod: the pod's name; for a claim, CLAIM and the claim's name.
         start: the instant from which it is charged.
         tariff: pairs of an instant and the rate from then on, in microGPU-seconds a second; the first is at `start`.
         end: its end; None while it runs.
         proof: the evidence of its end; None while it runs.
-        use_bases: (account, period, microGPU-seconds) for each of its segments, in order of time, where use is billed:
-            the price of the use that its reports had stated when the segment began.
-        use_missing: the reserved rate of the devices that no report has named, and the reserved rate of all devices, in
-            microGPU-seconds a second. Both are 0 unless use is billed and reports have named some of the devices, and
-            not all.
-        use_total: the price of the use that its reports had stated when this record was written, in microGPU-seconds;
-            None before the first.
+        use_bases: for each segment, in order of time, its account, its period, and the price of all use that reports
+            had stated when it began, in microGPU-seconds. Empty where reservations are billed.
+        use_missing: the rate of the devices that no report has named, which are charged as reserved, and the rate of
+            all devices, in microGPU-seconds a second. Both are 0 where reports have named all devices or none.
+        use_total: the price of all use that reports had stated when this record was written, in microGPU-seconds; None
+            before the first report, and where reservations are billed.
         namespace_uid: the uid of the pod's namespace, as a deleted namespace may be created again; empty where it was
             not observed.
         attribution: the owner, labels and models that its use is attributed to; None in records of earlier versions.
         report_bases: as `use_bases`, but GPU time in place of its price.
         holdings: the parts of GPUs that the pod holds by another stack, as they were decided once.
-        doubts: the causes for which the holdings are charged by a rule, sorted.
+        doubts: the facts about the holdings that were not known, sorted; a rule decided what is charged.
         idle: whether it is a claim that no pod reserves.
     """
 

@@ -70,10 +70,10 @@ def read_ending(note: str) -> Ending | None:
 
 
 def pack_note(note: str | Ending) -> bytes:
-    """Packs the note of a session's end into bytes; any other note becomes its text in UTF-8.
+    """Returns the note of a ledger entry as the store holds it: packed for a session's end, else as text in UTF-8.
 
     Args:
-        note: the note, or the end that it states.
+        note: the session's end, or a text, which may be that of an end as `ending_note` writes it.
     """
     ending = note if isinstance(note, Ending) else read_ending(note)
     packed = None if ending is None else _packed(ending)

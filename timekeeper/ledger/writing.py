@@ -470,7 +470,9 @@ def apply_corrections(
 def close_balances(
     client: redis.Redis, epoch: int, now: int, balances: Sequence[ClosingBalance]
 ) -> list[PeriodTotals | StoreError]:
-    """Sets credits of periods; a credit that has expired does not change any more.
+    """Writes closing balances: what is left of a period becomes credits of the next, or a credit expires.
+
+    A credit that has expired does not change any more.
 
     Args:
         epoch: the leader's fencing token.

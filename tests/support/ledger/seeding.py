@@ -73,9 +73,7 @@ def seed_budget(
 def post_entries(client: redis.Redis, account: str, uid: str, amounts: Iterable[int]) -> None:
     """Ledger entries of one session: its cumulative amount grows to each of these in turn."""
     for counter, amount in enumerate(amounts, start=2):
-        item = writing.Item(
-            uid, amount, writing.LedgerAction.POST, writing.Kind.HOURLY, "team-a", "train-0", "", ""
-        )
+        item = writing.Item(uid, amount, writing.LedgerAction.POST, writing.Kind.HOURLY, "team-a", "train-0", "", "")
         revision = writing.Revision(EPOCH, counter)
         batch = writing.SettlementBatch(account, START, [item])
         writing.write_settlements(client, revision, time.time_ns(), [batch])

@@ -251,9 +251,9 @@ def _cost(parts: Iterable[Holding], floor: Fraction) -> Fraction:
 
 
 class Doubt(StrEnum):
-    """A cause for which parts of GPUs were charged by a rule.
+    """A fact that no object of the cluster states about what a pod holds, so that a rule decides what is charged.
 
-    The cluster's objects do not state what the pod holds. No such rule makes the parts cheaper than what the pod's
+    No such rule makes the parts cheaper than what the pod's
     request proves.
     """
 
@@ -279,8 +279,8 @@ class Decision(NamedTuple):
     """The parts of GPUs that a pod holds by other stacks, and what was not known when that was decided.
 
     Attributes:
-        holdings: equal parts joined, in order; none for a pod that holds no GPU.
-        doubts: the causes for which parts are charged by a rule.
+        holdings: the parts, sorted; equal ones are one holding with their number. None for a pod that holds no GPU.
+        doubts: the facts that were not known, so that a rule decided what is charged.
         resources: the pod's extended resources that these parts account for.
     """
 
