@@ -13,7 +13,7 @@ from tests.cluster.look.installed import Installed, installed
 from tests.cluster.look.queues import create_local_queue, define_queues
 from tests.support.waiting import wait_until
 from timekeeper.domain.usage import UNKNOWN
-from timekeeper.sources.local_queues import CLUSTER_QUEUE, QUEUE_NAME
+from timekeeper.sources.kubernetes import CLUSTER_QUEUE, QUEUE_NAME
 
 GPU = "nvidia.com/gpu"
 BY = f"label:{CLUSTER_QUEUE}"

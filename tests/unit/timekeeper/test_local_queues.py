@@ -15,15 +15,13 @@ from timekeeper.settings import UsageSettings
 from timekeeper.sources import kubernetes
 from timekeeper.sources.kubernetes import (
     ASK_AGAIN_SECONDS,
+    CLUSTER_QUEUE,
+    QUEUE_NAME,
     KubernetesSource,
+    LocalQueues,
     OptionalCollection,
     OptionalView,
     follow_optional,
-)
-from timekeeper.sources.local_queues import (
-    CLUSTER_QUEUE,
-    QUEUE_NAME,
-    LocalQueues,
     read_local_queue,
     with_cluster_queue,
 )
