@@ -16,8 +16,7 @@ from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Receive, Scope, Send
 from fairgpu.serving.probes import build_probes
 from timekeeper.api.dependencies import Dependencies
-from timekeeper.api.gpu_feed import PREFIX, GPURoute, GPUWatches
-from timekeeper.api.gpu_objects import KINDS
+from timekeeper.api.gpu_objects import KINDS, PREFIX, GPURoute, GPUWatches
 from timekeeper.api.problems import guarded
 from timekeeper.api.reports import ReportRoute
 from timekeeper.api.routes import build_flask

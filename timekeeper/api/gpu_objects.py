@@ -1,23 +1,47 @@
-"""GPUNodes and GPUPods: the annotations and conditions of Nodes and Pods about GPUs, as objects of their own.
+"""GPUNodes and GPUPods: read from Nodes and Pods, listed, and watched as in the Kubernetes API.
 
-Every figure here comes from one of three places: `fairgpu.io/inventory` states what a node offers,
+Every figure of these objects comes from one of three places: `fairgpu.io/inventory` states what a node offers,
 `fairgpu.io/allocation` what a bound pod holds, and two conditions why a pod waits.
+
+`GET /apis/fairgpu.io/v1/gpunodes` and `gpupods` answer lists, and watches that can be resumed:
+https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+
+A resourceVersion here is the API server's own: of pods for GPUPods, `NODES.PODS` for GPUNodes, which follow from both.
+So a watch that one worker began goes on at any other. A watch gets each object that has changed in its present state,
+and not each state between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from sys import intern
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 import orjson
+import structlog
 
 from fairgpu import allocation, inventory, names
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.demand import is_native_sidecar, peak
 from fairgpu.json_values import mapping, mappings
-
-Json = Mapping[str, Any]
+from fairgpu.keeping import start_thread
+from fairgpu.names import POD_LABEL, POD_LABEL_VALUE
+from fairgpu.serving.messages import Request, Response, Stream
+from timekeeper.api.metrics import Measures
+from timekeeper.api.models import is_namespace
+from timekeeper.api.paging import refuse_unknown
+from timekeeper.api.problems import ProblemError, invalid, not_found
+from timekeeper.auth.access_control import AccessControl, Action, TooManyRequestsError, bearer_token, require
 
 GPU_NODES = "gpunodes"
 GPU_PODS = "gpupods"
@@ -247,3 +271,625 @@ def _waits(spec: Json, status: Json) -> list[dict[str, str]]:
     conditions = {str(one.get("type")): one for one in mappings(status.get("conditions"))}
     said = (("kube-scheduler", conditions.get("PodScheduled")), ("fairgpu", conditions.get(PLACEABLE)))
     return [{"by": who, "why": str(one["message"])} for who, one in said if one is not None and one.get("message")]
+
+
+MAX_CHANGES = 20_000
+"""The most changes that are kept for watches that are resumed."""
+GATHER_SECONDS = 0.1
+"""The time for which changes are gathered before watches are woken."""
+CATCH_UP_SECONDS = 3.0
+"""The longest wait for a worker that is behind the resourceVersion of a watch."""
+BOOKMARK_SECONDS = 15.0
+LINES_AT_ONCE = 500
+NODES, PODS = "nodes", "pods"
+SOURCES = {GPU_NODES: (NODES, PODS), GPU_PODS: (PODS,)}
+"""The collections of the API server from which the objects of a kind follow."""
+
+Loop = Callable[[], asyncio.AbstractEventLoop]
+"""Returns the event loop of the worker."""
+
+_log = structlog.get_logger()
+
+
+class ExpiredError(ValueError):
+    """The error of a resourceVersion after which this worker does not know all changes; a client must list again."""
+
+
+class VersionError(ValueError):
+    """The error of a text that is no resourceVersion of this kind of object."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change of an object.
+
+    Attributes:
+        number: counts the changes of the kind.
+        source, version: the collection that caused it, and its version then.
+        key: the object's key.
+        deleted: the object's last namespace and body, where the change is its end.
+    """
+
+    number: int
+    source: str
+    version: int
+    key: str
+    deleted: tuple[str, bytes] | None = None
+
+
+@dataclass(slots=True)
+class _Changes:
+    """The changes of one kind.
+
+    Attributes:
+        number: the number of the last change.
+        floor: for each source, the version after which all changes are kept.
+        recent: the latest changes, oldest first.
+        born: the number of the change with which each object came.
+    """
+
+    number: int = 0
+    floor: dict[str, int] = field(default_factory=dict)
+    recent: deque[_Change] = field(default_factory=deque)
+    born: dict[str, int] = field(default_factory=dict)
+
+    def add(self, source: str, version: int, key: str, deleted: tuple[str, bytes] | None = None) -> None:
+        """Adds a change, and drops the oldest beyond MAX_CHANGES."""
+        self.number += 1
+        if deleted is None:
+            self.born.setdefault(key, self.number)
+        self.recent.append(_Change(self.number, source, version, key, deleted))
+        if len(self.recent) > MAX_CHANGES:
+            oldest = self.recent.popleft()
+            self.floor[oldest.source] = max(self.floor.get(oldest.source, 0), oldest.version)
+
+
+class GPUFeed:
+    """The GPUNodes and GPUPods of a cluster as last seen, and their recent changes. Thread-safe.
+
+    A change has a number, which grows by one. `kind` is gpunodes or gpupods.
+    """
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        """Makes an empty feed; `wake` is called after changes, in any thread."""
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._nodes: dict[str, GPUNode] = {}
+        self._pods: dict[str, GPUPod] = {}
+        self._on: dict[str, dict[str, GPUPod]] = {}
+        self._bodies: dict[str, bytes] = {}
+        self._reached: dict[str, int] = {}
+        self._last_pod_version = 0
+        self._changes = {kind: _Changes() for kind in KINDS}
+
+    # Changes that the API server reports.
+
+    def reach(self, source: str, version: int) -> None:
+        """Records that the nodes or the pods of the API server were read up to a resourceVersion.
+
+        Args:
+            source: the collection: nodes or pods.
+            version: the resourceVersion as a number.
+        """
+        with self._lock:
+            if source not in self._reached:
+                for changes in self._changes.values():
+                    changes.floor[source] = max(changes.floor.get(source, 0), version)
+            self._reached[source] = max(self._reached.get(source, 0), version)
+        self._wake()
+
+    def put_node(self, name: str, node: GPUNode | None, version: int) -> None:
+        """Stores a node as last seen.
+
+        Args:
+            name: the node's name.
+            node: the node; None for one that offers no GPUs, or is deleted.
+            version: its resourceVersion as a number.
+        """
+        with self._lock:
+            if node == self._nodes.get(name):
+                return
+            if node is not None:
+                new = name not in self._nodes
+                self._nodes[name] = node
+                self._note_node(name, NODES, version)
+                if new:
+                    # Pods may have come to this node or left it before its Node was seen; a client may know the Node
+                    # from a worker that had not seen those pods.
+                    self._note_node(name, PODS, self._last_pod_version)
+                return
+            deleted = self._body(name)
+            del self._nodes[name]
+            self._bodies.pop(name, None)
+            changes = self._changes[GPU_NODES]
+            changes.born.pop(name, None)
+            changes.add(NODES, version, name, ("", deleted))
+
+    def put_pod(self, uid: str, pod: GPUPod | None, version: int) -> None:
+        """Stores a GPU pod as last seen.
+
+        Args:
+            pod: the pod; None for one that is deleted.
+            version: its resourceVersion as a number.
+        """
+        with self._lock:
+            before = self._pods.get(uid)
+            if pod == before:
+                return
+            self._last_pod_version = max(self._last_pod_version, version)
+            changes = self._changes[GPU_PODS]
+            if pod is not None:
+                self._pods[uid] = pod
+                changes.add(PODS, version, uid)
+            elif before is not None:
+                del self._pods[uid]
+                changes.born.pop(uid, None)
+                changes.add(PODS, version, uid, (before.namespace, before.body))
+            self._hold(before, pod, version)
+
+    def replace_nodes(self, nodes: Iterable[GPUNode], version: int) -> None:
+        """Replaces all nodes by a list from the API server.
+
+        Args:
+            nodes: the nodes that offer GPUs.
+            version: the resourceVersion of the list as a number.
+        """
+        nodes_by_name = {node.name: node for node in nodes}
+        for name in self._nodes.keys() - nodes_by_name.keys():
+            self.put_node(name, None, version)
+        for name, node in nodes_by_name.items():
+            self.put_node(name, node, version)
+
+    def replace_pods(self, pods: Iterable[GPUPod], version: int) -> None:
+        """Replaces all GPU pods by a list from the API server.
+
+        Args:
+            version: the resourceVersion of the list as a number.
+        """
+        pods_by_uid = {pod.uid: pod for pod in pods}
+        for uid in self._pods.keys() - pods_by_uid.keys():
+            self.put_pod(uid, None, version)
+        for uid, pod in pods_by_uid.items():
+            self.put_pod(uid, pod, version)
+
+    def _hold(self, before: GPUPod | None, pod: GPUPod | None, version: int) -> None:
+        """Notes what a pod holds now, and which nodes that changes."""
+        if before is not None and pod is not None and (before.node, before.held) == (pod.node, pod.held):
+            if pod.node:
+                self._on[pod.node][pod.uid] = pod
+            return
+        for one, there in ((before, False), (pod, True)):
+            if one is None or not one.node:
+                continue
+            holders = self._on.setdefault(one.node, {})
+            if there:
+                holders[one.uid] = one
+            else:
+                holders.pop(one.uid, None)
+            if not holders:
+                del self._on[one.node]
+            if one.node in self._nodes:
+                self._note_node(one.node, PODS, version)
+
+    def _note_node(self, name: str, source: str, version: int) -> None:
+        self._bodies.pop(name, None)
+        self._changes[GPU_NODES].add(source, version, name)
+
+    def _body(self, name: str) -> bytes:
+        body = self._bodies.get(name)
+        if body is None:
+            body = self._bodies[name] = node_body(self._nodes[name], self._on.get(name, {}).values())
+        return body
+
+    # Questions of clients.
+
+    def is_known(self) -> bool:
+        """Returns whether the whole collections of nodes and pods have been read."""
+        with self._lock:
+            return {NODES, PODS} <= self._reached.keys()
+
+    def listed(self, kind: str, namespace: str = "") -> bytes:
+        """Returns the document that lists the objects of a kind, sorted by name.
+
+        Args:
+            kind: gpunodes or gpupods.
+            namespace: the namespace of the objects; empty for all.
+        """
+        with self._lock:
+            version = self._version(kind)
+            bodies = [body for _, body in sorted(self._present(kind, namespace))]
+        head = orjson.dumps(
+            {"apiVersion": API_VERSION, "kind": f"{KINDS[kind]}List", "metadata": {"resourceVersion": version}}
+        )
+        items = b",".join(document(kind, body, version) for body in bodies)
+        return head[:-1] + b',"items":[' + items + b"]}"
+
+    def version(self, kind: str) -> str:
+        """Returns the present resourceVersion of a kind of objects, gpunodes or gpupods."""
+        with self._lock:
+            return self._version(kind)
+
+    def position(self, kind: str, version: str) -> int | None:
+        """Returns the number of the last change that a resourceVersion includes.
+
+        Args:
+            kind: gpunodes or gpupods.
+            version: the resourceVersion from an earlier answer.
+
+        Returns:
+            None where this worker has not yet read the API server's objects up to that version.
+
+        Raises:
+            VersionError: the text is no resourceVersion of this kind.
+            ExpiredError: not all changes since are known.
+        """
+        sources = SOURCES[kind]
+        parts = version.split(".")
+        if len(parts) != len(sources) or not all(_is_number(part) for part in parts):
+            raise VersionError(f"a resourceVersion of {kind} from an earlier answer")
+        asked = dict(zip(sources, map(int, parts), strict=True))
+        with self._lock:
+            changes = self._changes[kind]
+            if any(number > self._reached.get(source, 0) for source, number in asked.items()):
+                return None
+            if any(number < changes.floor.get(source, 0) for source, number in asked.items()):
+                raise ExpiredError(f"changes of {kind} since {version} are not known any more: list again")
+            later = (change for change in changes.recent if change.version > asked[change.source])
+            first = next(later, None)
+            return changes.number if first is None else first.number - 1
+
+    def since(self, kind: str, number: int | None, namespace: str = "") -> tuple[int, list[tuple[str, bytes]], str]:
+        """Returns the changes of a kind of objects after the change with a number.
+
+        An object that changed several times appears once, at its last change.
+
+        Args:
+            kind: gpunodes or gpupods.
+            number: the number of the change; None for all objects as added ones.
+            namespace: the namespace of the objects; empty for all.
+
+        Returns:
+            The number of the last change; for each changed object, the type of the change (such as ADDED) and the
+            object's document; and the present resourceVersion.
+
+        Raises:
+            ExpiredError: changes since are not known any more.
+        """
+        with self._lock:
+            changes, version = self._changes[kind], self._version(kind)
+            if number is None:
+                return changes.number, [("ADDED", body) for _, body in self._present(kind, namespace)], version
+            if changes.number == number:
+                return number, [], version
+            if changes.recent[0].number > number + 1:
+                raise ExpiredError("the watch is too far behind: list again")
+            # If an object changed twice, only its last change counts, at its place in the order.
+            last: dict[str, _Change] = {}
+            for change in islice(reversed(changes.recent), changes.number - number):
+                last.setdefault(change.key, change)
+            events = [self._event(kind, change, number, namespace) for change in reversed(last.values())]
+            return changes.number, [event for event in events if event is not None], version
+
+    def _event(self, kind: str, change: _Change, number: int, namespace: str) -> tuple[str, bytes] | None:
+        """Returns the event of an object's last change; None for one that does not concern the watch."""
+        if change.deleted is not None:
+            return None if namespace not in ("", change.deleted[0]) else ("DELETED", change.deleted[1])
+        if kind == GPU_PODS:
+            pod = self._pods[change.key]
+            if namespace not in ("", pod.namespace):
+                return None
+            body = pod.body
+        else:
+            body = self._body(change.key)
+        return ("ADDED" if self._changes[kind].born[change.key] > number else "MODIFIED", body)
+
+    def _present(self, kind: str, namespace: str) -> list[tuple[tuple[str, ...], bytes]]:
+        if kind == GPU_NODES:
+            return [((name,), self._body(name)) for name in self._nodes]
+        pods = self._pods.values()
+        return [((pod.namespace, pod.name, pod.uid), pod.body) for pod in pods if namespace in ("", pod.namespace)]
+
+    def _version(self, kind: str) -> str:
+        return ".".join(str(self._reached.get(source, 0)) for source in SOURCES[kind])
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 20
+
+
+class _View:
+    """Puts a collection of the API server into a feed, with the version of each list, event and bookmark."""
+
+    def __init__(self, feed: GPUFeed, source: str) -> None:
+        self._feed = feed
+        self._source = source
+        self._version = 0
+
+    def decode(self, data: bytes) -> Json:
+        """Decodes a page of a list or an event of a watch, and keeps its version."""
+        body: Json = orjson.loads(data)
+        metadata = mapping(mapping(body.get("object")).get("metadata")) or mapping(body.get("metadata"))
+        version = str(metadata.get("resourceVersion") or "")
+        if _is_number(version):
+            self._version = int(version)
+        return body
+
+    def read(self, item: Json) -> Json:
+        """Returns the part of an object that is kept; a list of whole objects would not fit into memory."""
+        metadata = mapping(item.get("metadata"))
+        key = metadata.get("uid") if self._source == PODS else metadata.get("name")
+        value = read_pod(item) if self._source == PODS else read_node(item)
+        return {KEY: str(key or ""), READ: value}
+
+    def replaced(self, items: list[Json]) -> None:
+        """Takes the whole collection."""
+        values = [item[READ] for item in items if item[READ] is not None]
+        replace = self._feed.replace_pods if self._source == PODS else self._feed.replace_nodes
+        replace(values, self._version)
+
+    def changed(self, kind: str, item: Json) -> None:
+        """Takes one event."""
+        value = None if kind == "DELETED" else item[READ]
+        put = self._feed.put_pod if self._source == PODS else self._feed.put_node
+        put(item[KEY], value, self._version)
+
+    def confirmed(self) -> None:
+        """Notes that all changes up to the present version are known."""
+        self._feed.reach(self._source, self._version)
+
+    def failed(self, error: ApiError) -> None:
+        """Logs that a request to the API server failed; the feed stays as it is."""
+        _log.warning("collection not refreshed", collection=self._source, status=error.status, reason=error.reason)
+
+
+KEY, READ = "key", "read"
+COLLECTIONS: dict[str, tuple[str, dict[str, str]]] = {
+    NODES: ("/api/v1/nodes", {}),
+    PODS: ("/api/v1/pods", {"labelSelector": f"{POD_LABEL}={POD_LABEL_VALUE}"}),
+}
+
+
+class GPUWatches:
+    """Answers a worker's watches of GPUNodes and GPUPods, in its event loop.
+
+    It asks the API server nothing before the first client asks.
+    """
+
+    def __init__(
+        self, api: KubernetesAPI, wait: Callable[[float], bool], random: Callable[[], float], loop: Loop
+    ) -> None:
+        """Makes watches that follow nothing yet.
+
+        Args:
+            api: the API server.
+            wait: sleeps that many seconds; returns whether the process ends.
+            random: returns a number in [0, 1).
+            loop: returns the event loop of the worker.
+        """
+        self._api = api
+        self._wait = wait
+        self._random = random
+        self._loop = loop
+        self._started = False
+        self._ending = False
+        self._changed = asyncio.Event()
+        self._ringing = False
+        self.feed = GPUFeed(self._note_change)
+
+    async def has_caught_up(self) -> bool:
+        """Waits until nodes and pods have been read, for CATCH_UP_SECONDS at most; returns whether they have.
+
+        The first call begins to read them.
+        """
+        if not self._started:
+            self._started = True
+            for source, (path, selectors) in COLLECTIONS.items():
+                view = _View(self.feed, source)
+                collection = Collection(path, selectors, view.read, view.decode, view.decode)
+                follow = partial(reflect, self._api, collection, view, self._wait, self._random)
+                start_thread(f"watch-gpu-{source}", follow, self._wait)
+        await self._until(self.feed.is_known, CATCH_UP_SECONDS)
+        return self.feed.is_known()
+
+    async def position(self, kind: str, version: str) -> int:
+        """Returns the number of the change after which a watch continues.
+
+        Args:
+            kind: gpunodes or gpupods.
+            version: the resourceVersion from which the client continues.
+
+        Raises:
+            VersionError: the text is no resourceVersion of this kind.
+            ExpiredError: not all changes since are known, or this worker does not learn of that version in time.
+        """
+        await self._until(lambda: self.feed.position(kind, version) is not None, CATCH_UP_SECONDS)
+        position = self.feed.position(kind, version)
+        if position is None:
+            raise ExpiredError(f"{version} is of no time that this worker knows: list again")
+        return position
+
+    async def lines(
+        self, kind: str, number: int | None, version: str, namespace: str, seconds: float, *, bookmarks: bool
+    ) -> AsyncGenerator[bytes]:
+        """Yields the events of a watch, each a line of JSON, until the time is up or the worker ends.
+
+        All events of a batch but the last carry the version before the batch, so that a watch that breaks in the middle
+        continues at the right place.
+
+        Args:
+            kind: gpunodes or gpupods.
+            number: the number of the change after which the watch begins; None to begin with all objects.
+            version: the resourceVersion at which the watch begins.
+            namespace: the namespace of the objects; empty for all.
+            seconds: the duration of the watch.
+            bookmarks: whether to send bookmarks, events that carry only a resourceVersion.
+        """
+        loop = asyncio.get_running_loop()
+        until, next_bookmark = loop.time() + seconds, loop.time() + BOOKMARK_SECONDS
+        while True:
+            changed = self._changed
+            try:
+                number, events, reached = self.feed.since(kind, number, namespace)
+            except ExpiredError as error:
+                yield _line("ERROR", orjson.dumps(_expired(str(error))))
+                return
+            for start in range(0, len(events), LINES_AT_ONCE):
+                some = events[start : start + LINES_AT_ONCE]
+                last = start + len(some) == len(events)
+                ends = [version] * (len(some) - 1) + [reached if last else version]
+                yield b"".join(
+                    _line(change, document(kind, body, end)) for (change, body), end in zip(some, ends, strict=True)
+                )
+            version = reached
+            if bookmarks and loop.time() >= next_bookmark and not events:
+                yield _line("BOOKMARK", document(kind, b'{"metadata":{"name":""}}', reached))
+                next_bookmark = loop.time() + BOOKMARK_SECONDS
+            if self._ending or loop.time() >= until:
+                return
+            await _set(changed, min(until, next_bookmark) if bookmarks else until)
+
+    def end(self) -> None:
+        """Ends all watches of GPUNodes and GPUPods now, since the worker ends."""
+        self._ending = True
+        self._wake()
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not (condition() or self._ending) and asyncio.get_running_loop().time() < deadline:
+            await _set(self._changed, deadline)
+
+    def _note_change(self) -> None:
+        """Wakes the watches soon; called in any thread."""
+        with suppress(RuntimeError):  # the loop of a worker that ends is closed
+            self._loop().call_soon_threadsafe(self._ring)
+
+    def _ring(self) -> None:
+        if not self._ringing:
+            self._ringing = True
+            asyncio.get_running_loop().call_later(GATHER_SECONDS, self._wake)
+
+    def _wake(self) -> None:
+        self._ringing = False
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+async def _set(event: asyncio.Event, until: float) -> None:
+    """Waits until an event is set, or until an instant of the loop's clock."""
+    try:
+        async with asyncio.timeout_at(until):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _line(change: str, body: bytes) -> bytes:
+    return b'{"type":"%b","object":%b}\n' % (change.encode(), body)
+
+
+def _expired(message: str) -> Json:
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": message,
+        "reason": "Expired",
+        "code": 410,
+    }
+
+
+PREFIX = "/apis/fairgpu.io/v1/"
+JSON_LINES = b"application/json;stream=watch"
+"""The content type of a watch, as the Kubernetes API answers it."""
+PARAMETERS = ("watch", "resourceVersion", "timeoutSeconds", "allowWatchBookmarks")
+DEFAULT_SECONDS, MAX_SECONDS = 300, 600
+"""The longest time for which a watch lasts, in seconds. Rights are checked when it begins, so it is not endless."""
+MAX_WATCHES = 200
+"""The most watches of a worker."""
+UNKNOWN_YET = "nodes and pods are not read yet; try again"
+
+
+class GPURoute:
+    """The route that answers lists and watches of GPUNodes or of GPUPods."""
+
+    def __init__(
+        self,
+        kind: str,
+        watches: GPUWatches | None,
+        access: AccessControl,
+        measures: Measures,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        """Makes the route; without `watches` there is no cluster, and nothing of the kind.
+
+        `threads` are those in which callers are authenticated, and lists are made.
+        """
+        self._kind = kind
+        self._watches = watches
+        self._access = access
+        self._threads = threads
+        self._watching = measures.gpu_watches
+        self._count = 0
+
+    async def __call__(self, request: Request) -> Response | Stream:
+        """Answers a list at once, or a watch line by line."""
+        query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        namespace = query.get("namespace", [""])[-1] if self._kind == GPU_PODS else ""
+        watch = _flag("watch", query)
+        action = Action("watch" if watch else "list", self._kind, namespace)
+        token, origin = bearer_token(request.text_header(b"authorization")), (request.scope.get("client") or ("",))[0]
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, require, self._access, token, action, origin)
+        refuse_unknown(query, (*PARAMETERS, "namespace") if self._kind == GPU_PODS else PARAMETERS)
+        if namespace and not is_namespace(namespace):
+            raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
+        seconds, bookmarks = _seconds(query), _flag("allowWatchBookmarks", query)
+        version = query.get("resourceVersion", [""])[-1]
+        if self._watches is None:
+            raise not_found("this timekeeper serves a folder and no cluster, so it knows no GPUs")
+        if not await self._watches.has_caught_up():
+            raise ProblemError(503, "unavailable", UNKNOWN_YET, headers={"Retry-After": "1"})
+        if not watch:
+            body = await loop.run_in_executor(self._threads, self._watches.feed.listed, self._kind, namespace)
+            return Response(200, body, headers=((b"cache-control", b"no-store"),))
+        return await self._watch(self._watches, version, namespace, seconds, bookmarks=bookmarks)
+
+    async def _watch(
+        self, watches: GPUWatches, version: str, namespace: str, seconds: float, *, bookmarks: bool
+    ) -> Stream:
+        number: int | None = None
+        if version not in ("", "0"):
+            try:
+                number = await watches.position(self._kind, version)
+            except VersionError as error:
+                raise invalid("resourceVersion", version, str(error)) from error
+            except ExpiredError as error:
+                raise ProblemError(410, "expired", str(error)) from error
+        if self._count >= MAX_WATCHES:
+            raise TooManyRequestsError(f"{MAX_WATCHES} watches are open; try again in 5 s", 5)
+        lines = watches.lines(self._kind, number, version or "0", namespace, seconds, bookmarks=bookmarks)
+        return Stream(self._counted(lines), JSON_LINES, ((b"cache-control", b"no-store"),))
+
+    async def _counted(self, lines: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        self._count += 1
+        try:
+            with self._watching.track_inprogress():
+                async with aclosing(lines):
+                    async for line in lines:
+                        yield line
+        finally:
+            self._count -= 1
+
+
+def _flag(name: str, query: dict[str, list[str]]) -> bool:
+    text = query.get(name, ["false"])[-1]
+    if text not in ("true", "false", "1", "0", ""):
+        raise invalid(name, text, "true or false")
+    return text in ("true", "1")
+
+
+def _seconds(query: dict[str, list[str]]) -> float:
+    text = query.get("timeoutSeconds", [str(DEFAULT_SECONDS)])[-1]
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text) > 0):
+        raise invalid("timeoutSeconds", text, f"whole seconds from 1; more than {MAX_SECONDS} count as {MAX_SECONDS}")
+    return float(min(int(text), MAX_SECONDS))

@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from timekeeper.api import gpu_feed, models, usage
+from timekeeper.api import gpu_objects, models, usage
 from timekeeper.api.gpu_objects import GPU_NODES, GPU_PODS
 from timekeeper.api.models import UsageAnswer
 from timekeeper.api.paging import DEFAULT_LIMIT, MAX_CURSOR_LENGTH, MAX_LIMIT
@@ -198,11 +198,11 @@ def _pod_paths() -> Document:
 
 def _gpu_paths() -> Document:
     flag: Document = {"type": "boolean", "default": False}
-    lasts = {"type": "integer", "minimum": 1, "default": gpu_feed.DEFAULT_SECONDS}
+    lasts = {"type": "integer", "minimum": 1, "default": gpu_objects.DEFAULT_SECONDS}
     parameters = [
         _query("watch", "Whether to answer with each change, as a line of JSON of its own, as it happens.", flag),
         _query("resourceVersion", "Of an earlier answer, from which a watch goes on.", {"type": "string"}),
-        _query("timeoutSeconds", f"How long a watch lasts; above {gpu_feed.MAX_SECONDS} counts as that.", lasts),
+        _query("timeoutSeconds", f"How long a watch lasts; above {gpu_objects.MAX_SECONDS} counts as that.", lasts),
         _query("allowWatchBookmarks", "Whether a quiet watch names its resourceVersion now and then.", flag),
     ]
     namespace = _query("namespace", "Of this namespace alone.", _namespace()["schema"])
@@ -210,8 +210,8 @@ def _gpu_paths() -> Document:
     nodes = _get("Nodes with GPUs, and what pods hold of each", "GPUNodesAnswer", problems, parameters)
     pods = _get("GPU pods: what they hold, or why they wait", "GPUPodsAnswer", problems, [*parameters, namespace])
     for path in (nodes, pods):
-        path["get"]["responses"]["200"]["content"][gpu_feed.JSON_LINES.decode()] = {"schema": {"type": "string"}}
-    return {f"{gpu_feed.PREFIX}{GPU_NODES}": nodes, f"{gpu_feed.PREFIX}{GPU_PODS}": pods}
+        path["get"]["responses"]["200"]["content"][gpu_objects.JSON_LINES.decode()] = {"schema": {"type": "string"}}
+    return {f"{gpu_objects.PREFIX}{GPU_NODES}": nodes, f"{gpu_objects.PREFIX}{GPU_PODS}": pods}
 
 
 def _ancestor_paths() -> Document:

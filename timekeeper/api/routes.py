@@ -28,8 +28,8 @@ from timekeeper.api.dependencies import (
     may_read_namespace,
 )
 from timekeeper.api.figures import Book, is_budget
-from timekeeper.api.gpu_feed import PREFIX as PREFIX_OF_GPUS
 from timekeeper.api.gpu_objects import KINDS
+from timekeeper.api.gpu_objects import PREFIX as PREFIX_OF_GPUS
 from timekeeper.api.models import (
     AccessAnswer,
     CorrectionAnswer,

@@ -23,7 +23,7 @@ from timekeeper.api.application import Loop, RestApplication, build_application
 from timekeeper.api.dependencies import Dependencies
 from timekeeper.api.exported_months import ExportedMonths
 from timekeeper.api.figures import Book
-from timekeeper.api.gpu_feed import GPUWatches
+from timekeeper.api.gpu_objects import GPUWatches
 from timekeeper.api.metrics import Measures
 from timekeeper.api.models import MAX_BODY_BYTES
 from timekeeper.api.orders import ClusterOrders, FolderOrders, NoOrders, OrderStore

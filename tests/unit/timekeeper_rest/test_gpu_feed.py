@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 from fairgpu import allocation, inventory
 from fairgpu.allocation import Allocation, ContainerAllocation, DeviceShare
 from fairgpu.inventory import Device, Health, Inventory, Link
-from timekeeper.api import gpu_feed
-from timekeeper.api.gpu_feed import ExpiredError, GPUFeed, VersionError
-from timekeeper.api.gpu_objects import GPU_NODES, GPU_PODS, document, read_node, read_pod
+from timekeeper.api import gpu_objects
+from timekeeper.api.gpu_objects import (
+    GPU_NODES,
+    GPU_PODS,
+    ExpiredError,
+    GPUFeed,
+    VersionError,
+    document,
+    read_node,
+    read_pod,
+)
 from timekeeper.api.models import GPUNodesAnswer, GPUPodsAnswer
 
 MIB = 1000
@@ -213,7 +221,7 @@ def test_a_version_from_before_the_list_is_expired() -> None:
 
 
 def test_a_version_whose_changes_were_dropped_is_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_feed, "MAX_CHANGES", 3)
+    monkeypatch.setattr(gpu_objects, "MAX_CHANGES", 3)
     feed = feed_of([], [])
     for version in range(11, 16):
         put(feed, pod(f"p{version}"), version)

@@ -12,9 +12,8 @@ import pytest
 from fairgpu.cluster.api import KubernetesAPI
 from tests.support.waiting import LIMIT_S
 from tests.unit.timekeeper_rest.test_gpu_feed import node, pod
-from timekeeper.api import gpu_feed
-from timekeeper.api.gpu_feed import ExpiredError, GPUWatches
-from timekeeper.api.gpu_objects import GPU_NODES, GPU_PODS, read_node, read_pod
+from timekeeper.api import gpu_objects
+from timekeeper.api.gpu_objects import GPU_NODES, GPU_PODS, ExpiredError, GPUWatches, read_node, read_pod
 
 SECONDS = 60.0
 
@@ -77,7 +76,7 @@ def test_the_binding_of_a_pod_reaches_a_watch_of_nodes() -> None:
 
 
 def test_a_watch_that_breaks_within_a_batch_goes_on_without_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_feed, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(gpu_objects, "LINES_AT_ONCE", 2)
 
     async def work() -> None:
         watches = watches_of()
@@ -103,7 +102,7 @@ def test_a_watch_that_breaks_within_a_batch_goes_on_without_a_loss(monkeypatch: 
 def test_a_quiet_watch_names_its_version_now_and_then_where_its_client_asks_for_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpu_feed, "BOOKMARK_SECONDS", 0.05)
+    monkeypatch.setattr(gpu_objects, "BOOKMARK_SECONDS", 0.05)
 
     async def work() -> None:
         watches = watches_of("a")
@@ -132,7 +131,7 @@ def test_a_watch_ends_when_its_time_is_up_and_when_the_worker_ends() -> None:
 
 
 def test_a_watch_that_fell_too_far_behind_is_told_to_list_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_feed, "MAX_CHANGES", 2)
+    monkeypatch.setattr(gpu_objects, "MAX_CHANGES", 2)
 
     async def work() -> None:
         watches = watches_of("a")
@@ -159,7 +158,7 @@ def test_a_worker_waits_until_it_knows_the_version_of_a_watch() -> None:
 
 
 def test_a_version_that_the_worker_never_gets_to_know_is_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_feed, "CATCH_UP_SECONDS", 0.01)
+    monkeypatch.setattr(gpu_objects, "CATCH_UP_SECONDS", 0.01)
 
     async def work() -> None:
         with pytest.raises(ExpiredError, match="list again"):
@@ -195,7 +194,7 @@ class Following:
 def test_the_first_question_begins_to_follow_nodes_and_gpu_pods_and_each_version_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpu_feed, "CATCH_UP_SECONDS", LIMIT_S)  # the two that follow are threads
+    monkeypatch.setattr(gpu_objects, "CATCH_UP_SECONDS", LIMIT_S)  # the two that follow are threads
 
     async def work() -> None:
         loop, api = asyncio.get_running_loop(), Following()
