@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import create_node
 from tests.cluster.journey.manifests import pod
 from tests.cluster.services.everything import Services
+from tests.cluster.services.late_bindings import late_bindings
+from tests.cluster.services.replicas import environment
 from tests.cluster.services.scheduler import (
     LEASE,
     Scheduler,
@@ -103,6 +106,41 @@ def test_an_extender_that_is_killed_alone_is_replaced_and_waits_until_its_lease_
     assert set(held(user, namespace).values()) == {100}
 
 
+def test_a_gpu_is_not_given_again_while_a_killed_extenders_binding_is_under_way(
+    control_plane: ControlPlane, services: Services, user: Identity, namespace: str, tmp_path: Path
+) -> None:
+    name = f"one-{namespace}"
+    create_node(control_plane, name, gpus=1)
+
+    def label(pods: str) -> None:
+        control_plane.admin.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {name: pods}}})
+
+    own = Path(environment(control_plane, "fairgpu-scheduler")["KUBECONFIG"])
+    with (
+        late_bindings(control_plane, tmp_path / "proxy", own) as (proxy, kubeconfig),
+        running_scheduler(control_plane, services.timekeeper, {"KUBECONFIG": str(kubeconfig)}) as replica,
+    ):
+        label("first")
+        proxy.keeps = True
+        create_pod(user, namespace, "first", 100, {name: "first"})
+        wait_until(lambda: proxy.kept, "the Binding is under way")
+        os.killpg(replica.extender.popen.pid, signal.SIGKILL)
+        replica.extender.popen.wait(LIMIT_S)
+        # From now on kube-scheduler asks about the other pod alone.
+        label("other")
+        proxy.looked = None
+        with extender(control_plane, replica.pod, replica.environment):
+            wait_until(lambda: proxy.looked, "the next extender reads the Lease")
+            create_pod(user, namespace, "other", 100, {name: "other"})
+            wait_until(lambda: proxy.is_late() or bound(user, namespace), "the Binding is late, or the GPU given again")
+            proxy.carry_out()
+            assert set(held(user, namespace).values()) == {100}
+            wait_until(lambda: is_unschedulable(user, namespace, "other"), "there is no GPU for the other pod")
+            wait_until(lambda: acts(replica.port), "the extender acts")
+            assert [item["metadata"]["name"] for item in bound(user, namespace)] == ["first"]
+    assert set(held(user, namespace).values()) == {100}
+
+
 def seconds_until_it_acts(port: int) -> float:
     """Waits until an extender that starts answers kube-scheduler; the seconds since nothing listened at its port.
 
@@ -110,30 +148,49 @@ def seconds_until_it_acts(port: int) -> float:
     """
     began = time.monotonic()
 
-    def acts() -> bool:
+    def acts_now() -> bool:
         nonlocal began
         asked = time.monotonic()
         try:
-            with closing(HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)) as connection:
-                connection.request("POST", "/filter", json.dumps({"Pod": {}, "NodeNames": []}))
-                # One that does not lead says so.
-                return connection.getresponse().status != 503
+            return acts(port)
         except ConnectionRefusedError:
             began = asked
             return False
         except OSError:
             return False
 
-    wait_until(acts, "the extender acts")
+    wait_until(acts_now, "the extender acts")
     return time.monotonic() - began
+
+
+def acts(port: int) -> bool:
+    """Whether the extender at a port answers kube-scheduler; one that does not lead says so.
+
+    Raises:
+        OSError: nothing listens there, or the connection broke.
+    """
+    with closing(HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)) as connection:
+        connection.request("POST", "/filter", json.dumps({"Pod": {}, "NodeNames": []}))
+        return connection.getresponse().status != 503
 
 
 def create(user: Identity, namespace: str, node: str, numbers: range) -> None:
     """Creates pods with half a GPU each, for one node."""
     for number in numbers:
-        manifest = pod(f"p{number}", {"fairgpu.io/gpu-core": 50})
-        manifest["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
-        user.api.create(f"/api/v1/namespaces/{namespace}/pods", manifest)
+        create_pod(user, namespace, f"p{number}", 50, {"kubernetes.io/hostname": node})
+
+
+def create_pod(user: Identity, namespace: str, name: str, core: int, selector: dict[str, str]) -> None:
+    """Creates a pod with a percent of a GPU's time, for nodes with these labels."""
+    manifest = pod(name, {"fairgpu.io/gpu-core": core})
+    manifest["spec"]["nodeSelector"] = selector
+    user.api.create(f"/api/v1/namespaces/{namespace}/pods", manifest)
+
+
+def is_unschedulable(user: Identity, namespace: str, name: str) -> bool:
+    """Whether kube-scheduler has found no node for a pod."""
+    status = user.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")["status"]
+    return any(one.get("reason") == "Unschedulable" for one in status.get("conditions", ()))
 
 
 def bound(user: Identity, namespace: str) -> list[dict[str, Any]]:

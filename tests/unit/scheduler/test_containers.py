@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -16,10 +16,10 @@ from scheduler.measures import Figures, Measures
 from scheduler.placement import choosing, search
 from scheduler.placement.causes import explain
 from scheduler.placement.choosing import NONE, Chooser
-from scheduler.placement.fleet import Fleet, Node
+from scheduler.placement.fleet import Fleet
 from scheduler.placement.holding import Holding, Piece
 from scheduler.placement.mix import MixCounter
-from scheduler.placement.request import Need, Request
+from scheduler.placement.request import Need, Request, Wanted
 from scheduler.placement.search import Tries
 from scheduler.placement.together import MAX_SETS, Part, place_together
 from scheduler.placement.worth import learn
@@ -77,48 +77,47 @@ def test_containers_fit_wherever_there_is_a_way(needs: tuple[Need, ...], held: l
     assert chooser.cut == 0
 
 
+ALIKE = [(2, A100), (2, T4), (2, A100)]
+BOTH = Request((Need(2, 50, 100), Need(2, 20, 100)))
+
+
+@settings(max_examples=200)
+@example(Request(BOTH.containers, wanted=Wanted(use_models=("a100",))), ALIKE, [], False)
+@example(BOTH, ALIKE, [(0, (60, 0, 1)), (2, (0, 0, 1))], False)
+@example(BOTH, ALIKE, [(0, (0, 900, 1)), (2, (0, 0, 1))], False)
+@example(BOTH, ALIKE, [(0, (0, 0, 63))], False)
 @given(
     requests,
-    st.lists(st.tuples(st.sampled_from([2, 5, 9]), st.sampled_from([A100, T4]), st.tuples(shares, shares)), max_size=9),
-    st.lists(st.tuples(st.integers(0, 8), shares), max_size=5),
+    st.lists(st.tuples(st.sampled_from([2, 5, 9]), st.sampled_from([A100, T4])), max_size=9),
+    st.lists(st.tuples(st.integers(0, 8), st.tuples(shares, st.sampled_from([0, 500]), st.sampled_from([1, 63, 64])))),
     st.booleans(),
 )
 def test_a_request_gains_on_each_of_many_nodes_what_it_would_were_the_node_alone(
     request: Request,
-    drawn: list[tuple[int, str, tuple[int, int]]],
-    changes: list[tuple[int, int]],
+    drawn: list[tuple[int, str]],
+    changes: list[tuple[int, tuple[int, int, int]]],
     learned: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    """Nodes that have the same left are decided together."""
-    fleet, found = fleet_of(), [node(f"n{at}", gpus, model=model) for at, (gpus, model, _) in enumerate(drawn)]
-    chooser = Chooser(fleet)
-    held = [{0: first, gpus - 1: last} for gpus, _, (first, last) in drawn]
-    for one, parts in zip(found, held, strict=True):
-        fleet.put(one)
-        hold(fleet, one, parts)
-        chooser.gains(request)
-    for at, core in changes:
-        if at < len(found):
-            held[at][0] = core
-            hold(fleet, found[at], held[at])
-            chooser.gains(request)
+    """Nodes of which the same is left are decided together."""
+    fleet, worth = fleet_of(), None
+    for at, (gpus, model) in enumerate(drawn):
+        fleet.put(node(f"n{at}", gpus, model=model))
+        Chooser(fleet).gains(request)
+    for at, (core, memory, slots) in changes:
+        if at < len(drawn):
+            fleet.hold(f"on-n{at}", Holding(f"n{at}", (Piece(f"n{at}-0", core, memory, slots),)))
+            Chooser(fleet).gains(request)
     if learned:
         counter = MixCounter()
         counter.see(request)
-        chooser.worth = learn(counter.mix(), fleet.classes, fleet.capacity(), np.random.default_rng(1))
+        worth = learn(counter.mix(), fleet.classes, fleet.capacity(), np.random.default_rng(1))
     alone = []
-    for row, one in enumerate(found):
+    for row in range(len(drawn)):
         other = fleet.copy()
-        for name in fleet.rows.keys() - {one.name}:
+        for name in fleet.rows.keys() - {f"n{row}"}:
             other.remove(name)
-        alone.append(Chooser(other, chooser.worth).gains(request)[row])
-    assert chooser.gains(request).tolist() == alone
-
-
-def hold(fleet: Fleet, one: Node, parts: dict[int, int]) -> None:
-    """Takes a percent of the time of some of a node's GPUs, in place of what was taken before."""
-    pieces = tuple(Piece(f"{one.name}-{at}", core, 0, 1) for at, core in parts.items())
-    fleet.hold(f"on-{one.name}", Holding(one.name, pieces))
+        alone.append(Chooser(other, worth).gains(request)[row])
+    assert Chooser(fleet, worth).gains(request).tolist() == alone
 
 
 def test_four_hundred_unequal_nodes_are_decided_within_seconds() -> None:
