@@ -21,9 +21,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairgpu.keeping import start_thread
+from fairgpu.logs import configure_logs
 from fairgpu.signals import call_at_end
 from nodeagent import turns
 from nodeagent.nvml import Figures, asked
@@ -196,7 +199,7 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
     state = begun(clock())
     file = PageFile(page)
     driver = Figures(asked(uuid))
-    threading.Thread(target=driver.watch, args=(stop,), name="nvml", daemon=True).start()
+    start_thread("nvml", partial(driver.watch, stop), stop.wait)
     try:
         while not stop.is_set():
             activities = {each.slot: read_activity(each) for each in containers}
@@ -235,6 +238,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, required=True, help="the schedule page to write")
     parser.add_argument("--containers", type=Path, required=True, help="JSON: the GPU's uuid and its containers")
     arguments = parser.parse_args()
+    configure_logs()
     stop = threading.Event()
     call_at_end(stop.set)
     run(arguments.page, arguments.containers, stop)

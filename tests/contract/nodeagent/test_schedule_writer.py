@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fairgpu import keeping
 from nodeagent import schedule
+from nodeagent.driver_figures import DriverSample
 from nodeagent.schedule_page import LEDGER_MAGIC, Page
 from tests.support.processes import ending
 from tests.support.schedule_page import unpack
@@ -98,6 +100,31 @@ def test_a_list_that_changes_while_the_first_is_read_is_read_as_well(
     writes.start()
     try:
         assert [slot.key for slot in eventually(page, lambda shown: len(shown.slots) == 2).slots] == [1, 2]
+    finally:
+        stop.set()
+        writes.join()
+
+
+def test_a_reader_of_the_driver_that_fails_unexpectedly_reads_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cgroup").mkdir()
+    one = {"slot": 0, "key": 1, "corePercent": 30, "policy": "hard", "ledger": ledger(tmp_path, "a")}
+    source = containers(tmp_path, one | {"cgroup": str(tmp_path / "cgroup")})
+    page, stop = tmp_path / "schedule", threading.Event()
+    failures = iter(range(2))
+
+    def sample() -> DriverSample:
+        if next(failures, None) is not None:
+            raise RuntimeError("an answer of another form")
+        return DriverSample(1, 1 << 30, {})
+
+    monkeypatch.setattr(schedule, "asked", lambda _: sample)
+    monkeypatch.setattr(keeping, "FIRST_PAUSE_SECONDS", 0.01)
+    writes = threading.Thread(target=schedule.run, args=(page, source, stop))
+    writes.start()
+    try:
+        eventually(page, lambda found: bool(found.slots) and found.slots[0].driver_sampled_ns == 1)
     finally:
         stop.set()
         writes.join()
