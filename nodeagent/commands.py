@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fairgpu.commands import CommandError
-
 
 def register(subparsers: Any) -> None:
     """Adds the command `nodeagent` to the parser of `fairgpu`.
@@ -27,7 +25,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Runs the node agent until a signal ends it; returns the exit status of the process.
 
     Raises:
-        CommandError: a setting is invalid, or the shim cannot be read or installed.
+        CommandError: a setting is invalid.
     """
     from fairgpu.cluster.connect import connect
     from fairgpu.logs import configure_logs
@@ -37,11 +35,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
     settings = read_settings(os.environ, arguments.settings)
     configure_logs(settings.log_level)
-    api = connect(os.environ)
-    try:
-        agent = Agent(settings, api, vendor_of(settings))
-    except OSError as error:
-        raise CommandError(f"nodeagent.shim: {error}") from error
+    agent = Agent(settings, connect(os.environ), vendor_of(settings))
     call_at_end(agent.stop, END_SECONDS)
     agent.run()
     return 0

@@ -59,6 +59,11 @@ class Measures:
             "Whether the node takes new GPU pods: no other plugin offers its GPUs, and driver and runtime answer.",
             registry=None,
         )
+        self.shim_installed = Gauge(
+            "fairgpu_nodeagent_shim_installed",
+            "Whether the shim of this agent's version lies on the host, whole.",
+            registry=None,
+        )
         self.registered = Gauge(
             "fairgpu_nodeagent_registered", "Whether the kubelet knows the device plugin.", registry=None
         )
@@ -101,6 +106,7 @@ class Measures:
             self.writer_ends,
             self.part_failures,
             self.offering,
+            self.shim_installed,
             self.registered,
             self._answered,
             self._runtime_answered,

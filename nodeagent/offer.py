@@ -118,6 +118,8 @@ NOT_APPLIED = "CDINotApplied"
 """The reason of the events of a runtime that ignores CDI."""
 RUNTIME_SILENT = "RuntimeSilent"
 """The reason of the event of a runtime that has not answered since the agent's start."""
+NOT_INSTALLED = "ShimNotInstalled"
+"""The reason of the event of a host to which the agent cannot write the shim."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,13 @@ class Withholding:
 
 
 def withholdings(
-    foreign: Sequence[str], silent_seconds: float, look_seconds: float, *, applies_cdi: bool, runtime_error: str = ""
+    foreign: Sequence[str],
+    silent_seconds: float,
+    look_seconds: float,
+    *,
+    applies_cdi: bool,
+    runtime_error: str = "",
+    shim_error: str = "",
 ) -> list[Withholding]:
     """Returns the reasons to offer none of the node's GPUs; none where they are offered.
 
@@ -145,6 +153,7 @@ def withholdings(
         applies_cdi: false where the container runtime says that it does not apply the containers' CDI specs.
         runtime_error: the last error of a container runtime that has not answered since the agent started; empty where
             it has answered, or was not asked yet.
+        shim_error: why the agent cannot write the shim to the host; empty where it has, or has not tried yet.
     """
     withheld = []
     if foreign:
@@ -172,4 +181,10 @@ def withholdings(
             "nodeagent.runtime_socket; running containers go on"
         )
         withheld.append(Withholding(RUNTIME_SILENT, message))
+    if shim_error:
+        message = (
+            f"the node agent cannot write the shim to the host: {shim_error}; FairGPU offers nothing new here until it "
+            "can; running containers go on with the shim that they have"
+        )
+        withheld.append(Withholding(NOT_INSTALLED, message))
     return withheld

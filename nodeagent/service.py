@@ -122,7 +122,10 @@ class Agent:
             lambda: self._offer,
             self._publish,
         )
-        self._starter = Starter(world, self._folders, files.install_shim(self._folders, settings.shim))
+        self._starter = Starter(world, self._folders)
+        self._shim_error = ""
+        """Why the shim is not on the host."""
+        self._shim_tried = threading.Event()
         node = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)
         self._gpu_watch = GpuWatch(node, self._folders)
         self._bundles = Bundles(settings.bundles)
@@ -168,6 +171,7 @@ class Agent:
         self._registry.register(self._collector)
         # A watch waits for the API server's next event, for minutes: the agent's end does not wait for it.
         watched = (
+            self._install_shim,
             self._watch_pods,
             self._watch_node,
             self._watch_slices,
@@ -242,6 +246,7 @@ class Agent:
             self._settings.look_seconds,
             applies_cdi=runtime is None or runtime.applies_cdi is not False,
             runtime_error=self._runtime_error if runtime is None else "",
+            shim_error=self._shim_error,
         )
         for reason in withheld:
             self._warn_node(reason.event, reason.message)
@@ -250,7 +255,8 @@ class Agent:
         offer = self._offer
         is_known = offer is not None and self._slices.known.is_set() and runtime is not None
         is_ours = self._lost is not Loss.TAKEN
-        is_open = is_known and is_ours and not withheld and not self._bundles.failed
+        can_limit = self._starter.shim is not None and not self._bundles.failed
+        is_open = is_known and is_ours and can_limit and not withheld
         self._measures.offering.set(is_open)
         if offer is None:
             return
@@ -291,6 +297,7 @@ class Agent:
         began = time.monotonic()
         try:
             self._pods.known.wait(ROUND_SECONDS)
+            self._shim_tried.wait(ROUND_SECONDS)
             self._starter.prepare(slots)
             self._measures.started("prepared", time.monotonic() - began)
         except PlacementRefusedError as error:
@@ -382,6 +389,28 @@ class Agent:
             "remove it from this node",
         )
 
+    def _install_shim(self) -> None:
+        """Writes the shim to the host, and tries again at an interval where the host refuses.
+
+        Until then nothing is offered. An earlier version's shim that lies there is not taken: it may read another form
+        of the containers' files.
+        """
+        while not self._stop.is_set():
+            try:
+                shim = files.install_shim(self._folders, self._settings.shim)
+            except OSError as error:
+                if str(error) != self._shim_error:
+                    _log.error("shim not installed", error=str(error))
+                self._shim_error = str(error)
+            else:
+                self._measures.shim_installed.set(1)
+                self._starter.shim, self._shim_error = shim, ""
+            self._shim_tried.set()
+            self._woken.set()
+            if not self._shim_error:
+                return
+            self._stop.wait(self._settings.look_seconds)
+
     def _watch_pods(self) -> None:
         selectors = {"fieldSelector": f"spec.nodeName={self._settings.node}"}
         reflect(self._api, Collection("/api/v1/pods", selectors, read), self._pods, self._stop.wait, random.random)
@@ -419,9 +448,9 @@ class Agent:
         status = RuntimeStatus(self._settings.runtime_socket)
         while not self._stop.is_set():
             try:
-                self._runtime = status.ask(self._settings.cdi_folder)
-                self._runtime_error = ""
+                found = status.ask(self._settings.cdi_folder)
                 self._measures.runtime_answered()
+                self._runtime, self._runtime_error = found, ""
             except RuntimeSilentError as error:
                 if not self._runtime_error:
                     _log.warning("runtime silent", error=str(error))

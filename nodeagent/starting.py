@@ -66,12 +66,16 @@ class World:
 
 
 class Starter:
-    """Prepares the starts of containers, several at a time, and keeps the containers' records until their pods end."""
+    """Prepares the starts of containers, several at a time, and keeps the containers' records until their pods end.
 
-    def __init__(self, world: World, folders: Folders, shim: Path) -> None:
+    Attributes:
+        shim: the shim's file on the host; None until it is written there. Any thread may replace it.
+    """
+
+    def __init__(self, world: World, folders: Folders, shim: Path | None = None) -> None:
         self._world = world
         self._folders = folders
-        self._shim = shim
+        self.shim = shim
         self._lock = threading.Lock()
         self._records: dict[tuple[str, str], Record] = {}
         self._unread: set[tuple[str, str]] = set()
@@ -135,7 +139,7 @@ class Starter:
             record = given(wanted, choices, known, offer.devices, _new_key)
             vendor = [offer.edits[device.uuid] for device in record.devices]
             try:
-                files.write(self._folders, record, vendor, self._shim)
+                files.write(self._folders, record, vendor, self.shim)
                 self._replace(record, superseded(record, known))
             except OSError as error:
                 raise PlacementRefusedError(

@@ -119,7 +119,7 @@ def read_records(folders: Folders) -> Iterator[Record | tuple[Path, RecordError]
             yield path, RecordError(str(error))
 
 
-def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[str, Any]]], shim: Path) -> None:
+def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[str, Any]]], shim: Path | None) -> None:
     """Writes all files of a container's start, then its record, and its CDI spec last.
 
     Record and spec are written beside their places before either is renamed, so that a host without room changes
@@ -128,11 +128,12 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
     Args:
         folders: the agent's folders.
         vendor: the answer of `vendor_edits` for each of the container's GPUs, in order.
-        shim: the shim's file on the host.
+        shim: the shim's file on the host; None where it could not be written, which only containers that have all of
+            their GPUs do without.
 
     Raises:
-        OSError: the host has no room, or refuses; nothing of this start is left, and the container's record is the
-            earlier start's.
+        OSError: the host has no room, or refuses, or the shim is not there; nothing of this start is left, and the
+            container's record is the earlier start's.
     """
     folder, container = folders.start(record), folders.container(record)
     before = _read(container / RECORD)
@@ -144,7 +145,7 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
             _write_start(folder, record)
             for device in record.devices:
                 make_page(folders.page(device.uuid))
-        mounts = [] if record.whole else _mounts(folders, record, shim)
+        mounts = [] if record.whole else _mounts(folders, record, _present(shim))
         document = json.dumps(cdi_spec.document(record.cdi_device, vendor, mounts)).encode()
         folders.cdi.mkdir(parents=True, exist_ok=True)
         for path, content, mode in (
@@ -165,6 +166,12 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
         elif _read(container / RECORD) != before:
             put(container / RECORD, before, 0o600)
         raise
+
+
+def _present(shim: Path | None) -> Path:
+    if shim is None:
+        raise OSError("the shim is not on the host, and nothing else would limit the container")
+    return shim
 
 
 def remove(folders: Folders, record: Record, keep: Record | None = None) -> None:

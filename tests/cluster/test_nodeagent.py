@@ -310,13 +310,48 @@ def test_a_node_whose_runtime_has_not_answered_since_the_agents_start_offers_not
             assert shown(port, OFFERING) == 0
             assert not machine.kubelet.healthy.get(names.GPU)
             assert shown(port, RUNTIME_ANSWERED) == began
-        with runtime_with_cdi(machine.runtime_socket, machine.folder / "cdi"):
-            wait_until(lambda: shown(port, OFFERING) == 1, "the node offers its GPUs once the runtime answers")
-            assert shown(port, RUNTIME_ANSWERED) > began
-        log_of_silence = lambda: any(each["event"] == "runtime silent" for each in logs)  # noqa: E731
         with capture_logs() as logs:
-            wait_until(log_of_silence, "the runtime no longer answers")
-            wait_until(lambda: shown(port, OFFERING) == 1, "one that has answered stays as it was known")
+            with runtime_with_cdi(machine.runtime_socket, machine.folder / "cdi"):
+                wait_until(lambda: shown(port, OFFERING) == 1, "the node offers its GPUs once the runtime answers")
+                assert shown(port, RUNTIME_ANSWERED) > began
+            is_noticed = lambda: any(each["event"] == "runtime silent" for each in logs)  # noqa: E731
+            wait_until(is_noticed, "the agent has noticed that the runtime no longer answers")
+        assert shown(port, OFFERING) == 1, "one that has answered stays as it was known"
+
+
+SHIM_INSTALLED = "fairgpu_nodeagent_shim_installed"
+
+
+def test_an_agent_that_cannot_write_the_shim_to_the_host_offers_nothing_and_all_else_goes_on(
+    make_machine: Callable[[str], Machine], namespace: str
+) -> None:
+    machine = make_machine("no-shim")
+    with machine.agent() as port:
+        stays = machine.place(namespace, "stays")
+        wait_until(lambda: machine.start() == "", "the container may start")
+        assert shown(port, SHIM_INSTALLED) == 1
+    spec = next((machine.folder / "cdi").iterdir()).read_bytes()
+    shims = machine.folder / "shim"
+    shims.rename(machine.folder / "lost")
+    shims.write_text("no folder, as on a disk that fails")
+    with machine.agent() as port:
+        (message, *_) = wait_until(lambda: machine.events(machine.node.name, "ShimNotInstalled"), "the Node says so")
+        assert f"cannot write the shim to the host: [Errno 20] Not a directory: '{shims}" in message
+        assert (shown(port, SHIM_INSTALLED), shown(port, OFFERING)) == (0, 0)
+        wait_until(lambda: not machine.kubelet.healthy.get(names.GPU), "the kubelet is offered nothing")
+        wait_until(lambda: "the shim is not on the host" in machine.start(), "a container that restarts is refused")
+        assert next((machine.folder / "cdi").iterdir()).read_bytes() == spec
+        at = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)).isoformat()
+        timekeeper = machine.plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+        notice = {"metadata": {"annotations": {names.EVICTION_AT: at}}}
+        timekeeper.api.patch(f"/api/v1/namespaces/{namespace}/pods/stays", notice)
+        wait_until(lambda: all(machine.notices()) and machine.notices(), "the notice is passed on")
+        why = lambda: machine.events(stays["metadata"]["uid"], "PlacementRefused", namespace)  # noqa: E731
+        assert "the shim is not on the host" in wait_until(why, "the pod says why")[0]
+        shims.unlink()
+        wait_until(lambda: shown(port, OFFERING) == 1, "the node offers its GPUs once the host takes the shim")
+        assert shown(port, SHIM_INSTALLED) == 1
+        wait_until(lambda: machine.start() == "", "the container starts again")
 
 
 def test_a_part_that_fails_unexpectedly_is_run_again_and_ends_no_other(

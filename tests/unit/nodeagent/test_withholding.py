@@ -33,6 +33,12 @@ def test_a_runtime_that_has_not_answered_since_the_start_withholds_the_gpus_and_
     assert "applies CDI: UNAVAILABLE: no such socket;" in silent.message
 
 
+def test_a_host_that_does_not_take_the_shim_withholds_the_gpus_and_the_message_has_its_error() -> None:
+    (refused,) = withholdings([], 0, 30, applies_cdi=True, shim_error="[Errno 5] Input/output error")
+    assert refused.event == "ShimNotInstalled"
+    assert "to the host: [Errno 5] Input/output error;" in refused.message
+
+
 def test_the_message_names_the_resources_and_the_time() -> None:
     plugin, driver = withholdings(["a/gpu", "b/gpu"], 100.7, 1, applies_cdi=True)
     assert "as a/gpu, b/gpu:" in plugin.message
