@@ -13,6 +13,7 @@ from nodeagent.driver_figures import Figure
 from nodeagent.gpu_watch import Observation
 from nodeagent.turns import Policy
 from nodeagent.whole_gpus import LONGEST_STEP_NS, WholeGpus, put
+from sidecar.tally import Tally, advance
 from sidecar.usage_record import DeviceUsage, read_usage
 
 SECOND, MIB = 10**9, 1 << 20
@@ -72,6 +73,16 @@ def test_a_container_that_starts_again_counts_from_zero_in_an_epoch_of_its_own(p
     read = read_usage(str(volume(pods).parent), "main")
     assert read is not None
     assert (read.epoch_ns, read.devices[0].busy_ns) == (13, 0)
+
+
+def test_a_clock_that_is_set_back_takes_nothing_from_the_use_nor_counts_it_twice(pods: Path) -> None:
+    """The clock says only of which run of the counters a file is; here it loses 9 s between two looks."""
+    whole, tally = WholeGpus(pods), Tally()
+    for second, start in enumerate((1, 1, 1, 2, 2)):
+        whole.write([record(start=start)], seen(100, 0), second * SECOND, (100 - 8 * second) * SECOND)
+        tally = advance(tally, read_usage(str(volume(pods).parent), "main"))
+    (device,) = tally.devices()
+    assert device.busy_ns == 3 * SECOND, "two seconds of the first start, and one of the second"
 
 
 def test_containers_with_a_shim_are_the_shims(pods: Path) -> None:

@@ -74,6 +74,14 @@ def test_a_page_that_shows_what_it_is_to_show_is_that_of_the_schedule() -> None:
     assert shown(page) == to_show(records, notified)["GPU-a"]
 
 
+def test_a_clock_that_is_set_back_moves_a_notice_away_by_as_much_and_one_that_is_put_right_moves_it_back() -> None:
+    pod = {"metadata": {"uid": "u1", "annotations": {EVICTION: "2026-01-01T12:00:10Z"}}}
+    hour = dt.timedelta(hours=1)
+    assert notices([pod], NOW - hour, 1000) == {"u1": 1000 + 3610 * 10**9}
+    assert notices([pod], NOW, 2000) == {"u1": 2000 + 10 * 10**9}
+    assert notices([pod], NOW + hour, 3000) == {"u1": 3000}, "one that has passed counts as now"
+
+
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
