@@ -112,7 +112,7 @@ class ContainerParser:
         return tuple(readings)
 
     def _read(
-        self, item: Mapping[str, Any], path: Path, requests: Mapping[str, Any], limits: Mapping[str, Any]
+        self, item: Mapping[str, Any], path: Path, requests: dict[str, Any], limits: dict[str, Any]
     ) -> ContainerReading | None:
         given_name = item.get("name")
         name = given_name if isinstance(given_name, str) else ""

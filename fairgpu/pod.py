@@ -6,7 +6,7 @@ API server itself refuses those.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from fairgpu.choices import NOTHING_CHOSEN, Path, contradictions, merge_choices, read_choices
@@ -122,13 +122,11 @@ def read_pod(
         [container.request for container in containers],
         [(container.request, container.native_sidecar) for container in init],
     )
-    pod_faults = [
-        *(fault for container in all_containers for fault in misplaced(container)),
-        *too_many(spec, root),
-        *beyond_a_node(demand, settings, root),
-        *unclaimed,
-        *mistyped_annotations(annotations, dialects, root),
-    ]
+    pod_faults = [fault for container in all_containers for fault in misplaced(container)]
+    pod_faults += too_many(spec, root)
+    pod_faults += beyond_a_node(demand, settings, root)
+    pod_faults += unclaimed
+    pod_faults += mistyped_annotations(annotations, dialects, root)
     return _joined(containers, init, ephemeral, demand, _Pod(annotations, (*root, "metadata"), pod_faults))
 
 
@@ -158,24 +156,24 @@ def _joined(
     for container in requesting:
         choices = merge_choices(choices, container.reading.choices)
     readings = [container.reading for container in all_containers]
+    needing = list(own.permission_requests)
+    for container in requesting:
+        needing += container.reading.permission_requests
+    faults = [fault for reading in readings for fault in reading.faults]
+    faults += pod.faults
+    faults += own.faults
+    faults += contradictions(choices, pod.metadata)
+    warnings = [warning for reading in readings for warning in reading.warnings]
+    warnings += own.warnings
     return PodReading(
         containers=containers,
         init=init,
         ephemeral=ephemeral,
         choices=choices,
-        permission_requests=_needed_permissions(
-            [*own.permission_requests, *(each for c in requesting for each in c.reading.permission_requests)], choices
-        ),
-        strip_annotations=_once([reading.strip_annotations for reading in readings]),
-        faults=_once(
-            [
-                *(reading.faults for reading in readings),
-                pod.faults,
-                own.faults,
-                contradictions(choices, pod.metadata),
-            ]
-        ),
-        warnings=_once([*(reading.warnings for reading in readings), own.warnings]),
+        permission_requests=_needed_permissions(needing, choices),
+        strip_annotations=_once([name for reading in readings for name in reading.strip_annotations]),
+        faults=_once(faults),
+        warnings=_once(warnings),
         demand=demand,
     )
 
@@ -196,7 +194,6 @@ def _needed_permissions(
 _Item = TypeVar("_Item")
 
 
-def _once(groups: Iterable[Iterable[_Item]]) -> tuple[_Item, ...]:
-    """Returns the items of all groups in order, each once."""
-    items = [item for group in groups for item in group]
+def _once(items: list[_Item]) -> tuple[_Item, ...]:
+    """Returns the items in order, each once."""
     return tuple(dict.fromkeys(items)) if len(items) > 1 else tuple(items)

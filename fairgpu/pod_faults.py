@@ -54,7 +54,7 @@ def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
     )
 
 
-def out_of_bounds(metadata: Mapping[str, Any], root: Path) -> list[Fault]:
+def out_of_bounds(metadata: dict[str, Any], root: Path) -> list[Fault]:
     """Returns the faults of a GPU pod's metadata beyond the limits that the policy fairgpu-metadata puts on updates.
 
     The limits leave room for the annotations that FairGPU adds later, and let policies examine all of it in little

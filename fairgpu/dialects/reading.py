@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -48,8 +48,8 @@ class Container:
         self,
         path: tuple[str | int, ...],
         name: str,
-        requests: Mapping[str, Any],
-        limits: Mapping[str, Any],
+        requests: dict[str, Any],
+        limits: dict[str, Any],
         annotations: Mapping[str, str] = NONE_GIVEN,
         labels: Mapping[str, Any] = NONE_GIVEN,
         *,
@@ -93,17 +93,17 @@ class Container:
 
     def prefixed(self, prefix: str) -> tuple[str, ...]:
         """Returns the resources in the container's limits or requests whose names begin with a prefix."""
-        return tuple(dict.fromkeys([*begin_with(prefix, self.limits), *begin_with(prefix, self.requests)]))
+        found = [key for key in self.limits if key.startswith(prefix)]
+        found += [key for key in self.requests if key.startswith(prefix) and key not in self.limits]
+        return tuple(found)
 
-
-def begin_with(prefix: str, resources: Collection[Any]) -> list[str]:
-    """Returns the names of resources that begin with a prefix.
-
-    Args:
-        prefix: the prefix, such as `fairgpu.io/`.
-        resources: the names, such as the keys of a container's limits.
-    """
-    return [key for key in resources if isinstance(key, str) and key.startswith(prefix)]
+    def has_prefix(self, prefix: str) -> bool:
+        """Returns whether a name of a resource in the container's limits or requests begins with a prefix."""
+        for resources in (self.limits, self.requests):
+            for key in resources:  # not any(): a generator takes longer, and this runs for every container
+                if key.startswith(prefix):
+                    return True
+        return False
 
 
 class Reading:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fairgpu.dialects import aliyun, hami, kai, model, native, tencent, volcano
-from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading, begin_with
+from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path
 
 BETWEEN_NAMES = " and "
@@ -37,18 +37,20 @@ class DialectSet:
     requesting_annotations: frozenset[str]
     annotations: frozenset[str]
 
-    def may_have_gpu_keys(self, requests: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
+    def may_have_gpu_keys(self, requests: dict[str, Any], limits: dict[str, Any]) -> bool:
         """Returns whether a container names a resource of one of the dialects, or one that begins like theirs.
 
         Args:
             requests: the container's requests, as JSON.
             limits: the container's limits, as JSON.
         """
-        if limits.keys() <= ORDINARY and requests.keys() <= ORDINARY:
-            return False
-        if not (self.resources.isdisjoint(limits) and self.resources.isdisjoint(requests)):
-            return True
-        return any(begin_with(prefix, limits) or begin_with(prefix, requests) for prefix in self.prefixes)
+        for name in limits:
+            if name not in ORDINARY and (name in self.resources or name.startswith(self.prefixes)):
+                return True
+        for name in requests:  # not any(): a generator takes longer, and this runs for every container
+            if name not in ORDINARY and (name in self.resources or name.startswith(self.prefixes)):
+                return True
+        return False
 
     def may_be_read_by(self, container: Container) -> list[Dialect]:
         """Returns the dialects that have a key on a container or on its pod.
@@ -66,7 +68,7 @@ class DialectSet:
             for dialect in self.dialects
             if dialect.name in named
             or (annotated and not dialect.requesting_annotations.isdisjoint(container.annotations))
-            or (dialect.prefix and container.prefixed(dialect.prefix))
+            or (dialect.prefix and container.has_prefix(dialect.prefix))
         ]
 
 

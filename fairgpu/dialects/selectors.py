@@ -8,7 +8,7 @@ https://github.com/volcano-sh/volcano/blob/master/pkg/scheduler/api/devices/nvid
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from typing import Final
 
 from fairgpu import names
 from fairgpu.choices import LIST_ALLOWED, MODEL, UUID, parse_list
@@ -42,7 +42,6 @@ MAX_POLICIES = 8
 """The most policies that are read from one list."""
 
 
-@dataclass(slots=True)
 class Selection:
     """The choices that were read from another project's annotations.
 
@@ -53,10 +52,11 @@ class Selection:
         keys: the annotations that were read.
     """
 
-    choices: PodChoices = NO_CHOICES
-    faults: list[Fault] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    keys: tuple[str, ...] = ()
+    def __init__(self, keys: tuple[str, ...] = ()) -> None:
+        self.choices: PodChoices = NO_CHOICES
+        self.faults: Final[list[Fault]] = []
+        self.warnings: Final[list[str]] = []
+        self.keys: Final = keys
 
 
 def select(container: Container, keys: tuple[str, ...]) -> Selection:
@@ -69,7 +69,7 @@ def select(container: Container, keys: tuple[str, ...]) -> Selection:
     present = tuple(key for key in keys if key in container.annotations)
     if not present:
         return Selection()
-    selection = Selection(keys=present)
+    selection = Selection(present)
     use_models = _list(container, USE_TYPE, MODEL, present, selection)
     wanted = _list(container, MODEL_ANNOTATION, MODEL, present, selection)
     if wanted and use_models:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 Operation = dict[str, Any]
 
 
-@lru_cache(maxsize=256)
 def escape(key: str) -> str:
     """Returns a key of a JSON object as one step of a JSON Pointer (RFC 6901)."""
+    return _escaped(key) if "/" in key or "~" in key else key
+
+
+@lru_cache(maxsize=256)
+def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
@@ -34,7 +38,7 @@ def remove(path: str) -> Operation:
     return {"op": "remove", "path": path}
 
 
-def set_field(parent: Mapping[str, Any], path: str, key: str, value: Any) -> list[Operation]:
+def set_field(parent: dict[str, Any], path: str, key: str, value: Any) -> list[Operation]:
     """Returns the JSON Patch operations that set a key of a map to a value; none where the key has the value already.
 
     Args:
@@ -47,7 +51,9 @@ def set_field(parent: Mapping[str, Any], path: str, key: str, value: Any) -> lis
     return [add(f"{path}/{escape(key)}", value)]
 
 
-def change_map(parent: Any, path: str, key: str, values: Mapping[str, Any], without: Iterable[str]) -> list[Operation]:
+def change_map(
+    parent: dict[str, Any], path: str, key: str, values: dict[str, Any], without: tuple[str, ...]
+) -> list[Operation]:
     """Returns the JSON Patch operations that set and remove keys of an inner map; a missing inner map is created.
 
     Args:

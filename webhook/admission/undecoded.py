@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import latin_1_decode
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ def may_have(value: Any, texts: tuple[str, ...]) -> bool:
     """
     if not isinstance(value, msgspec.Raw):
         return value is not None
-    data = str(value, "latin-1")  # keeps each byte; a search in bytes costs several times one in text
+    data, _ = latin_1_decode(value)  # keeps each byte; a search in bytes costs several times one in text
     for text in texts:  # noqa: SIM110 - a generator takes longer than the search, and most containers have none
         if text in data:
             return True
