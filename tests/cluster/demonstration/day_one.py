@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,8 +21,10 @@ from fairgpu.states import BudgetState
 from tests.cluster.demonstration import services
 from tests.cluster.demonstration.environment import ClusterEnvironment
 from tests.cluster.demonstration.services import OF_PLUGIN, RUNNING, VISION, plugin_pod
+from tests.cluster.services.replicas import COMMAND
 from tests.support.ports import free_ports
 
+CRD = Path(__file__).parents[3] / "deploy" / "base" / "crds" / "gpubudgets.yaml"
 PODS = f"/api/v1/namespaces/{VISION}/pods"
 PODS_OF_PLUGIN = "custom-columns=POD:.metadata.name,NODE:.spec.nodeName,GPUS:.spec.containers[0].resources.limits"
 RELEASED = f"{PODS_OF_PLUGIN},SCHEDULER:.spec.schedulerName,LABELS:.metadata.labels"
@@ -34,7 +39,7 @@ SPEC = {
     "onExhausted": "hold",
     "minRuntime": "10s",
 }
-"""The team's budget: the same words in the ConfigMap of `look` and in the GPUBudget of `account`."""
+"""The team's budget: a line of the ConfigMap of `look`, and then the spec of a GPUBudget of `account`."""
 
 
 def run_pods(environment: ClusterEnvironment) -> None:
@@ -78,12 +83,11 @@ def account(environment: ClusterEnvironment) -> None:
     """The budget acts: the next pod waits, a grant releases it, and the stack places it."""
     environment.screen.section("Account: a spent budget holds the next pod, and the stack stays")
     seen = environment.reading(VISION)
+    _take_budgets_along(environment)
     (webhook,) = free_ports(1)
     folder = services.overlay_of(environment, "account", services.reached_on_this_machine(webhook), {})
     _apply(environment, "account", str(folder))
     services.install_account(environment, webhook)
-    budget = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": {"name": VISION}, "spec": SPEC}
-    environment.kubectl(environment.money, "create", "-f", "-", shown="create -f vision.yaml", stdin=budget)
     # What the last leader of look has published stays in the list until the new one knows the budget.
     goes_on = lambda: environment.status_of(VISION) != "" and _rate(environment) > 0  # noqa: E731 - read once, here
     wait_until("the budget goes on", goes_on, environment.children, STEP_LIMIT_SECONDS)
@@ -124,6 +128,19 @@ def share(environment: ClusterEnvironment) -> None:
     environment.kubectl(environment.plane.admin, "label", "namespace", *words)
     services.install_share(environment)
     environment.screen.done(f"{NAMESPACE} and {HELD_NAMESPACE} share GPUs by fractions; {VISION} keeps the plugin")
+
+
+def _take_budgets_along(environment: ClusterEnvironment) -> None:
+    """Makes the lines of the ConfigMap GPUBudgets, while `look` runs."""
+    admin = environment.plane.admin
+    environment.kubectl(admin, "apply", "-f", str(CRD), shown="apply -f deploy/base/crds/gpubudgets.yaml")
+    environment.kubectl(admin, "wait", "--for=condition=Established", "crd/gpubudgets.fairgpu.io", "--timeout=120s")
+    found = lambda: admin.kubectl("get", "gpubudgets", check=False).returncode == 0  # noqa: E731 - read once, here
+    wait_until("kubectl finds the new kind", found, environment.children, STEP_LIMIT_SECONDS)
+    environment.screen.command("fairgpu gpubudgets | kubectl apply -f -")
+    environ = {"PATH": os.environ.get("PATH", os.defpath), "KUBECONFIG": str(admin.kubeconfig)}
+    printed = subprocess.run([COMMAND, "gpubudgets"], env=environ, capture_output=True, text=True, check=True).stdout
+    environment.screen.output(admin.kubectl("apply", "-f", "-", stdin=printed).stdout)
 
 
 def _apply(environment: ClusterEnvironment, mode: str, folder: str) -> list[str]:
