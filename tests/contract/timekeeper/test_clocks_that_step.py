@@ -331,3 +331,29 @@ def test_a_process_that_leads_no_more_says_nothing_of_its_clock(harness: LedgerH
     term.lose()
     tasks.react()
     assert measures.registry.get_sample_value(gauge) == 0
+
+
+@pytest.mark.parametrize(("every", "ahead"), [("hour", 25 * HOUR), ("hour", HOUR), ("month", 31 * DAY)])
+@pytest.mark.parametrize("another", [False, True])
+def test_a_correction_that_comes_while_the_leaders_clock_is_ahead_changes_the_money_that_was_carried_over(
+    harness: LedgerHarness, every: str, ahead: int, *, another: bool
+) -> None:
+    harness.budget("a", ["team-a"], 10, period={"every": every}, rollover={"gpuHours": 10})
+    harness.round()
+    before = harness.now
+    harness.round({"hour": HOUR, "month": 31 * DAY}[every] / SECOND)
+    harness.ahead = ahead
+    harness.round()
+    if another:
+        harness.lead()
+        harness.round()
+    harness.correct("late", "a", 4, before)
+    harness.round()
+    harness.ahead = 0
+    harness.round(MINUTE / SECOND)
+    assert differences(harness) == []
+    period = reading.period_at(harness.client, "a", harness.now)
+    assert period is not None
+    totals = reading.period_totals(harness.client, "a", period.start)
+    assert totals is not None
+    assert totals.granted == 6 * GPU_HOUR

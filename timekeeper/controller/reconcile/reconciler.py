@@ -225,7 +225,7 @@ class Reconciler:
             self._repriced = False
         step("publish", touched, partial(publish, context, now))
         for name in touched:
-            self.books.accounts[name].forget_old_periods(now)
+            self.books.accounts[name].forget_old_periods(context.surely_past(now))
 
     def _step(
         self, what: str, names: AbstractSet[str], suspects: AbstractSet[str], act: Callable[[Collection[str]], object]

@@ -86,7 +86,7 @@ BURN_AGE = DAY + HOUR
 """The age up to which totals are kept for burn rates: the longest window of these, and an hour more."""
 
 
-_end = attrgetter("end")
+_start, _end = attrgetter("start"), attrgetter("end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +213,16 @@ class Account:
     def forget_old_periods(self, now: int) -> None:
         """Drops the totals of old periods from memory, except those from which burn rates are computed.
 
-        The balances of the dropped periods must be closed. A new leader reads the totals of the same periods.
+        The balances of the dropped periods must be closed. A new leader reads the totals of the same periods. Periods
+        that have not begun do not count among the kept ones: a clock that was ahead has opened them.
 
         Args:
-            now: nanoseconds since 1970.
+            now: an instant by which time has passed by every clock, in nanoseconds since 1970.
         """
         if len(self.period_totals) <= KEPT_PERIODS:
             return
-        kept = {period.start for period in self.periods[-KEPT_PERIODS:]}
+        to_come = len(self.periods) - bisect_right(self.periods, now, key=_start)
+        kept = {period.start for period in self.periods[-KEPT_PERIODS - to_come :]}
         kept |= {period.start for period in self.periods_after(now - BURN_AGE)}
         self.period_totals = {start: value for start, value in self.period_totals.items() if start in kept}
         self.credits = {start: value for start, value in self.credits.items() if start in kept}

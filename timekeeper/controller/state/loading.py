@@ -234,7 +234,7 @@ def load(client: redis.Redis, books: Books, now: int, surely_past: int) -> set[s
     books.snapshot = books.snapshot or snapshot_of(books)
     books.budgets.take_stored(*reading.budgets_and_faults(client))
     _take_assignments(client, books)
-    stored, books.unreadable = _readable(client, reading.account_names(client), now)
+    stored, books.unreadable = _readable(client, reading.account_names(client), surely_past)
     books.failed = dict(books.unreadable)
     books.accounts = {
         account.name: Account(
