@@ -126,6 +126,7 @@ def test_a_gpu_is_not_given_again_while_a_killed_extenders_binding_is_under_way(
         wait_until(lambda: proxy.kept, "the Binding is under way")
         os.killpg(replica.extender.popen.pid, signal.SIGKILL)
         replica.extender.popen.wait(LIMIT_S)
+        proxy.keeps = False
         # From now on kube-scheduler asks about the other pod alone.
         label("other")
         proxy.looked = None

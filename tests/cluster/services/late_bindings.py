@@ -35,12 +35,12 @@ class Request(NamedTuple):
 
 
 class LateBindings:
-    """Passes requests on to the API server, one a connection, but for a Binding that it keeps until it is asked for.
+    """Passes requests on to the API server, one a connection, but for Bindings that it keeps unanswered.
 
     Attributes:
         port: where it listens, on loopback.
-        keeps: whether it keeps the next Binding.
-        kept: the Binding that it keeps.
+        keeps: whether it keeps Bindings.
+        kept: the last Binding that it kept.
         looked: when an extender first read the Lease, by the monotonic clock; None before. A test sets it to None.
     """
 
@@ -95,11 +95,16 @@ class LateBindings:
                 self._open.add(client)
             try:
                 request = read_request(client)
-                if request is not None and self._passes(request):
-                    with self._connected() as server:
-                        server.sendall(request.whole)
-                        while part := server.recv(1 << 16):
-                            client.sendall(part)
+                if request is None:
+                    return
+                if not self._passes(request):
+                    # The client would send it again if this connection ended. It sends nothing here until it ends.
+                    client.recv(1)
+                    return
+                with self._connected() as server:
+                    server.sendall(request.whole)
+                    while part := server.recv(1 << 16):
+                        client.sendall(part)
             finally:
                 with self._lock:
                     self._open.discard(client)
@@ -109,7 +114,7 @@ class LateBindings:
         if request.is_of("GET", "/leases/fairgpu-scheduler") and self.looked is None:
             self.looked = time.monotonic()
         if self.keeps and request.is_of("POST", "/binding"):
-            self.keeps, self.kept = False, request
+            self.kept = request
             return False
         # However slow this machine is: an extender that waits for long enough finds the Binding carried out.
         if self.kept is not None and request.is_of("PATCH", "/status") and self.is_late():
