@@ -147,26 +147,23 @@ def write_not_settled(client: redis.Redis, before: AbstractSet[str] | None, name
     put(client, "SADD", keys.NOT_SETTLED, sorted(names - (before or frozenset())))
 
 
-def write_capacity(client: redis.Redis, instant: int, rates: Mapping[str, int]) -> None:
+def write_capacity(client: redis.Redis, epoch: int, instant: int, rates: Mapping[str, int]) -> None:
     """Writes the capacity of the cluster from an instant on.
 
     Later capacities are deleted: a clock that was ahead has stamped them.
 
     Args:
         client: the store; its answers are bytes.
+        epoch: the leader's fencing token.
         instant: nanoseconds since 1970.
         rates: the capacity by model, in microGPU-seconds a second.
 
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
-        redis.RedisError: Redis does not answer.
     """
-    put(client, "HSET", keys.CAPACITY_OF_MODELS, [str(instant), compact(dict(rates))])
-    put(client, "HSET", keys.CAPACITY, [str(instant), str(sum(rates.values()))])
-    for key in (keys.CAPACITY, keys.CAPACITY_OF_MODELS):
-        later = [known for known in _capacity_instants(client, key) if known > instant]
-        if later:
-            client.hdel(key, *map(str, later))
+    touched = (keys.BOOK_EPOCH, keys.CAPACITY, keys.CAPACITY_OF_MODELS)
+    run_one(client, Call("write_capacity", touched, (epoch, instant, sum(rates.values()), compact(dict(rates)))))
 
 
 def _capacity_instants(client: redis.Redis, key: str) -> list[int]:

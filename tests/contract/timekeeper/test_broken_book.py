@@ -286,7 +286,7 @@ def test_a_capacity_by_model_that_cannot_be_read_stops_nobody(teams: LedgerHarne
 def test_a_model_has_a_point_only_where_its_own_capacity_changes(teams: LedgerHarness) -> None:
     """So a query does not go through the changes of all other models."""
     for instant, rates in enumerate(({"A100": 1}, {"A100": 1, "T4": 2}, {"A100": 1, "T4": 3}, {"T4": 3}, {"T4": 3})):
-        write_capacity(teams.client, instant, rates)
+        write_capacity(teams.client, highest_epoch(teams.client), instant, rates)
     found = {
         model: {at: rate for at, rate in points.items() if at < 5}
         for model, points in capacity_of_models(teams.client).items()

@@ -18,6 +18,8 @@ from timekeeper.domain.money import GPU_SECOND, SECOND
 from timekeeper.ledger import keys
 from timekeeper.ledger.client import FencedError
 from timekeeper.ledger.reading import highest_epoch
+from timekeeper.ledger.shared import write_capacity
+from timekeeper.ledger.usage import capacity, capacity_of_models
 from timekeeper.ledger.writing import take_epoch
 
 if TYPE_CHECKING:
@@ -185,6 +187,18 @@ def test_an_epoch_is_given_again_to_the_holder_of_the_latest_term_alone(client: 
             take_epoch(client, term, holder)
     assert highest_epoch(client) == latest
     assert take_epoch(client, 8, "a") > latest
+
+
+def test_a_fenced_leader_neither_writes_nor_deletes_capacity(client: redis.Redis) -> None:
+    before, following = take_epoch(client, 1, "a"), take_epoch(client, 2, "b")
+    write_capacity(client, following, NOON + SECOND, {"A100": 2 * GPU_SECOND})
+
+    with pytest.raises(FencedError):
+        write_capacity(client, before, NOON, {"A100": GPU_SECOND})
+
+    assert capacity(client)[NOON + SECOND] == 2 * GPU_SECOND
+    assert capacity_of_models(client)["A100"][NOON + SECOND] == 2 * GPU_SECOND
+    assert NOON not in capacity(client)
 
 
 @pytest.fixture

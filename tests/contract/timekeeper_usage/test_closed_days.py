@@ -16,6 +16,7 @@ from timekeeper.domain.timestamps import DAY, HOUR
 from timekeeper.domain.usage import IDLE, Group
 from timekeeper.domain.windows import Retention, Window
 from timekeeper.ledger import keys
+from timekeeper.ledger.reading import highest_epoch
 from timekeeper.ledger.shared import write_capacity
 from timekeeper.ledger.writing import Restoration, restore
 
@@ -110,7 +111,7 @@ def test_days_that_the_store_has_lost_are_remembered_by_nobody(harness: LedgerHa
 
 
 def test_pages_that_tell_what_was_idle_hold_what_one_page_would(harness: LedgerHarness) -> None:
-    write_capacity(harness.client, NOON + 1, {"A100": 8 * GPU_SECOND})
+    write_capacity(harness.client, highest_epoch(harness.client), NOON + 1, {"A100": 8 * GPU_SECOND})
     for _ in range(3):
         harness.round(86_400)
     closed = ClosedDays()

@@ -115,7 +115,7 @@ def test_capacity_is_kept_as_long_as_a_question_may_ask_for_it(harness: LedgerHa
     kept_from = month_start(harness.now, -2)
     instants = [kept_from + offset for offset in (-30 * DAY, -2 * DAY, -DAY, 0, DAY, 2 * DAY)]
     for gpus, instant in enumerate(instants, 1):
-        shared.write_capacity(client, instant, {"A100": gpus * 10**6, "": 10**6})
+        shared.write_capacity(client, keeper.epoch, instant, {"A100": gpus * 10**6, "": 10**6})
     client.hset(keys.CAPACITY, "nonsense", "1")
     window = Window(kept_from, kept_from + 4 * DAY)
     query = Query(window, "1d", ("model",), 1000, idle=True, idle_models=True)
@@ -137,7 +137,7 @@ def test_capacity_before_the_oldest_kept_month_is_that_of_its_last_change(harnes
     harness.round(0)
     kept_from = month_start(harness.now, -2)
     for instant, gpus in ((kept_from - 9 * DAY, 1), (kept_from - DAY, 2), (kept_from + DAY, 3)):
-        shared.write_capacity(client, instant, {"A100": gpus})
+        shared.write_capacity(client, keeper.epoch, instant, {"A100": gpus})
     Archivist(client, harness.source, keeper.books, keeper.epoch, Retention(2, 2)).archive(harness.now)
 
     assert {instant: rate for instant, rate in capacity(client).items() if rate} == {
@@ -156,8 +156,8 @@ def test_of_exported_months_a_day_of_many_changes_is_kept_as_its_mean(
     first = kept_from - 3 * DAY
     for number in range(72 * 2):  # every half an hour of the three days before, and at their ends
         at = first + number * HOUR // 2
-        shared.write_capacity(client, at, {"A100": (1 + number % 5) * 10**6, "": 10**6 * (number % 2)})
-    shared.write_capacity(client, kept_from + HOUR, {"A100": 10**6})
+        shared.write_capacity(client, keeper.epoch, at, {"A100": (1 + number % 5) * 10**6, "": 10**6 * (number % 2)})
+    shared.write_capacity(client, keeper.epoch, kept_from + HOUR, {"A100": 10**6})
     window = Window(first, kept_from + DAY)
     query = Query(window, "1d", ("model",), 1000, idle=True, idle_models=True)
     before = find(client, query, harness.now).items

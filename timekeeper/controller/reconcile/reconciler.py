@@ -37,7 +37,8 @@ def note_capacity(context: ReconcileContext, now: int) -> None:
         now: nanoseconds since 1970.
 
     Raises:
-        redis.RedisError: the store does not answer.
+        FencedError: a later leader has taken over.
+        StoreError: the store refused the write, or Redis does not answer.
     """
     nodes = context.source.mirrors.nodes.items()
     own = context.books.rules.own_resources
@@ -45,7 +46,7 @@ def note_capacity(context: ReconcileContext, now: int) -> None:
     gpus = summed([*context.nodes.gpus(nodes, own).items(), *claimable.items()])
     rates = {model: int(GPU_SECOND * count) for model, count in sorted(gpus.items())}
     if rates != context.capacity:
-        shared.write_capacity(context.client, now, rates)
+        shared.write_capacity(context.client, context.epoch, now, rates)
         context.capacity = rates
 
 
