@@ -25,6 +25,12 @@ def test_the_pacer_by_itself_keeps_every_share(name: str) -> None:
     assert len(others) == (1 if name == virtual_shares.MANY_STREAMS else 0)
 
 
+@pytest.mark.parametrize("name", ["30/70, kernels of 0.1 ms", "10/20/70, kernels of 0.1 ms"])
+def test_shares_are_kept_where_the_machine_wakes_each_thread_a_millisecond_late(name: str) -> None:
+    (row,) = virtual_shares.rows(name, windows=2, orders=(0,), settings={"VIRTUAL_LATE_NS": "1000000"})
+    assert row["value"] <= LIMIT_POINTS, row["context"]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_eight_processes_get_their_containers_share_in_whatever_order_they_begin(order: int) -> None:
     (row,) = virtual_shares.rows("eight processes", windows=1, orders=(order,))

@@ -25,6 +25,8 @@
 #define MOST_GRANTED 256u
 #define LEAST_PAUSE_NS 20000u /* between looks of a thread that waits in the turn */
 #define MOST_PAUSE_NS 250000u
+#define USUAL_LATE_NS 100000u /* how late a machine wakes a thread that no other keeps from a processor; a virtual one, about */
+#define MOST_LATE_NS 5000000u /* of one waking: what is later by more was no matter of the processors' load */
 #define FEW 2u /* kernels of other streams, beside which one more may be launched as long as they fit into the turn */
 #define NO_END (UINT64_MAX - 1) /* the gate of a turn that does not end */
 
@@ -213,6 +215,24 @@ bool pacer_look(int index, uint64_t now_ns, struct turn *turn)
     return true;
 }
 
+/* By how much more than usual the threads of this process have come too late to look again: where processors are busy they wait for
+ * milliseconds to be woken. Atomic: what two threads learn at once may be half lost. */
+static uint64_t lateness_ns;
+
+static void learn_lateness(uint64_t late_ns)
+{
+    uint64_t known = __atomic_load_n(&lateness_ns, __ATOMIC_RELAXED);
+    uint64_t seen = late_ns > USUAL_LATE_NS ? least_of(late_ns - USUAL_LATE_NS, MOST_LATE_NS) : 0;
+    __atomic_store_n(&lateness_ns, known - known / 8 + seen / 8, __ATOMIC_RELAXED);
+}
+
+/* For how long to sleep in order to be back after `ns`: shorter by how late that will be, but for half of it at least. Where the
+ * thread is woken in time for once, it would otherwise look again and again. */
+static uint64_t asked_for(uint64_t ns)
+{
+    return ns - least_of(__atomic_load_n(&lateness_ns, __ATOMIC_RELAXED), ns / 2);
+}
+
 /* Sleeps as exactly as the kernel can; the thread's own timer slack is put back. */
 static void wait_ns(uint64_t ns)
 {
@@ -225,10 +245,11 @@ static void wait_ns(uint64_t ns)
 
 /* How much work a stream may have in flight with so much left of the turn: one kernel, or 2 ms of shorter ones; close to the turn's
  * end less. Where several of the container share the turn, their parts of it, so that all are done at its end. A second kernel
- * behind one that runs is another matter (is_second). */
-static uint64_t part_of_turn(uint64_t left_ns, uint64_t contenders)
+ * behind one that runs is another matter (is_second). What is queued has to last until the next look at it, which comes late. */
+static uint64_t part_of_turn(uint64_t left_ns, uint64_t contenders, uint64_t late_ns)
 {
-    return contenders > 1 ? left_ns * 3 / 4 / contenders : left_ns / 2;
+    uint64_t part = contenders > 1 ? left_ns * 3 / 4 / contenders : left_ns / 2;
+    return least_of(part + late_ns, left_ns / contenders);
 }
 
 /* How long to wait where so much more is queued than may be: for half of it to be worked off, and never for so long that a
@@ -337,10 +358,11 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
     uint64_t behind = allowed_behind(queue, now_ns, wait, left / others);
     if (behind != 0)
         return behind;
-    uint64_t part = part_of_turn(left, others), queued = queued_in_all(queue);
+    uint64_t late = __atomic_load_n(&lateness_ns, __ATOMIC_RELAXED);
+    uint64_t part = part_of_turn(left, others, late), queued = queued_in_all(queue);
     /* Two of kernels up to 2 ms: what is launched behind the second may be what another GPU waits for. */
     uint64_t two = queue->estimate.mean_ns < IN_FLIGHT_NS ? 2 * queue->estimate.mean_ns + queue->estimate.mean_ns / 4 : 0;
-    uint64_t own_bound = most_of(queue->estimate.mean_ns, least_of(part, most_of(IN_FLIGHT_NS, two)));
+    uint64_t own_bound = most_of(queue->estimate.mean_ns, least_of(part, most_of(IN_FLIGHT_NS, two) + late));
     uint64_t bound = most_of(queue->estimate.mean_ns, part);
     bool second = is_second(queue, queued, left / others);
     wait->reason = ROOM;
@@ -407,12 +429,14 @@ static bool pause_in(struct queue *queue, struct wait *wait, uint64_t *now, stru
     spans_leave(queue, before);
     if (granted)
         close_batches_of(queue);
-    wait_ns(pause);
+    uint64_t asked = asked_for(pause);
+    wait_ns(asked);
     bool entered = spans_enter(queue, before);
     if (entered)
         spans_reap(queue);
     pthread_mutex_lock(&queue->lock);
     uint64_t after = clock_ns();
+    learn_lateness(after - *now > asked ? after - *now - asked : 0);
     wait->waited_ns[wait->reason] += after - *now;
     if (wait->reason != ROOM) {
         queue->held_ns[0] = queue->held == wait->flow && queue->held_ns[1] + MOST_PAUSE_NS > *now ? queue->held_ns[0] : *now;
