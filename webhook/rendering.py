@@ -66,7 +66,7 @@ _BY_DEFAULT: Final = {
     "scope": "*",
     "timeoutSeconds": 10,
 }
-"""What the API server writes where a manifest names nothing
+"""The values that the API server writes where a manifest names none
 (https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/)."""
 _WIDTH: Final = 120
 _SERVICE_ACCOUNT: Final = "system:serviceaccount:"
