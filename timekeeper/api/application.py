@@ -22,7 +22,7 @@ from timekeeper.api.reports import ReportRoute
 from timekeeper.api.routes import build_flask
 from timekeeper.api.states_feed import StatesFeed, StatesRoute
 from timekeeper.dashboard.serving import page_routes
-from timekeeper.ledger.states import Changes, Cursor
+from timekeeper.ledger.reading import Changes, Cursor
 
 POLL_SECONDS = 0.2
 """The interval at which the store is asked for its version; clients get a change within a second."""

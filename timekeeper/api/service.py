@@ -41,8 +41,8 @@ from timekeeper.domain.money import SECOND, Currency
 from timekeeper.export.destination import destination
 from timekeeper.ledger.connection import MemoryWatch
 from timekeeper.ledger.connection import connect as connect_to_store
+from timekeeper.ledger.reading import read_changes
 from timekeeper.ledger.reports import ReportIntake
-from timekeeper.ledger.states import read_changes
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.kubernetes import CORRECTIONS
 

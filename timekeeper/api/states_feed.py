@@ -17,7 +17,7 @@ from timekeeper.api.metrics import Measures
 from timekeeper.api.paging import refuse_unknown
 from timekeeper.api.problems import ProblemError, invalid
 from timekeeper.auth.access_control import AccessControl, Action, bearer_token, require
-from timekeeper.ledger.states import Changes, Cursor
+from timekeeper.ledger.reading import Changes, Cursor
 
 LIST_BUDGETS = Action("list", "gpubudgets")
 MAX_WAIT_SECONDS = 60.0

@@ -24,10 +24,8 @@ from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan, PodWrite
 from timekeeper.controller.reconcile.reconciler import NotReadyError, Reconciler
 from timekeeper.controller.releases import Releaser, removals
-from timekeeper.controller.report.checkpoints import CheckpointKeeper
-from timekeeper.controller.report.events import EventRecorder
-from timekeeper.controller.report.notifications import Notifier
-from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
+from timekeeper.controller.report.announcements import EventRecorder, Notifier
+from timekeeper.controller.report.status_writer import CheckpointKeeper, OrderAnswers, StatusWriter
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.observing import Clocks
 from timekeeper.controller.state.other_stacks import doubtful, held_idle, unknown_models

@@ -38,7 +38,7 @@ from timekeeper.controller.metrics import (
     StoreMeasures,
 )
 from timekeeper.controller.present_use import PresentUseReader
-from timekeeper.controller.report.notifications import NotificationSender, Receiver
+from timekeeper.controller.report.announcements import NotificationSender, Receiver
 from timekeeper.controller.state.books import controller_rules
 from timekeeper.export.destination import destination
 from timekeeper.ledger.connection import connect as connect_to_store

@@ -18,9 +18,8 @@ from timekeeper.ledger import keys, reading
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreFormatError
 from timekeeper.ledger.exports import Export, note_late_changes, note_written
 from timekeeper.ledger.exports import load as load_exports
-from timekeeper.ledger.reading import highest_epoch
+from timekeeper.ledger.reading import highest_epoch, read_changes
 from timekeeper.ledger.shared import write_capacity
-from timekeeper.ledger.states import read_changes
 from timekeeper.ledger.usage import capacity, capacity_of_models
 
 if TYPE_CHECKING:

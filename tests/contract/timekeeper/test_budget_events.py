@@ -13,7 +13,7 @@ from tests.support.ledger.fake_cluster import KeptWorld, budget_object
 from tests.support.ledger.pod_jobs import PodJobs
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
-from timekeeper.controller.report.events import EventRecorder
+from timekeeper.controller.report.announcements import EventRecorder
 from timekeeper.controller.report.status_writer import StatusWriter
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import SECOND

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.ledger.harness import LedgerHarness
 from tests.support.ledger.pod_jobs import PodJobs
-from timekeeper.controller.report.events import EventRecorder
+from timekeeper.controller.report.announcements import EventRecorder
 from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
 from timekeeper.domain.money import SECOND
 from timekeeper.domain.timestamps import HOUR, format_instant

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
-from timekeeper.controller.report.checkpoints import CONFIRM, CheckpointKeeper, fitting, shards_of
+from timekeeper.controller.report.status_writer import CONFIRM, CheckpointKeeper, fitting, shards_of
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.loading import PRICES, kept_prices, read_prices
 from timekeeper.domain.budgets import Budget

@@ -24,7 +24,7 @@ from tests.support.processes import ending
 from tests.support.servers.webhook_receiver import Receiver as Server
 from tests.support.servers.webhook_receiver import webhook_receiver
 from tests.support.waiting import LIMIT_S, wait_until
-from timekeeper.controller.report.notifications import (
+from timekeeper.controller.report.announcements import (
     EXPIRES_SECONDS,
     IDLE_SECONDS,
     NotificationSender,

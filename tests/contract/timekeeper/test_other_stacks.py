@@ -14,7 +14,7 @@ from tests.support.ledger.audited import audited, write_statuses
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published
 from timekeeper.audit.command import as_json, as_text
 from timekeeper.audit.sums import UnseenEnd
-from timekeeper.controller.report.checkpoints import CheckpointKeeper
+from timekeeper.controller.report.status_writer import CheckpointKeeper
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.loading import DECIDED
 from timekeeper.controller.state.other_stacks import doubtful, unknown_models

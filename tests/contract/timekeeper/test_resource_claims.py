@@ -10,7 +10,7 @@ import pytest
 from tests.support.ledger.audited import audited, write_statuses
 from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
 from timekeeper.api.usage import Query, find, read_query
-from timekeeper.controller.report.checkpoints import CheckpointKeeper
+from timekeeper.controller.report.status_writer import CheckpointKeeper
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.controller.state.other_stacks import held_idle
 from timekeeper.domain.money import GPU_SECOND, SECOND

@@ -23,9 +23,8 @@ from timekeeper.ledger.connection import connect, identity
 from timekeeper.ledger.entries import pack_ledger
 from timekeeper.ledger.keys import AccountKeys
 from timekeeper.ledger.present_use import PresentUse
-from timekeeper.ledger.reading import load_accounts
+from timekeeper.ledger.reading import load_accounts, read_changes
 from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission, close_and_read
-from timekeeper.ledger.states import read_changes
 from timekeeper.settings import RedisSettings
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairgpu.states import BudgetState, NamespaceState, decode_document, encode_state
 from tests.support.waiting import LIMIT_S
 from timekeeper.api.states_feed import CursorError, StatesFeed, parse_cursor
-from timekeeper.ledger.states import Changes, Cursor
+from timekeeper.ledger.reading import Changes, Cursor
 
 
 def state(namespace: str, remaining: int = 5, budget: str = "b") -> NamespaceState:

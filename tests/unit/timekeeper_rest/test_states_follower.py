@@ -3,7 +3,7 @@ from __future__ import annotations
 import redis
 
 from timekeeper.api.application import follow
-from timekeeper.ledger.states import Changes, Cursor
+from timekeeper.ledger.reading import Changes, Cursor
 
 
 def test_whatever_the_store_answers_the_states_are_asked_for_again() -> None:
