@@ -94,8 +94,8 @@ class PageWriter:
         """Stores the containers that each GPU's schedule page must show, by the GPU's uuid, to compare pages with."""
         self._to_show = gpus
 
-    def has(self, uuids: Iterable[str]) -> None:
-        """Stores the uuids of the GPUs whose pages the process has to write from now on."""
+    def set_gpus(self, uuids: Iterable[str]) -> None:
+        """Replaces the set of GPUs, by uuid, whose schedule pages the process has to write."""
         now_ns, before = self._clock(), self._has
         self._has = {uuid: before.get(uuid, now_ns) for uuid in uuids}
 

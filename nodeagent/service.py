@@ -332,7 +332,7 @@ class Agent:
                 self._folders.root.mkdir(parents=True, exist_ok=True)
                 files.put(self._folders.root / SCHEDULE, content, 0o600)
                 self._published = content
-                self._writer.has(pages)
+                self._writer.set_gpus(pages)
 
     def _not_published(self, error: OSError) -> None:
         """Logs that the pages go on by the input of before; the next round tries again."""

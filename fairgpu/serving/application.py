@@ -38,13 +38,15 @@ WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 
 
 class Application:
-    """The ASGI application of a service. It answers some routes in the event loop, and all others in threads.
+    """The ASGI application of a service: it answers some routes in the event loop, and the others in threads.
 
-    A WSGI application answers in the threads. Every body is read before a handler is called, so that the limits hold
-    for all routes. A handler's exception is logged, and answered with a problem document without internals.
+    The others go to a WSGI application, which runs in the threads. Every body is read before a handler is called, so
+    that the limits hold for all routes. A handler's exception is logged, and answered with a problem document without
+    internals.
 
     Attributes:
-        immediate: the functions that answer whole bodies at once, by method and path; connections may call them, too.
+        immediate: by method and path, the functions that never block; each takes a whole body and returns the answer.
+            The HTTP server may call them directly, without ASGI.
     """
 
     def __init__(

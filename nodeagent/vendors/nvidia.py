@@ -84,7 +84,8 @@ class Nvidia:
     def offer(self) -> Offer:
         """Reads the GPUs and the CDI specs of NVIDIA's toolkit; returns the GPUs to offer and those to withhold.
 
-        A known GPU that no longer answers is fenced. One that has not answered since the agent started is withheld.
+        A GPU that has answered before and no longer does is offered as unhealthy: its pods go on, and no other starts
+        there. One that has not answered since the agent started is withheld.
 
         Raises:
             OSError: NVML does not answer; the message contains NVML's.

@@ -136,6 +136,9 @@ def follow_lease(
 
 
 def mark_of(pod: dict[str, Any]) -> str:
-    """Returns the message of a pod's condition `fairgpu.io/Leads`; empty where the pod has no such condition."""
+    """Returns the mark that the acting extender writes on its own pod, for others to see which replica leads.
+
+    It is the message of the condition `fairgpu.io/Leads`; empty where the pod has no such condition.
+    """
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((str(one.get("message")) for one in conditions if one.get("type") == CONDITION), "")

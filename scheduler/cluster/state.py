@@ -207,7 +207,7 @@ class State:
             self.sites += self._sites.pop(name, None) is not None
 
     def put_pod(self, note: PodNote) -> None:
-        """Stores the facts about a pod. The holding of a bound pod replaces its reservation and its earmark."""
+        """Stores the facts about a pod; once it is bound, its allocation replaces its reservation and its earmark."""
         with self.lock:
             self._pods[note.uid] = note
             self.gangs.put(note)

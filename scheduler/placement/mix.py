@@ -37,9 +37,12 @@ class Kind(NamedTuple):
     host_mib: int = 0
 
     def percent_of(self, device: DeviceClass) -> int:
-        """Returns the percent of a device that this kind takes of each of its GPUs, the larger of GPU time and memory.
+        """Returns the percent that a request of this kind takes of one GPU, by the larger of GPU time and memory.
 
-        It is NEVER for a device that the kind may not use, or that is too small.
+        The result is NEVER, more than a GPU has, if the kind may not use the device, or the device is too small.
+
+        Args:
+            device: the class of the GPU. A request for several GPUs takes this percent of each.
         """
         if not allowed(device.model, self.use_models, self.avoid_models) or not device.total_mib:
             return NEVER

@@ -18,7 +18,7 @@ def node_rows(cluster: Cluster) -> list[Row]:
     """Returns one JSON object for each node that offers GPUs, as `fairgpu top` prints them.
 
     `held` is in GPUs: each pod's part of a GPU counts by the larger of its shares of time and memory. `corePercent` and
-    `memoryPercent` are the held shares of all the node's GPUs together.
+    `memoryPercent` are the held parts of the GPU time and the memory of all the node's GPUs, from 0 to 100.
     """
     return [_node_row(cluster, node) for node in _nodes(cluster)]
 

@@ -326,11 +326,11 @@ def closed_before(now: int) -> int:
 
 
 def whole_days(first: int, end: int) -> list[Window]:
-    """Returns the days between two hours at which days begin.
+    """Splits whole days (UTC) into one window for each day.
 
     Args:
-        first: the first hour, counted from 1970.
-        end: the hour after the last.
+        first: the start of the first day, in hours since 1970.
+        end: the end of the last day, in hours since 1970.
     """
     return [Window(hour * HOUR, (hour + HOURS_OF_A_DAY) * HOUR) for hour in range(first, end, HOURS_OF_A_DAY)]
 

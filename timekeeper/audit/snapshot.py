@@ -147,10 +147,10 @@ class SessionRecord:
         start: the start of the session.
         tariff: pairs of an instant and the rate from then on.
         end: the end of the session; None while it is open.
-        bases: where usage is billed, for each segment its account, the start of its period, and the microGPU-seconds
-            used when it began.
-        used: where usage is billed, the cost of all reported use, in microGPU-seconds.
-        missing: the reserved rate of the devices that no report names, and that of all devices.
+        bases: for each segment its account, the start of its period, and the cost of all use that was reported when it
+            began, in microGPU-seconds; empty if reservations are billed.
+        used: the cost of all reported use, in microGPU-seconds; 0 if reservations are billed.
+        missing: the reserved rate of the devices that no report names, and the reserved rate of all devices.
         elsewhere: whether the pod holds its parts of GPUs by another stack.
         claim: the uid of the ResourceClaim that the session meters; empty for a pod's session.
     """

@@ -458,13 +458,13 @@ def follow_optional(
     wait: Callable[[float], bool],
     random: Callable[[], float],
 ) -> None:
-    """Keeps the mirror of a collection that a cluster may lack current, until the process ends.
+    """Keeps a mirror current, until the process ends, for a collection that not every cluster has.
 
     The API server is asked for the version of the group that it serves at the start, and again once that version is
     gone.
 
     Args:
-        view: passes the collection on to its mirror.
+        view: receives the list and each change, and puts them into the mirror.
         wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         random: returns a number in [0, 1), by which retries are spread.
     """

@@ -65,7 +65,7 @@ def of_the_node_agent() -> Families:
     record = Record("team", "train", "uid", "main", frozenset({"slot-0"}), 1, False, Policy.HARD, 1, (device,))
     seen = Observation({("uid", "main", "GPU-0"): Figure(1)})
     writer = PageWriter(Path("/nowhere"), lambda: None)
-    writer.has({"GPU-0": frozenset()})
+    writer.set_gpus({"GPU-0": frozenset()})
     registry.register(NodeCollector(lambda: seen, lambda: [record], tuple, dict, writer))
     found: Families = {}
     for family in registry.collect():

@@ -51,7 +51,7 @@ class Kept:
         beside.write_text(json.dumps({"gpus": listed}))
         beside.replace(self.root / SCHEDULE)
         self.writer.is_to_show({uuid: frozenset({(0, self._key, core, 0)}) for uuid, core in gpus.items()})
-        self.writer.has(gpus)
+        self.writer.set_gpus(gpus)
 
     def _container(self, core: int) -> dict[str, Any]:
         return {"slot": 0, "key": self._key, "corePercent": core, "policy": "hard", "ledger": str(self.root / "ledger")}
@@ -153,7 +153,7 @@ def test_a_writer_that_hangs_is_replaced_also_while_what_it_has_to_write_changes
     os.kill(kept.pid(), signal.SIGSTOP)
     for _ in range(int(HANGS_SECONDS + AGAIN_SECONDS) + 1):
         kept.pass_seconds(1)
-        kept.writer.has([GPU])
+        kept.writer.set_gpus([GPU])
         kept.writer.keep()
     assert kept.is_replaced()
 
