@@ -111,7 +111,7 @@ def account(number: int) -> str:
 def seed(client: redis.Redis) -> None:
     """Settles every session as the leader does at its end."""
     chance = random.Random(5)
-    shared.write_assignments(client, {f"ns-{number:05d}": ((0, account(number)),) for number in range(NAMESPACES)})
+    shared.write_assignments(client, 1, {f"ns-{number:05d}": ((0, account(number)),) for number in range(NAMESPACES)})
     for first in range(0, NAMESPACES, 100):
         chunk = range(first, first + 100)
         writing.open_periods(client, 1, START, [writing.Opening(account(number), START, END) for number in chunk])

@@ -110,8 +110,8 @@ def _seed_team(client: redis.Redis, team: Team, number: int, period: tuple[int, 
         client, writing.Revision(EPOCH, 1), now, [writing.SettlementBatch(team.name, start, [past, *items])]
     )
     if pods:
-        shared.index_sessions(client, [(pod.uid, team.name) for pod in pods], [])
-    shared.write_assignments(client, {team.name: ((0, team.name),)})
+        shared.index_sessions(client, EPOCH, [(pod.uid, team.name) for pod in pods], [])
+    shared.write_assignments(client, EPOCH, {team.name: ((0, team.name),)})
     available = None if team.available is None else round(team.available * GPU_HOUR)
     summary = Summary(
         name=team.name,

@@ -241,7 +241,7 @@ class Archivist:
         }
         changed = {namespace: assigned for namespace, assigned in rest.items() if assigned}
         without_payer = [namespace for namespace, assigned in rest.items() if not assigned]
-        forget_payer(self._client, changed, without_payer)
+        forget_payer(self._client, self._epoch, changed, without_payer)
         books.assignments.update(changed)
         for namespace in without_payer:
             del books.assignments[namespace]

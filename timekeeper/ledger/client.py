@@ -19,6 +19,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from timekeeper.ledger.keys import BOOK_EPOCH
 from timekeeper.ledger.redis_cluster import ClusterStore
 from timekeeper.ledger.scripts import script
 
@@ -157,20 +158,24 @@ def run_for_each(
     return answers
 
 
-def put(client: redis.Redis, command: str, key: str, arguments: Sequence[str | int]) -> None:
-    """Runs a Redis command that writes to one key, also on a store without free memory.
+def put(client: redis.Redis, epoch: int | None, command: str, key: str, arguments: Sequence[str | int]) -> None:
+    """Runs a writing Redis command on one key of the book, also on a store without free memory.
 
     Many arguments are divided over several calls; without arguments nothing is sent.
 
     Args:
+        epoch: the leader's fencing token; None for a write that may come from an earlier leader or an admin.
         command: the command, such as HSET.
         arguments: the command's arguments after the key.
 
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: Redis refused the command, or does not answer.
     """
     parts = [arguments[start : start + PUT_AT_ONCE] for start in range(0, len(arguments), PUT_AT_ONCE)]
-    for answer in run(client, [Call("put", (key,), (command, *part)) for part in parts]):
+    for answer in run(
+        client, [Call("put", (key, BOOK_EPOCH), ("" if epoch is None else epoch, command, *part)) for part in parts]
+    ):
         if isinstance(answer, StoreError):
             raise answer
 

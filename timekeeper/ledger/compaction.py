@@ -20,7 +20,7 @@ from timekeeper.domain.usage import Row
 from timekeeper.domain.usage_folding import PackedPart, added_up, fold, month_of, pack, parse_part, unfold
 from timekeeper.domain.windows import month_start, parse_month
 from timekeeper.ledger import keys, shared
-from timekeeper.ledger.client import Call, run_one
+from timekeeper.ledger.client import Call, put, run_one
 from timekeeper.ledger.entries import read_entry
 from timekeeper.ledger.exports import note_late_changes
 from timekeeper.ledger.usage import read_rows
@@ -71,25 +71,25 @@ def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequenc
     further = (names.segment_order, names.periods, names.grants, names.corrections, *_of_periods(names, periods))
     if not run_one(client, Call("drop_account", (*holding, *further), (epoch,))):
         return False
-    client.srem(keys.ACCOUNTS, account)
-    client.srem(keys.RESTORED, account)
-    client.hdel(keys.BUDGETS, account)
+    put(client, epoch, "SREM", keys.ACCOUNTS, [account])
+    put(client, epoch, "SREM", keys.RESTORED, [account])
+    put(client, epoch, "HDEL", keys.BUDGETS, [account])
     return True
 
 
-def forget_payer(client: redis.Redis, changed: dict[str, Assignments], removed: Sequence[str]) -> None:
+def forget_payer(client: redis.Redis, epoch: int, changed: dict[str, Assignments], removed: Sequence[str]) -> None:
     """Writes the payers of namespaces after an account was removed, and removes namespaces that have none left.
 
     Args:
+        epoch: the leader's fencing token.
         changed: (from, account) pairs for each namespace that still has payers; instants are nanoseconds since 1970.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
         redis.RedisError: Redis does not answer.
     """
-    shared.write_assignments(client, changed)
-    if removed:
-        client.hdel(keys.NAMESPACES, *removed)
+    shared.write_assignments(client, epoch, changed)
+    put(client, epoch, "HDEL", keys.NAMESPACES, removed)
 
 
 def _of_periods(names: keys.AccountKeys, periods: Sequence[int]) -> Iterator[str]:

@@ -42,8 +42,8 @@ def convert_store(client: redis.Redis, epoch: int) -> int:
     stored_format = check_format(client)
     if stored_format < keys.FORMAT:
         # The store went back to a state from before its conversion.
-        put(client, "SET", keys.BOOK_CONVERTING, [stored_format])
-        put(client, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
+        put(client, epoch, "SET", keys.BOOK_CONVERTING, [stored_format])
+        put(client, epoch, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
     if client.get(keys.BOOK_CONVERTING) is None:
         return 0
     names, converted = reading.account_names(client), list[str]()

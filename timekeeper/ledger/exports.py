@@ -122,7 +122,7 @@ def note_late_changes(client: redis.Redis, months: Iterable[str]) -> None:
     """
     for month in months:
         try:
-            put(client, "HINCRBY", keys.LATE_CHANGES, [month, 1])
+            put(client, None, "HINCRBY", keys.LATE_CHANGES, [month, 1])
         except ScriptError as error:
             _log.error("count of late changes unreadable: it is written anew", month=month, error=str(error))
             _replace_counts(client, month)
@@ -137,7 +137,7 @@ def _replace_counts(client: redis.Redis, month: str) -> None:
         client.delete(keys.LATE_CHANGES)
     for each in sorted(months):
         export = records.written.get(each)
-        put(client, "HSET", keys.LATE_CHANGES, [each, 1 if export is None else export.change + 1])
+        put(client, None, "HSET", keys.LATE_CHANGES, [each, 1 if export is None else export.change + 1])
 
 
 def note_written(client: redis.Redis, month: str, export: Export) -> None:
@@ -149,7 +149,7 @@ def note_written(client: redis.Redis, month: str, export: Export) -> None:
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
     """
-    put(client, "HSET", keys.EXPORTS, [month, json.dumps(asdict(export), separators=(",", ":"))])
+    put(client, None, "HSET", keys.EXPORTS, [month, json.dumps(asdict(export), separators=(",", ":"))])
 
 
 def folded_months(client: redis.Redis, accounts: Sequence[str]) -> set[str]:

@@ -74,13 +74,14 @@ def broken_keys(client: redis.Redis) -> list[str]:
     return broken
 
 
-def mend(client: redis.Redis, remembered: Iterable[str]) -> bool:
+def mend(client: redis.Redis, epoch: int, remembered: Iterable[str]) -> bool:
     """Removes the keys that `broken_keys` finds, and rewrites those that later steps of a leader need.
 
     The caller holds the term's fencing token; taking it has already written the store's format.
 
     Args:
         client: the store; its answers are bytes.
+        epoch: the leader's fencing token.
         remembered: the names of the accounts in the leader's memory.
 
     Returns:
@@ -98,19 +99,20 @@ def mend(client: redis.Redis, remembered: Iterable[str]) -> bool:
     for key in removed:
         client.delete(key)
     if keys.BOOK_FORMAT in broken:
-        put(client, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
+        put(client, epoch, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
     if keys.BOOK_CONVERTING in broken:
-        put(client, "SET", keys.BOOK_CONVERTING, [1])
+        put(client, epoch, "SET", keys.BOOK_CONVERTING, [1])
     if keys.ACCOUNTS in broken:
         payers = {account for known in reading.assignments(client).values() for _, account in known}
-        shared.write_accounts(client, sorted({*remembered, *payers, *reading.kept_budgets(client)}))
+        shared.write_accounts(client, epoch, sorted({*remembered, *payers, *reading.kept_budgets(client)}))
     return keys.BUDGETS in broken
 
 
-def mark_lost(client: redis.Redis, accounts: Iterable[str], known: Container[str]) -> dict[str, str]:
+def mark_lost(client: redis.Redis, epoch: int, accounts: Iterable[str], known: Container[str]) -> dict[str, str]:
     """Writes into the store that the kept budgets of accounts are lost, except where a usable version is known.
 
     Args:
+        epoch: the leader's fencing token.
         known: the names of the budgets of which a usable version is known.
 
     Returns:
@@ -120,5 +122,5 @@ def mark_lost(client: redis.Redis, accounts: Iterable[str], known: Container[str
         StoreError: the store refused the write, or Redis does not answer.
     """
     lost = {name: LOST_BUDGET for name in accounts if name not in known}
-    put(client, "HSET", keys.BUDGETS, [part for name, why in sorted(lost.items()) for part in (name, why)])
+    put(client, epoch, "HSET", keys.BUDGETS, [part for name, why in sorted(lost.items()) for part in (name, why)])
     return lost

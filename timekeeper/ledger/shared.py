@@ -53,62 +53,82 @@ class Terms:
     charge: Mapping[str, int] = field(default_factory=dict)
 
 
-def write_assignments(client: redis.Redis, changed: Mapping[str, Assignments]) -> None:
+def write_assignments(client: redis.Redis, epoch: int, changed: Mapping[str, Assignments]) -> None:
     """Writes the payers of namespaces, and adds the payers' names to those of all accounts.
 
     Args:
+        epoch: the leader's fencing token.
         changed: (from, account) pairs for each namespace: its payers over time; instants are nanoseconds since 1970.
 
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
     """
     if not changed:
         return
     namespaces = [part for name, payers in changed.items() for part in (name, encode_assignments(payers))]
-    put(client, "HSET", keys.NAMESPACES, namespaces)
-    put(client, "SADD", keys.ACCOUNTS, sorted({account for payers in changed.values() for _, account in payers}))
+    put(client, epoch, "HSET", keys.NAMESPACES, namespaces)
+    put(client, epoch, "SADD", keys.ACCOUNTS, sorted({account for payers in changed.values() for _, account in payers}))
 
 
-def write_accounts(client: redis.Redis, names: Sequence[str]) -> None:
+def write_accounts(client: redis.Redis, epoch: int, names: Sequence[str]) -> None:
     """Adds names to those of all accounts in the store.
 
+    Args:
+        epoch: the leader's fencing token.
+
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
     """
-    put(client, "SADD", keys.ACCOUNTS, names)
+    put(client, epoch, "SADD", keys.ACCOUNTS, names)
 
 
-def write_budgets(client: redis.Redis, budgets: Mapping[str, Any]) -> None:
+def write_budgets(client: redis.Redis, epoch: int, budgets: Mapping[str, Any]) -> None:
     """Writes GPUBudget objects in their last valid version.
 
+    Args:
+        epoch: the leader's fencing token.
+
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
     """
-    put(client, "HSET", keys.BUDGETS, [part for name, item in budgets.items() for part in (name, json.dumps(item))])
+    put(
+        client,
+        epoch,
+        "HSET",
+        keys.BUDGETS,
+        [part for name, item in budgets.items() for part in (name, json.dumps(item))],
+    )
 
 
-def write_prices(client: redis.Redis, prices: Prices) -> None:
+def write_prices(client: redis.Redis, epoch: int, prices: Prices) -> None:
     """Writes the prices of all models over time, as they are charged.
 
     Args:
+        epoch: the leader's fencing token.
         prices: the prices, by a model's name or some of its words.
 
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
     """
-    put(client, "SET", keys.PRICES, [encode_prices(prices)])
+    put(client, epoch, "SET", keys.PRICES, [encode_prices(prices)])
 
 
-def write_since(client: redis.Redis, instant: int) -> None:
+def write_since(client: redis.Redis, epoch: int, instant: int) -> None:
     """Writes the instant from which pods of other stacks are metered.
 
     Args:
+        epoch: the leader's fencing token.
         instant: nanoseconds since 1970.
 
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
     """
-    put(client, "SET", keys.SINCE, [str(instant)])
+    put(client, epoch, "SET", keys.SINCE, [str(instant)])
 
 
 def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
@@ -121,30 +141,38 @@ def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
     run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH, keys.BOOK_TERM), (epoch, term.number, term.holder)))
 
 
-def note_restored(client: redis.Redis, accounts: Sequence[str]) -> None:
+def note_restored(client: redis.Redis, epoch: int, accounts: Sequence[str]) -> None:
     """Records that a part of these accounts' spending cannot be attributed to a pod.
 
+    Args:
+        epoch: the leader's fencing token.
+
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
     """
-    put(client, "SADD", keys.RESTORED, accounts)
+    put(client, epoch, "SADD", keys.RESTORED, accounts)
 
 
-def write_not_settled(client: redis.Redis, before: AbstractSet[str] | None, names: AbstractSet[str]) -> None:
+def write_not_settled(
+    client: redis.Redis, epoch: int, before: AbstractSet[str] | None, names: AbstractSet[str]
+) -> None:
     """Writes the names of the accounts whose settlement fails.
 
     Args:
+        epoch: the leader's fencing token.
         before: the names that the store holds; None where they are not known.
 
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
         redis.RedisError: the store does not answer.
     """
     if before is None:
-        client.delete(keys.NOT_SETTLED)
-    elif before - names:
-        client.srem(keys.NOT_SETTLED, *sorted(before - names))
-    put(client, "SADD", keys.NOT_SETTLED, sorted(names - (before or frozenset())))
+        run_one(client, Call("put", (keys.NOT_SETTLED, keys.BOOK_EPOCH), (epoch, "DEL")))
+    else:
+        put(client, epoch, "SREM", keys.NOT_SETTLED, sorted(before - names))
+    put(client, epoch, "SADD", keys.NOT_SETTLED, sorted(names - (before or frozenset())))
 
 
 def write_capacity(client: redis.Redis, epoch: int, instant: int, rates: Mapping[str, int]) -> None:
@@ -219,42 +247,59 @@ def _thin(
 ) -> None:
     days = means_of_days(points, before)
     ends = {str(day.end): encode(day.last) for day in days if day.end not in points}
-    put(client, "HSET", key, [part for point in ends.items() for part in point])
+    put(client, None, "HSET", key, [part for point in ends.items() for part in point])
     for day in days:
-        put(client, "HSET", key, [part for at in (day.since, *day.replaced) for part in (str(at), encode(day.mean))])
+        put(
+            client,
+            None,
+            "HSET",
+            key,
+            [part for at in (day.since, *day.replaced) for part in (str(at), encode(day.mean))],
+        )
     replaced = [str(instant) for day in days for instant in day.replaced]
     for start in range(0, len(replaced), POINTS_PER_CALL):
         client.hdel(key, *replaced[start : start + POINTS_PER_CALL])
 
 
-def write_watched(client: redis.Redis, until: int) -> None:
+def write_watched(client: redis.Redis, epoch: int, until: int) -> None:
     """Writes the latest instant at which all open sessions were known to be alive.
 
     Args:
+        epoch: the leader's fencing token.
         until: nanoseconds since 1970.
 
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
     """
-    put(client, "SET", keys.WATCHED, [str(until)])
+    put(client, epoch, "SET", keys.WATCHED, [str(until)])
 
 
-def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]) -> None:
+def index_sessions(
+    client: redis.Redis, epoch: int, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]
+) -> None:
     """Adds sessions to the store's index of open sessions, and removes others from it.
 
     A session that moves stays in the index all the time: reports of sessions outside it are refused.
 
     Args:
+        epoch: the leader's fencing token.
         opened: (uid, account) of each session to add.
         closed: (uid, account) of each session to remove.
 
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
         redis.RedisError: Redis does not answer.
     """
-    put(client, "ZADD", keys.OPEN_SESSIONS, [part for uid, account in opened for part in ("0", f"{uid} {account}")])
-    if closed:
-        client.zrem(keys.OPEN_SESSIONS, *(f"{uid} {account}" for uid, account in closed))
+    put(
+        client,
+        epoch,
+        "ZADD",
+        keys.OPEN_SESSIONS,
+        [part for uid, account in opened for part in ("0", f"{uid} {account}")],
+    )
+    put(client, epoch, "ZREM", keys.OPEN_SESSIONS, [f"{uid} {account}" for uid, account in closed])
 
 
 def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
@@ -271,23 +316,27 @@ def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
     pipeline.execute()
 
 
-def renew_index(client: redis.Redis, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()) -> None:
+def renew_index(
+    client: redis.Redis, epoch: int, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()
+) -> None:
     """Rewrites the store's index of open sessions, so that it holds these sessions and no others.
 
     The index lacks a session where a leader ended after it wrote the session and before it wrote the index.
 
     Args:
         client: the store; its answers are bytes.
+        epoch: the leader's fencing token.
         spared: the accounts whose entries in the index stay.
 
     Raises:
+        FencedError: the store has given a fencing token to a later leader.
         StoreError: the store refused the write, or Redis does not answer.
         redis.RedisError: Redis does not answer.
     """
     members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
     parts = (member.decode().partition(" ") for member in members)
     indexed, wanted = {(uid, account) for uid, _, account in parts if account not in spared}, set(sessions)
-    index_sessions(client, sorted(wanted - indexed), sorted(indexed - wanted))
+    index_sessions(client, epoch, sorted(wanted - indexed), sorted(indexed - wanted))
 
 
 def publish_states(

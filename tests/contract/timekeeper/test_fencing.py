@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,8 +16,10 @@ from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
-from timekeeper.ledger import keys
+from timekeeper.domain.pricing import PricePoint
+from timekeeper.ledger import keys, shared
 from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.compaction import forget_payer
 from timekeeper.ledger.reading import highest_epoch
 from timekeeper.ledger.shared import write_capacity
 from timekeeper.ledger.usage import capacity, capacity_of_models
@@ -204,3 +207,43 @@ def test_a_fenced_leader_neither_writes_nor_deletes_capacity(client: redis.Redis
 @pytest.fixture
 def client(harness: LedgerHarness) -> redis.Redis:
     return harness.client
+
+
+@pytest.mark.parametrize(
+    ("key", "write", "arguments"),
+    [
+        (keys.NAMESPACES, shared.write_assignments, ({"team": ((0, "late"),)},)),
+        (keys.ACCOUNTS, shared.write_accounts, (["late"],)),
+        (keys.BUDGETS, shared.write_budgets, ({"late": {}},)),
+        (keys.PRICES, shared.write_prices, ({"A100": (PricePoint(0, Fraction(9)),)},)),
+        (keys.SINCE, shared.write_since, (9,)),
+        (keys.WATCHED, shared.write_watched, (9,)),
+        (keys.RESTORED, shared.note_restored, (["late"],)),
+        (keys.NOT_SETTLED, shared.write_not_settled, (frozenset(), {"late"})),
+        (keys.OPEN_SESSIONS, shared.index_sessions, ([("late", "a")], [])),
+    ],
+)
+def test_a_fenced_leader_writes_no_record_that_all_accounts_share(
+    client: redis.Redis, key: str, write: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    before, following = take_epoch(client, 1, "a"), take_epoch(client, 2, "b")
+    with pytest.raises(FencedError):
+        write(client, before, *arguments)
+    assert not client.exists(key)
+    write(client, following, *arguments)
+    assert client.exists(key)
+
+
+def test_a_fenced_leader_removes_no_record_that_all_accounts_share(client: redis.Redis) -> None:
+    before, following = take_epoch(client, 1, "a"), take_epoch(client, 2, "b")
+    shared.index_sessions(client, following, [("uid", "a")], [])
+    shared.write_not_settled(client, following, None, {"a"})
+    shared.write_assignments(client, following, {"team": ((0, "a"),)})
+    with pytest.raises(FencedError):
+        shared.index_sessions(client, before, [], [("uid", "a")])
+    for known in (None, {"a"}):
+        with pytest.raises(FencedError):
+            shared.write_not_settled(client, before, known, set())
+    with pytest.raises(FencedError):
+        forget_payer(client, before, {}, ["team"])
+    assert client.exists(keys.OPEN_SESSIONS, keys.NOT_SETTLED, keys.NAMESPACES) == 3

@@ -120,7 +120,7 @@ def test_reports_are_taken_of_a_pod_whose_opening_was_the_last_thing_that_a_lead
     harness.budget("a", ["team-a"])
     harness.pod("p1", "team-a")
     harness.lead(step=step)
-    shared.index_sessions(harness.client, [("left", "a")], [])
+    shared.index_sessions(harness.client, 10**9, [("left", "a")], [])
     with pytest.raises(KeyboardInterrupt):
         harness.round()
     harness.lead()
@@ -289,7 +289,7 @@ def test_a_leader_that_ends_between_naming_a_new_payer_and_opening_its_account_l
 def test_an_account_that_a_leader_named_as_payer_and_did_not_list_is_listed_by_the_next(harness: LedgerHarness) -> None:
     harness.budget("a", ["team-a"])
     harness.round(10)
-    shared.write_assignments(harness.client, {"team-a": ((0, "a"), (harness.now, "namespace:team-a"))})
+    shared.write_assignments(harness.client, 10**9, {"team-a": ((0, "a"), (harness.now, "namespace:team-a"))})
     harness.client.srem(keys.ACCOUNTS, "namespace:team-a")  # it ended before it listed the account
     harness.budget("a", ["team-b"])
     harness.lead()

@@ -77,7 +77,7 @@ def test_states_have_a_new_id_once_the_store_was_emptied(client: redis.Redis) ->
 def take(client: redis.Redis, shown: list[tuple[str, int, int]]) -> list[IntakeOutcome | Exception]:
     """Returns the outcomes of a running pod's reports: boot, sequence, and the microseconds of its GPU's work."""
     write_report_limits(client, {"uid": ReportLimits(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
-    index_sessions(client, [("uid", "a")], [])
+    index_sessions(client, 1, [("uid", "a")], [])
     reports = [
         Submission("uid", boot, sequence, HOUR, (Counter("GPU-1", used * 1000, used * 1000, 0),))
         for boot, sequence, used in shown
@@ -110,8 +110,8 @@ def test_no_number_of_boots_grows_a_pods_reports_without_bound(client: redis.Red
 
 
 def test_open_sessions_are_found_by_uid_and_page_by_page(client: redis.Redis) -> None:
-    index_sessions(client, [("u2", "b"), ("u1", "a"), ("u10", "a"), ("u3", "c")], [])
-    index_sessions(client, [], [("u3", "c")])
+    index_sessions(client, 1, [("u2", "b"), ("u1", "a"), ("u10", "a"), ("u3", "c")], [])
+    index_sessions(client, 1, [], [("u3", "c")])
     assert reading.open_sessions(client, "", 2) == [("u1", "a"), ("u10", "a")]
     assert reading.open_sessions(client, "u10", 2) == [("u2", "b")]
     assert reading.open_sessions(client, "u1", 1) == [("u10", "a")]
@@ -120,9 +120,9 @@ def test_open_sessions_are_found_by_uid_and_page_by_page(client: redis.Redis) ->
 def test_the_book_is_read_as_it_was_written(client: redis.Redis) -> None:
     assignments = {"team-a": ((0, "a"), (2**60 + 1, "b"))}
     prices = {"A100": (PricePoint(5, Fraction(1, 3)), PricePoint(9, Fraction(5, 2)))}
-    write_assignments(client, assignments)
-    write_prices(client, prices)
-    write_watched(client, 2**60 + 1)
+    write_assignments(client, 1, assignments)
+    write_prices(client, 1, prices)
+    write_watched(client, 1, 2**60 + 1)
     assert reading.assignments(client) == assignments
     assert reading.account_names(client) == ["a", "b"]
     assert reading.prices(client) == prices
@@ -152,7 +152,7 @@ SECOND = 10**9
 def take_at(client: redis.Redis, shown: list[tuple[str, int, float, bool]]) -> list[IntakeOutcome | Exception]:
     """Returns the outcomes of reports sent one by one: boot, sequence, time in seconds, and whether it is the last."""
     write_report_limits(client, {"uid": ReportLimits(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
-    index_sessions(client, [("uid", "a")], [])
+    index_sessions(client, 1, [("uid", "a")], [])
     intake = ReportIntake(client, SECOND)
     reports = (
         Submission("uid", boot, number, int(at * SECOND) + 10**18, last=last) for boot, number, at, last in shown

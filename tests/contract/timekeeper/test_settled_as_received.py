@@ -432,7 +432,7 @@ class Story(RuleBasedStateMachine):
         self.round_undisturbed()
         assert self.harness.keeper is not None
         next_books = Books(self.keeper_rules)
-        load(self.client, next_books, self.harness.now, self.harness.now)
+        load(self.client, 10**9, next_books, self.harness.now, self.harness.now)
         kept, read = (
             {metered.session.uid: with_its_own_time(metered) for metered in books.pods.sessions.all()}
             for books in (self.harness.keeper.books, next_books)

@@ -86,7 +86,7 @@ def test_a_namespace_is_shown_what_pays_for_it(rest: RestServer) -> None:
 
 def test_a_namespace_that_moved_is_shown_who_pays_for_it_now(rest: RestServer, store: RedisServer) -> None:
     with store.client() as client:
-        shared.write_assignments(client, {"team-m": ((0, "serving"), (1, "research"))})
+        shared.write_assignments(client, 1, {"team-m": ((0, "serving"), (1, "research"))})
     assert rest.as_person("finance", "GET", "/v1/namespaces/team-m/budget").document["budget"]["name"] == "research"
 
 

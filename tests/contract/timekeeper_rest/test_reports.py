@@ -101,7 +101,7 @@ def test_a_token_replayed_after_its_pod_ended_is_refused(rest: RestServer, store
     pod = new_pod(store)
     assert send(rest, pod, report()).status == 200
     with store.client() as client:
-        shared.index_sessions(client, [], [(pod.uid, "research")])
+        shared.index_sessions(client, 1, [], [(pod.uid, "research")])
     assert send(rest, pod, report(seq=2)).document["type"] == "urn:fairgpu:problem:not-running"
 
 

@@ -176,5 +176,5 @@ def test_what_a_lost_store_had_spent_is_shown_as_nobodys(harness: LedgerHarness)
     harness.client.flushall()
     opening = Opening("research", period.start, period.end, checkpoint=7 * GPU_HOUR)
     open_periods(harness.client, keeper.epoch, harness.now, [opening])
-    shared.write_assignments(harness.client, {"team-a": ((0, "research"),)})
+    shared.write_assignments(harness.client, 10**9, {"team-a": ((0, "research"),)})
     assert used(harness, "namespace", "budget")[-12, "__unallocated__", "research"].billed == 7 * GPU_HOUR

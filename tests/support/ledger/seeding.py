@@ -62,8 +62,8 @@ def seed_budget(
     if items:
         batch = writing.SettlementBatch(name, START, items)
         writing.write_settlements(client, writing.Revision(EPOCH, 1), now, [batch])
-        shared.index_sessions(client, [(pod.uid, name) for pod in pods], [])
-    shared.write_assignments(client, dict.fromkeys(namespaces, ((0, name),)))
+        shared.index_sessions(client, 1, [(pod.uid, name) for pod in pods], [])
+    shared.write_assignments(client, 1, dict.fromkeys(namespaces, ((0, name),)))
     state = BudgetState.UNLIMITED if available is None else BudgetState.OPEN if spent < available else BudgetState.OVER
     summary = Summary(name, namespaces, state, "enforce", START, END, 0, available, spent, 1_000_000, None)
     writing.publish_accounts(client, EPOCH, [writing.Publication(name, START, None, encode_summary(summary))])

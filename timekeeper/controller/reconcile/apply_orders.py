@@ -78,7 +78,7 @@ def apply_due_corrections(context: ReconcileContext, now: int, names: Container[
     if not due:
         return set()
     entries = [_correction_entry(books, correction, account, period) for correction, account, period in due]
-    shared.note_restored(context.client, [entry.account for entry in entries if not entry.namespace])
+    shared.note_restored(context.client, context.epoch, [entry.account for entry in entries if not entry.namespace])
     for entry, answer, kept in _apply(context, now, "corrections", apply_corrections, entries):
         account = books.accounts[entry.account]
         if isinstance(answer, StoreError):

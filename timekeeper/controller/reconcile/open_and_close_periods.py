@@ -52,15 +52,15 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
     kept = books.budgets.not_stored()
     ruled = _open_by_last_rules(context, now, kept)
     _mark_reports(context, now, {name for name, known in changed.items() if len(known) > 1}, ruled)
-    shared.write_budgets(context.client, kept)
+    shared.write_budgets(context.client, context.epoch, kept)
     books.budgets.stored.update(kept)
-    shared.write_assignments(context.client, changed)
+    shared.write_assignments(context.client, context.epoch, changed)
     books.assignments.update(changed)
     before = set(books.accounts)
     books.ensure_accounts(books.budgets.budgets)
     books.ensure_accounts(account for known in changed.values() for _, account in known)
     books.ensure_accounts(map(books.payer_named, books.payers_unreadable))
-    shared.write_accounts(context.client, sorted(books.accounts.keys() - before))
+    shared.write_accounts(context.client, context.epoch, sorted(books.accounts.keys() - before))
     moved = {account for known in changed.values() for _, account in known[-2:]}
     return moved | books.refresh_budgets() | (books.accounts.keys() - before)
 
@@ -141,7 +141,9 @@ def open_due_periods(context: ReconcileContext, now: int, names: Iterable[str]) 
     openings = due_openings(context.books, names, now)
     if not openings:
         return
-    shared.note_restored(context.client, [opening.account for *_, opening in openings if opening.checkpoint])
+    shared.note_restored(
+        context.client, context.epoch, [opening.account for *_, opening in openings if opening.checkpoint]
+    )
     answers = open_periods(context.client, context.epoch, now, [opening for _, _, opening in openings])
     refused: dict[str, StoreError] = {}
     opened = []

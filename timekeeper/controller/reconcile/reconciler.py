@@ -59,7 +59,7 @@ def note_not_settled(context: ReconcileContext) -> None:
     """
     failing = frozenset(context.books.not_settled)
     if failing != context.not_settled:
-        shared.write_not_settled(context.client, context.not_settled, failing)
+        shared.write_not_settled(context.client, context.epoch, context.not_settled, failing)
         context.not_settled = failing
 
 
@@ -182,7 +182,9 @@ class Reconciler:
             self._settle(now, touched, full=full)
             self._past = self._context.surely_past(now)
             if full:
-                shared.write_watched(self._context.client, min(self._past, mirrors.pods.confirmed_at or 0))
+                shared.write_watched(
+                    self._context.client, self._context.epoch, min(self._past, mirrors.pods.confirmed_at or 0)
+                )
                 note_capacity(self._context, now)
                 note_not_settled(self._context)
             if self._lost is not None:
@@ -222,7 +224,7 @@ class Reconciler:
         step("close", touched, partial(close_due_balances, context, context.surely_past(now)))
         step("settle", touched, partial(settle_accounts, context, now))
         if full and self._repriced:
-            shared.write_prices(context.client, self.books.prices)
+            shared.write_prices(context.client, context.epoch, self.books.prices)
             self._repriced = False
         step("publish", touched, partial(publish, context, now))
         for name in touched:

@@ -71,7 +71,7 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) 
         before, wanted = account.version, _wanted(context, account, metered | present)
         if wanted is None:
             continue
-        shared.note_restored(context.client, [wanted.account])
+        shared.note_restored(context.client, context.epoch, [wanted.account])
         added, account.period_totals[wanted.period] = restore(context.client, context.epoch, now, wanted)
         _drop_sessions(context, account, wanted.to_finalize)
         _log.error(
@@ -120,7 +120,7 @@ def _drop_sessions(context: ReconcileContext, account: Account, finalized: Itera
     ]
     for metered in left:
         sessions.drop(metered)
-    shared.index_sessions(context.client, [], [(metered.session.uid, account.name) for metered in left])
+    shared.index_sessions(context.client, context.epoch, [], [(metered.session.uid, account.name) for metered in left])
 
 
 def take_over(context: ReconcileContext, now: int) -> bool:
@@ -139,7 +139,7 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     """
     books, mirrors = context.books, context.source.mirrors
     _claim(context)
-    budgets_lost = mend(context.client, books.accounts)
+    budgets_lost = mend(context.client, context.epoch, books.accounts)
     context.capacity = context.not_settled = None  # the store may have lost them
     converted = convert_store(context.client, context.epoch)
     if converted:
@@ -148,7 +148,7 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     remembered = books.prices or later_prices(stored_prices, read_prices(kept), now)
     books.prices = remembered
     books.since = _metered_since(context, kept, now)
-    load(context.client, books, now, context.surely_past(now))
+    load(context.client, context.epoch, books, now, context.surely_past(now))
     books.budgets.refresh(mirrors, books.rules.overhead)
     if budgets_lost:
         _mark_lost_budgets(context)
@@ -197,7 +197,7 @@ def _metered_since(context: ReconcileContext, kept: Mapping[str, Json], now: int
     known = [instant for instant in (context.books.since or None, stored, read_since(kept)) if instant is not None]
     since = min(known, default=now)
     if since != stored:
-        shared.write_since(context.client, since)
+        shared.write_since(context.client, context.epoch, since)
     return since
 
 
@@ -225,7 +225,7 @@ def _restore_moves(context: ReconcileContext) -> None:
     books = context.books
     moves = read_moves(books.budgets.objects.values())
     forgotten = {namespace: payers_of for namespace, payers_of in moves.items() if namespace not in books.assignments}
-    shared.write_assignments(context.client, forgotten)
+    shared.write_assignments(context.client, context.epoch, forgotten)
     books.assignments.update(forgotten)
     for namespace in forgotten:
         books.payers_unreadable.pop(namespace, None)
@@ -241,7 +241,7 @@ def _restore_default_payers(context: ReconcileContext, kept: Iterable[str]) -> N
         for namespace, name in named.items()
         if namespace not in paid and namespace not in books.assignments.keys() | books.payers_unreadable.keys()
     }
-    shared.write_assignments(context.client, forgotten)
+    shared.write_assignments(context.client, context.epoch, forgotten)
     books.assignments.update(forgotten)
     books.ensure_accounts(account for ((_, account),) in forgotten.values())
 
@@ -265,7 +265,7 @@ def _mark_lost_budgets(context: ReconcileContext) -> None:
     books = context.books
     wanted = {known[-1][1] for known in books.assignments.values()} | books.budgets.objects.keys()
     named = [name for name in books.accounts.keys() & wanted if books.has_object(name)]
-    books.budgets.unreadable |= mark_lost(context.client, named, books.budgets.last_valid)
+    books.budgets.unreadable |= mark_lost(context.client, context.epoch, named, books.budgets.last_valid)
 
 
 def _report_losses(context: ReconcileContext, lost: AbstractSet[str]) -> None:

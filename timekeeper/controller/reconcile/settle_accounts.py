@@ -406,7 +406,7 @@ def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
                 opened.append((metered.session.uid, account))
             elif item.action not in {LedgerAction.HOLD, LedgerAction.POST}:
                 closed.append((metered.session.uid, account))
-    shared.index_sessions(context.client, opened, closed)
+    shared.index_sessions(context.client, context.epoch, opened, closed)
 
 
 def _end_reports(context: ReconcileContext, changed: list[Prepared]) -> None:

@@ -218,11 +218,12 @@ def last_change(prices: Prices, now: int) -> int:
     return max(price_changes(prices, 0, now + 1), default=0 if prices else -1)
 
 
-def load(client: redis.Redis, books: Books, now: int, surely_past: int) -> set[str]:
+def load(client: redis.Redis, epoch: int, books: Books, now: int, surely_past: int) -> set[str]:
     """Reads the store into the leader's state; returns the accounts that were in memory and that the store has lost.
 
     Args:
         client: the store; its answers are bytes.
+        epoch: the leader's fencing token.
         now: nanoseconds since 1970.
         surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970. Periods that end
             later are not final.
@@ -233,7 +234,7 @@ def load(client: redis.Redis, books: Books, now: int, surely_past: int) -> set[s
     remembered = books.accounts
     books.snapshot = books.snapshot or snapshot_of(books)
     books.budgets.take_stored(*reading.budgets_and_faults(client))
-    _take_assignments(client, books)
+    _take_assignments(client, epoch, books)
     stored, books.unreadable = _readable(client, reading.account_names(client), surely_past)
     books.failed = dict(books.unreadable)
     books.accounts = {
@@ -256,8 +257,8 @@ def load(client: redis.Redis, books: Books, now: int, surely_past: int) -> set[s
     # A leader may have ended between naming a payer and opening its account.
     books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
     books.ensure_accounts(books.unreadable)
-    shared.write_accounts(client, sorted(books.accounts.keys() - there))
-    _take_sessions(client, books, stored)
+    shared.write_accounts(client, epoch, sorted(books.accounts.keys() - there))
+    _take_sessions(client, epoch, books, stored)
     _take_amounts(client, books, stored, now, surely_past)
     for name in lost:
         books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.snapshot.checkpoints.get(name))
@@ -385,17 +386,17 @@ def _read_credit(fields: dict[str, Any]) -> Credit:
     )
 
 
-def _take_assignments(client: redis.Redis, books: Books) -> None:
+def _take_assignments(client: redis.Redis, epoch: int, books: Books) -> None:
     """Reads the payers of namespaces; this leader's own memory wins over a store of an earlier state."""
     stored, faults = reading.assignments_and_faults(client)
     books.payers_unreadable = {name: why for name, why in faults.items() if name not in books.assignments}
     shared.write_assignments(
-        client, {name: known for name, known in books.assignments.items() if stored.get(name) != known}
+        client, epoch, {name: known for name, known in books.assignments.items() if stored.get(name) != known}
     )
     books.assignments = {**stored, **books.assignments}
 
 
-def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount]) -> None:
+def _take_sessions(client: redis.Redis, epoch: int, books: Books, stored: list[StoredAccount]) -> None:
     """Reads the sessions of which the store has records; their amounts are read separately."""
     sessions = books.pods.sessions
     for metered in sessions.all():
@@ -412,7 +413,7 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount
             paying = books.account_of(record.namespace) == account.name
             metered.acknowledged = _with_record(metered, record, account.name, paying=paying)
     index = ((session.uid, account.name) for account in stored for session in account.sessions)
-    shared.renew_index(client, index, books.unreadable.keys())
+    shared.renew_index(client, epoch, index, books.unreadable.keys())
 
 
 def _with_record(metered: MeteredSession, record: Session, account: str, *, paying: bool) -> Acknowledged:
