@@ -147,7 +147,7 @@ class GpuWatch:
         )
 
     def overdue(self, now_seconds: float) -> list[Process]:
-        """Returns the pods' processes that no share has limited for KILL_AFTER_SECONDS.
+        """Returns the pods' processes that have used a GPU without the shim for KILL_AFTER_SECONDS or longer.
 
         Args:
             now_seconds: the present time, in seconds of a monotonic clock.

@@ -105,10 +105,11 @@ class Plan:
     period_ns: int
     turns: tuple[Turn, ...]
     owned: tuple[Turn, ...]
-    """The turns of active containers in their own time, which shrink where work of others runs into them."""
+    """The turns that active containers have by their own shares, without idle or lent time; a turn is shorter where
+    another container's kernels ran into it."""
     balances: Mapping[int, int]
     rotates: bool = False
-    """True where the turns depend on the number of the period."""
+    """Whether the next period of the same containers has other turns, since idle time is lent to each in turn."""
 
     def granted_ns(self, slot: int) -> int:
         """Returns the time of the period, in ns, in which a container may launch kernels, with borrowed time.

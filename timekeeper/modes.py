@@ -279,8 +279,9 @@ def read_changes(
     """Finds the changes that the modes account and share would bring to a cluster, which is only read.
 
     Args:
+        existing: the settings for pods of other stacks: which resources they name, which schedulers start no gated pod.
         stacks: the names of the cluster's stacks.
-        own: by resource, the admin's settings for resources of other stacks.
+        own: the settings for further resources of other stacks, by the name of the resource.
 
     Raises:
         ApiError: the API server refuses the list of pods, or does not answer.

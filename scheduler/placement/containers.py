@@ -189,9 +189,9 @@ class Way(NamedTuple):
 
 
 def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) -> Given:
-    """Gives devices to all containers of a pod on every node on which they fit.
+    """Returns, for each node by itself, whether all containers of a pod fit there, and the devices that each would get.
 
-    The answer is exact, except for nodes whose search for devices reaches its limit.
+    `free` stays as it is. A node on which they fit is missed only if its search reaches the limit of tries.
 
     Args:
         free: the free parts of the nodes' devices.

@@ -35,11 +35,14 @@ class Spread(NamedTuple):
 
 
 def spread_of(links: Links, numa: Sequence[int | None], devices: Sequence[int]) -> Spread:
-    """Returns the distance between some devices of a node.
+    """Returns how far apart devices of a node are: the worst link of any two, all links together, the NUMA nodes.
+
+    A smaller result is closer.
 
     Args:
         links: the links between all devices of the node, as a table.
         numa: the NUMA node of each device of the node; None where the system does not state it.
+        devices: their places in these two.
     """
     tiers = [links[one][other] for at, one in enumerate(devices) for other in devices[:at]]
     known = {numa[device] for device in devices if numa[device] is not None}

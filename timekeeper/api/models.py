@@ -834,10 +834,10 @@ class ItemForecastAnswer(Answer):
 
 
 class UsageForecastAnswer(Answer):
-    """The end of a forecast, the times by whose pace it was made, and the accounts without one.
+    """The end of a forecast, and the windows of past use that it extrapolates.
 
-    `notSettled` names the accounts whose settlement has failed for more than ten minutes. Items with their use have no
-    forecast.
+    `lastHour` or `lastDay` is null if its window is too short or too long ago. `notSettled` names the accounts whose
+    settlement has failed for more than ten minutes: items of the answer that contain their use have no forecast.
     """
 
     end: datetime

@@ -182,7 +182,7 @@ class LeaderTasks:
         self._decide(Plan.FINALIZERS, lambda leader_term: removals(leader_term.reconciler.books))
 
     def evict(self) -> None:
-        """Decides which running pods of spent budgets get a notice of eviction or are evicted."""
+        """Hands over which running pods of spent budgets get a notice or are evicted; a thread writes to the pods."""
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite] | None:
             reconciler, wait = leader_term.reconciler, self._without_notice_seconds

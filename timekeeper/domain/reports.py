@@ -42,14 +42,13 @@ class Course:
 
 
 def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Bases:
-    """Returns the totals at which a session's segments began, completed by those of segments that have begun since.
+    """Returns, for each segment of a session, the total of its reports when the segment began; adds new segments.
 
     A total is the GPU time of all reports, or its price, in microGPU-seconds. Each entry is (account, start of the
     period, total).
 
     Args:
-        bases: the entries so far. Those of segments that turned out to have no time are dropped, and those after the
-            last segment.
+        bases: the entries so far. Entries of segments that turn out to have no time, or not to exist, are dropped.
         course: the segments whose amounts may still change.
         total_at: returns the total of all reports that were received before an instant, in nanoseconds since 1970.
     """

@@ -142,13 +142,14 @@ class Assessment(NamedTuple):
 def assess(
     limits: Limits, enforcement: Enforcement, spend: int, rate: int, exhausted_at: int | None, now: int
 ) -> Assessment:
-    """Assesses a budget at an instant.
+    """Returns a budget's state at an instant, when its money was spent, and when the state will change.
 
     Args:
         enforcement: the effect that the budget's state has.
         spend: microGPU-seconds spent in this period.
-        rate: microGPU-seconds a second.
-        exhausted_at: the instant of exhaustion as it was known before; None where spending was below.
+        rate: the rate of running sessions, in microGPU-seconds a second.
+        exhausted_at: the instant at which spending first reached the available amount, as known before; None if it had
+            not.
         now: nanoseconds since 1970.
     """
     exhausted = exhaustion(limits, spend, exhausted_at, now)

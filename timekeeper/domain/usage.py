@@ -404,10 +404,11 @@ class UsageSums:
     """The sums of use that answer a query, one for each time step and each set of values of the query's dimensions.
 
     Attributes:
-        steps: the time steps.
+        steps: the time steps, each a window.
         aggregate: the dimensions by which the query groups.
-        cells: for each step, the sums by the values of these dimensions: lists of billed, core, memory and used, in
-            microGPU-seconds.
+        cells: one dictionary for each step. Its keys are values of these dimensions; its values are lists of the money
+            billed, the GPU time reserved, the GPU memory reserved (a whole GPU's counts as one GPU) and the GPU time
+            used, all in microGPU-seconds.
     """
 
     def __init__(self, steps: Steps, aggregate: Sequence[str]) -> None:

@@ -249,7 +249,11 @@ def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str
 
 
 def sessions(client: redis.Redis, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[str, Session]:
-    """Returns the open sessions among some, by uid; unreadable ones are left out."""
+    """Reads open sessions; returns them by uid, without those that have ended or cannot be read.
+
+    Args:
+        keys_of_sessions: the uid of each session, and the account under which it is open.
+    """
     pipeline = client.pipeline(transaction=False)
     for uid, account in keys_of_sessions:
         pipeline.hget(keys.AccountKeys(account).sessions, uid)
