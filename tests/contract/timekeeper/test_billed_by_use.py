@@ -684,3 +684,27 @@ def test_a_rule_that_changes_while_nobody_leads_holds_for_periods_that_begin_aft
     received = [max((end - 1) // MINUTE, 0) for end in ends[:-1]] + [150]
     spent = [after - before for before, after in pairwise([0, *received])]
     assert [harness.spent("a", start) for start in found] == [each * GPU_SECOND for each in spent]
+
+
+def test_use_before_a_period_ended_stays_in_it_where_the_node_fell_silent_and_no_leader_follows_for_minutes(
+    harness: LedgerHarness,
+) -> None:
+    harness.budget("a", ["team-a"], period={"cron": "7 * * * *"})
+    harness.lead(ControllerRules(bill=Bill.USED))
+    harness.pod("p1", "team-a")
+    harness.pod("running", "team-a", core=10, node="n2")
+    harness.round()
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    harness.round(60)
+    report(harness, "p1", 1, 50)
+    harness.pass_time(300)
+    report(harness, "p1", 2, 300)
+    harness.silence("n1", harness.now)
+    harness.round(90)
+    for seq, seconds, busy in [(3, 60, 310), (4, 180, 320)]:
+        harness.pass_time(seconds)
+        report(harness, "p1", seq, busy)
+    harness.silence("n1", None)
+    harness.lead(ControllerRules(bill=Bill.USED))
+    harness.round(60)
+    assert harness.spent("a", NOON - 53 * MINUTE) == (300 + 7 * 6) * GPU_SECOND

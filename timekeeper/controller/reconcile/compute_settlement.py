@@ -591,7 +591,7 @@ def _used(inputs: _Inputs, use: RecordedUse, session_segments: Sequence[Segment]
 
 
 def report_marks(
-    basis: Basis, cases: Iterable[tuple[MeteredSession, int]], phases: Mapping[str, tuple[int, ...]]
+    basis: Basis, cases: Iterable[tuple[MeteredSession, int]], phases: Iterable[tuple[int, ...]]
 ) -> list[tuple[str, Marks]]:
     """Returns the uid of each session, and the bounds for reading its reports at an instant.
 
@@ -600,17 +600,17 @@ def report_marks(
     Args:
         basis: the leader's state.
         cases: the sessions, each with its instant in nanoseconds since 1970.
-        phases: by namespace, the distances of its coming periods' starts from a quarter of an hour, in nanoseconds.
+        phases: for each session, the distances of its coming periods' starts from a quarter of an hour, in nanoseconds.
     """
     past = basis.surely_past
     wanted = []
-    for metered, until in cases:
+    for (metered, until), own in zip(cases, phases, strict=True):
         session, payers = metered.session, basis.assignments[metered.session.namespace]
         period = basis.present(session.namespace, until)
         since = max((since for since, _ in payers if since <= until), default=0)
         start = max(session.start, since if len(payers) > 1 else 0, 0 if period is None else period[0][1])
         needed_since = _totals_needed_since(metered.acknowledged, session)
-        marks = Marks(min(start, past), min(needed_since, past), phases[session.namespace])
+        marks = Marks(min(start, past), min(needed_since, past), own)
         wanted.append((session.uid, marks))
     return wanted
 

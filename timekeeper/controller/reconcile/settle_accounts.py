@@ -195,21 +195,24 @@ def _read_reports(
     return reports
 
 
-def _phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> dict[str, tuple[int, ...]]:
-    """Returns by namespace the distance of the starts of its coming periods from a quarter of an hour, in nanoseconds.
+def _phases(books: Books, cases: Iterable[tuple[MeteredSession, int]]) -> list[tuple[int, ...]]:
+    """Returns for each session the distance of the starts of its coming periods from a quarter of an hour.
+
+    The distances are nanoseconds. Each session counts from its own instant: one on a silent node may still be in a
+    period that others have left, and its reports must stay separated where that period ends.
 
     Args:
         books: the leader's state.
-        cases: the sessions, each with an instant; the latest of an account counts.
+        cases: the sessions, each with the instant after which periods are coming, in nanoseconds since 1970.
     """
-    payers: dict[str, str] = {}
-    latest: dict[str, int] = {}
+    found: dict[tuple[str, int], tuple[int, ...]] = {}
+    phases = list[tuple[int, ...]]()
     for metered, until in cases:
-        namespace = metered.session.namespace
-        payers[namespace] = payer = books.assignments[namespace][-1][1]
-        latest[payer] = max(until, latest.get(payer, until))
-    phases = {name: _phases_of(books.accounts[name], until) for name, until in latest.items()}
-    return {namespace: phases[payer] for namespace, payer in payers.items()}
+        at = books.assignments[metered.session.namespace][-1][1], until
+        if at not in found:
+            found[at] = _phases_of(books.accounts[at[0]], until)
+        phases.append(found[at])
+    return phases
 
 
 def _phases_of(account: Account, until: int) -> tuple[int, ...]:
@@ -237,9 +240,8 @@ def write_limits_of(
             limits = report_limits(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
             limits_by_uid[session.uid] = limits
             limited.append((metered, now))
-    phases = _phases(books, limited)
-    by_uid = {metered.session.uid: phases[metered.session.namespace] for metered, _ in limited}
-    write_report_limits(context.client, limits_by_uid, by_uid, replace=replace)
+    phases = {metered.session.uid: each for (metered, _), each in zip(limited, _phases(books, limited), strict=True)}
+    write_report_limits(context.client, limits_by_uid, phases, replace=replace)
 
 
 def _has_points(settlement: Settlement) -> bool:
