@@ -150,7 +150,7 @@ def _value(text: str) -> Any:
     if text.lstrip().startswith(("[", "{")):
         try:
             return yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             return text
     return text
 

@@ -487,7 +487,7 @@ class FolderOrders:
             documents = list(yaml.safe_load_all((self._folder / "budgets.yaml").read_bytes()))
         except FileNotFoundError:
             return None
-        except (OSError, yaml.YAMLError) as error:
+        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             raise SourceError(f"budgets.yaml: {error}") from error
         for item in documents:
             if (

@@ -97,7 +97,7 @@ def read_rules(file: Path) -> list[Rule]:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise IdentityUnavailableError(f"{file.name}: {where}: {first['msg']}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise IdentityUnavailableError(f"{file.name} cannot be read: {error}") from error
 
 

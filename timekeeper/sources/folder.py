@@ -269,7 +269,7 @@ def _load(file: Path) -> list[Json]:
         documents: list[Any] = [json.loads(data)] if file.suffix == ".json" else list(yaml.safe_load_all(data))
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         _log.error("file not read", file=str(file), error=str(error))
         return []
     return [document for document in documents if isinstance(document, dict)]

@@ -45,6 +45,8 @@ def test_a_list_in_the_environment_is_written_as_in_yaml() -> None:
         ({"FAIRGPU_SERVICE_STATES_STALE_AFTER_SECONDS": "-1"}, "service.states.stale_after_seconds"),
         ({"FAIRGPU_SERVICE_STATES_STALE_AFTER_SECONDS": "soon"}, "FAIRGPU_SERVICE_STATES_STALE_AFTER_SECONDS"),
         ({"FAIRGPU_SERVICE_STATES_STALE_AFTER_SECONDS": "nan"}, "finite"),
+        ({"FAIRGPU_SERVICE_KEEP": "[2026-02-30]"}, "service.keep"),
+        ({"FAIRGPU_SERVICE_KEEP": "[" * 500}, "service.keep"),
         ({"FAIRGPU_SERVICE_STALE_AFTER": "1"}, "there is no such setting"),
         ({"FAIRGPU_SERVICE_LISTEN_PRT": "1"}, "write FAIRGPU_SERVICE_LISTEN_PORT"),
     ],

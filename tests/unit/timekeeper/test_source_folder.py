@@ -49,9 +49,10 @@ def test_removing_a_pods_file_deletes_the_pod(source: FolderSource, tmp_path: Pa
     assert source.mirrors.pods.items() == []
 
 
-def test_a_file_that_is_broken_is_shown_and_stops_nothing(source: FolderSource, tmp_path: Path) -> None:
-    (tmp_path / "pods" / "u2.json").write_text("{")
-    (tmp_path / "budgets.yaml").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[" * 500])
+def test_a_file_that_is_broken_is_shown_and_stops_nothing(source: FolderSource, tmp_path: Path, text: str) -> None:
+    (tmp_path / "pods" / "u2.json").write_text(text)
+    (tmp_path / "budgets.yaml").write_text(text)
     source.refresh()
     assert names(source.mirrors.pods.items()) == ["u1"]
     assert source.mirrors.budgets.items() == []

@@ -127,6 +127,8 @@ def test_access_yaml_decides_in_standalone_mode(
         ("alice: [get]", "list"),
         ("- {subject: a, namespace: b, verbs: get}", "0.verbs"),
         ("[", "cannot be read"),
+        ("- {subject: a, namespace: 2026-02-30}", "cannot be read"),
+        ("[" * 500, "cannot be read"),
     ],
 )
 def test_an_access_yaml_that_cannot_be_understood_allows_nothing_and_says_why(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.cluster.api import Json
-from timekeeper.api.orders import GrantOrder, gpu_hours_text, grant_object, name_of_key, place
+from timekeeper.api.orders import FolderOrders, GrantOrder, gpu_hours_text, grant_object, name_of_key, place
 from timekeeper.api.problems import ProblemError
 from timekeeper.domain.money import MAX_GPU_HOURS, from_gpu_hours
-from timekeeper.sources.base import ExistsError
+from timekeeper.sources.base import ExistsError, SourceError
 
 ORDER = GrantOrder("g1", "team-a", "2.5", "the deadline", "alice")
 
@@ -106,3 +107,10 @@ def test_a_key_names_one_grant_for_each_caller() -> None:
 def test_a_key_is_refused_that_is_empty_or_too_long(key: str) -> None:
     with pytest.raises(ProblemError):
         name_of_key("alice", key)
+
+
+@pytest.mark.parametrize("text", ["[", "since: 2026-02-30", "[" * 500])
+def test_orders_of_a_folder_whose_budgets_cannot_be_read_are_not_known(tmp_path: Path, text: str) -> None:
+    (tmp_path / "budgets.yaml").write_text(text)
+    with pytest.raises(SourceError, match=r"budgets\.yaml"):
+        FolderOrders(tmp_path, lambda: 0).read("g1")
