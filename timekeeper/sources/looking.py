@@ -35,6 +35,9 @@ STATUSES: Final = f"{CONFIG_MAPS}/{STATUSES_MAP}"
 WATCHED: Final = ("pods", "nodes", "node_leases", "namespaces")
 """The collections that are watched as in every mode; there are no orders."""
 
+_UNREADABLE = (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError)
+"""The errors of PyYAML on a text that it cannot read: `2026-02-30` is a ValueError, and `!!bool maybe` a KeyError."""
+
 _log = structlog.get_logger()
 
 
@@ -60,6 +63,18 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
     return budgets
 
 
+class _Manifests(yaml.SafeDumper):
+    """Writes texts such as `089` and `1e3` in quotes: PyYAML reads names of namespaces in them, and kubectl numbers."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "'" if text[:1] in {*"+-.0123456789"} else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Manifests.add_representer(str, _represent_text)
+
+
 def as_gpubudgets(config_map: Json) -> str:
     """Returns the budgets of a ConfigMap as manifests of GPUBudgets, in YAML: of the same names, with the same specs.
 
@@ -78,19 +93,19 @@ def as_gpubudgets(config_map: Json) -> str:
             spec = yaml.safe_load(str(text))
             item: Json = {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
             parse_budget(item)
-        except (yaml.YAMLError, RecursionError, BudgetError) as error:
+        except (*_UNREADABLE, BudgetError) as error:
             faults.append(f"{name}: {error}")
         else:
             manifests.append(item)
     if faults:
         raise CommandError(f"the ConfigMap {names.SYSTEM_NAMESPACE}/{BUDGETS_MAP}: " + "; ".join(faults))
-    return str(yaml.safe_dump_all(manifests, sort_keys=False))
+    return str(yaml.dump_all(manifests, Dumper=_Manifests, sort_keys=False))
 
 
 def _spec(name: str, text: object) -> Json:
     try:
         spec = yaml.safe_load(str(text))
-    except (yaml.YAMLError, RecursionError) as error:
+    except _UNREADABLE as error:
         _log.error("budget cannot be read", config_map=BUDGETS_MAP, name=name, error=str(error))
         return {}
     return spec if isinstance(spec, dict) else {}

@@ -34,7 +34,17 @@ def test_each_key_is_a_budget_with_its_value_as_spec() -> None:
     assert parse_budget(item).namespaces == {"vision-train"}
 
 
-@pytest.mark.parametrize("text", ["[", "just text", "", "{a: [}", "- 1"])
+def test_names_that_kubectl_would_read_as_numbers_are_in_quotes() -> None:
+    shown = as_gpubudgets(config_map(**{"1e3": SPEC.replace("vision-train", "'089', '5e10', a1")}))
+
+    assert "name: '1e3'" in shown
+    assert [line.strip() for line in shown.splitlines() if "- " in line] == ["- '089'", "- '5e10'", "- a1"]
+
+
+NO_YAML = ("[", "{a: [}", "since: 2026-02-30", "since: !!timestamp today", "since: !!bool maybe", "[" * 500)
+
+
+@pytest.mark.parametrize("text", ["just text", "", "- 1", *NO_YAML])
 def test_a_value_that_is_no_mapping_is_a_budget_that_is_refused_by_name(text: str) -> None:
     (item,) = budgets_of(config_map(broken=text), {})
 
@@ -62,9 +72,10 @@ def test_the_lines_become_gpubudgets_of_the_same_names_and_specs_in_the_order_in
     ]
 
 
-def test_lines_of_which_one_is_no_budget_become_no_gpubudgets_at_all() -> None:
+@pytest.mark.parametrize("text", NO_YAML)
+def test_lines_of_which_one_is_no_budget_become_no_gpubudgets_at_all(text: str) -> None:
     with pytest.raises(CommandError) as refused:
-        as_gpubudgets(config_map(broken="[", vision=SPEC, wrong=SPEC.replace("month", "year")))
+        as_gpubudgets(config_map(broken=text, vision=SPEC, wrong=SPEC.replace("month", "year")))
 
     assert str(refused.value).startswith("the ConfigMap fairgpu-system/fairgpu-budgets: broken: ")
     assert "wrong: spec.period.every" in str(refused.value)
