@@ -255,3 +255,33 @@ def test_pods_that_ended_are_billed_by_their_reports_though_the_leader_stays(cli
         harness.round(10)
         amounts = reading.stored_amounts(client, "a", NOON)
         assert {uid: amounts[uid].amount // GPU_SECOND for uid in names} == dict.fromkeys(names, 100)
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_pod_whose_namespace_moves_back_after_a_broken_settlement_stays_on_record(
+    client: CutRedis, tmp_path: Path, *, follows: bool
+) -> None:
+    def prepare(harness: LedgerHarness) -> None:
+        harness.budget("a", ["team-a"])
+        harness.budget("b", ["nobody"])
+        harness.pod("p1", "team-a")
+        harness.round(10)
+        harness.budget("a", ["nobody"])
+        harness.budget("b", ["team-a"])
+        harness.pass_time(10)
+
+    for _, harness in stages_cut(client, tmp_path, prepare):
+        harness.budget("a", ["team-a"])
+        harness.budget("b", ["nobody"])
+        harness.round(10)
+        account = next(account for account in reading.load_accounts(client, ["a"]) if account.name == "a")
+        assert [session.uid for session in account.sessions] == ["p1"]
+        if follows:
+            harness.lead()
+        harness.round(30)
+        harness.remove("p1")
+        harness.round(40)
+        month = reading.period_at(client, "a", NOON)
+        assert month is not None
+        others = harness.spent("b", month.start) // GPU_SECOND
+        check_books(harness, {("a", month.start): 100 - others, ("b", month.start): others})

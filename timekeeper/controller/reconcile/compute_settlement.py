@@ -325,12 +325,15 @@ def with_stored_amounts(partly: Iterable[tuple[Acknowledged, Settlement, Collect
 
 def _with_stored_amounts(acknowledged: Acknowledged, settlement: Settlement, stored: Collection[Key]) -> Acknowledged:
     periods, also_open = dict(acknowledged.periods), acknowledged.also_open
+    open_under = acknowledged.open_under
     for key, item in settlement.items.items():
         if key in stored:
             periods[key] = _acknowledged_amount(acknowledged, key, item)
             if item.action is LedgerAction.OPEN and key[0] != acknowledged.open_under:
                 also_open |= {key[0]}
-    return acknowledged._replace(periods=periods, also_open=also_open)
+            if item.action is LedgerAction.MOVE and key[0] == open_under and not settlement.following.closed:
+                open_under = ""  # the account has no record of it any more: going on there opens it again
+    return acknowledged._replace(periods=periods, also_open=also_open, open_under=open_under)
 
 
 def _finalized(inputs: _Inputs) -> Settlement:

@@ -49,12 +49,15 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
     metered = sessions.namespaces() | books.pods.namespaces
     moved_payers = reassigned(books.assignments, books.payers, metered, now, context.perhaps_past(now))
     changed = {namespace: known for namespace, known in moved_payers.items() if not _is_undecided(books, namespace)}
+    again = {name: books.assignments[name] for name in books.unanswered & books.assignments.keys() - changed.keys()}
     kept = books.budgets.not_stored()
     ruled = _open_by_last_rules(context, now, kept)
     _mark_reports(context, now, {name for name, known in changed.items() if len(known) > 1}, ruled)
     shared.write_budgets(context.client, context.epoch, kept)
     books.budgets.stored.update(kept)
-    shared.write_assignments(context.client, context.epoch, changed)
+    books.unanswered |= changed.keys()
+    shared.write_assignments(context.client, context.epoch, {**again, **changed})
+    books.unanswered.clear()
     books.assignments.update(changed)
     before = set(books.accounts)
     books.ensure_accounts(books.budgets.budgets)

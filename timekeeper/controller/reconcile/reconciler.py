@@ -46,6 +46,7 @@ def note_capacity(context: ReconcileContext, now: int) -> None:
     gpus = summed([*context.nodes.gpus(nodes, own).items(), *claimable.items()])
     rates = {model: int(GPU_SECOND * count) for model, count in sorted(gpus.items())}
     if rates != context.capacity:
+        context.capacity = None  # until the store answers
         shared.write_capacity(context.client, context.epoch, now, rates)
         context.capacity = rates
 
@@ -59,7 +60,8 @@ def note_not_settled(context: ReconcileContext) -> None:
     """
     failing = frozenset(context.books.not_settled)
     if failing != context.not_settled:
-        shared.write_not_settled(context.client, context.epoch, context.not_settled, failing)
+        before, context.not_settled = context.not_settled, None  # until the store answers
+        shared.write_not_settled(context.client, context.epoch, before, failing)
         context.not_settled = failing
 
 

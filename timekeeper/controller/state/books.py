@@ -149,6 +149,8 @@ class Books:
         finalized: finalized sessions that no checkpoint includes yet, each with the instant at which the store took its
             end.
         snapshot: the state before the store was read again; None once it is not needed.
+        unanswered: the namespaces whose payers were sent to the store without an answer, so that it may hold others
+            than `assignments`; they are sent again.
         payers_unreadable: by namespace, why its payers in the store are unreadable; its sessions are not settled.
         unreadable: by account, why its data in the store was unreadable at the last reading.
         ends_unreadable: by account, why the amount of one of its ended sessions was unreadable at the last reading.
@@ -172,6 +174,7 @@ class Books:
     published: dict[str, NamespaceState] = field(default_factory=dict)
     finalized: list[tuple[int, MeteredSession]] = field(default_factory=list)
     snapshot: RecoverySnapshot | None = None
+    unanswered: set[str] = field(default_factory=set)
     payers_unreadable: dict[str, str] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     ends_unreadable: dict[str, str] = field(default_factory=dict)
