@@ -229,8 +229,9 @@ class Reconciler:
             shared.write_prices(context.client, context.epoch, self.books.prices)
             self._repriced = False
         step("publish", touched, partial(publish, context, now))
+        past = context.surely_past(now)
         for name in touched:
-            self.books.accounts[name].forget_old_periods(context.surely_past(now))
+            self.books.accounts[name].forget_old_periods(past)
 
     def _step(
         self, what: str, names: AbstractSet[str], suspects: AbstractSet[str], act: Callable[[Collection[str]], object]
