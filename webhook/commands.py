@@ -15,7 +15,7 @@ STANDALONE_SETTINGS = "settings.yaml"
 
 
 def register(subparsers: Any) -> None:
-    """Adds the webhook's commands to the parser of `fairgpu`.
+    """Adds the commands `webhook`, `admit`, `apiserver-cidrs` and `render` to the parser of `fairgpu`.
 
     Args:
         subparsers: the object that `ArgumentParser.add_subparsers` returned.

@@ -50,7 +50,7 @@ class Source:
 
     Attributes:
         peer: the entry of a NetworkPolicy that allows it, as JSON.
-        why: the object in the cluster from which the address follows, for people.
+        why: the object in the cluster from which the address follows, in words for people.
     """
 
     peer: Json
@@ -58,7 +58,7 @@ class Source:
 
 
 def find_sources(api: KubernetesAPI) -> list[Source]:
-    """Returns the addresses from which a cluster's API servers may call the webhook, each once.
+    """Returns the sources from which a cluster's API servers may call the webhook, each once.
 
     Raises:
         ApiError: the API server does not answer, or refuses.
@@ -70,9 +70,7 @@ def find_sources(api: KubernetesAPI) -> list[Source]:
 
 
 def propose(slices: Sequence[Json], nodes: Sequence[Json], agent_labels: Sequence[str]) -> list[Source]:
-    """Returns the addresses from which API servers may call the webhook, each once.
-
-    Where API servers reach pods through a tunnel, the pods of the tunnel's agents are included.
+    """Returns the sources from which API servers may call the webhook: addresses, and pods of a tunnel, each once.
 
     Args:
         slices: the EndpointSlices of the Service `kubernetes`, as JSON.
@@ -87,7 +85,7 @@ def propose(slices: Sequence[Json], nodes: Sequence[Json], agent_labels: Sequenc
 
 
 def as_text(sources: Sequence[Source]) -> str:
-    """Formats the addresses from which API servers call the webhook, one a line, and then the line for an overlay."""
+    """Formats the sources of API servers' calls to the webhook as text: one a line, then the line of `as_patch`."""
     peers = [_peer_text(source.peer) for source in sources]
     width = max(map(len, peers), default=0)
     lines = [f"{peer.ljust(width)}  {source.why}" for peer, source in zip(peers, sources, strict=True)]
@@ -95,7 +93,7 @@ def as_text(sources: Sequence[Source]) -> str:
 
 
 def as_patch(sources: Sequence[Source]) -> str:
-    """Returns the line of a kustomization, under `patches`, that lets only some addresses connect to the webhook."""
+    """Returns a line for a kustomization's `patches`, in YAML, which lets only these sources connect to the webhook."""
     operation = {"op": "add", "path": "/spec/ingress/0/from", "value": [source.peer for source in sources]}
     patch = json.dumps([operation])  # kustomize takes a patch that begins with a bracket for JSON
     target = {"kind": "NetworkPolicy", "name": names.WEBHOOK_SERVICE}
@@ -104,7 +102,10 @@ def as_patch(sources: Sequence[Source]) -> str:
 
 
 def as_document(sources: Sequence[Source]) -> dict[str, Any]:
-    """Returns the addresses from which API servers call the webhook as a JSON object for programs."""
+    """Returns the sources of API servers' calls to the webhook as a JSON object for programs.
+
+    `from` lists the entries of a NetworkPolicy; `found` lists the reason for each, in the same order.
+    """
     return {"from": [source.peer for source in sources], "found": [source.why for source in sources]}
 
 

@@ -18,7 +18,7 @@ class Tally:
     """Counts of one webhook's answers, in plain numbers that one thread changes and that only grow.
 
     Attributes:
-        outcomes: the number of answers of each outcome.
+        outcomes: the numbers of answers, keyed by outcome.
         buckets: the number of answers in each range of durations that BUCKETS bounds.
         seconds: the sum of all durations.
     """
@@ -50,8 +50,8 @@ class BulkHistogram(Histogram):
 class Measures:
     """The webhook's counters and gauges, created once a process.
 
-    To count a review in the metrics library, in memory that all workers share, takes longer than TLS takes to carry it.
-    So plain numbers count the reviews, and `publish` adds their growth to the metrics.
+    The metrics library counts in memory that all workers share, which takes longer for a review than TLS takes to carry
+    it. So plain numbers count the reviews, and `publish` adds their growth to the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -121,7 +121,7 @@ class Measures:
         tally.seconds += seconds
 
     def publish(self) -> None:
-        """Adds the reviews that were counted since the last call to the metrics; safe in any thread."""
+        """Publishes in the metrics the reviews that were counted since its last call; safe in any thread."""
         with self._publishing:
             for route, tally in self._tallies.items():
                 self._publish(route, tally, self._published[route])
@@ -144,11 +144,11 @@ class Measures:
         self._states_confirmed.set(moment)
 
     def set_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback's argument
-        """Sets the metric that says whether the worker has all knowledge that reviews wait for."""
+        """Sets the metric of readiness: 1 if the worker has all knowledge that reviews wait for, else 0."""
         self._ready.set(is_ready)
 
     def set_ingress_open(self, is_open: bool) -> None:  # noqa: FBT001 - a callback's argument
-        """Sets the metric that says whether the webhook's NetworkPolicy lets every address connect."""
+        """Sets the metric of open ingress: 1 if the webhook's NetworkPolicy lets every address connect, else 0."""
         self._ingress_open.set(is_open)
 
     def set_objects_differing(self, count: int) -> None:

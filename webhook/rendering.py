@@ -49,7 +49,7 @@ IN_FORCE: Final = {
     },
     ("ClusterRoleBinding", _WRITERS): f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{_WRITERS}",
 }
-"""The objects that the webhook compares with its settings, by kind and name, and their paths."""
+"""The API paths of the objects that the webhook compares with its settings, keyed by kind and name."""
 CHECK_SECONDS: Final = 300.0
 _AS_RENDERED: Final = "Policies, webhook rules and role bindings are what the webhook's settings make."
 _DIFFERS: Final = "not what the webhook's settings make; write them with `fairgpu render`, and apply them"
@@ -75,7 +75,7 @@ _SERVICE_ACCOUNT: Final = "system:serviceaccount:"
 def render(settings: Webhook) -> dict[str, str]:
     """Returns the policies, webhook rules and role bindings that follow from the settings, as YAML.
 
-    The keys of the result are those of MANIFESTS. Each text has its comments, as the file in deploy/ has them.
+    The texts are keyed by the names in MANIFESTS. Each has the comments of its file in deploy/base.
     """
     values = _values(settings)
     folder = resources.files("webhook") / "manifests"
@@ -95,8 +95,9 @@ def as_patches(settings: Webhook) -> str:
 def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[str, ...]:
     """Returns the names of the objects that are missing in the cluster or differ from what the settings would write.
 
-    Each field of these objects counts, by its value after the API server's defaults. Three do not, since others write
-    them: the sidecar's image, the webhook's port and its CA. Neither do labels and annotations of the objects.
+    A name is such as `validatingadmissionpolicies/fairgpu-spec`. A field counts with its value after the API server's
+    defaults. The sidecar's image, the webhook's port and its CA do not count, since others write them. Labels and
+    annotations of the objects do not count either.
 
     Args:
         settings: the webhook's settings.
@@ -123,7 +124,7 @@ def follow_differences(
 ) -> None:
     """Publishes at intervals the number of objects in the cluster that differ from the webhook's settings.
 
-    Each existing policy states the same in a condition. The function returns when `wait` returns true.
+    It also writes their names into a condition of each existing policy. It returns once `wait` returns true.
 
     Args:
         publish: takes the number.
@@ -169,11 +170,11 @@ def _write_conditions(
 def changed_status(policy: Json | None, differing: Sequence[str], now: dt.datetime) -> Json | None:
     """Returns a policy's new status, whose condition names the objects that differ from the webhook's settings.
 
-    It returns None where there is no policy, or where its condition is right already. Other conditions stay as they
-    are.
+    It returns None if there is no policy, or if its condition is right already. Other conditions stay as they are.
 
     Args:
         policy: the ValidatingAdmissionPolicy in the cluster, as JSON; None where there is none.
+        differing: the names of the objects that differ.
         now: the time at which the condition changes, with a time zone.
     """
     if policy is None:

@@ -29,7 +29,7 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class Service:
-    """The parts of one worker of the webhook; each is created at its first use, after the fork."""
+    """One worker of the webhook: it makes its metrics, certificate chain and application once its process is forked."""
 
     def __init__(self, settings: Webhook, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
@@ -76,7 +76,7 @@ class Service:
 
 
 def folder_places(folder: Path) -> Places:
-    """Returns the places of a standalone webhook's certificates; clients trust the file `ca.crt` among them."""
+    """Returns the places of a standalone webhook's certificates, which are files; clients trust the CA in `ca.crt`."""
     certificates = folder / CERTIFICATES
     return Places(
         configurations=NoConfigurations(),

@@ -74,14 +74,14 @@ class Serving(Section):
 
 
 class StatesSettings(Section):
-    """The timekeeper, and admission while it has not answered."""
+    """The settings of reading budgets' states from the timekeeper, and of admission until it first answers."""
 
     url: TimekeeperAddress = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
     """The timekeeper's address, at which the webhook reads the states of budgets."""
     ca_file: Path | None = None
     """The timekeeper's CA in PEM; without it, the webhook reads the ConfigMap in which the timekeeper publishes it."""
     token_file: Path = Path("/var/run/secrets/fairgpu-timekeeper/token")
-    """The token by which the timekeeper knows the webhook, valid for nothing else; read again at each request."""
+    """The file of the token by which the timekeeper knows the webhook, valid for nothing else; read at each request."""
     wait_seconds: Annotated[float, Field(gt=0, le=60)] = 30
     """The longest time that the timekeeper may hold a request while no state changes."""
     stale_after_seconds: Seconds = 120
@@ -106,7 +106,7 @@ class Priorities(Section):
     preemption: Literal["never", "scheduler"] = "never"
     """`never`: GPU pods evict no other pod; `scheduler`: the stock scheduler may evict for them, without notice."""
     keep: tuple[str, ...] = ()
-    """Classes of users' own that stay on their pods in each state of the budget."""
+    """The users' own PriorityClasses: a pod that names one keeps it in each state of the budget."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -121,7 +121,7 @@ class Sidecar(Section):
     """The sidecar that admission adds to each GPU pod."""
 
     image: Annotated[str, Field(pattern=r"^\S+$")] = "fairgpu.invalid/sidecar:0.1.0"
-    """The image; set from the ConfigMap fairgpu-sidecar-image by the manifests, as it is in the policy fairgpu-spec."""
+    """The image. The manifests set it from the ConfigMap fairgpu-sidecar-image, here and in the policy fairgpu-spec."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """The pull policy of the image."""
     cpu: Annotated[str, _at_least("1m")] = "50m"
@@ -224,7 +224,8 @@ class Webhook(Section):
 
     mode: Literal["share", "account"] = "share"
     """share: FairGPU places GPU pods and gives them their devices; account: their stack does, and FairGPU budgets them.
-    A namespace's label `fairgpu.io/mode` counts more. Policies and webhook rules hold it, too: render them anew."""
+    A namespace's label `fairgpu.io/mode` counts more. Policies and webhook rules contain the mode, too: after a change,
+    run `fairgpu render`."""
     serving: Serving = Serving()
     states: StatesSettings = StatesSettings()
     priorities: Priorities = Priorities()
@@ -234,7 +235,7 @@ class Webhook(Section):
     scheduler: str = names.SCHEDULER_NAME
     """The `schedulerName` of GPU pods."""
     tolerations: tuple[Toleration, ...] = (Toleration(key="nvidia.com/gpu", operator="Exists"),)
-    """The tolerations that GPU pods get, as Kubernetes writes them: those of the taints of your GPU nodes."""
+    """The tolerations that GPU pods get, one for each taint of your GPU nodes."""
     runtime_classes: tuple[ObjectName, ...] = ("nvidia",)
     """The RuntimeClasses that a pod with a piece of a GPU may name: those whose runtime applies CDI on the node's own
     kernel. Kata and gVisor do not."""
@@ -252,11 +253,11 @@ class Webhook(Section):
 
     @property
     def existing(self) -> Existing:
-        """The section `existing`, which other services read, too."""
+        """The section `existing` of the settings, about other stacks that share the cluster's GPUs."""
         return self._existing
 
     def beside(self, existing: Existing) -> Webhook:
-        """Returns a copy of these settings that goes with another section `existing`.
+        """Returns a copy of these settings with another section `existing` beside it.
 
         Args:
             existing: the settings of other stacks that share the cluster's GPUs.

@@ -32,7 +32,7 @@ _CONTAINERS: Final = ("containers", "initContainers")
 
 
 class AccountedRequest(BudgetRequest):
-    """The GPU request of a pod whose devices another stack chooses; the pod counts with the most that it can cost.
+    """The GPU request of a pod whose devices another stack chooses. Admission assumes the most that the pod can cost.
 
     Attributes:
         asked: the GPUs that the pod asks for.
@@ -56,7 +56,7 @@ class AccountedRequest(BudgetRequest):
         return self.asked.rate(max(Fraction(str(price)) for price in prices), states.charge)
 
     def price(self, states: BudgetStates) -> str:
-        """Returns the highest cost of the pod, in GPU-hours an hour, as text for a warning.
+        """Returns the hourly price of the pod for a warning: its highest cost in GPU-hours, as `at most about 2`.
 
         Args:
             states: the prices and the rules for charging, as the timekeeper published them.
@@ -64,7 +64,7 @@ class AccountedRequest(BudgetRequest):
         return f"at most about {self.highest(states) / GPU_SECOND:.3g}"
 
     def consequence(self, met: BudgetState) -> str:
-        """Returns the part of a warning that says what happens to the pod, to be written after `the pod`.
+        """Returns the consequence of a budget's state for the pod, as the end of a sentence that begins with `the pod`.
 
         Args:
             met: the state of the pod's budget, OVER or HELD.

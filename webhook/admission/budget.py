@@ -23,7 +23,7 @@ UNKNOWN: Final = "unknown"
 
 
 class BudgetRequest:
-    """The GPU request of a new pod, by which its budget is charged.
+    """The GPU request of a new pod, from which admission computes the pod's cost.
 
     Attributes:
         reading: the GPU requests of the pod's containers.
@@ -45,7 +45,9 @@ class BudgetRequest:
         return highest_rate(self.reading, states.prices, states.charge)
 
     def price(self, states: BudgetStates) -> str:
-        """Returns the cost of the pod, or its lowest and highest cost, in GPU-hours an hour, as text for a warning.
+        """Returns the hourly price of the pod for a warning, in GPU-hours, as `about 0.5` or `about 0.5 to 2`.
+
+        Two figures are the lowest and the highest cost before the pod's devices are chosen.
 
         Args:
             states: the prices and the rules for charging, as the timekeeper published them.
@@ -54,7 +56,7 @@ class BudgetRequest:
         return f"about {low:.3g}" if low == high else f"about {low:.3g} to {high:.3g}"
 
     def consequence(self, met: BudgetState) -> str:
-        """Returns the part of a warning that says what happens to the pod, to be written after `the pod`.
+        """Returns the consequence of a budget's state for the pod, as the end of a sentence that begins with `the pod`.
 
         Args:
             met: the state of the pod's budget, OVER or HELD.
@@ -71,7 +73,7 @@ class BudgetVerdict:
         held: whether the pod waits behind the scheduling gate of its budget.
         warnings: lines for the pod's author.
         faults: the reason for the pod's refusal, where the settings refuse pods of an unknown state; else empty.
-        stale_seconds: the age of the known states, where it is above the limit of the settings; else None.
+        stale_seconds: the age of the known states, if it is above the limit of the settings; else None.
     """
 
     def __init__(
@@ -100,7 +102,9 @@ def evaluate_budget(
     stale_after_seconds: float,
     now: float,
 ) -> BudgetVerdict:
-    """Decides by a budget on a new pod. The last known state of the budget counts, whatever its age.
+    """Returns the effect of a namespace's budget on a new pod.
+
+    The last known state of the budget counts, whatever its age.
 
     Args:
         states: the states of all budgets; None where the timekeeper has never answered.

@@ -127,9 +127,9 @@ def _faults_of_names(spec: dict[str, Any], root: Path) -> list[Fault]:
 
 
 def faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
-    """Returns a fault for each list of a pod that has more than MAX_COPIES elements of FairGPU's names.
+    """Returns a fault for each list in a pod's spec in which more than MAX_COPIES elements have FairGPU's own names.
 
-    A few are allowed: a pod that was copied from an admitted one has an element of each name.
+    A few such elements are allowed, as a copy of an admitted pod has one of each name.
 
     Args:
         spec: the pod's spec, as JSON.

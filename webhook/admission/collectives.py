@@ -49,7 +49,7 @@ class Sign:
 
     Attributes:
         path: the field path.
-        said: the part of a warning that describes the field.
+        said: the part of a warning that describes the field, such as `torchrun starts a job on several nodes`.
     """
 
     def __init__(self, path: str, said: str) -> None:
@@ -58,13 +58,15 @@ class Sign:
 
 
 def collective_warnings(pod: dict[str, Any], reading: PodReading, together: Sign | None = None) -> tuple[str, ...]:
-    """Returns a warning for each container with a fraction of a GPU in a pod that works with others.
+    """Returns warnings about the collectives of a pod that works with other pods, at most MAX_NAMED.
+
+    There is one for each container with a fraction of a GPU: a collective goes on only while all pods have their turn.
 
     Args:
         pod: a pod or a pod template, as JSON.
         reading: the GPU requests that were read from the pod.
-        together: the field of an enclosing object, such as a Job, that says that several pods work together. None where
-            there is no such field: then the container's environment and command decide.
+        together: the field of the pods' workload, such as a JobSet, which shows that several pods work together. If it
+            is None, the environment and the command of each container decide.
     """
     warnings = []
     for container in reading.all_containers:

@@ -21,7 +21,8 @@ def change_containers(
     Args:
         field: `containers` or `initContainers`.
         readings: the containers of this list that have keys of a dialect.
-        mounts: whether the mount of the usage volume is added, or removed where the container uses no GPU.
+        mounts: whether the operations also add the mount of the usage volume, or remove it from a container without a
+            GPU.
     """
     by_index = {reading.index: reading for reading in readings}
     operations: list[Operation] = []

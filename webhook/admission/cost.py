@@ -18,15 +18,15 @@ ANY_MODEL = "*"
 
 
 def hourly_cost(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> tuple[float, float]:
-    """Returns a pod's least cost, and the cost that is charged while no device is chosen, both in GPU-hours an hour.
+    """Returns a pod's lowest and highest hourly cost before its devices are chosen, both in GPU-hours.
 
-    A share of memory given in MiB becomes a share of a device only once a device is chosen. The least cost leaves the
-    memory out, at the lowest price that the pod may meet. The other cost takes the memory as a share of a device of
-    unknown size, at the highest price.
+    The lowest cost has the lowest price that the pod may meet, and leaves out memory in MiB. The highest cost has the
+    highest price, and takes this memory as a share of a device of the size that the rules assume. The timekeeper
+    charges the highest cost until the devices are chosen.
 
     Args:
         reading: the GPU requests of the pod's containers.
-        prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is any other model.
+        prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
         charge: the admin's rules for charging.
     """
     least = _rate(reading, min(_prices(reading, prices)), charge, memory=False)
@@ -34,11 +34,11 @@ def hourly_cost(reading: PodReading, prices: Mapping[str, float], charge: Charge
 
 
 def highest_rate(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> int:
-    """Returns a pod's highest cost in microGPU-seconds a second, as the timekeeper charges without an allocation.
+    """Returns a pod's highest rate, in microGPU-seconds a second; the timekeeper charges it while no device is chosen.
 
     Args:
         reading: the GPU requests of the pod's containers.
-        prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is any other model.
+        prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
         charge: the admin's rules for charging.
     """
     return _rate(reading, max(_prices(reading, prices)), charge, memory=True)

@@ -213,12 +213,12 @@ def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:
 
 
 def audit_of(budget: BudgetVerdict) -> dict[str, str]:
-    """Returns the annotations for the API server's audit log.
+    """Returns the annotation of a pod's admission for the API server's audit log, keyed by its name; empty for none.
 
-    There is one, with the age of the budget's state, where the state is older than the settings' limit; else none.
+    It states the age of the budget's state, if that is above the limit of the settings.
 
     Args:
-        budget: the budget's decision on the pod.
+        budget: the effect of the budget on the pod.
     """
     if budget.stale_seconds is None:
         return {}
@@ -226,11 +226,11 @@ def audit_of(budget: BudgetVerdict) -> dict[str, str]:
 
 
 def creator(subject: Subject) -> str:
-    """Returns the user that created a pod, or `Kind/name` of the controller that did; showback names it.
+    """Returns the creator of a pod, to which its use is attributed: a user's name, or `Kind/name` of a controller.
 
-    An owner that a person names does not count: it would attribute the person's pods to somebody else. An owner that a
-    service account of the pod's own namespace names does not count either, since everyone who may edit a namespace may
-    act as its accounts. Controllers have accounts in kube-system or in an operator's own namespace.
+    The controller in the pod's ownerReferences counts if the user is one of Kubernetes' own, such as a service account
+    in kube-system or in an operator's namespace. A person, or an account of the pod's own namespace, could name any
+    controller there, and so attribute the use to somebody else. Then the user counts.
 
     Args:
         subject: the request of the admission review, with the pod.

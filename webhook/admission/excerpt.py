@@ -29,7 +29,7 @@ class Metadata(TypedDict, total=False):
 
 
 class Resources(TypedDict, total=False):
-    """A container's resources: limits and requests by name, and the claims that the container uses."""
+    """A container's resources: limits and requests keyed by resource name, and the claims that the container uses."""
 
     limits: Any
     requests: Any
@@ -61,7 +61,7 @@ class Container(TypedDict, total=False):
 class Spec(TypedDict, total=False):
     """The spec of a pod, a workload or an order, in the fields that admission reads.
 
-    Fields that a patch repeats have the API's type.
+    The fields that admission copies into a patch have the type of the Kubernetes API.
     """
 
     containers: list[Container]

@@ -45,7 +45,10 @@ HOST_FOLDERS: Final = (
     ("/run/crio", _RUNTIME),
     ("/run/docker.sock", _RUNTIME),
 )
-"""Folders of a node by which a pod reaches past its share, and what each is; a folder above them shows them too."""
+"""The folders of a node by which a pod reaches past its share, each with the end of a warning about it.
+
+A mount of a folder above one of them shows it, too.
+"""
 _POWERS: Final = ("ALL", "CAP_SYS_ADMIN", "SYS_ADMIN")
 """Capabilities with which a container can mount, so also hide the shim's files from its own programs."""
 _OURS: Final = DIALECTS.resources | ORDINARY

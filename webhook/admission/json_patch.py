@@ -39,10 +39,12 @@ def remove(path: str) -> Operation:
 
 
 def set_field(parent: dict[str, Any], path: str, key: str, value: Any) -> list[Operation]:
-    """Returns the JSON Patch operations that set a key of a map to a value; none where the key has the value already.
+    """Returns the JSON Patch operations that set a field of an object to a value; none if it has the value already.
 
     Args:
-        path: the JSON Pointer of the map.
+        parent: the object as it is.
+        path: the JSON Pointer of the object.
+        key: the field's name.
         value: the wanted value, as JSON.
     """
     present = parent.get(key)
@@ -60,6 +62,8 @@ def change_map(
         parent: the object that holds the inner map.
         path: the JSON Pointer of the object.
         key: the key of the object that holds the inner map, such as `annotations`.
+        values: the wanted values, keyed by the keys of the inner map.
+        without: the keys of the inner map to remove; a key that is also in `values` stays.
     """
     inner = parent.get(key)
     here = f"{path}/{escape(key)}"

@@ -20,9 +20,9 @@ class BudgetStates:
     """The states of all budgets as the timekeeper last published them.
 
     Attributes:
-        by_namespace: the state of each namespace that has a budget.
+        by_namespace: the states of the namespaces that have a budget, keyed by namespace.
         default: the state of all other namespaces.
-        prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is any other model.
+        prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is any other model.
         confirmed_at: the time of the timekeeper's last answer, in seconds of the monotonic clock.
         charge: the admin's rules for charging.
     """
@@ -34,7 +34,7 @@ class BudgetStates:
     charge: ChargeRules = field(default_factory=ChargeRules)
 
     def state_of(self, namespace: str) -> NamespaceState:
-        """Returns the state of a namespace's budget; without a budget the default state, with all amounts 0."""
+        """Returns the state of a namespace's budget; if it has no budget, the default state with amounts of 0."""
         known = self.by_namespace.get(namespace)
         return known if known is not None else NamespaceState(namespace, "", self.default, 0, 0, 0)
 
@@ -45,7 +45,7 @@ OtherClaim = tuple[str, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass of Kubernetes; the API server refuses a pod of the class with another value or policy.
+    """A PriorityClass of Kubernetes. A pod of the class must have its value and policy, or the API server refuses it.
 
     Attributes:
         name: the name of the class.
@@ -64,11 +64,11 @@ class Knowledge:
 
     Attributes:
         states: the budgets' states; None until the timekeeper first answers.
-        permissions: the permissions of each namespace that has any.
-        classes: the PriorityClasses of the cluster by name; empty without an API server.
+        permissions: the permissions of the namespaces that have any, keyed by namespace.
+        classes: the PriorityClasses of the cluster, keyed by name; empty without an API server.
         default_class: the name of the class that is globalDefault; None where no class is.
         timekeeper_ca: the CA that sidecars trust, in PEM; empty until it is known.
-        other_claims: the ResourceClaims and templates that ask for no GPU.
+        other_claims: the ResourceClaims and ResourceClaimTemplates that ask for no GPU.
     """
 
     states: BudgetStates | None = None

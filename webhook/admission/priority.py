@@ -17,9 +17,9 @@ FIELD: Final = "priorityClassName"
 
 
 def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> PriorityClass:
-    """Returns the priority class that a pod gets by its budget, with the value and policy that the pod must have.
+    """Returns the priority class that a pod earns according to its budget, with its value and preemption policy.
 
-    The class of the cluster counts; where the cluster has none of its name, the settings' value and policy do.
+    The value and the policy are those of the cluster's class; if the cluster lacks the class, the settings give them.
 
     Args:
         settings: the admin's settings of priority classes.

@@ -84,9 +84,9 @@ def decode(body: bytes) -> Subject:
 
 
 def parse(body: bytes) -> Any:
-    """Returns an AdmissionReview with the fields that admission reads.
+    """Returns the parsed JSON of an AdmissionReview, without the fields that admission does not read.
 
-    Where a value has another type than in the Kubernetes API, it returns the whole document.
+    If a value has another type than in the Kubernetes API, no field is left out.
 
     Args:
         body: the AdmissionReview in JSON.
@@ -156,8 +156,8 @@ def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float
 def judge(route: str, subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
     """Returns the verdict on a request of an admission review.
 
-    The API server chooses the route by the label of the pod's namespace, so that no review waits until this process has
-    seen a change of it; policies read the same label.
+    The API server chooses the route according to the label `fairgpu.io/mode` of the pod's namespace. So a change of the
+    label counts at once, without a watch in this process. Policies read the same label.
 
     Args:
         route: the webhook that the API server called, one of ROUTES.

@@ -30,7 +30,7 @@ class Part:
 
     Attributes:
         item: the container or the volume as an object of the API.
-        json: the same, encoded once.
+        json: the same, encoded as JSON once for all pods.
     """
 
     def __init__(self, item: dict[str, Any]) -> None:
@@ -39,11 +39,11 @@ class Part:
 
 
 class SidecarParts:
-    """The additions to every GPU pod.
+    """The sidecar and the volumes that admission adds to every GPU pod.
 
     Attributes:
         container: the sidecar.
-        volumes: the volumes that the sidecar shares with the pod's other containers.
+        volumes: the volume of the containers' usage files, and the volume of the sidecar's token.
     """
 
     def __init__(self, container: Part, volumes: tuple[Part, ...]) -> None:
@@ -53,7 +53,7 @@ class SidecarParts:
 
 @lru_cache(maxsize=8)
 def sidecar_parts(settings: Sidecar, timekeeper_ca: str) -> SidecarParts:
-    """Returns the additions to every GPU pod, which depend on the settings and the CA alone.
+    """Returns the sidecar and the volumes that admission adds to every GPU pod; no pod changes them.
 
     Args:
         timekeeper_ca: the CA that signs the timekeeper's certificate, in PEM.
@@ -120,7 +120,7 @@ def usage_mount(container: str) -> dict[str, str]:
 def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
     """Returns the JSON Patch operations that put the sidecar first among a pod's init containers.
 
-    They remove any other container of its name.
+    They remove any other init container of the sidecar's name.
     """
     given = spec.get("initContainers")
     path = "/spec/initContainers"
@@ -133,7 +133,9 @@ def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
 
 
 def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operation]:
-    """Returns the JSON Patch operations that add volumes to a pod, in place of any of FairGPU's names that differ.
+    """Returns the JSON Patch operations that add volumes to a pod.
+
+    They also remove each volume that has the name of one of FairGPU's volumes, but not its content.
 
     Args:
         wanted: the volumes that the pod must have.
@@ -154,9 +156,9 @@ def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operat
 
 
 def strange_volumes(spec: dict[str, Any]) -> list[int]:
-    """Returns the indexes of a pod's volumes that have the name of one of FairGPU's volumes, but not its type.
+    """Returns the indexes of a pod's strange volumes: they have the name of one of FairGPU's volumes, but not its type.
 
-    Such a volume is the author's own, and admission replaces it.
+    A strange volume is the author's own, and admission replaces it.
 
     Args:
         spec: the pod's spec, as JSON.

@@ -60,7 +60,7 @@ def pod_template(kind: str, item: dict[str, Any]) -> tuple[tuple[str, ...], dict
 
 
 def pod_templates(kind: str, item: dict[str, Any]) -> list[PodTemplate]:
-    """Returns all pod templates in a workload or a custom resource whose pods work together; empty for any other kind.
+    """Returns all pod templates in a built-in workload, or in a custom resource of JOBS; empty for any other kind.
 
     Args:
         kind: the object's kind, such as `Job` or `JobSet`.

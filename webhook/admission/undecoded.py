@@ -11,8 +11,7 @@ import msgspec
 def may_have(value: Any, texts: tuple[str, ...]) -> bool:
     """Returns whether a field of a container may contain one of some texts.
 
-    Of JSON bytes, it says whether the texts occur in them. A decoded value may contain any text, and an absent one
-    none.
+    JSON bytes are searched for the texts. For a decoded value the result is true, and for an absent one false.
 
     Args:
         value: the field: JSON bytes (`msgspec.Raw`), a decoded value, or None where it is absent.

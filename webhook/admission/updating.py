@@ -24,7 +24,8 @@ REWRITTEN_FIELDS = ("schedulerName", "priorityClassName", "priority", "preemptio
 """The fields that admission sets at creation and that never change; a manifest may name other values."""
 
 NEEDING_PERMISSION = (names.CORE_POLICY, names.TASK_PRIORITY)
-"""The choices that the namespace's permissions may have replaced by the default at creation."""
+"""The annotations of choices that admission replaced with the default at creation, if the namespace lacked permission.
+"""
 
 Requests = dict[tuple[str, str], GPURequest]
 
@@ -49,16 +50,12 @@ def admit_update(subject: Subject, settings: Webhook) -> Verdict:
 
 
 def requests(reading: PodReading) -> Requests:
-    """Returns the GPU requests of a pod's containers, each by the container's list and name.
-
-    Returns:
-        The requests by pairs such as `("initContainers", "prepare")`.
-    """
+    """Returns the GPU requests of a pod's containers, keyed by a container's list and name, as `key` returns them."""
     return {key(container): container.request for container in reading.all_containers if container.request is not None}
 
 
 def key(container: ContainerReading) -> tuple[str, str]:
-    """Returns the list and the name of a container, such as `("initContainers", "prepare")`, which identify it."""
+    """Returns the key of a container in its pod: its list and its name, such as `("initContainers", "prepare")`."""
     return str(container.path[-2]), container.name
 
 

@@ -82,7 +82,7 @@ class Subject:
 
 
 def objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    """Returns the JSON objects in a JSON array with their indexes; none where the value is not an array."""
+    """Returns each JSON object in a JSON array, as a pair of its index and itself; empty if the value is no array."""
     if not isinstance(value, list):
         return []
     return [(index, item) for index, item in enumerate(value) if isinstance(item, dict)]
