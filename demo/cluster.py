@@ -38,7 +38,7 @@ class Cluster:
     """The played cluster: one node with GPUs, and the folder in which the timekeeper finds pods.
 
     Attributes:
-        pods: the folder.
+        pods: the folder in which the timekeeper finds pods.
         node: the node's name.
     """
 
@@ -49,7 +49,7 @@ class Cluster:
         self.offer([f"GPU-{uuid.uuid4()}" for _ in range(DEVICES)])
 
     def offer(self, uuids: Sequence[str]) -> None:
-        """Replaces the node's GPUs by others, all of one model and linked alike.
+        """Replaces the node's GPUs with others, all of one model, each linked to every other by NVLink.
 
         Args:
             uuids: the uuid of each new GPU.

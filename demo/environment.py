@@ -34,10 +34,10 @@ class Environment:
     Attributes:
         screen: the output.
         folder: the files and ports of the services.
-        children: the processes.
+        children: the child processes.
         gpus: the played GPUs.
         cluster: the played cluster.
-        admission: the client of the webhook.
+        admission: the client of the webhook; set once the services run.
         bound: the pods that were bound, as JSON.
         admitted: the pods that were admitted, as JSON.
         sidecars: the processes of the pods' sidecars.
@@ -85,12 +85,13 @@ class Environment:
         return watch(self.screen, self.children, self.reading, *states)
 
     def next_pod(self, name: str, priority_class: str, state: BudgetState, namespace: str = NAMESPACE) -> Admitted:
-        """Creates a pod once the webhook knows that the budget is in a state; returns the result of its admission.
+        """Sends a new pod through admission once the webhook knows a budget's state; returns the result.
 
-        Until then, it asks by reviews of the same pod.
+        Until then, it sends the same pod again and again.
 
         Args:
             priority_class: the class that the pod must get.
+            state: the state of the namespace's budget to wait for.
 
         Raises:
             StepError: the webhook does not know the state in time, or the pod is refused or gets another class.

@@ -173,7 +173,10 @@ def _budget(name: str, spec: Json) -> Json:
 
 
 def access() -> list[dict[str, Any]]:
-    """Returns the content of the file of rights: a member reads, an admin also grants, the webhook reads states."""
+    """Returns the content of the file of rights, `access.yaml`, by which the timekeeper decides on callers.
+
+    A member reads, an admin also grants, and the webhook reads states.
+    """
     return [
         {"subject": READER, "namespace": NAMESPACE, "verbs": ["get"]},
         {"subject": ADMIN, "namespace": "*", "verbs": ["get", "list", "create"]},

@@ -31,7 +31,7 @@ BUSY = {
 
 
 def work(gpus: Gpus, pod: Json, usage: Path) -> None:
-    """Starts the work of a bound pod's program, which writes its GPU usage into the pod's usage volume.
+    """Starts the work of a bound pod on the played GPUs, which write its usage into the pod's usage volume.
 
     Args:
         usage: the folder that stands for the usage volume.

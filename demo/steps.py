@@ -126,7 +126,7 @@ def read_budget(server: Server, budget: str, namespace: str) -> Reading:
 
 
 def exact(money: Any) -> int:
-    """Returns an amount of the REST API in microGPU-seconds; 0 for None."""
+    """Returns the microGPU-seconds of an amount in an answer of the REST API; 0 for None."""
     return int(money["microGPUSeconds"]) if money else 0
 
 

@@ -84,7 +84,7 @@ def read_token(path: str) -> str:
 
 
 def deliver(settings: Settings, context: ssl.SSLContext, body: bytes) -> Outcome:
-    """Sends a report once; returns its outcome. A failure is an outcome too, not an exception, and contains no secret.
+    """Sends a report once; returns its outcome. A failure is not raised but returned as Refused, without secrets.
 
     Args:
         settings: the timekeeper's address, and the file of the token.

@@ -28,12 +28,12 @@ class Pace(NamedTuple):
 
 
 def clamp(seconds: float) -> float:
-    """Returns an interval between reports, in seconds, limited to 1 to 300."""
+    """Returns an interval between reports, in seconds, clamped to the range from 1 to 300."""
     return min(max(seconds, MIN_INTERVAL_SECONDS), MAX_INTERVAL_SECONDS)
 
 
 def first_delay(pace: Pace, random: Random) -> float:
-    """Returns the seconds until a sidecar's first report: few, but different for the pods of a large Job.
+    """Returns the seconds until a sidecar's first report: at most 10, at random, so that a Job's pods do not coincide.
 
     Args:
         random: returns a number in [0, 1).

@@ -30,6 +30,7 @@ _THREAD_STACK_BYTES = 512 * 1024
 
 
 Deliver = Callable[[bytes], Outcome]
+"""Sends the body of a report to the timekeeper; returns the outcome."""
 
 
 class _Stop(NamedTuple):
@@ -82,7 +83,7 @@ class Reporter:
             due = time.monotonic() + self._settle(event.outcome)
 
     def sample(self) -> None:
-        """Reads each container's usage file once; logs an unreadable file when the reason changes."""
+        """Reads each container's usage file once; logs why a file is unreadable, once for each new reason."""
         try:
             names = container_names(self._settings.usage_folder)
         except OSError as error:

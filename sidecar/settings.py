@@ -30,7 +30,7 @@ class Settings(NamedTuple):
     Attributes:
         host: the name or address of the timekeeper's host.
         port: the timekeeper's port.
-        base_path: the path before those of the timekeeper's API; empty for none.
+        base_path: the part of the timekeeper's URL before the paths of its API; empty for none.
         ca_pem: the CA that signs the timekeeper's certificate, in PEM.
         token_file: the file of the pod's bearer token.
         usage_folder: the folder of the pod's usage volume.

@@ -19,7 +19,7 @@ class Tally(NamedTuple):
     """A container's GPU usage since the sidecar started; each restart of the container begins a new run of counters.
 
     Attributes:
-        ended: the totals of the earlier runs, by device.
+        ended: the totals of the earlier runs, one for each device.
         running: the last record of the present run; None before the first record.
     """
 

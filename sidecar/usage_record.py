@@ -78,7 +78,7 @@ class DeviceUsage(NamedTuple):
         busy_ns: GPU time, in nanoseconds.
         span_ns: wall time in which work was queued, in nanoseconds.
         throttled_ns: the time for which launches were held back, in nanoseconds.
-        memory_peak_bytes: the most memory that was charged at one time.
+        memory_peak_bytes: the most memory that the container had at one time, in bytes.
         launches: the number of kernel launches.
         oom: the number of refused allocations of memory.
     """
@@ -96,7 +96,8 @@ class UsageRecord(NamedTuple):
     """The usage record of one container, as its file has it.
 
     Attributes:
-        epoch_ns: identifies the run of the counters, which begin anew when the container restarts.
+        epoch_ns: the time at which the counters were zero, in nanoseconds since 1970. It identifies their run: they
+            begin anew when the container restarts.
         sequence: the number of the record within that run.
         devices: the container's use of each device.
         measured_by_node: whether the node agent wrote it, with the driver's counts. Its throttled time, launches and

@@ -62,7 +62,7 @@ class AdmissionCache:
         """Stores the permissions of all namespaces, in place of the earlier ones.
 
         Args:
-            permissions: the permissions of each namespace that has any.
+            permissions: the permissions of the namespaces that have any, keyed by namespace.
         """
         with self._lock:
             self.knowledge = replace(self.knowledge, permissions=permissions)
@@ -72,6 +72,7 @@ class AdmissionCache:
         """Stores the cluster's PriorityClasses, in place of the earlier ones.
 
         Args:
+            classes: all PriorityClasses, keyed by name.
             default: the name of the class that is globalDefault; None where no class is.
         """
         with self._lock:
@@ -79,11 +80,11 @@ class AdmissionCache:
             self._classes_known = True
 
     def learn_other_claims(self, kind: str, claims: frozenset[OtherClaim]) -> None:
-        """Stores the claims for other devices than GPUs, in place of the earlier ones of the same kind.
+        """Stores the claims or templates that ask for no GPU, in place of the earlier ones of the same kind.
 
         Args:
             kind: `resourceclaims` or `resourceclaimtemplates`.
-            claims: the claims or templates of this kind that ask for no GPU.
+            claims: the namespace and name of each.
         """
         with self._lock:
             self._other_claims[kind] = claims

@@ -70,7 +70,7 @@ class NamespacesView(_Logged):
 
 
 class PriorityClassesView(_Logged):
-    """A view of PriorityClasses; it logs where one of FairGPU's is missing, or its value differs from the settings."""
+    """A view of PriorityClasses; it stores them, and logs if one of FairGPU's is missing or has another value."""
 
     def __init__(self, cache: AdmissionCache, settings: Priorities) -> None:
         self._cache = cache
@@ -113,7 +113,7 @@ class PriorityClassesView(_Logged):
 
 
 class ClaimsView(_Logged):
-    """A view of ResourceClaims, or of ResourceClaimTemplates; it stores those that ask for no GPU."""
+    """A view of ResourceClaims, or of ResourceClaimTemplates; it stores the ones that ask for no GPU."""
 
     def __init__(self, cache: AdmissionCache, kind: str, device_classes: tuple[str, ...]) -> None:
         self._cache = cache
@@ -121,7 +121,7 @@ class ClaimsView(_Logged):
         self._of_gpus = frozenset(device_classes)
         self._others: set[OtherClaim] = set()
         self.gone = False
-        """Whether the API server does not have the collection, at least in the version that was asked for."""
+        """Whether the API server lacks the collection in the version that was requested."""
 
     def read(self, item: Json) -> Json:
         """Returns the fields of a ResourceClaim or a template that this view reads, in the form of a claim."""
@@ -130,7 +130,7 @@ class ClaimsView(_Logged):
         return {"metadata": named, "spec": mapping(spec.get("spec")) or spec}
 
     def replaced(self, items: list[Json]) -> None:
-        """Stores those that ask for no GPU, in place of the earlier ones.
+        """Stores the claims or templates that ask for no GPU, in place of the earlier ones.
 
         Args:
             items: all claims, or all templates, as JSON.
@@ -139,7 +139,7 @@ class ClaimsView(_Logged):
         self._cache.learn_other_claims(self._kind, frozenset(self._others))
 
     def changed(self, kind: str, item: Json) -> None:
-        """Stores or removes one claim or template; most ask for a GPU and change nothing.
+        """Stores one claim or template that asks for no GPU; removes one that is deleted, or that asks for a GPU now.
 
         Args:
             kind: the event: ADDED, MODIFIED or DELETED.

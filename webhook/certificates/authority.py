@@ -34,7 +34,17 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-
 
 
 class Step(Enum):
-    """The next step in the renewal of the webhook's authority and certificate."""
+    """The next step in the renewal of the webhook's authority and certificate.
+
+    Attributes:
+        NOTHING: no step is due now.
+        START: makes an authority, as none can sign.
+        PUBLISH: writes the CAs into the webhook configurations.
+        NOTE_PUBLICATION: stores the time at which all webhook configurations had the CAs.
+        TRUST_NEW_AUTHORITY: adds a new authority beside the old ones.
+        ISSUE_LEAF: issues a certificate, which the newest authority signs.
+        DROP_OLD_AUTHORITIES: keeps the newest authority alone.
+    """
 
     NOTHING = auto()
     START = auto()
@@ -121,7 +131,7 @@ def _step_of_renewal(
 
 
 def first_authorities(published: Collection[bytes], settings: Certificates, now: datetime) -> Authorities:
-    """Returns a new authority beside those that API servers trust now, so that served certificates stay trusted.
+    """Returns the first authorities: a new one, which signs, and all that API servers trust now.
 
     Args:
         published: the bundles of CAs in the webhook configurations, in PEM.
@@ -135,7 +145,7 @@ def first_authorities(published: Collection[bytes], settings: Certificates, now:
 
 
 def with_new_authority(authorities: Authorities, settings: Certificates, now: datetime) -> Authorities:
-    """Returns the authorities with a new one, which signs certificates from now on.
+    """Returns the authorities with a new one, which signs all later certificates.
 
     Args:
         authorities: the authorities so far.
@@ -147,15 +157,15 @@ def with_new_authority(authorities: Authorities, settings: Certificates, now: da
 
 
 def newest_alone(authorities: Authorities) -> Authorities:
-    """Returns the authorities without those that sign no certificates any more: the newest alone."""
+    """Returns the newest authority alone, without the older ones, which sign no certificates any more."""
     return Authorities(authorities.trusted[-1:], authorities.newest_key)
 
 
 def seen_published(authorities: Authorities, now: datetime) -> Authorities:
-    """Returns the authorities with the time from which on every webhook configuration has had exactly these.
+    """Returns the authorities with the time at which they were seen published in every webhook configuration.
 
     Args:
-        now: the present time, with a time zone.
+        now: that time, with a time zone.
     """
     return replace(authorities, published_at=now)
 
@@ -180,14 +190,14 @@ def certificates_in(bundle: bytes) -> tuple[bytes, ...]:
 
 
 def pack_authorities(authorities: Authorities) -> dict[str, bytes]:
-    """Returns the authorities as named bytes, as a Secret or a folder stores them."""
+    """Returns the authorities as bytes, keyed by the names under which a Secret or a folder stores them."""
     published = authorities.published_at
     noted = {PUBLISHED: published.isoformat().encode()} if published else {}
     return {BUNDLE: authorities.bundle, AUTHORITY_KEY: authorities.newest_key, **noted}
 
 
 def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
-    """Returns the authorities from the named bytes of a Secret or a folder; None where they are missing or invalid."""
+    """Returns the authorities from the bytes of a Secret or a folder, keyed by name; None if missing or invalid."""
     try:
         trusted = certificates_in(data[BUNDLE])
         published = datetime.fromisoformat(data[PUBLISHED].decode()) if PUBLISHED in data else None
@@ -197,12 +207,12 @@ def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
 
 
 def pack_leaf(leaf: Pair) -> dict[str, bytes]:
-    """Returns a certificate and its key as named bytes, as a Secret or a folder stores them."""
+    """Returns a certificate and its key as bytes, keyed by the names under which a Secret or a folder stores them."""
     return {LEAF: leaf.certificate_pem, LEAF_KEY: leaf.key_pem}
 
 
 def unpack_leaf(data: Mapping[str, bytes]) -> Pair | None:
-    """Returns the certificate and its key from the named bytes of a Secret or a folder; None where one is missing."""
+    """Returns a certificate and its key from the bytes of a Secret or folder, keyed by name; None if one is missing."""
     return Pair(data[LEAF], data[LEAF_KEY]) if LEAF in data and LEAF_KEY in data else None
 
 

@@ -66,7 +66,7 @@ class _Snapshot:
 
 
 def reconcile(places: Places, settings: Certificates, now: Callable[[], datetime]) -> Observation:
-    """Takes all due steps in the renewal of the webhook's certificates; returns the state after them.
+    """Takes all due steps in the renewal of the webhook's certificates; returns the stored certificates after them.
 
     Args:
         places: the stores of the certificates, and the webhook configurations.
@@ -138,7 +138,7 @@ def _changed(step: Step, authorities: Authorities, settings: Certificates, now: 
 
 
 def cluster_places(api: KubernetesAPI, settings: Certificates) -> Places:
-    """Returns the Secrets and webhook configurations of a cluster that hold the webhook's certificates.
+    """Returns the places of the webhook's certificates in a cluster: two Secrets, and the webhook configurations.
 
     Args:
         settings: the names of the Secrets and their namespace.

@@ -67,7 +67,7 @@ class SecretStore:
         return data, str(secret["metadata"]["resourceVersion"])
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Creates the Secret, or replaces its data; returns False where its version changed.
+        """Creates the Secret, or replaces its data; returns False, without a change, if its version is another by now.
 
         Args:
             data: the new bytes by key.
@@ -96,7 +96,7 @@ class FolderStore:
     """A store of named bytes in the files of a folder on one machine, readable by their owner alone."""
 
     def __init__(self, folder: Path, files: Collection[str]) -> None:
-        """Makes a store of some files of a folder."""
+        """Makes a store of the files with these names in a folder; other files there are left alone."""
         self._folder = folder
         self._files = frozenset(files)
 

@@ -127,7 +127,7 @@ class NoConfigurations:
 
 
 def published(configurations: Sequence[Configuration]) -> frozenset[bytes]:
-    """Returns the `caBundle` of each webhook of some configurations, in PEM; empty bytes for a webhook without one."""
+    """Returns the CAs that configurations publish: each webhook's `caBundle`, in PEM; empty bytes for one without."""
     webhooks = (webhook for each in configurations for webhook in each.item.get("webhooks") or [])
     return frozenset(_decoded(webhook["clientConfig"].get("caBundle")) for webhook in webhooks)
 

@@ -17,7 +17,7 @@ from fairgpu.faults import field_path
 MAX_EXPANDED: Final = 100_000
 """The most nodes of a document with its aliases expanded."""
 MAX_GROWTH: Final = 10
-"""The most growth of a longer document: its expanded nodes by its written ones."""
+"""The most expanded nodes of a longer document for each node as written."""
 MAX_REPEATED_NAMED: Final = 16
 
 _BASE_TAG = "tag:yaml.org,2002:"

@@ -33,7 +33,7 @@ REVIEWED_JOBS: Final = (
 _NUMBER = re.compile(r"[0-9]+\. ")
 
 Review = Callable[[str, bytes], bytes]
-"""Answers a review: the route, `mutate` or `validate`, and the body. Raises DryRunError."""
+"""Takes a review's route, such as `mutate`, and its body; returns the body of the answer. Raises DryRunError."""
 
 
 def accounted(review: Review) -> Review:
@@ -59,7 +59,15 @@ class DryRunError(RuntimeError):
 
 
 class Outcome(StrEnum):
-    """The outcome of a dry run for an object, or for the pods made from one of its templates."""
+    """The outcome of a dry run for an object, or for the pods made from one of its templates.
+
+    Attributes:
+        UNCONCERNED: the object has no pods that a dry run can find.
+        UNTOUCHED: admitted as it is.
+        CHANGED: admitted with changes.
+        REFUSED: refused.
+        UNDECIDED: known only once the pods are created.
+    """
 
     UNCONCERNED = "unconcerned"
     UNTOUCHED = "untouched"

@@ -36,7 +36,10 @@ def is_namespace(name: str) -> bool:
 
 
 def wrong_kind(manifest: Manifest) -> list[Fault]:
-    """Returns the faults of a built-in workload whose API version or spelling no API server knows."""
+    """Returns the faults of a manifest's kind: a built-in workload in an API version or a spelling that does not exist.
+
+    There are none for any other kind.
+    """
     if "." in manifest.group:
         return []
     known = {kind.lower(): kind for kind in API_VERSIONS}.get(manifest.kind.lower())
@@ -81,12 +84,12 @@ def misshapen_spec(pod: dict[str, Any]) -> list[Fault]:
 
 
 def resources_of_others(pod: dict[str, Any]) -> list[str]:
-    """Returns the extended resources that a pod's containers name, and `spec.resourceClaims` where the pod has claims.
+    """Returns the resources of other projects that a pod names, as text for people.
 
-    By these, a pod that asks for no GPU of FairGPU's gets devices of other projects.
+    They are the extended resources of its containers, and `spec.resourceClaims` if the pod has claims.
 
     Args:
-        pod: the pod, as JSON.
+        pod: a pod that asks for no GPU of FairGPU's, as JSON.
     """
     spec = mapping(pod.get("spec"))
     resources_and_claims: dict[str, None] = {}

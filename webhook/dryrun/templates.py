@@ -59,7 +59,7 @@ class Template:
 
 
 def is_workload(manifest: Manifest) -> bool:
-    """Returns whether an object is a pod, or creates pods as Kubernetes' built-in workloads do."""
+    """Returns whether an object is a Pod, or is of one of Kubernetes' built-in kinds with a pod template."""
     return API_VERSIONS.get(manifest.kind) == manifest.api_version
 
 
@@ -69,12 +69,15 @@ def is_custom(manifest: Manifest) -> bool:
 
 
 def is_searched(manifest: Manifest) -> bool:
-    """Returns whether a dry run searches an object of another project's kind for pods."""
+    """Returns whether a dry run searches an object for pods.
+
+    It does so if the API group has a dot, as a group of another project has, and has no patterns of pods as objects.
+    """
     return "." in manifest.group and manifest.group not in _PATTERNS
 
 
 def templates_of(manifest: Manifest) -> list[Template]:
-    """Returns the pods that a manifest's object is or creates, at most MAX_TEMPLATES."""
+    """Returns the templates of the pods that a manifest's object is or creates, at most MAX_TEMPLATES."""
     if not is_workload(manifest):
         return _custom(manifest) if is_searched(manifest) else []
     path_and_template = pod_template(manifest.kind, manifest.item)
@@ -85,10 +88,10 @@ def templates_of(manifest: Manifest) -> list[Template]:
 
 
 def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, str] | None:
-    """Returns a GPU resource that a custom resource names outside its pod templates, and its field path; else None.
+    """Returns a GPU resource that a custom resource names outside its pod templates, and its field path; None for none.
 
     Args:
-        templates: its templates that were found.
+        templates: the templates that were found in it, which are not searched.
     """
     if not is_searched(manifest):
         return None
