@@ -38,7 +38,7 @@ class Admitted:
 
 
 class Admission:
-    """A client of the webhook, which calls it as an API server does: first mutating, then validating."""
+    """A client of the webhook that plays the API server: it calls the mutating route first, then the validating one."""
 
     def __init__(self, port: int, ca_pem: str) -> None:
         self._port = port
@@ -52,7 +52,7 @@ class Admission:
             return False
 
     def create(self, namespace: str, manifest: Json) -> Admitted:
-        """Sends a pod through both webhooks; returns the result.
+        """Has both webhooks review the creation of a pod; returns the result. Nothing is stored.
 
         Args:
             namespace: the namespace in which the pod would be created.

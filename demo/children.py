@@ -72,7 +72,7 @@ class Child:
 
 @dataclass
 class Children:
-    """All child processes of the demonstration; on leaving the context they are ended, the last one first.
+    """All child processes of the demonstration, which it ends when the context is left.
 
     Attributes:
         logs: the folder of their logs.
@@ -83,7 +83,7 @@ class Children:
     running: list[Child] = field(default_factory=list)
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-        """Starts a process, which the kernel kills when this process is killed.
+        """Starts a child process, which the kernel kills when this process ends in any way.
 
         Args:
             name: the process's name in messages, and of its log.
@@ -170,7 +170,7 @@ _given: set[int] = set()
 def free_port() -> int:
     """Returns a port of loopback on which no process listens now, and never the same port twice.
 
-    It lies below 32768, from where on Linux by default takes ports for outgoing connections.
+    The port is below 32768: from there on, Linux takes ports for outgoing connections by default.
     """
     while True:
         port = secrets.choice([port for port in PORTS if port not in _given])

@@ -78,7 +78,7 @@ class Cluster:
         return allocation_of(waiting, placed, node)
 
     def create(self, pod: Json) -> Json:
-        """Stores a pod as the API server does, to wait for a scheduler; writes its file; returns it with its uid."""
+        """Creates a pod that waits for a scheduler, as an API server does: writes its file; returns it with its uid."""
         created = copy.deepcopy(pod)
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         created["metadata"].update(uid=str(uuid.uuid4()), creationTimestamp=now, resourceVersion="1")

@@ -55,7 +55,7 @@ class Gpus:
         self._thread.join()
 
     def run_on(self, load: Load) -> None:
-        """Starts a container's use of a device now."""
+        """Starts a load: a container uses a device from now on."""
         load.file.parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
             self._loads[load] = time.time_ns()

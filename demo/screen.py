@@ -41,7 +41,7 @@ class Reading:
         state: the budget's state.
         available: the allowance and grants of the period, in microGPU-seconds.
         spent: the cost of the reservations, which is charged, in microGPU-seconds.
-        used: the GPU time that the sidecars measured, in microGPU-seconds.
+        used: the GPU time that the sidecars reported, in microGPU-seconds.
         rate: the cost of the running reservations, in microGPU-seconds a second.
     """
 

@@ -29,7 +29,7 @@ START_LIMIT_SECONDS = 90.0
 
 
 def start_services(environment: Environment) -> None:
-    """Starts the services, under a heading."""
+    """Prints a heading, and starts the services as `serve` does."""
     environment.screen.section("The services start")
     serve(environment)
 
@@ -71,7 +71,7 @@ def admit_dialects(environment: Environment) -> None:
 
 
 def spend(environment: Environment) -> None:
-    """Binds and runs the admitted pods until their budget is spent; during grace, another pod is admitted."""
+    """Binds and runs the admitted pods until their budget and its grace are spent; admits another pod during grace."""
     environment.screen.section("What is held is paid for")
     for pod in environment.admitted:
         bound = environment.cluster.bind(pod)
@@ -154,7 +154,7 @@ def refuse(environment: Environment) -> None:
 
 
 def check_the_ledger(environment: Environment) -> None:
-    """Ends all pods, and compares the ledger with their cost, computed from their times alone."""
+    """Ends all pods, and checks that the ledger has exactly their cost, computed from their times and allocations."""
     environment.screen.section("The ledger is exact")
     end_sidecars(environment.children, environment.sidecars)
     expected = sum(cost(environment.cluster.finish(pod)) for pod in environment.bound)

@@ -70,7 +70,7 @@ def said(manifest: Json) -> str:
 
 
 def meant(pod: Json) -> str:
-    """Returns an admitted pod's GPU request in words."""
+    """Returns the meaning of an admitted pod's GPU request in words, such as `30% of a GPU, 4096 MiB`."""
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     core, memory = int(limits[names.GPU_CORE]), limits.get(names.GPU_MEMORY)
     models = pod["metadata"]["annotations"].get(names.USE_GPU_MODEL)

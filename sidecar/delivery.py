@@ -153,7 +153,7 @@ def encode(boot: str, sequence: int, tallies: Mapping[str, Tally], *, last: bool
     Args:
         boot: identifies this start of the sidecar.
         sequence: the number of the report, which grows with each report of one start.
-        tallies: the usage of each container, by its name.
+        tallies: the usage of each container, keyed by its name.
         last: whether it is the sidecar's last report. The timekeeper takes it however soon it comes after the one
             before.
     """

@@ -76,7 +76,7 @@ class DeviceUsage(NamedTuple):
     Attributes:
         uuid: the device's uuid.
         busy_ns: GPU time, in nanoseconds.
-        span_ns: wall time in which work was queued, in nanoseconds.
+        span_ns: wall time in which the container had work on the device, in nanoseconds.
         throttled_ns: the time for which launches were held back, in nanoseconds.
         memory_peak_bytes: the most memory that the container had at one time, in bytes.
         launches: the number of kernel launches.

@@ -58,9 +58,10 @@ class Sign:
 
 
 def collective_warnings(pod: dict[str, Any], reading: PodReading, together: Sign | None = None) -> tuple[str, ...]:
-    """Returns warnings about the collectives of a pod that works with other pods, at most MAX_NAMED.
+    """Returns warnings for a pod whose collective operations wait for other pods, at most MAX_NAMED.
 
-    There is one for each container with a fraction of a GPU: a collective goes on only while all pods have their turn.
+    There is one for each container with a fraction of a GPU: such an operation goes on only while all pods have their
+    turn.
 
     Args:
         pod: a pod or a pod template, as JSON.

@@ -230,7 +230,7 @@ def creator(subject: Subject) -> str:
 
     The controller in the pod's ownerReferences counts if the user is one of Kubernetes' own, such as a service account
     in kube-system or in an operator's namespace. A person, or an account of the pod's own namespace, could name any
-    controller there, and so attribute the use to somebody else. Then the user counts.
+    controller there, and so attribute the use to somebody else. In these cases the user counts.
 
     Args:
         subject: the request of the admission review, with the pod.

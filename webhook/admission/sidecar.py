@@ -53,7 +53,7 @@ class SidecarParts:
 
 @lru_cache(maxsize=8)
 def sidecar_parts(settings: Sidecar, timekeeper_ca: str) -> SidecarParts:
-    """Returns the sidecar and the volumes that admission adds to every GPU pod; no pod changes them.
+    """Returns the sidecar and the volumes that admission adds to every GPU pod; they are the same for all pods.
 
     Args:
         timekeeper_ca: the CA that signs the timekeeper's certificate, in PEM.
@@ -133,7 +133,7 @@ def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
 
 
 def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operation]:
-    """Returns the JSON Patch operations that add volumes to a pod.
+    """Returns the JSON Patch operations that add the wanted volumes that a pod lacks.
 
     They also remove each volume that has the name of one of FairGPU's volumes, but not its content.
 

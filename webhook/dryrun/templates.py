@@ -71,7 +71,7 @@ def is_custom(manifest: Manifest) -> bool:
 def is_searched(manifest: Manifest) -> bool:
     """Returns whether a dry run searches an object for pods.
 
-    It does so if the API group has a dot, as a group of another project has, and has no patterns of pods as objects.
+    The object's API group has a dot then, and is none whose objects are patterns of pods, such as Kyverno's.
     """
     return "." in manifest.group and manifest.group not in _PATTERNS
 
