@@ -93,7 +93,7 @@ class StatesSettings(Section):
 
 
 class Priorities(Section):
-    """The classes that GPU pods get. Where the API server knows a class, its own value and policy win."""
+    """The priority classes that GPU pods get. If the API server has a class, its value and policy win over these."""
 
     in_budget_class: ObjectName = names.IN_BUDGET_CLASS
     """The PriorityClass of pods whose budget has money left."""
@@ -152,7 +152,7 @@ class Dialects(Section):
 
     @cached_property
     def reading(self) -> DialectSettings:
-        """The settings of the dialects' readers."""
+        """These settings, in the form that the dialects' readers take."""
         return DialectSettings(
             max_gpus_per_node=self.max_gpus_per_node,
             hami_plain_gpu=self.hami_plain_gpu,

@@ -38,7 +38,7 @@ class Step(Enum):
 
     Attributes:
         NOTHING: no step is due now.
-        START: makes an authority, as none can sign.
+        START: makes a first authority, as no stored one can sign.
         PUBLISH: writes the CAs into the webhook configurations.
         NOTE_PUBLICATION: stores the time at which all webhook configurations had the CAs.
         TRUST_NEW_AUTHORITY: adds a new authority beside the old ones.

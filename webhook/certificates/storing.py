@@ -23,7 +23,7 @@ class Store(Protocol):
     """A store of named bytes, with a version that changes with them."""
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """Returns the stored bytes by name, and their version, which `save` needs.
+        """Returns the stored bytes, keyed by name, and their version, which `save` needs.
 
         Raises:
             ChainError: the store cannot be read.
@@ -70,7 +70,7 @@ class SecretStore:
         """Creates the Secret, or replaces its data; returns False, without a change, if its version is another by now.
 
         Args:
-            data: the new bytes by key.
+            data: the new bytes, keyed by the Secret's keys.
             version: the resourceVersion of the Secret to replace; empty to create the Secret.
 
         Raises:
@@ -101,7 +101,7 @@ class FolderStore:
         self._files = frozenset(files)
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """Returns the bytes of the files that exist, by file name, and their digest as the version.
+        """Returns the bytes of the files that exist, keyed by file name, and their digest as the version.
 
         Raises:
             ChainError: the folder or a file cannot be read.
@@ -113,7 +113,7 @@ class FolderStore:
         """Writes the files and removes the store's other files; returns False, without a change, for an old version.
 
         Args:
-            data: the new bytes by file name.
+            data: the new bytes, keyed by file name.
             version: the digest of the bytes to replace, as `load` returned it.
 
         Raises:

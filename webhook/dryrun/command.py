@@ -39,7 +39,7 @@ _PLAIN, _RED, _GREEN, _YELLOW, _BOLD = "\033[0m", "\033[31m", "\033[32m", "\033[
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the outcome of manifests in admission.
+    """Prints the outcome that manifests would have in admission.
 
     It returns the exit status: 2 if the outcome of any is unknown, else 1 if any would be refused, else 0.
 

@@ -37,7 +37,7 @@ class Document:
 
     Attributes:
         value: the content of the document.
-        repeated: the field path of each key that is repeated in one map, with a sentence about it.
+        repeated: for each key that is repeated in one map, a pair of its field path and a sentence about it.
     """
 
     value: Any
