@@ -49,7 +49,7 @@ class StackNames:
         """Returns the names among a container's resources that request GPUs of other stacks.
 
         Args:
-            amounts: the container's limits or requests: amounts by the name of the resource.
+            amounts: the container's limits or requests: amounts, keyed by the resource's name.
         """
         return [name for name in amounts if name in self.resources or name.startswith(self.prefixes)]
 
@@ -58,7 +58,7 @@ class Asked:
     """The GPUs of other stacks that a pod asks for, as shares of GPUs of unknown model.
 
     Attributes:
-        containers: the share of each main container; None where the container asks for nothing.
+        containers: the share of each main container; None if the container asks for nothing.
         init: the share of each init container, and whether it is a native sidecar, which runs until the pod ends.
         claims: the number of claims by which the pod asks for devices, each of which is taken as one GPU.
     """
@@ -90,7 +90,7 @@ class Asked:
 
 
 def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSettings, claims: int = 0) -> Asked | None:
-    """Returns the GPUs of other stacks that a pod asks for; None where it uses none of the names and has no claim.
+    """Returns the GPUs of other stacks that a pod asks for; None if it uses none of the names and has no claim.
 
     A name with the amount 0 counts as used, as in the policy fairgpu-spec. A pod without containers, or with more
     containers than that policy admits, counts as using none.

@@ -36,8 +36,8 @@ class UnplacedShare:
     Attributes:
         gpus: the number of vGPUs.
         core_percent: GPU time, in percent of one GPU; 0 is best effort.
-        memory_mib: memory in MiB; 0 where none is given.
-        memory_percentage: memory in percent of one GPU; 0 where none is given.
+        memory_mib: memory in MiB; 0 if none is given.
+        memory_percentage: memory in percent of one GPU; 0 if none is given.
     """
 
     gpus: int

@@ -61,7 +61,7 @@ def pod_demand(containers: Sequence[GPURequest | None], init_steps: Sequence[tup
     """Returns the demand of a pod, figure by figure.
 
     Args:
-        containers: the GPU request of each main container; None where it requests no GPU.
+        containers: the GPU request of each main container; None if it requests no GPU.
         init_steps: in order, each init container's request and whether it is a native sidecar.
     """
     if not init_steps and len(containers) == 1 and containers[0] is not None:

@@ -62,7 +62,7 @@ def _escaped(sign: str) -> str:
 
 
 def guess(misspelt: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
-    """Returns the known name that is nearest to a misspelt one; None where none is near.
+    """Returns the known name that is nearest to a misspelt one; None if none is near.
 
     Args:
         cutoff: the least similarity, from 0 (none) to 1 (equal).

@@ -44,7 +44,7 @@ class Health(StrEnum):
 
 
 class Link(IntEnum):
-    """The kind of path between two devices, the nearest first, by the topology levels of `nvidia-smi topo -m`.
+    """The kind of path between two devices, the nearest first: a level of the topology of `nvidia-smi topo -m`.
 
     https://docs.nvidia.com/deploy/nvidia-smi/index.html
     """
@@ -69,10 +69,10 @@ class Device:
         uuid: the vendor's identity of the device, unique in the cluster.
         model: the vendor's name of the device's model, as NVML reports it.
         memory_mib: the memory that containers may hold together, in MiB: the total less what the driver reserves.
-        numa: the device's NUMA node; None where it is unknown.
+        numa: the device's NUMA node; None if it is unknown.
         pci: the device's PCI address.
         health: whether new containers may be placed on the device.
-        why: the reason why the device is fenced, for people; empty where it is not.
+        why: the reason why the device is fenced, for people; empty if it is not.
     """
 
     uuid: str

@@ -38,7 +38,7 @@ class Term:
         self._changed = threading.Condition(self._lock)
 
     def number(self) -> int | None:
-        """Returns the number of the present term; None where it has expired or this process does not lead."""
+        """Returns the number of the present term; None if it has expired or this process does not lead."""
         with self._lock:
             return self._number if self._clock() < self._until else None
 
@@ -79,7 +79,7 @@ class LeaseRecord:
     """A Lease as the API server returned it.
 
     Attributes:
-        holder: the holder's identity; empty where the Lease was released.
+        holder: the holder's identity; empty if the Lease was released.
         term: the number of the holder's term, which the Lease has in `leaseTransitions`.
         version: the Lease's resourceVersion, which changes with every renewal.
     """
@@ -132,7 +132,7 @@ def next_term(record: LeaseRecord | None, floor: int) -> int:
     It is higher than that of every earlier term, even where the Lease was deleted and counts anew.
 
     Args:
-        record: the Lease; None where there is none.
+        record: the Lease; None if there is none.
         floor: the highest term that the store has recorded.
     """
     return max(record.term if record else 0, floor) + 1

@@ -54,7 +54,7 @@ class Match(NamedTuple):
 
     Attributes:
         words: the number of words of the key.
-        leftness: 0 where they are the first words of the model's name, -1 where they begin at its second, and so on.
+        leftness: 0 if they are the first words of the model's name, -1 if they begin at its second, and so on.
     """
 
     words: int
@@ -87,7 +87,7 @@ def words(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def match(key: str, model: str) -> Match | None:
-    """Returns the rank of a price list's key for a GPU model; None where the model's name lacks the key's words.
+    """Returns the rank of a price list's key for a GPU model; None if the model's name lacks the key's words.
 
     The words must stand in the name as whole words, one after the other.
 
@@ -105,7 +105,7 @@ def match(key: str, model: str) -> Match | None:
 
 
 def best_key(keys: Iterable[str], model: str) -> str | None:
-    """Returns the key of a price list that fits a GPU model best; None where no key names the model.
+    """Returns the key of a price list that fits a GPU model best; None if no key names the model.
 
     It is the key of the most words; of several such keys, the one that is earliest in the model's name.
     """

@@ -59,7 +59,7 @@ def parse_permissions(annotation: Any) -> frozenset[Permission]:
     """Returns the permissions in the value of a namespace's annotation `fairgpu.io/allow`; unknown words grant none.
 
     Args:
-        annotation: the value, as JSON; None where the namespace lacks the annotation.
+        annotation: the value, as JSON; None if the namespace lacks the annotation.
     """
     if not isinstance(annotation, str):
         return frozenset()

@@ -127,7 +127,7 @@ def oversized_debuggers(containers: Any) -> list[Fault]:
     Ephemeral containers are never removed from a pod.
 
     Args:
-        containers: the pod's list of ephemeral containers, as JSON; None where there is none.
+        containers: the pod's list of ephemeral containers, as JSON; None if there is none.
     """
     size = len(json.dumps(containers)) if containers else 0
     if size <= MAX_DEBUGGERS_BYTES:

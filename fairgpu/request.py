@@ -15,8 +15,8 @@ class GPURequest(NamedTuple):
     Attributes:
         gpus: the number of vGPUs.
         core_percent: GPU time, in percent of one GPU; 0 is best effort.
-        memory_mib: memory in MiB; None where `memory_percentage` is given instead.
-        memory_percentage: memory in percent of one GPU; None where `memory_mib` is given instead.
+        memory_mib: memory in MiB; None if `memory_percentage` is given instead.
+        memory_percentage: memory in percent of one GPU; None if `memory_mib` is given instead.
     """
 
     gpus: int

@@ -50,13 +50,13 @@ class NamespaceState:
 
     Attributes:
         namespace: the namespace.
-        budget: the budget that pays for the namespace; empty where it has none.
+        budget: the budget that pays for the namespace; empty if it has none.
         state: the budget's state.
-        available: allowance and grants of the period, in microGPU-seconds; 0 where unlimited.
+        available: allowance and grants of the period, in microGPU-seconds; 0 if unlimited.
         remaining: the part of `available` that is not spent, in microGPU-seconds; negative once overspent.
         rate: the spending of the budget's running reservations, in microGPU-seconds a second.
-        enforced: whether the state has an effect; false where the budget is only observed.
-        safe: the figures of safe admission; None where admission is simple.
+        enforced: whether the state has an effect; false if the budget is only observed.
+        safe: the figures of safe admission; None if admission is simple.
     """
 
     namespace: str
@@ -78,7 +78,7 @@ class StatesDocument:
         full: whether namespaces that it does not name are in the default state.
         states: the states, each namespace once.
         default: the state of a namespace without a budget.
-        prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is the price of any other.
+        prices: GPU-hours charged for an hour of a whole GPU, keyed by model; `*` is the price of any other.
         charge: the admin's rules for charging.
     """
 

@@ -131,7 +131,7 @@ def admission(budget: Json) -> str:
 
 
 def grace(budget: Json) -> str:
-    """Returns for people the remaining grace of a spent budget; empty where the budget is not in grace.
+    """Returns for people the remaining grace of a spent budget; empty if the budget is not in grace.
 
     Args:
         budget: a budget of the REST API.
@@ -144,7 +144,7 @@ def grace(budget: Json) -> str:
 
 
 def busy_now(budget: Json, now: str) -> str:
-    """Formats the number of GPUs of a budget's pods that are busy now; empty where no source measures it.
+    """Formats the number of GPUs of a budget's pods that are busy now; empty if no source measures it.
 
     Args:
         budget: a budget of the REST API.
@@ -169,7 +169,7 @@ def expiring(grant: Json) -> str:
 def stretch(budget: Json, name: str) -> str:
     """Formats a line of a budget's forecast: the amount spent in a stretch of time, the rate, and when money runs out.
 
-    It is empty where the forecast lacks that stretch of time.
+    It is empty if the forecast lacks that stretch of time.
 
     Args:
         budget: a budget of the REST API.

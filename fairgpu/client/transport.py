@@ -148,7 +148,7 @@ def explain(status: int, reason: str, document: Any) -> str:
 
     Args:
         reason: the reason phrase of the answer, for an answer without a problem document.
-        document: the body of the answer, as JSON; None where it was no JSON.
+        document: the body of the answer, as JSON; None if it was no JSON.
     """
     problem = document if isinstance(document, dict) else {}
     lines = [f"{problem.get('title') or reason} ({status}): {problem.get('detail') or 'no explanation was given'}"]

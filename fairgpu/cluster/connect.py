@@ -29,7 +29,7 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
     process runs in, then `~/.kube/config`. The Kubernetes library reads tokens again as they rotate.
 
     Args:
-        kubeconfig: the kubeconfig to use; None where none is named.
+        kubeconfig: the kubeconfig to use; None if none is named.
 
     Raises:
         NoClusterError: none of these exists, or a named one is invalid.

@@ -22,7 +22,7 @@ class OptionalGroup:
     versions: tuple[str, ...]
 
     def served_version(self, api: KubernetesAPI) -> str:
-        """Returns the group's newest version that the API server has and FairGPU reads; empty where there is none.
+        """Returns the group's newest version that the API server has and FairGPU reads; empty if there is none.
 
         Raises:
             ApiError: the API server does not have the group, refuses, or does not answer.

@@ -67,9 +67,9 @@ class Collection:
     Attributes:
         path: its path, such as `/api/v1/pods`.
         selectors: its selectors, such as `{"fieldSelector": "..."}`.
-        read: returns the part of an object that the view gets, so that no list is whole in memory. Where it returns
+        read: returns the part of an object that the view gets, so that no list is whole in memory. If it returns
             None, a list leaves the object out, while an event of the object still reaches the view unchanged.
-        decode_page: decodes a page of a list. Where `read` needs a few fields alone, a decoder that skips the others
+        decode_page: decodes a page of a list. If `read` needs a few fields alone, a decoder that skips the others
             takes a tenth of the time.
         decode_event: decodes an event of a watch, in the same way.
     """

@@ -33,7 +33,7 @@ class Amounts:
     """A container's amounts of some resources.
 
     Attributes:
-        values: the valid amounts by resource.
+        values: the valid amounts, keyed by resource.
         faults: the faults of the invalid ones.
     """
 

@@ -20,9 +20,9 @@ class Ask:
     Attributes:
         gpus: the number of vGPUs.
         core_percent: the time on each GPU, in percent; 0 is best effort.
-        memory_mib: the memory on each GPU, in MiB; None where it is not given.
-        memory_percentage: the memory on each GPU, in percent; None where it is not given.
-        gpus_name: the key that states `gpus`. Where a key is empty, faults name the container's limits as a whole.
+        memory_mib: the memory on each GPU, in MiB; None if it is not given.
+        memory_percentage: the memory on each GPU, in percent; None if it is not given.
+        gpus_name: the key that states `gpus`. If a key is empty, faults name the container's limits as a whole.
         core_name: the key that states the time.
         memory_name: the key that states the memory.
         annotations: the keys that are annotations of the pod.

@@ -39,7 +39,7 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 def read(container: Container, settings: DialectSettings) -> Reading | None:
     """Reads a request of KAI: the share of a GPU that the pod's annotations give to this container.
 
-    It returns None where the annotations request nothing, or are meant for another container.
+    It returns None if the annotations request nothing, or are meant for another container.
     """
     annotations = container.annotations
     if not any(key in annotations for key in REQUESTING) or not _is_meant(container):

@@ -177,7 +177,7 @@ class Dialect:
 
     Attributes:
         name: the value of `fairgpu.io/source-dialect`.
-        read: returns the Reading of a container, or None where the container has no key of the dialect.
+        read: returns the Reading of a container, or None if the container has no key of the dialect.
         resources: the extended resources of the dialect.
         prefix: the prefix that only resources of this dialect have, so that a misspelt one is noticed; empty if none.
         requesting_annotations: the pod annotations that request a GPU by themselves.

@@ -25,7 +25,7 @@ class DialectSet:
         dialects: the dialects.
         resources: the extended resources of all of them.
         prefixes: the prefixes of resources that belong to one of them.
-        dialects_of: the names of the dialects that a resource may belong to, by resource.
+        dialects_of: the names of the dialects that a resource may belong to, keyed by resource.
         requesting_annotations: the pod annotations that request a GPU by themselves.
         annotations: the requesting annotations, and those that only refine a request.
     """

@@ -53,7 +53,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         """Removes a closed connection from the worker's sets.
 
         Args:
-            exc: the error that closed it; None where there was none.
+            exc: the error that closed it; None if there was none.
         """
         self._connections.discard(self)
         self.worker.arrivals.forget(self)

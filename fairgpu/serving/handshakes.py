@@ -88,7 +88,7 @@ class Handshakes:
         handshake.add_done_callback(lambda done: self._forget(done, address))
 
     def end_one(self) -> bool:
-        """Ends the oldest handshake of the address that has the most of them; returns False where there are none."""
+        """Ends the oldest handshake of the address that has the most of them; returns False if there are none."""
         if not self._pending:
             return False
         self._end_oldest(max(self._pending, key=lambda address: len(self._pending[address])))

@@ -45,7 +45,7 @@ class ImmediateConnection(BoundedConnection):
         """Drops the request that was under way on a closed connection.
 
         Args:
-            exc: the error that closed it; None where there was none.
+            exc: the error that closed it; None if there was none.
         """
         self._forget_request()
         super().connection_lost(exc)

@@ -36,7 +36,7 @@ class Request:
     body: bytes
 
     def header(self, name: bytes) -> bytes | None:
-        """Returns the first value of a header; None where the request lacks it.
+        """Returns the first value of a header; None if the request lacks it.
 
         Args:
             name: the header's name, in lower case.
@@ -47,7 +47,7 @@ class Request:
         return None
 
     def text_header(self, name: bytes) -> str | None:
-        """Returns the first value of a header as text; None where the request lacks it.
+        """Returns the first value of a header as text; None if the request lacks it.
 
         Args:
             name: the header's name, in lower case.

@@ -38,7 +38,7 @@ def forget_process(pid: int) -> None:
 
 
 def memory_folder() -> str | None:
-    """Returns the path of a folder in memory; None where there is none.
+    """Returns the path of a folder in memory; None if there is none.
 
     Heartbeats and counters in it wait for no disk.
     """

@@ -29,10 +29,10 @@ class Attribution:
     """The owner, user, labels and models that a session's use is attributed to, and the rates that it reserves.
 
     Attributes:
-        model: the models of its devices, sorted and joined by commas; empty where no allocation names them.
+        model: the models of its devices, sorted and joined by commas; empty if no allocation names them.
         owner: Kind/name of the controller that created the pod, or Pod/name.
-        user: the creator that admission recorded, a person or a controller; empty where it recorded none.
-        labels: (key, value) of the labels that the admin keeps, sorted.
+        user: the creator that admission recorded, a person or a controller; empty if it recorded none.
+        labels: (key, value) pairs: the pod's labels that the settings keep, sorted by key.
         core_rate: GPU time that is reserved, in microGPU-seconds a second.
         memory_rate: device memory that is reserved, in the same unit: the whole memory of one device is one GPU.
     """
@@ -51,7 +51,7 @@ class Origin:
 
     Attributes:
         owner: Kind/name of the controller that created the pod, or Pod/name.
-        user: the creator that admission recorded, a person or a controller; empty where it recorded none.
+        user: the creator that admission recorded, a person or a controller; empty if it recorded none.
         labels: all labels of the pod.
     """
 
@@ -67,7 +67,7 @@ UNKNOWN_ORIGIN = Origin(labels=MappingProxyType({}))
 def read_origin(metadata: Mapping[str, Any]) -> Origin:
     """Reads the owner, user and labels of a pod from its metadata; a mistyped field counts as absent.
 
-    The pod's controller counts as its owner only where admission recorded that controller as the pod's creator, or
+    The pod's controller counts as its owner only if admission recorded that controller as the pod's creator, or
     recorded no creator. Otherwise a person wrote the owner reference, and the pod itself is the owner.
     """
     labels = mapping(metadata.get("labels"))
@@ -82,12 +82,12 @@ def read_origin(metadata: Mapping[str, Any]) -> Origin:
 def attribution(
     origin: Origin, reservation: Reservation, kept_labels: Sequence[str], rules: ChargeRules
 ) -> Attribution:
-    """Returns what a pod's use is attributed to, and the rates that its reservation has without any price.
+    """Returns the owner, user, labels and models of a pod's use, and the rates of GPU time and memory that it reserves.
 
     Args:
         origin: the owner, user and labels of the pod.
         kept_labels: the keys of labels that are kept; others are dropped, since some have a new value for every pod.
-        rules: the rules by which a request without an allocation counts.
+        rules: the admin's rules for charging; they set the memory of a device that is not known yet.
     """
     labels = {key: origin.labels[key] for key in kept_labels if isinstance(origin.labels.get(key), str)}
     models = {device.model for device in reservation.devices.values()} | {item.model for item in reservation.holdings}

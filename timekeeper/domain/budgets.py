@@ -63,16 +63,16 @@ class Budget:
         rollover: the most that an unspent allowance adds to the next period.
         grace_amount: the most that spending may exceed the allowance before new pods are treated by `on_exhausted`;
             None sets no limit.
-        grace_duration: the time after exhaustion for which it may; None sets no limit. There is no grace where both are
-            None.
+        grace_duration: the longest time after exhaustion for which spending may exceed it; None sets no limit. There is
+            no grace if both are None.
         on_exhausted: the treatment of new pods after grace.
         enforcement: the effect of the budget's state: shown only, applied to new pods, or to running pods too.
-        min_runtime: the time that the money must pay for before a held pod is released.
-        admission: the condition for a new pod.
+        min_runtime: the run time that the budget's money must pay for before a held pod is released.
+        admission: the condition for a new pod: money is left, or the money pays for the pod's whole run.
         default_commit: under safe admission, the run time that is assumed of a pod that states none.
         pending_commit: under safe admission, the time for which the cost of a pod that does not run yet is kept for it.
         eviction_notice: the time between the announcement of a pod's eviction and the eviction.
-        created: the object's creation, in nanoseconds since 1970, by the API server's clock.
+        created: the object's creation, in nanoseconds since 1970, according to the API server's clock.
         uid: the object's uid.
         generation: the object's generation.
     """
@@ -99,7 +99,7 @@ class Budget:
         """Returns the limits of spending in one period.
 
         Args:
-            granted: the amount that grants added to the period, in microGPU-seconds; below 0 where more was taken away.
+            granted: the amount that grants added to the period, in microGPU-seconds; below 0 if more was taken away.
         """
         available = None if self.allowance is None else self.allowance + granted
         return Limits(available, self.grace_amount, self.grace_duration, self.on_exhausted)
@@ -158,12 +158,13 @@ def overhead_budget(namespaces: frozenset[str]) -> Budget:
 
 
 def payers(budgets: Iterable[Budget]) -> tuple[dict[str, Budget], dict[str, dict[str, str]]]:
-    """Determines the budget that pays for each namespace, and the budgets that name a namespace of another payer.
+    """Returns the budget that pays for each namespace, and the namespaces for which several budgets ask to pay.
 
-    Where two budgets name a namespace, the older one pays; of two created in one second, the first by name.
+    If two budgets name a namespace, the older one pays; of two created in one second, the first by name.
 
     Returns:
-        The payer of each namespace; and for each budget in conflict, its contested namespaces and their payers' names.
+        The payer, keyed by namespace. Then, keyed by the name of each budget that names a namespace of another payer:
+        these namespaces, each with the name of its payer.
     """
     paying: dict[str, Budget] = {}
     conflicts: dict[str, dict[str, str]] = {}

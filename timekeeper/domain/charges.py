@@ -51,13 +51,16 @@ class Segment(NamedTuple):
 def segments(
     assignments: Assignments, periods_of: Callable[[str], Sequence[Period]], start: int, end: int
 ) -> list[Segment]:
-    """Returns the segments of a session's time, in order of time within each account.
+    """Returns the segments of a session between two instants, sorted by payer, then by time.
 
     Instants are nanoseconds since 1970. Time before an account's first period belongs to no segment: the account did
     not exist.
 
     Args:
-        assignments: (from, account) pairs: the payers of the session's namespace over time.
+        assignments: (from, account) pairs, in order of time: the payers of the session's namespace.
+        periods_of: returns the periods of an account, by the account's name.
+        start: the session's start.
+        end: the instant up to which segments are returned.
     """
     spans = []
     for index, (since, account) in enumerate(assignments):
@@ -104,17 +107,20 @@ def sum_of_rates(tariffs: Iterable[Tariff], now: int) -> int:
     """Returns the sum of the rates of tariffs at an instant, in microGPU-seconds a second.
 
     Args:
-        tariffs: of each session, pairs of an instant and the rate from then on, in microGPU-seconds a second.
+        tariffs: one for each session: pairs of an instant and the rate from then on, in microGPU-seconds a second.
         now: nanoseconds since 1970.
     """
     return sum([rate_now(tariff, now) for tariff in tariffs])
 
 
 def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int], int]:
-    """Returns a session's amount in each (account, start of the period) that pays for a segment, in microGPU-seconds.
+    """Returns the cost of a session's segments in each period, in microGPU-seconds.
+
+    The result is keyed by (account, start of the period).
 
     Args:
         tariff: pairs of an instant and the session's rate from then on, in microGPU-seconds a second.
+        settled: the segments.
     """
     totals: dict[tuple[str, int], int] = {}
     for segment in settled:
@@ -126,7 +132,10 @@ def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int],
 def charged(
     tariff: Tariff, assignments: Assignments, periods_of: Callable[[str], Sequence[Period]], start: int, end: int
 ) -> tuple[list[Segment], dict[tuple[str, int], int]]:
-    """Returns the `segments` of a session's time and their `amounts`; instants are nanoseconds since 1970."""
+    """Returns a session's segments between two instants, and their cost in each period.
+
+    The arguments are those of `segments` and `amounts`, and so are the two results.
+    """
     spans = segments(assignments, periods_of, start, end)
     return spans, amounts(tariff, spans)
 
@@ -136,10 +145,10 @@ class HourlyPoint(NamedTuple):
 
     Attributes:
         until: the instant, in nanoseconds since 1970.
-        billed: the money.
+        billed: the money that was charged.
         core: the GPU time that was reserved.
         memory: the device memory that was reserved: the whole memory of one device counts as one GPU.
-        used: the GPU time that its reports state; None where it has sent none.
+        used: the GPU time that its reports state; None if it has sent none.
     """
 
     until: int
@@ -150,7 +159,10 @@ class HourlyPoint(NamedTuple):
 
     @property
     def hour(self) -> int:
-        """The hour, counted from 1970, that ends at the point's instant or that the instant lies in."""
+        """The number of the hour that the point belongs to, counted from 1970.
+
+        A point at a full hour belongs to the hour that ends then.
+        """
         return (self.until - 1) // HOUR
 
 
@@ -169,7 +181,7 @@ def hourly_points(
         tariff: pairs of an instant and the session's rate from then on, in microGPU-seconds a second.
         attribution: holds the session's reserved rates without any price.
         stored: the last point that the store holds; None for none.
-        billed: the amount billed up to the last point, in microGPU-seconds. Where it differs from the cost of the
+        billed: the amount billed up to the last point, in microGPU-seconds. If it differs from the cost of the
             reservation, the part after the stored point is divided by time.
     """
     first, last = settled[0].start, settled[-1].end

@@ -25,7 +25,7 @@ class Credit:
         name: the grant's name.
         amount: the money that it brought into the period; once it has expired, the part that was spent.
         expires: when it expires, in nanoseconds since 1970.
-        since: the amount that the period had spent when the grant arrived; 0 where the period began with it.
+        since: the amount that the period had spent when the grant arrived; 0 if the period began with it.
         expired: whether it has expired within the period.
     """
 
@@ -41,8 +41,8 @@ class Burned:
     """The money that is left in a period. Amounts are microGPU-seconds.
 
     Attributes:
-        own: what is left of the money that ends with the period.
-        credits: what is left of each credit, by name.
+        own: the amount that is left of the money that ends with the period.
+        credits: the amount that is left of each credit, keyed by name.
         debt: the spending that no money paid for.
     """
 
@@ -95,7 +95,7 @@ def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: int
 
     Args:
         own: the money that ends with the period.
-        period_credits: the period's credits, by name; those that expired earlier are marked as expired.
+        period_credits: the period's credits, keyed by name; those that expired earlier are marked as expired.
         name: the name of the credit that expires.
         end: the period's end, in nanoseconds since 1970.
         spent: the amount that the period had spent when the credit expired.
@@ -106,13 +106,15 @@ def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: int
 
 
 def carried(own: int, period_credits: Mapping[str, Credit], end: int, spent: int) -> Sequence[Credit]:
-    """Returns the credits that the next period begins with: what is left of those that expire after this one's end.
+    """Returns the credits that the next period begins with, each with the amount that is left of it.
+
+    Credits that expire by the end of the ending period, and credits that are used up, are left out.
 
     Amounts are microGPU-seconds.
 
     Args:
         own: the money that ends with the ending period.
-        period_credits: the ending period's credits, by name.
+        period_credits: the ending period's credits, keyed by name.
         end: the period's end, in nanoseconds since 1970.
         spent: the amount that was spent in the period.
     """

@@ -57,7 +57,7 @@ class Burn(NamedTuple):
     Attributes:
         since: the first instant.
         until: the last instant.
-        spent: microGPU-seconds; below 0 where corrections took back more than was spent.
+        spent: microGPU-seconds; below 0 if corrections took back more than was spent.
     """
 
     since: int
@@ -78,13 +78,13 @@ class Burns(NamedTuple):
 
 
 def sampled(record: BurnRecord | None, now: int, period: int, totals: Mapping[int, int], offset: int = 0) -> BurnRecord:
-    """Returns an account's recent spending with a new sample where one is due, else as it was.
+    """Returns an account's recent spending with a new sample if one is due, else as it was.
 
     Args:
         record: the samples so far; None for none.
         now: the instant up to which the account is settled, in nanoseconds since 1970.
         period: the start of its present period, in nanoseconds since 1970.
-        totals: the amounts spent in that period and in those before it, in microGPU-seconds, by their starts.
+        totals: the amounts spent in that period and in those before it, in microGPU-seconds, keyed by their starts.
         offset: the time in nanoseconds before each full five minutes at which a sample is due; it differs between
             accounts, so that they are not all sampled at once.
     """
@@ -107,7 +107,7 @@ def burns(record: BurnRecord | None, now: int, period: int, totals: Mapping[int,
         record: the samples of its spending; None for none.
         now: the instant up to which the account is settled, in nanoseconds since 1970.
         period: the start of its present period, in nanoseconds since 1970.
-        totals: the amounts spent in that period and in those before it, in microGPU-seconds, by their starts.
+        totals: the amounts spent in that period and in those before it, in microGPU-seconds, keyed by their starts.
     """
     spent = None if record is None else _spent(record, period, totals)
     if record is None or spent is None:
@@ -133,7 +133,7 @@ def burns_at_last_sample(record: BurnRecord | None) -> Burns:
 def lasts_until(remaining: int, burn: Burn | None, now: int, before: int) -> int | None:
     """Returns when a budget's money runs out if spending goes on at the same rate, in nanoseconds since 1970.
 
-    None where that is not before `before`, where nothing is being spent, or where no money is left already.
+    None if that is not before `before`, if nothing is being spent, or if no money is left already.
 
     Args:
         remaining: the amount that is left now, in microGPU-seconds.
@@ -195,9 +195,9 @@ class UsageForecast:
     Attributes:
         until: the instant up to which the use was settled, with which the measured time ends.
         end: the instant up to which the forecast goes.
-        since: the instants from which the spending is measured, the last hour's first; None where that is less than
-            SHORTEST_MEASURE before `until`, or `until` is too long ago.
-        spent: the microGPU-seconds that pods spent since, by key, the last hour's first.
+        since: the instants from which the spending of the last hour and of the last day is measured; None if that is
+            less than SHORTEST_MEASURE before `until`, or `until` is too long ago.
+        spent: the microGPU-seconds that pods spent since the two instants of `since`, in the same order, keyed by key.
         not_settled: the accounts whose settlement has failed for longer than LONGEST_LAG.
         unknown: the keys of the use of these accounts. They have no forecast: what they were billed since is not known.
     """
@@ -212,7 +212,7 @@ class UsageForecast:
     def expected(self, key: tuple[str, ...], billed: int) -> list[int | None]:
         """Returns the amounts billed by `end`, at the rate of the last hour and of the last day, in microGPU-seconds.
 
-        An amount is None where there is no forecast.
+        An amount is None if there is no forecast.
 
         Args:
             key: the values of the dimensions by which the query groups.
@@ -243,13 +243,13 @@ def usage_forecast(
     Instants are nanoseconds since 1970.
 
     Args:
-        spent: the microGPU-seconds that pods spent since `edges_at(now)`, the last hour's first, by the values of the
-            dimensions by which the query groups.
+        spent: the microGPU-seconds that pods spent since the hour edge and since the day edge of `edges_at(now)`, keyed
+            by the values of the dimensions by which the query groups.
         end: the instant up to which the forecast goes.
-        settled: the instant up to which the spending is known; None where that is not known. There is no forecast where
+        settled: the instant up to which the spending is known; None if that is not known. There is no forecast if
             it is longer ago than LONGEST_LAG.
-        began: the instant at which metering began; None where that is not known.
-        earliest: the start of the first hour with such spending; None for none. Where that hour ended before metering
+        began: the instant at which metering began; None if that is not known.
+        earliest: the start of the first hour with such spending; None for none. If that hour ended before metering
             began, pods were charged for the time before, too, and the rate is measured from that hour on.
     """
     measured_from = began if earliest is None or (began is not None and began < earliest + HOUR) else earliest

@@ -49,7 +49,7 @@ class OrderError(ValueError):
 
 
 def order_note(reason: str, requested_by: str) -> str:
-    """Composes the note of an order's ledger entry; the text in its last parentheses is always the author.
+    """Returns the note of an order's ledger entry: the reason, then the author in parentheses.
 
     Args:
         requested_by: the author; UNSIGNED stands for an empty one.
@@ -58,7 +58,7 @@ def order_note(reason: str, requested_by: str) -> str:
 
 
 def order_amount(spec: Mapping[str, Any], instead: str, faults: list[Fault]) -> int:
-    """Reads `gpuHours` of an order's spec as microGPU-seconds; returns 0 and adds a fault where it is invalid.
+    """Reads `gpuHours` of an order's spec as microGPU-seconds; returns 0 and adds a fault if it is invalid.
 
     Args:
         instead: a valid value, for the text of the fault.
@@ -72,7 +72,12 @@ def order_amount(spec: Mapping[str, Any], instead: str, faults: list[Fault]) -> 
 
 
 def text_faults(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yields the faults of the texts that every order has: its name, its budget and its reason."""
+    """Yields the faults of an order's name, budget and reason.
+
+    Args:
+        metadata: the `metadata` of the GPUGrant or GPUCorrection object.
+        spec: its `spec`.
+    """
     texts = {
         "metadata.name": (metadata.get("name"), MAX_NAME),
         "spec.budget": (spec.get("budget"), MAX_NAME),
@@ -85,7 +90,7 @@ def text_faults(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterato
 
 
 def refusal(item: Mapping[str, Any]) -> str:
-    """Returns the reason for which the ledger refused an order for good, by the object's status; empty for none.
+    """Returns the reason in an order's status for which the ledger refused it for good; empty if it did not.
 
     Args:
         item: the GPUGrant or GPUCorrection object.
@@ -96,7 +101,7 @@ def refusal(item: Mapping[str, Any]) -> str:
 
 
 def condition_reason(status: Mapping[str, Any]) -> str:
-    """Returns the reason of the condition Applied=False in an order's status; empty where there is none.
+    """Returns the reason of the condition Applied=False in an order's status; empty if there is none.
 
     Args:
         status: the `status` of a GPUGrant or GPUCorrection object.
@@ -125,14 +130,14 @@ class Grant:
     Attributes:
         name: the grant's name, its idempotency key within its budget.
         budget: the name of the budget that gets the money.
-        amount: microGPU-seconds; below 0 where money is taken away.
+        amount: microGPU-seconds; below 0 if money is taken away.
         reason: the reason, for readers of the ledger.
         requested_by: the author; may be empty.
-        created: nanoseconds since 1970, by the API server's clock. The period that holds it gets the money.
+        created: nanoseconds since 1970, according to the API server's clock. The period that holds it gets the money.
         applied: whether the object's status says that the ledger holds the grant.
-        expires: the instant at which the money expires, in nanoseconds since 1970; None where it expires with its
+        expires: the instant at which the money expires, in nanoseconds since 1970; None if it expires with its
             period.
-        refused: the reason for which the ledger refused the grant for good, from the object's status; empty where it
+        refused: the reason for which the ledger refused the grant for good, from the object's status; empty if it
             did not.
     """
 
@@ -215,13 +220,13 @@ class Correction:
     Attributes:
         name: the correction's name, its idempotency key within its budget.
         budget: the name of the budget whose spending is corrected.
-        amount: microGPU-seconds; below 0 where less was spent.
+        amount: microGPU-seconds; below 0 if less was spent.
         effective: an instant in the corrected period, in nanoseconds since 1970.
         namespace: the namespace whose use is corrected; empty for the budget as a whole.
         reason: the reason, for readers of the ledger.
         requested_by: the author; may be empty.
         applied: whether the object's status says that the ledger holds the correction.
-        refused: the reason for which the ledger refused the correction for good, from the object's status; empty where
+        refused: the reason for which the ledger refused the correction for good, from the object's status; empty if
             it did not.
     """
 
@@ -276,9 +281,10 @@ def parse_correction(item: Mapping[str, Any]) -> Correction:
 
 
 def no_less_than(spent: int) -> str:
-    """Returns a text that states the least amount that a correction of a period may have.
+    """Returns a text for a fault: the least amount that a correction of a period may have, in GPU-hours.
 
-    The figure is rounded towards 0, so that a correction with exactly this amount is accepted.
+    Such a correction takes back all that the period spent. The figure is rounded towards 0, so that a correction with
+    exactly this amount is accepted.
 
     Args:
         spent: the amount spent in the period, in microGPU-seconds.

@@ -54,7 +54,9 @@ def check_cron(expression: str) -> str:
 
 
 def moments_around(expression: str, local: datetime) -> list[datetime]:
-    """Returns the times that a cron expression names within about a day of a given one, and one more on each side.
+    """Returns the times of a cron expression from about a day before a time to about a day after it, in order.
+
+    The last time before this span comes first, and the first time after it comes last.
 
     Args:
         local: a time of the wall clock, without a time zone, as are those returned.

@@ -20,33 +20,34 @@ _STARTED = ("running", "terminated")
 
 
 class PodFacts(NamedTuple):
-    """A pod at one moment. Instants are nanoseconds since 1970, None where the object states none.
+    """A pod at one moment. Instants are nanoseconds since 1970, None if the object states none.
 
     Attributes:
-        scheduled: when PodScheduled became True, by the API server's clock.
+        scheduled: the instant at which PodScheduled became True, according to the API server's clock.
         bound: whether it has a node.
         running: whether its phase is past Pending, or a container that holds a GPU has begun. A pod whose init
             containers run, or one of whose main containers waits for its image, is Pending meanwhile.
         started: whether a container that holds a GPU runs, or ran before, by its kubelet's status.
         terminal: whether its phase is Succeeded or Failed.
-        begun: the earliest time at which its kubelet had the pod, by the node's clock.
-        finished: the latest finishedAt of all its containers, by the node's clock.
-        changed: when the last of its conditions changed.
+        begun: the earliest time at which its kubelet had the pod, according to the node's clock.
+        finished: the latest finishedAt of all its containers, according to the node's clock.
+        changed: the instant at which one of its conditions changed last.
         origin: the origin that its use is attributed to.
         gated: whether FairGPU's scheduling gate holds it.
         gated_elsewhere: whether another scheduling gate holds it, such as Kueue's.
         reservation: the reservation that it holds or asks for; None without a GPU.
         deadline: its activeDeadlineSeconds in nanoseconds.
-        admitted_over_budget: whether admission admitted it as over budget.
-        held: whether the meter's finalizer keeps it on the API server.
-        deleted: its deletionTimestamp, by the API server's clock, where it is being deleted.
-        deletion_grace: its grace period for ending in seconds, where it is being deleted.
-        removed: whether only finalizers keep it: its kubelet has finished with it, or it was deleted by force.
+        admitted_over_budget: whether its budget was in the state OVER when admission admitted it.
+        held: whether it has the meter's finalizer, which keeps a deleted pod on the API server.
+        deleted: its deletionTimestamp, according to the API server's clock; None if it is not being deleted.
+        deletion_grace: its grace period for ending, in seconds; None if it is not being deleted.
+        removed: whether it is deleted but for its finalizers: its kubelet has finished with it, or it was deleted by
+            force.
         high_priority: whether it goes first within its namespace.
         evict_at: the instant of its eviction that its annotation announces.
-        reserves_claims: whether it holds devices by claims of Dynamic Resource Allocation.
-        group: the group that its stack starts together, where it asks another stack for GPUs; empty for none.
-        admitted_held: whether admission admitted it while its budget was held.
+        reserves_claims: whether it asks for devices with claims of Dynamic Resource Allocation.
+        group: the group of pods that another stack starts together with it; empty for none.
+        admitted_held: whether its budget was in the state HELD when admission admitted it.
     """
 
     uid: str
@@ -94,9 +95,13 @@ _SINGLE = ("ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "N
 
 
 def group_of(metadata: Mapping[str, Any]) -> str:
-    """Returns the name of the group of pods that a stack starts together, in its namespace; empty where there is none.
+    """Returns the name of the group of pods with which a stack starts a pod; empty if there is none.
 
-    A pod without a group's name belongs to the group of its controller, such as its Job.
+    The name is unique in the pod's namespace. A pod that states no group belongs to the group of its controller, such
+    as its Job.
+
+    Args:
+        metadata: the pod's `metadata`.
     """
     for where, keys in (("labels", GROUP_LABELS), ("annotations", GROUP_ANNOTATIONS)):
         given = mapping(metadata.get(where))
@@ -110,7 +115,7 @@ def group_of(metadata: Mapping[str, Any]) -> str:
 
 
 def holds_nothing_else(_pod: Mapping[str, Any]) -> Decision:
-    """Returns no holdings for any pod; it stands for the real decision where other stacks are not metered."""
+    """Returns no holdings for any pod; `read_pod` uses it if other stacks are not metered."""
     return NOTHING
 
 
@@ -140,9 +145,9 @@ def read_pod(
     A pod of another stack that has the label of GPU pods and is not bound gets the reservation that it asks for.
 
     Args:
-        held_of: decides on the parts of GPUs that a bound pod without a canonical request holds by another stack.
-        reservation: the pod's reservation by its canonical request, where an earlier version that asks for the same was
-            parsed; None to parse it.
+        held_of: returns the parts of GPUs that a bound pod without a canonical request holds by another stack.
+        reservation: the pod's reservation according to its canonical request, as an earlier version of the pod gave
+            it; None to parse it.
     """
     metadata, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     phase = status.get("phase")

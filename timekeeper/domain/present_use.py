@@ -66,9 +66,10 @@ class AnswerRules:
     """The rules by which a time series in Prometheus's answer is read.
 
     Attributes:
-        labels: pairs of labels that name a namespace and a pod; the first pair counts of which a series has both.
-        full: the value of a GPU in full use.
-        claims: pairs of labels that name a namespace and a resource claim; they count before those of pods.
+        labels: pairs of labels that name a namespace and a pod; the first pair that a series has in full counts.
+        full: the value that a series has for a GPU in full use, such as 100 for percent.
+        claims: pairs of labels that name a namespace and a resource claim; a series that has both labels of a pair is
+            the claim's, not a pod's.
     """
 
     labels: tuple[FullName, ...]
@@ -81,9 +82,9 @@ class BusyPods:
     """The pods and claims in Prometheus's answer, and how busy they keep their GPUs.
 
     Attributes:
-        busy: by namespace and session name, the values of the time series of a pod or claim, as parts of full use from
-            0 to 1.
-        faults: the number of series that count for no pod, by cause.
+        busy: the values of each pod's or claim's time series, as parts of full use from 0 to 1. The key is the
+            namespace, and the name of the pod or CLAIM and the name of the claim.
+        faults: the number of series that count for no pod, keyed by cause.
         warnings: Prometheus's warnings; the answer may be incomplete.
     """
 
@@ -140,7 +141,7 @@ def read_answer(body: bytes, rules: AnswerRules, now: int) -> BusyPods:
 
 
 def error_text(body: bytes) -> str:
-    """Returns the error that Prometheus states in the body of a response; empty where the body states none."""
+    """Returns the error that Prometheus states in the body of a response; empty if the body states none."""
     try:
         _document(body)
     except AnswerError as error:

@@ -29,10 +29,10 @@ def billed(bill: Bill, reserved: int, used: int, ceiling: int) -> int:
 
     Args:
         bill: the quantity that is billed.
-        reserved: the cost of the reservation, in microGPU-seconds.
-        used: the price of the use that its reports state, in microGPU-seconds.
-        ceiling: the most that it can have used, in microGPU-seconds: `reserved`, or the cost of its whole devices where
-            it may use the GPU time that others leave.
+        reserved: the cost of the session's reservation, in microGPU-seconds.
+        used: the price of the use that the session's reports state, in microGPU-seconds.
+        ceiling: the price of the most that the session can have used, in microGPU-seconds: `reserved`, or the cost of
+            its whole devices if it may use the GPU time that others leave.
     """
     if bill is Bill.RESERVED:
         return reserved
@@ -67,10 +67,10 @@ Prices = Mapping[str, tuple[PricePoint, ...]]
 def price_at(prices: Prices, model: str, instant: int) -> Fraction:
     """Returns a model's price at an instant: the one that is set for the model, else that for ANY_MODEL, else 1.
 
-    Where several are set for words of the model's name, the one that matches best counts.
+    If several are set for words of the model's name, the one that matches best counts.
 
     Args:
-        prices: the prices over time, by a model's name or some of its words.
+        prices: the prices over time, keyed by a model's name or some of its words.
         instant: nanoseconds since 1970.
     """
     if by_words(prices, instant):
@@ -88,12 +88,13 @@ def price_at(prices: Prices, model: str, instant: int) -> Fraction:
 
 
 def by_words(prices: Prices, instant: int) -> bool:
-    """Returns whether, at an instant, a price that is set for words holds for every model whose name contains them.
+    """Returns whether a key of the prices stands for every model whose name contains the key's words, at an instant.
 
-    Before the instant that the prices hold under BY_WORDS, a price holds only for the model of exactly that name.
+    It does from the instant that the prices have under the key BY_WORDS. Before, a key stands only for the model with
+    exactly that name.
 
     Args:
-        prices: the prices over time, by a model's name or some of its words.
+        prices: the prices over time, keyed by a model's name or some of its words.
         instant: nanoseconds since 1970.
     """
     points = prices.get(BY_WORDS, ())
@@ -101,10 +102,10 @@ def by_words(prices: Prices, instant: int) -> bool:
 
 
 def named_price(prices: Prices, key: str, instant: int) -> Fraction | None:
-    """Returns the price that is set for exactly this name at an instant; None where none is set.
+    """Returns the price that is set for exactly this name at an instant; None if none is set.
 
     Args:
-        prices: the prices over time, by a model's name or some of its words.
+        prices: the prices over time, keyed by a model's name or some of its words.
         key: a model's name, some of its words, or ANY_MODEL.
         instant: nanoseconds since 1970.
     """
@@ -117,10 +118,10 @@ def named_price(prices: Prices, key: str, instant: int) -> Fraction | None:
 
 
 def prices_in_force(prices: Prices, instant: int) -> dict[str, Fraction]:
-    """Returns the prices at an instant, by a model's name or some of its words; ANY_MODEL costs 1 where none is set.
+    """Returns the prices at an instant, keyed by a model's name or some of its words; ANY_MODEL costs 1 if none is set.
 
     Args:
-        prices: the prices over time, by the same names.
+        prices: the prices over time, keyed by the same names.
         instant: nanoseconds since 1970.
     """
     named = {key: price for key in prices if (price := named_price(prices, key, instant)) is not None}
@@ -133,7 +134,7 @@ def dearest_at(prices: Prices, instant: int) -> Fraction:
     It is charged for a reservation whose devices are unknown.
 
     Args:
-        prices: the prices over time, by a model's name or some of its words.
+        prices: the prices over time, keyed by a model's name or some of its words.
         instant: nanoseconds since 1970.
     """
     return max(prices_in_force(prices, instant).values())
@@ -143,7 +144,7 @@ def price_changes(prices: Prices, after: int, before: int) -> tuple[int, ...]:
     """Returns the instants at which any price changes, in order; instants are nanoseconds since 1970.
 
     Args:
-        prices: the prices over time, by a model's name or some of its words.
+        prices: the prices over time, keyed by a model's name or some of its words.
         after: only later instants are returned.
         before: only earlier instants are returned.
     """
@@ -158,8 +159,8 @@ def amended(history: Prices, configured: Prices, now: int) -> Prices:
     settings no longer hold has no price from now on; with one, it would still match models that other names price.
 
     Args:
-        history: the prices that were charged so far, by a model's name or some of its words.
-        configured: the prices in the settings, by the same names.
+        history: the prices that were charged so far, keyed by a model's name or some of its words.
+        configured: the prices in the settings, keyed by the same names.
         now: nanoseconds since 1970.
     """
     result: dict[str, tuple[PricePoint, ...]] = {}
@@ -201,7 +202,7 @@ def devices_rate(devices: Sequence[DeviceShare], prices: Prices, instant: int, b
     """Returns the rate of several vGPUs together, in microGPU-seconds a second.
 
     Args:
-        prices: the prices over time, by a model's name or some of its words.
+        prices: the prices over time, keyed by a model's name or some of its words.
         instant: the instant of the prices, in nanoseconds since 1970.
         best_effort_floor_percent: the least share of GPU time, in percent, that a best-effort vGPU is charged for.
     """

@@ -33,8 +33,8 @@ class Course:
 
     Attributes:
         start: when the session began, in nanoseconds since 1970.
-        segments: in order of time; the last one goes on, or the session ended in it. An earlier settlement may have
-            begun others after it, where a clock was ahead or the session turned out to have ended before that.
+        segments: these segments, in order of time; the last one goes on, or the session ended in it. An earlier
+            settlement may have begun others after it, if a clock was ahead or the session had ended before.
     """
 
     start: int
@@ -42,7 +42,7 @@ class Course:
 
 
 def extended(bases: Bases, course: Course, total_at: Callable[[int], int]) -> Bases:
-    """Returns, for each segment of a session, the total of its reports when the segment began; adds new segments.
+    """Returns the total of a session's reports at the start of each of its segments, with new segments added.
 
     A total is the GPU time of all reports, or its price, in microGPU-seconds. Each entry is (account, start of the
     period, total).
@@ -88,11 +88,11 @@ def _places(bases: Bases, segments: Sequence[Segment]) -> list[int]:
 
 
 def parts(bases: Bases, total: int) -> dict[Key, int]:
-    """Divides the total of a session's reports by periods: returns the part of each (account, start of the period).
+    """Returns the part of each period in the total of a session's reports, keyed by (account, start of the period).
 
     Args:
-        bases: (account, start of the period, total) for each segment of the session, in order of time: the total at
-            which it began.
+        bases: (account, start of the period, total) for each segment of the session, in order of time. The total is
+            the one at the segment's start, in microGPU-seconds.
         total: the total by now, in microGPU-seconds.
     """
     by_period: dict[Key, int] = {}
@@ -132,7 +132,7 @@ class HeldDevice(NamedTuple):
         uuid: the device's uuid.
         shares: the number of vGPUs that the session's containers hold on the device.
         price: GPU-hours charged for an hour of the whole device, as of when the session began.
-        total_mib: the device's memory.
+        total_mib: the memory of the whole device, in MiB.
         rate: the rate that the containers reserve of the device at one time, in microGPU-seconds a second.
     """
 
@@ -149,11 +149,11 @@ class ReportLimits:
 
     Attributes:
         start: the session's start, in nanoseconds since 1970.
-        devices: the devices of which the session holds shares; none where no allocation names them.
+        devices: the devices of which the session holds shares; none if no allocation names them.
         billed: whether use is billed, so that the price of the use is added up.
-        rate: the rate that the session reserves when it opens, in microGPU-seconds a second.
-        most: the highest rate of its use: `rate`, or that of its whole devices where it may use the GPU time that
-            others leave.
+        rate: the rate of the session's reservation when it opens, in microGPU-seconds a second.
+        most: the highest rate of its use, in the same unit: `rate`, or the rate of its whole devices if it may use the
+            GPU time that others leave.
     """
 
     start: int
@@ -186,7 +186,7 @@ class ReportLimits:
 
     @property
     def whole(self) -> int:
-        """The rate at which all of the session's devices are reserved, in microGPU-seconds a second."""
+        """The sum of the rates that the session reserves of its devices, in microGPU-seconds a second."""
         return sum(device.rate for device in self.devices)
 
 
@@ -228,7 +228,7 @@ class Sample(NamedTuple):
     Attributes:
         at: the instant at which the last of them was received, in nanoseconds since 1970.
         gpu: GPU time, in microGPU-seconds.
-        money: the price of the GPU time or of memory times time, whichever is more, in microGPU-seconds; 0 where use is
+        money: the price of the GPU time or of memory times time, whichever is more, in microGPU-seconds; 0 if use is
             not billed.
         missing: the reserved rate of the devices that no report has named, in microGPU-seconds a second.
     """
@@ -245,7 +245,7 @@ class Intake:
 
     Attributes:
         boots: the starts of the pod's sidecar, the latest last.
-        named: the devices that a report has named, by their index among those that the session holds.
+        named: the devices that a report has named, each as its index in the `devices` of ReportLimits, sorted.
         samples: the totals in order of time; empty while no report has named a device.
     """
 
@@ -289,11 +289,11 @@ class Received(NamedTuple):
 def report_limits(
     reservation: Reservation, start: int, prices: Prices, charge: ChargeRules, *, billed: bool
 ) -> ReportLimits:
-    """Returns the limits of a session's reports; without devices where no allocation names them.
+    """Returns the limits of a session's reports; they have no devices if no allocation names them.
 
     Args:
         start: the session's start, in nanoseconds since 1970.
-        prices: the prices over time, by a model's name or some of its words.
+        prices: the prices over time, keyed by a model's name or some of its words.
         charge: the admin's settings for charging.
         billed: whether use is billed.
     """
@@ -313,9 +313,13 @@ def report_limits(
 
 
 def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: Marks) -> Intake | None:
-    """Returns a session's totals after a report; None where this report, or a later one of its start, came before.
+    """Returns the totals of a session's reports with one more report added; None if the report is not new.
+
+    It is not new if a report with its number or a higher one came before, since the same start of the sidecar.
 
     Args:
+        limits: the limits of the session's reports.
+        intake: the totals so far.
         marks: the leader's bounds for the reports.
     """
     before = next((boot for boot in intake.boots if boot.name == report.boot), None)
@@ -343,7 +347,7 @@ def intake_after(limits: ReportLimits, intake: Intake, report: Received, marks: 
 
 
 def sample_before(samples: Sequence[Sample], instant: int) -> Sample | None:
-    """Returns the totals of the reports that were received before an instant; None where there were none.
+    """Returns the totals of the reports that were received before an instant; None if there were none.
 
     Args:
         samples: the totals in order of time.

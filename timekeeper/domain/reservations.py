@@ -30,11 +30,11 @@ class Reservation:
 
     Attributes:
         containers: the share of each main container.
-        init_steps: the share of each init container, and whether it is a native sidecar, which runs until the pod ends.
+        init_steps: for each init container, its share, and whether it is a native sidecar, which runs to the pod's end.
         lends: whether the pod may use GPU time beyond its share (elastic, best effort).
         placed: whether an allocation names the devices.
         holdings: the parts of GPUs that the pod holds by another stack, beside the containers' shares.
-        doubts: the causes for which the holdings are charged by a rule.
+        doubts: the facts about the holdings that were not known, so that a rule decided the charge.
     """
 
     containers: tuple[Held, ...]
@@ -46,7 +46,7 @@ class Reservation:
 
     @property
     def devices(self) -> dict[str, DeviceShare]:
-        """The devices of which the pod holds shares, by uuid."""
+        """The devices of which the pod holds shares, keyed by uuid."""
         held = [*self.containers, *(step for step, _ in self.init_steps)]
         return {device.uuid: device for share in held if isinstance(share, tuple) for device in share}
 
@@ -54,7 +54,7 @@ class Reservation:
 def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
     """Parses a bound pod's reservation from its object; None for a pod without a GPU.
 
-    It comes from the pod's allocation, or from its request where the allocation is invalid or missing.
+    It comes from the pod's allocation, or from its request if the allocation is invalid or missing.
     """
     spec = mapping(pod.get("spec"))
     containers = mappings(spec.get("containers"))
@@ -85,7 +85,7 @@ def read_asked_reservation(pod: Mapping[str, Any]) -> Reservation:
 
     Such a reservation is charged at the price of the dearest model.
 
-    The pod has the label of GPU pods, so it asks for a GPU: for one, where no resource states an amount. Every extended
+    The pod has the label of GPU pods, so it asks for a GPU: for one if no resource states an amount. Every extended
     resource in the object counts, because only those by which pods ask for GPUs are kept in it.
     """
     spec = mapping(pod.get("spec"))
@@ -107,7 +107,7 @@ def rate_at(reservation: Reservation, prices: Prices, instant: int, rules: Charg
     """Returns a reservation's rate at an instant, in microGPU-seconds a second: the peak over init and main containers.
 
     Args:
-        prices: the prices over time, by a model's name or some of its words.
+        prices: the prices over time, keyed by a model's name or some of its words.
         instant: nanoseconds since 1970.
         rules: the admin's settings for charging.
     """
@@ -135,7 +135,7 @@ def tariff(reservation: Reservation, prices: Prices, start: int, rules: ChargeRu
     Instants are nanoseconds since 1970, rates microGPU-seconds a second.
 
     Args:
-        prices: the prices over time, by a model's name or some of its words.
+        prices: the prices over time, keyed by a model's name or some of its words.
         start: the start of the reservation, and the instant of the first rate.
         rules: the admin's settings for charging.
     """

@@ -58,12 +58,12 @@ class Session:
         end: its end; None while it runs.
         proof: the evidence of its end; None while it runs.
         use_bases: for each segment, in order of time, its account, its period, and the price of all use that reports
-            had stated when it began, in microGPU-seconds. Empty where reservations are billed.
-        use_missing: the rate of the devices that no report has named, which are charged as reserved, and the rate of
-            all devices, in microGPU-seconds a second. Both are 0 where reports have named all devices or none.
+            had stated when it began, in microGPU-seconds. Empty if reservations are billed.
+        use_missing: two rates in microGPU-seconds a second: the rate of the devices that no report has named, which are
+            charged as reserved, and the rate of all devices. Both are 0 if reports have named all devices or none.
         use_total: the price of all use that reports had stated when this record was written, in microGPU-seconds; None
-            before the first report, and where reservations are billed.
-        namespace_uid: the uid of the pod's namespace, as a deleted namespace may be created again; empty where it was
+            before the first report, and if reservations are billed.
+        namespace_uid: the uid of the pod's namespace, as a deleted namespace may be created again; empty if it was
             not observed.
         attribution: the owner, labels and models that its use is attributed to; None in records of earlier versions.
         report_bases: as `use_bases`, but GPU time in place of its price.
@@ -156,9 +156,9 @@ def end_at_terminal_phase(session: Session, pod: PodFacts, now: int) -> Session:
 
 
 def finished_at(pod: PodFacts) -> int | None:
-    """Returns when the last of a pod's containers finished, in nanoseconds since 1970; None where that is not stated.
+    """Returns when the last of a pod's containers finished, in nanoseconds since 1970; None if that is not stated.
 
-    The kubelet stamps it by the node's clock. Where the kubelet claims to have had the pod well before it was bound,
+    The kubelet stamps it by the node's clock. If the kubelet claims to have had the pod well before it was bound,
     the clock is behind by at least that difference, which is added. Else a pod on such a node would cost nothing.
     """
     if pod.finished is None or pod.begun is None:
@@ -185,13 +185,13 @@ def end_found_terminal(session: Session, pod: PodFacts, now: int) -> Session:
 def end_with_finalizer(session: Session, pod: PodFacts, now: int, silent_since: int | None) -> Session:
     """Returns a session with its end set, for a pod that FairGPU's finalizer keeps on the API server.
 
-    The end comes from the pod object alone where that states one. So every leader finds the same end, whenever it
+    The end comes from the pod object alone if that states one. So every leader finds the same end, whenever it
     observes the pod. Instants are nanoseconds since 1970.
 
     Args:
         pod: the pod, which is in a terminal phase, or has ended but for its finalizers.
         now: the instant of the observation.
-        silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None where the
+        silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None if the
             node reports.
     """
     if pod.terminal and (pod.finished is not None or pod.changed is not None):
@@ -208,9 +208,9 @@ def end_at_deletion(session: Session, last: PodFacts | None, received: int, sile
     Instants are nanoseconds since 1970.
 
     Args:
-        last: the pod's last version, which may be terminal with a finishedAt; None where it is not known.
+        last: the pod's last version, which may be terminal with a finishedAt; None if it is not known.
         received: the instant at which the deletion was received.
-        silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None where the
+        silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None if the
             node reports.
     """
     if last is not None and last.terminal and last.finished is not None:
@@ -239,14 +239,14 @@ LONGEST_UNNOTICED = 5 * MINUTE
 
 
 def silent_nodes(nodes: Iterable[Json], lease_of: Callable[[], Mapping[str, Json]]) -> dict[str, int]:
-    """Returns the last sign of life of each node whose Ready condition is Unknown, by name, in nanoseconds since 1970.
+    """Returns the last sign of life of each silent node in nanoseconds since 1970, keyed by the node's name.
 
     A node's last sign of life is the last renewal of its Lease. The kubelet stamps it by the node's clock, so it is
     bounded by the instant at which the node controller noticed the silence: it is not later, and at most
     LONGEST_UNNOTICED earlier.
 
     Args:
-        lease_of: returns the nodes' Leases by name; called only where a node is silent.
+        lease_of: returns the nodes' Leases, keyed by the node's name; called only if a node is silent.
     """
     silent = [(str(node["metadata"]["name"]), condition) for node in nodes if (condition := _unknown_ready(node))]
     if not silent:

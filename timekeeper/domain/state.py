@@ -45,7 +45,7 @@ class Limits:
         grace_duration: the length of grace after exhaustion, in nanoseconds; None sets no limit.
         on_exhausted: the treatment of new pods after grace.
 
-    There is no grace at all where neither amount nor duration is given.
+    There is no grace at all if neither amount nor duration is given.
     """
 
     available: int | None
@@ -62,8 +62,8 @@ def exhaustion(limits: Limits, spend: int, exhausted_at: int | None, now: int) -
 
     Args:
         spend: microGPU-seconds spent in this period.
-        exhausted_at: the instant as it was known before; None where spending was below.
-        now: the instant to return where spending has reached the amount since.
+        exhausted_at: the instant as it was known before; None if spending was below.
+        now: the instant to return if spending has reached the amount since.
     """
     if limits.available is None or spend < limits.available:
         return None
@@ -88,7 +88,7 @@ def state(limits: Limits, spend: int, exhausted_at: int | None, now: int) -> Bud
 
 
 def published(true_state: BudgetState, enforcement: Enforcement) -> BudgetState:
-    """Returns the state that admission acts on: where a budget only observes, a limited one counts as open.
+    """Returns the state that admission acts on: a limited budget in `observe` counts as open.
 
     Args:
         true_state: the state that was computed from spending.
@@ -194,7 +194,7 @@ _OF_STATES: Mapping[BudgetState, Milestone] = {
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """The milestones of a budget that were announced, and the period and money for which they were.
+    """The milestones of a budget that were announced, with the period and the money to which they refer.
 
     Attributes:
         period: the start of the period, in nanoseconds since 1970.
@@ -212,6 +212,7 @@ def reached(state: BudgetState, spent: int, available: int | None, *, early: boo
 
     Args:
         state: the budget's computed state.
+        spent: the amount that was spent in the period.
         available: the amount that may be spent in it; None for no limit, and then no milestones.
         early: whether the money runs out before the period's end.
     """
@@ -234,12 +235,12 @@ def next_announced(
 ) -> tuple[Announced, Milestone | None]:
     """Returns the milestones that count as announced from now on, and the one to announce; None for no announcement.
 
-    Where several milestones are new, the weightiest is announced and all count as announced: a budget that is first
+    If several milestones are new, the weightiest is announced and all count as announced: a budget that is first
     observed as exhausted need not announce that it is half spent. A forecast that comes and goes is announced once, as
     long as the money is the same.
 
     Args:
-        before: the milestones announced so far; None where there were none.
+        before: the milestones announced so far; None if there were none.
         period: the start of the present period, in nanoseconds since 1970.
         available: the amount that may be spent in it, in microGPU-seconds; None for no limit.
         holding: the milestones that are reached at present.

@@ -28,7 +28,7 @@ def parse_instant(value: Any) -> int:
     """Parses an RFC 3339 timestamp, as Kubernetes writes `Time` and `MicroTime`, to nanoseconds since 1970.
 
     Raises:
-        TimeError: the value is not one, or no such moment exists.
+        TimeError: the value is not such a timestamp, or no such moment exists.
     """
     match = _RFC3339.fullmatch(value) if isinstance(value, str) else None
     if match is None:

@@ -35,7 +35,7 @@ _ABSENT: tuple[Any, ...] = ("", "", "", "", {})
 
 
 class Dimensions(NamedTuple):
-    """The dimensions that an hour's use is attributed to; labels are (key, value) pairs; an empty value is unknown."""
+    """The dimensions that an hour's use is attributed to. Labels are (key, value) pairs. An empty value is unknown."""
 
     namespace: str
     node: str = ""
@@ -49,8 +49,8 @@ def dimensions(namespace: str, node: str, attribution: Attribution | None) -> st
     """Returns the dimensions of an hour's use as the JSON text that the store holds.
 
     Args:
-        node: the pod's node; empty where it is not known.
-        attribution: the owner, user, labels and models of the pod; None where they are not known.
+        node: the pod's node; empty if it is not known.
+        attribution: the owner, user, labels and models of the pod; None if they are not known.
     """
     return _encoded(dimension_values(namespace, node, attribution))
 
@@ -59,8 +59,8 @@ def dimension_values(namespace: str, node: str, attribution: Attribution | None)
     """Returns the dimensions of an hour's use as the list whose JSON the store holds.
 
     Args:
-        node: the pod's node; empty where it is not known.
-        attribution: the owner, user, labels and models of the pod; None where they are not known.
+        node: the pod's node; empty if it is not known.
+        attribution: the owner, user, labels and models of the pod; None if they are not known.
     """
     attributed = attribution or Attribution()
     return values_of(
@@ -83,12 +83,16 @@ def of_values(values: Sequence[Any]) -> Dimensions:
 
 
 def asks_for_details(names: Iterable[str]) -> bool:
-    """Returns whether a query groups by a dimension of detailed rows alone: any but namespace, budget and model."""
+    """Returns whether a query asks for a dimension that only detailed rows have: any but namespace, budget and model.
+
+    Args:
+        names: the dimensions by which the query groups.
+    """
     return not {*names} <= {"namespace", "budget", "model"}
 
 
 def asks_for_sums(names: Iterable[str]) -> bool:
-    """Returns whether stored sums over many hours answer a query: it groups by namespace, budget, model or user alone.
+    """Returns whether a query asks for no more than stored sums have: namespace, budget, model and user.
 
     Args:
         names: the dimensions by which the query groups.
@@ -99,13 +103,13 @@ def asks_for_sums(names: Iterable[str]) -> bool:
 def keys_of(
     names: Sequence[str], account: str, lists: Sequence[Sequence[Any]], namespaces: frozenset[str] | None = None
 ) -> list[Key | None]:
-    """Returns, for each list of dimensions, its values of those by which a query groups; None for one to leave out.
+    """Returns the key of each row of use in a query's answer: the row's values of the dimensions that `names` lists.
 
     Args:
         names: the dimensions by which the query groups: names from PLAIN, or a label's key after `label:`.
         account: the account that pays, which is the value of the dimension `budget`.
-        lists: the lists, as `values_of` makes them.
-        namespaces: the only namespaces that are not left out; None for all.
+        lists: the dimensions of each row, as `values_of` makes them.
+        namespaces: the key of a row of any other namespace is None; None for all namespaces.
     """
     columns = [_column(name, account, lists) for name in names]
     keys: list[Key | None] = [*zip(*columns, strict=True)] if columns else [()] * len(lists)
@@ -140,10 +144,10 @@ class UsageFigures(NamedTuple):
     """The billed, reserved and used amounts of some use, in microGPU-seconds.
 
     Attributes:
-        billed: the money.
+        billed: the money that was charged.
         core: the GPU time that was reserved.
         memory: the device memory that was reserved: the whole memory of one device counts as one GPU.
-        used: the GPU time that reports state; None where nothing was reported.
+        used: the GPU time that reports state; None if nothing was reported.
     """
 
     billed: int = 0
@@ -152,7 +156,7 @@ class UsageFigures(NamedTuple):
     used: int | None = None
 
     def plus(self, other: UsageFigures) -> UsageFigures:
-        """Returns the sum of these amounts and others; `used` is None only where it is None in both."""
+        """Returns the sum of these amounts and others; `used` is None only if it is None in both."""
         used = self.used if other.used is None else other.used + (self.used or 0)
         return UsageFigures(self.billed + other.billed, self.core + other.core, self.memory + other.memory, used)
 
@@ -215,7 +219,7 @@ MOST_CHANGES_A_DAY = 2
 
 
 def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Returns the number of GPUs of a Node object that FairGPU's scheduler may give to pods, by model.
+    """Returns the number of GPUs of a Node object that FairGPU's scheduler may give to pods, keyed by model.
 
     The sum is the node's `fairgpu.io/gpu-core` in GPUs, divided by the models of its inventory. Without an inventory
     the model is an empty name.
@@ -237,8 +241,8 @@ def capacity_of(points: Points, windows: Sequence[Window], now: int) -> list[int
     """Returns the capacity of the nodes in each window, in microGPU-seconds, for the time that has passed and is known.
 
     Args:
-        points: the nodes' capacity in microGPU-seconds a second, by the instant (nanoseconds since 1970) from which it
-            holds.
+        points: the nodes' capacity in microGPU-seconds a second, keyed by the instant (nanoseconds since 1970) from
+            which it holds.
         windows: windows that follow each other.
         now: nanoseconds since 1970.
     """
@@ -264,10 +268,10 @@ class MeanOfDay:
 
     Attributes:
         since: the start of what the mean covers: the day's start, or the first instant at which the capacity is known.
-        mean: the mean capacity by model from `since` to `end`, in microGPU-seconds a second, rounded to the nearest.
+        mean: the mean capacity of each model from `since` to `end`, in whole microGPU-seconds a second.
         replaced: the later instants of the day at which the capacity changed.
         end: the end of the day.
-        last: the capacity by model at the end of the day, in microGPU-seconds a second.
+        last: the capacity of each model at the end of the day, in microGPU-seconds a second.
     """
 
     since: int
@@ -278,11 +282,11 @@ class MeanOfDay:
 
 
 def means_of_days(points: Mapping[int, Mapping[str, int]], before: int) -> list[MeanOfDay]:
-    """Returns the days that ended by `before` and in which the capacity changed more than MOST_CHANGES_A_DAY times.
+    """Returns the mean capacity of each day that ended by `before` with more than MOST_CHANGES_A_DAY changes.
 
     Args:
-        points: the capacity by model in microGPU-seconds a second, by the instant (nanoseconds since 1970) from which
-            it holds.
+        points: the capacity of each model in microGPU-seconds a second, keyed by the instant (nanoseconds since 1970)
+            from which it holds.
         before: nanoseconds since 1970.
     """
     ordered = sorted(points)
@@ -369,7 +373,7 @@ class Steps:
         self._first, self._end = self._starts[0], self.windows[-1].end // HOUR
 
     def index(self, hour: int, hours: int) -> int | None:
-        """Returns the index of the time step that holds consecutive hours; None where they lie outside the window.
+        """Returns the index of the time step that holds consecutive hours; None if they lie outside the window.
 
         Args:
             hour: the first hour, counted from 1970.
@@ -459,7 +463,8 @@ class UsageSums:
 
         Args:
             hour: the first hour, counted from 1970.
-            sums: lists of billed, core, memory and used, in microGPU-seconds, by the values of the query's dimensions.
+            sums: lists of the billed, core, memory and used amounts in microGPU-seconds, keyed by the values of the
+                query's dimensions.
 
         Raises:
             FoldedHoursError: the hours lie across the boundary of two time steps.
@@ -480,10 +485,10 @@ class UsageSums:
         self._grow(len(cells) - before)
 
     def name(self, keys: Iterable[Key]) -> None:
-        """Makes sets of values appear in the answer: those without use in the first time step get sums of 0 there.
+        """Adds sums of 0 to the first time step for keys that it lacks, so that they appear in the answer.
 
         Args:
-            keys: each holds values of the dimensions by which the query groups, in its order.
+            keys: each key holds values of the dimensions by which the query groups, in the query's order.
 
         Raises:
             TooManySumsError: there would be more than MOST_SUMS sums.
@@ -500,12 +505,12 @@ class UsageSums:
             raise TooManySumsError(f"more than {MOST_SUMS} sums")
 
     def add_idle(self, capacity: Sequence[int], held: UsageSums) -> None:
-        """Adds the idle capacity of each time step, with which core and memory add up to the capacity.
+        """Adds the idle capacity of each time step: the part of the capacity that pods did not hold.
 
-        Nothing is idle where pods held more than the known capacity.
+        GPU time and memory have an idle amount each. It is 0 if pods held more than the known capacity.
 
         Args:
-            capacity: the capacity of each step, in microGPU-seconds.
+            capacity: the capacity of each step, in microGPU-seconds; a step with 0 gets no idle capacity.
             held: all use in the same steps.
         """
         for cells, whole, all_held in zip(self.cells, capacity, held.cells, strict=True):
@@ -517,11 +522,11 @@ class UsageSums:
     def add_idle_of_models(self, capacity: Mapping[str, Sequence[int]], held: UsageSums) -> None:
         """Adds the idle capacity of each model in each time step; the group's `model` is IDLE, a space and the model.
 
-        Nothing is idle of a model of which pods held more than its known capacity. Use of several models at once counts
-        in equal parts for each.
+        It is 0 for a model of which pods held more than its known capacity. Use of several models at once counts in
+        equal parts for each.
 
         Args:
-            capacity: the capacity of each step by model, in microGPU-seconds; an empty name is an unknown model.
+            capacity: the capacity of each step in microGPU-seconds, keyed by model; an empty name is an unknown model.
             held: all use in the same steps, grouped by model alone.
         """
         place = self.aggregate.index("model")
@@ -544,7 +549,7 @@ class UsageSums:
         return len(self._keys_after(after)) + sum(map(len, self.cells[first + 1 :]))
 
     def page(self, after: Place | None, limit: int) -> tuple[list[Group], Place | None]:
-        """Returns one page of the answer, and the place from which the next page continues; None where no more follow.
+        """Returns one page of the answer, and the place from which the next page continues; None if no more follow.
 
         Args:
             after: the place that the page before returned: the index of a time step, and values of the query's

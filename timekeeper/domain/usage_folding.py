@@ -64,7 +64,7 @@ def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
 
 
 def added_up(rows: Iterable[Row]) -> list[Row]:
-    """Returns rows of use in which those of the same hours and dimensions are added up."""
+    """Returns rows of use with the rows of the same hours and dimensions added up to one, sorted."""
     sums: dict[tuple[int, int, Dimensions], UsageFigures] = {}
     for row in rows:
         place = (row.hour, row.hours, row.dimensions)
@@ -77,7 +77,7 @@ def pack(rows: Iterable[Row]) -> bytes:
     """Packs rows of use into the compressed value that the store holds.
 
     The value has three parts, for three kinds of queries: the rows without nodes, owners, users and labels; the sums
-    over all hours by namespace, model and user, where these are few; and the rows with all dimensions. Before them
+    over all hours by namespace, model and user, if these are few; and the rows with all dimensions. Before them
     stand the version, whether an amount takes more than 64 bits, and the lengths of the first two parts.
     """
     ordered = list(rows)

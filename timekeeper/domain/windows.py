@@ -16,8 +16,8 @@ class Retention:
     """The time for which use and ledgers are kept, as the admin sets it.
 
     Attributes:
-        hourly_days: the whole days before today whose use is kept by the hour.
-        months: the whole months before the present one that are kept.
+        hourly_days: the number of whole days before today whose use is kept by the hour; older use is kept by the day.
+        months: the number of whole months before the present one that are kept.
         exported: whether a month is kept until it has been exported.
     """
 

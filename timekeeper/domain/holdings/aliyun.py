@@ -40,9 +40,10 @@ RESOURCES: Final = frozenset({MEMORY, CORES})
 def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the shares of GPUs that a pod holds by Aliyun's gpushare.
 
-    The share of memory is that which the pod requests. Its share of time is that which it requests, or that of memory
-    where it requests none. The size of a device is the node's offer divided by its devices; else what the extender
-    wrote on the pod. The number of devices is that of the allocation, or as few as can have the memory.
+    The pod holds the memory that it requests. It holds the time that it requests, or as large a share of time as of
+    memory if it requests no time. The size of a device is the node's memory divided by the number of its devices; if
+    the node lacks one of these, the size that the extender wrote on the pod. The shares lie on as many devices as the
+    allocation names, and on no fewer than can have the memory and the time.
     """
     asked = pod.resources & RESOURCES
     if not asked:

@@ -52,14 +52,14 @@ class SliceDevice:
     """A device of a ResourceSlice.
 
     Attributes:
-        model: the model's name; UNKNOWN_MODEL where no attribute names it.
-        capacity: the amount of each of its capacities, by name without the driver's domain.
-        counters: the share that the device consumes of each counter, by the counter's name.
+        model: the model's name; UNKNOWN_MODEL if no attribute names it.
+        capacity: the amount of each of its capacities, in the unit of its slice, keyed by name without a domain.
+        counters: the share of each counter that the device consumes, from 0 to 1, keyed by the counter's name.
         counter_sets: the names of the counter sets of its pool from which it consumes.
         profile: the profile of a MIG device; empty for any other.
         partition: the compute and memory modes of an AMD GPU, such as `cpx_nps4`; empty for any other.
         shared: whether several claims may have a part of its capacity each.
-        node: the node that it is on; empty where its slice names none.
+        node: the node that it is on; empty if its slice names none.
     """
 
     model: str = UNKNOWN_MODEL
@@ -77,10 +77,10 @@ DeviceKey = tuple[str, str, str]
 
 
 def read_slices(slices: Iterable[Mapping[str, Any]]) -> dict[DeviceKey, SliceDevice]:
-    """Returns the devices of ResourceSlices by (driver, pool, name); of each pool only those of its highest generation.
+    """Returns the devices of ResourceSlices, keyed by (driver, pool, name).
 
-    The counters of a device may stand in another slice of its pool. A field that is missing or of another type counts
-    as absent.
+    Of each pool, only the slices of its highest generation count. The counters of a device may stand in another slice
+    of its pool. A field that is missing or of another type counts as absent.
 
     Args:
         slices: the ResourceSlice objects.
@@ -108,13 +108,13 @@ def read_slices(slices: Iterable[Mapping[str, Any]]) -> dict[DeviceKey, SliceDev
 def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], drivers: frozenset[str]) -> Decision:
     """Returns the parts of GPUs that a ResourceClaim holds; none before it is allocated.
 
-    A whole device is a GPU. A partition counts by its shares of the counters for memory and compute. Where no counter
-    is for compute, its average share of all counters counts; slots that are taken whole are among them. Without
-    counters, its profile states its part. Of a device that several claims share, a claim holds the largest share of any
-    capacity that it consumed. Administrative access is free.
+    A whole device is a GPU. A partition counts according to its shares of the counters for memory and compute. If no
+    counter is for compute, its average share of all counters counts. Without counters, its profile states its part. Of
+    a device that several claims share, a claim holds the largest of its shares of the device's capacities. A claim
+    with administrative access holds nothing.
 
     Args:
-        devices: the devices of the cluster, by (driver, pool, name).
+        devices: the devices of the cluster, keyed by (driver, pool, name).
         drivers: the names of the drivers whose devices are charged.
     """
     doubts: set[Doubt] = set()
@@ -136,13 +136,13 @@ def decide(claim: Mapping[str, Any], devices: Mapping[DeviceKey, SliceDevice], d
 
 
 def capacity(devices: Mapping[DeviceKey, SliceDevice]) -> dict[str, Fraction]:
-    """Returns the number of GPUs that some devices amount to, by model.
+    """Returns the number of GPUs that some devices amount to, keyed by model.
 
     A GPU and the partitions that it can have are devices that consume of one set of counters, and not all of them can
     be allocated: such a set is one GPU. Any other device is a GPU, or the part that its profile states.
 
     Args:
-        devices: the devices, by (driver, pool, name).
+        devices: the devices, keyed by (driver, pool, name).
     """
     sets = {
         (driver, pool, name): device.model
@@ -154,7 +154,7 @@ def capacity(devices: Mapping[DeviceKey, SliceDevice]) -> dict[str, Fraction]:
 
 
 def results_of(claim: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the devices in a ResourceClaim's allocation, as the object states them; none before it is allocated."""
+    """Returns the entries of `status.allocation.devices.results` of a ResourceClaim; none before it is allocated."""
     allocation = mapping(mapping(claim.get("status")).get("allocation"))
     return mappings(mapping(allocation.get("devices")).get("results"))
 
@@ -166,7 +166,7 @@ def reserving_pods(claim: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def names_drivers(claim: Mapping[str, Any], drivers: frozenset[str]) -> bool:
-    """Returns whether a ResourceClaim has devices of any of these drivers."""
+    """Returns whether the allocation of a ResourceClaim names a device of any of these drivers."""
     return any(item.get("driver") in drivers for item in results_of(claim))
 
 
@@ -195,7 +195,8 @@ def without_claimed(
     such a pod, the status counts unless the claim still has devices, and none of them is of these drivers.
 
     Args:
-        claims: returns the ResourceClaim objects, by namespace and name.
+        pod: the Pod object.
+        claims: returns the ResourceClaim objects, keyed by namespace and name.
         drivers: the names of the drivers whose devices are charged.
     """
     bound = read_bound_pod(pod)
@@ -223,7 +224,7 @@ class ExtendedClaim(NamedTuple):
 
 
 def extended_claim(pod: Mapping[str, Any]) -> ExtendedClaim | None:
-    """Returns the ResourceClaim that kube-scheduler made for a pod's extended resources; None where it made none.
+    """Returns the ResourceClaim that kube-scheduler made for a pod's extended resources; None if it made none.
 
     Source: kubernetes/kubernetes v1.34, staging/src/k8s.io/api/core/v1/types.go, PodExtendedResourceClaimStatus.
     """

@@ -39,7 +39,7 @@ def is_accelerator(resource: str, own: Mapping[str, Listed]) -> bool:
     """Returns whether a pod that asks for an extended resource may hold a part of a GPU or another accelerator.
 
     Args:
-        own: the resources that the admin lists in the settings, by name.
+        own: the resources that the admin lists in the settings, keyed by name.
     """
     return resource in NAMES or resource.startswith(nvidia.MIG_PREFIX) or resource in own
 
@@ -50,7 +50,7 @@ def is_read(resource: str, own: Mapping[str, Listed]) -> bool:
     Such a resource is an accelerator, or states the part that the pod takes of one.
 
     Args:
-        own: the resources that the admin lists in the settings, by name.
+        own: the resources that the admin lists in the settings, keyed by name.
     """
     if resource in listed.INTEL_SIZES:
         return True
@@ -90,7 +90,7 @@ def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision
     """Returns the parts of GPUs that a bound pod holds by other stacks; each of its extended resources is counted once.
 
     Args:
-        own: the resources that the admin lists in the settings, by name. They override FairGPU's own table.
+        own: the resources that the admin lists in the settings, keyed by name. They override FairGPU's own table.
     """
     if kai.reserves(pod):
         return NOTHING
@@ -105,15 +105,14 @@ def decide(pod: BoundPod, node: HostNode, own: Mapping[str, Listed]) -> Decision
 
 
 def capacity(node: HostNode, own: Mapping[str, Listed]) -> dict[str, Fraction]:
-    """Returns the number of a node's GPUs that other stacks share, by model.
+    """Returns the number of a node's GPUs that other stacks share, keyed by model.
 
-    It is what a pod would hold that asked for all of them.
-
-    HAMi and Volcano offer vGPUs. For them, the GPUs that they list on the node are counted. Those of Ascend have the
-    model that pods hold there.
+    HAMi and Volcano list the node's GPUs in an annotation: these are counted. A listed Ascend device counts under the
+    model that its pods are charged for. On any other node, the number is the one that a pod would hold if it asked for
+    everything that the node offers.
 
     Args:
-        own: the resources that the admin lists in the settings, by name.
+        own: the resources that the admin lists in the settings, keyed by name.
     """
     ascend = (name for name in sorted(node.annotations) if name.startswith(listed.ASCEND_REGISTER))
     for register in (hami.REGISTER, volcano.REGISTER, *ascend):
@@ -132,19 +131,19 @@ def models_of(node: HostNode, own: Mapping[str, Listed]) -> frozenset[str]:
     """Returns the models of the GPUs that other stacks share on a node; UNKNOWN_MODEL stands for one without a name.
 
     Args:
-        own: the resources that the admin lists in the settings, by name.
+        own: the resources that the admin lists in the settings, keyed by name.
     """
     return frozenset(holding.model for holding in decide_all(node, own).holdings)
 
 
 def decide_all(node: HostNode, own: Mapping[str, Listed]) -> Decision:
-    """Returns what a pod would hold that asks for all GPUs that a node offers, without any annotation of a scheduler.
+    """Returns the parts of GPUs that a pod would hold if it asked for all GPUs that a node offers.
 
-    Intel's GPUs of both drivers count as if one driver served them. The memory and tiles that the node states are those
-    of all its Intel GPUs, and would otherwise count twice.
+    The assumed pod has no annotations. Intel's GPUs of both drivers count as if one driver served them: the node states
+    one sum of memory and tiles for all its Intel GPUs, which would otherwise count twice.
 
     Args:
-        own: the resources that the admin lists in the settings, by name.
+        own: the resources that the admin lists in the settings, keyed by name.
     """
     sized = listed.INTEL_SIZES
     offered = {name: units for name, units in node.capacity.items() if is_accelerator(name, own) or name in sized}

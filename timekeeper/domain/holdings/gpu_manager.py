@@ -36,8 +36,9 @@ HUNDRED: Final = 100
 def decide(pod: BoundPod, node: HostNode) -> Decision:
     """Returns the GPUs and parts of GPUs that a pod holds by Tencent's gpu-manager, for each container by itself.
 
-    A node offers 100 cores for each device, and its blocks of memory are evenly on them. Two containers with 60 cores
-    each hold two parts of 60, and not two GPUs. An init container counts where it holds more than what runs later.
+    A node offers 100 cores for each device, and its blocks of memory are spread evenly over its devices. Two containers
+    with 60 cores each hold two parts of 60, and not two GPUs. An init container counts if it holds more than the
+    containers that run later.
     """
     asked = pod.resources & RESOURCES
     if not asked:

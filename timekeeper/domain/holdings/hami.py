@@ -45,9 +45,9 @@ class RegisteredDevice:
 
     Attributes:
         uuid: the device's uuid.
-        model: the model's name; UNKNOWN_MODEL where the list names none.
-        memory: the device's memory in MiB, or in units of as many MiB as `gpu-memory-factor` of Volcano's plugin says.
-            Lists on pods use the same unit.
+        model: the model's name; UNKNOWN_MODEL if the list names none.
+        memory: the device's memory. The unit is 1 MiB, or `gpu-memory-factor` MiB with that setting of Volcano's
+            plugin. Lists on pods use the same unit.
     """
 
     uuid: str
@@ -61,7 +61,7 @@ class AllocatedDevice:
 
     Attributes:
         uuid: the device's uuid.
-        memory: the container's memory, in the unit of RegisteredDevice.
+        memory: the container's memory on the device, in the unit of `RegisteredDevice.memory`.
         cores: the container's share of the device's time in percent; 0 for no bound.
     """
 
@@ -71,14 +71,14 @@ class AllocatedDevice:
 
 
 class DeviceListError(ValueError):
-    """The annotation of a node or pod is not a list of devices; the message says where."""
+    """The annotation of a node or pod is not a list of devices; the message names the place."""
 
 
 def decode_node(text: str) -> dict[str, RegisteredDevice]:
-    """Returns the devices in HAMi's or Volcano's annotation of a node, by uuid.
+    """Returns the devices in HAMi's or Volcano's annotation of a node, keyed by uuid.
 
     The annotation is JSON (HAMi since v2.8), or the text of earlier versions and Volcano. The text has a colon after
-    each device, and its fields in this order: uuid, count, memory, then cores where the fourth is a number, and the
+    each device, and its fields in this order: uuid, count, memory, then cores if the fourth is a number, and the
     type.
 
     Args:
@@ -180,10 +180,10 @@ class Names:
     cores: str
 
     def number(self, asked: Mapping[str, int]) -> int:
-        """Returns the number of vGPUs that a container asks for; 1 where it states only their size, 0 for none.
+        """Returns the number of vGPUs that a container asks for; 1 if it states only their size, 0 for none.
 
         Args:
-            asked: the container's amount of each extended resource, by name.
+            asked: the container's amount of each extended resource, keyed by name.
         """
         named = any(asked.get(name) for name in (self.memory, self.percentage, self.cores))
         return asked.get(self.count, 0) or int(named)
@@ -194,8 +194,8 @@ class Lists:
     """The lists of devices that HAMi or Volcano wrote on a node and on a pod.
 
     Attributes:
-        node: the node's devices, by uuid; None where the list is missing, cut short or invalid.
-        pod: the devices of each container of the pod; None where the list is missing, cut short or invalid.
+        node: the node's devices, keyed by uuid; None if the list is missing, cut short or invalid.
+        pod: the devices of each container of the pod; None if the list is missing, cut short or invalid.
     """
 
     node: dict[str, RegisteredDevice] | None
@@ -221,7 +221,7 @@ def decode_lists(node: str | None, pod: str | None) -> Lists:
 
 
 def parts(way: str, pod: BoundPod, names: Names, lists: Lists) -> tuple[tuple[Holding, ...], frozenset[Doubt]]:
-    """Returns the parts of GPUs that a pod's containers hold by HAMi or Volcano, and what is not known of them.
+    """Returns the parts of GPUs that a pod's containers hold by HAMi or Volcano, and the doubts about them.
 
     Each container holds what was allocated to it, and no less than it requested. An init container that ends before the
     others begin holds devices that the others get afterwards. It holds them beside the sidecars that are declared

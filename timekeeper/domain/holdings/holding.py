@@ -27,7 +27,7 @@ class Container:
     """The extended resources, such as GPUs, that a container asks for.
 
     Attributes:
-        resources: the amount of each extended resource, by name.
+        resources: the amount of each extended resource in whole units, keyed by name.
         keeps_running: whether it is a native sidecar, which runs until the pod ends.
     """
 
@@ -42,7 +42,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class BoundPod:
-    """The fields of a pod that has a node from which its parts of GPUs are determined.
+    """A pod that is bound to a node, with the fields that determine the parts of GPUs that it holds.
 
     Attributes:
         namespace: the pod's namespace.
@@ -83,12 +83,12 @@ class BoundPod:
 
 @dataclass(frozen=True, slots=True)
 class HostNode:
-    """The fields of a pod's node from which the pod's parts of GPUs are determined.
+    """The node of a pod, with the fields that determine the parts of GPUs that the pod holds.
 
     Attributes:
         labels: the node's labels.
         annotations: its annotations.
-        capacity: its capacity of each extended resource, by name.
+        capacity: its capacity of each extended resource in whole units, keyed by name.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -96,11 +96,11 @@ class HostNode:
     capacity: Mapping[str, int] = field(default_factory=dict)
 
     def label(self, *keys: str) -> str:
-        """Returns the value of the first of these labels that the node has; empty where it has none."""
+        """Returns the value of the first of these labels that the node has; empty if it has none."""
         return next((value for key in keys if (value := self.labels.get(key))), "")
 
     def number(self, key: str) -> int | None:
-        """Returns the whole number that a label of the node states; None where the label is missing or no number.
+        """Returns the whole number that a label of the node states; None if the label is missing or no number.
 
         Args:
             key: the label's key.
@@ -177,9 +177,9 @@ class Holding:
 
     Attributes:
         way: the stack by whose rules the parts were determined, such as `nvidia`.
-        model: the model's name; UNKNOWN_MODEL where no source names it.
+        model: the model's name; UNKNOWN_MODEL if no source names it.
         count: the number of parts.
-        time: the share of a GPU's time that each part has, from 0 to 1; 0 where the stack does not bound it.
+        time: the share of a GPU's time that each part has, from 0 to 1; 0 if the stack does not bound it.
         memory: the share of a GPU's memory that each part has, from 0 to 1.
     """
 
@@ -199,7 +199,7 @@ def summed(parts: Iterable[tuple[str, Fraction]]) -> dict[str, Fraction]:
 
 
 class InitStep(NamedTuple):
-    """The parts of GPUs that an init container holds, which ends before others begin.
+    """The parts of GPUs that a pod holds while one init container runs that ends before the next one begins.
 
     Attributes:
         held: the container's parts.
@@ -211,11 +211,11 @@ class InitStep(NamedTuple):
 
 
 def most_of(lasting: Sequence[Holding], steps: Sequence[InitStep]) -> tuple[Holding, ...]:
-    """Returns the parts that a pod is charged for as if it held them for its whole life, of devices of one model.
+    """Returns the parts of GPUs of one model that a pod is charged for, from its start to its end.
 
-    These are the parts that cost the most: those of one init container, or those of the containers that last. Where the
-    floor of parts without a bound decides which cost more, or where they are too many to compare, the pod is charged
-    for the parts of all of them. So no init container lowers the cost.
+    These are the dearest parts that it holds at one time: while one init container runs, or later. The price of parts
+    without a bound of their time may decide which are dearer, or there may be too many to compare. The pod is then
+    charged for the parts of all its containers. So no init container lowers the cost.
 
     Args:
         lasting: the parts of the containers that run until the pod ends.
@@ -253,8 +253,7 @@ def _cost(parts: Iterable[Holding], floor: Fraction) -> Fraction:
 class Doubt(StrEnum):
     """A fact that no object of the cluster states about what a pod holds, so that a rule decides what is charged.
 
-    No such rule makes the parts cheaper than what the pod's
-    request proves.
+    No such rule makes the parts cheaper than those that the pod's request proves.
     """
 
     MODEL_UNKNOWN = "model-unknown"
@@ -276,10 +275,10 @@ class Doubt(StrEnum):
 
 
 class Decision(NamedTuple):
-    """The parts of GPUs that a pod holds by other stacks, and what was not known when that was decided.
+    """The parts of GPUs that a pod holds by other stacks, and the doubts about them.
 
     Attributes:
-        holdings: the parts, sorted; equal ones are one holding with their number. None for a pod that holds no GPU.
+        holdings: the parts, sorted; equal ones are one holding with their number. Empty for a pod that holds no GPU.
         doubts: the facts that were not known, so that a rule decided what is charged.
         resources: the pod's extended resources that these parts account for.
     """
@@ -293,9 +292,9 @@ NOTHING: Final = Decision()
 
 
 def join(*holdings: Holding) -> tuple[Holding, ...]:
-    """Returns holdings in order, with equal parts joined into one holding of at most MOST_PARTS.
+    """Returns holdings, sorted, with equal parts joined into one holding of at most MOST_PARTS parts.
 
-    Holdings of no parts are left out.
+    A holding whose count is 0 is left out.
     """
     counts: dict[tuple[str, str, Fraction, Fraction], int] = {}
     for holding in holdings:

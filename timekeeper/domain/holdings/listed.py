@@ -43,13 +43,13 @@ class Listed:
 
     Attributes:
         way: the name of the stack or vendor.
-        parts: the units of a whole device.
+        parts: the number of units that make up a whole device.
         devices: the resource or label of a node that states the number of whole devices in the resource's capacity; it
             takes precedence over `parts`. Empty for none.
-        whole: the resource whose unit is a whole device of the same kind; empty for none. Where a pod requests both,
+        whole: the resource whose unit is a whole device of the same kind; empty for none. If a pod requests both,
             this resource is a part of that device and is not billed by itself.
-        model_labels: the labels that name the model, the first that a node has counts.
-        model: the model where no label names it.
+        model_labels: the node's labels that name the model; the first one that a node has counts.
+        model: the model if no label names it; empty for none.
     """
 
     way: str
@@ -123,7 +123,7 @@ ASCEND: Final = "huawei.com/Ascend"
 
 
 def model_of(entry: Listed, node: HostNode) -> str:
-    """Returns the model of a resource's devices on a node; empty where neither the node nor the resource names one.
+    """Returns the model of a resource's devices on a node; empty if neither the node nor the resource names one.
 
     The node's labels come first.
     """
@@ -131,10 +131,9 @@ def model_of(entry: Listed, node: HostNode) -> str:
 
 
 def default_models(table: Mapping[str, Listed]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Returns the labels that name a device's model more exactly than a table of resources does.
+    """Returns the resources' labels that name a model, keyed by (stack, default model).
 
-    Returns:
-        The labels' keys by (stack, model in the table), for the resources that have a model in the table.
+    The default model is the table's, for a node without these labels. Resources without one are left out.
     """
     return {(entry.way, entry.model): entry.model_labels for entry in table.values() if entry.model}
 
@@ -229,7 +228,7 @@ def amd_parts(mode: str, model: str, doubts: set[Doubt]) -> int:
     Args:
         mode: the GPU's modes of compute and memory, such as `cpx_nps4`; empty for none.
         model: the GPU's model.
-        doubts: gets PROFILE_UNKNOWN where the mode is not known.
+        doubts: the set that PROFILE_UNKNOWN is added to if the mode is not known.
     """
     compute = mode.partition("_")[0].lower()
     if compute == "cpx":

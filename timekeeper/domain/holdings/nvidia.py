@@ -92,7 +92,7 @@ class Divisible:
 
     Attributes:
         slices: the compute slices of the whole GPU.
-        memory_gb: the memory of the whole GPU in GB; None where the model's name states it.
+        memory_gb: the memory of the whole GPU in GB; None if the model's name states it.
     """
 
     slices: int
@@ -157,10 +157,10 @@ def model_of(node: HostNode) -> str:
 
 
 def cloud_model(node: HostNode) -> str:
-    """Returns the model of a node's NVIDIA GPUs by the labels and the instance type of a cloud alone; empty for none.
+    """Returns the model of a node's NVIDIA GPUs that a cloud's labels state; empty for none.
 
-    A cloud writes them with the node, minutes before feature discovery writes how the GPUs are shared. No name that
-    feature discovery has is equal to one of these.
+    The labels name the model, or the node's instance type. A cloud writes them with the node, minutes before NVIDIA's
+    feature discovery writes how the GPUs are shared. The names differ from all names of feature discovery.
     """
     named = node.label(*MODEL_LABELS)
     if named:
@@ -171,7 +171,7 @@ def cloud_model(node: HostNode) -> str:
 
 
 def memory_mib(node: HostNode) -> int | None:
-    """Returns the memory of a whole NVIDIA GPU of a node in MiB; None where no label states it.
+    """Returns the memory of a whole NVIDIA GPU of a node in MiB; None if no label states it.
 
     The label is that of NVIDIA's feature discovery.
     """
@@ -233,16 +233,16 @@ def mig_part(
 ) -> tuple[Fraction, Fraction]:
     """Returns a MIG device's shares of the GPU's time and memory, each from 0 to 1.
 
-    The device's own memory and the GPU's count more than the profile where both are stated. A compute instance
+    The device's own memory and the GPU's count more than the profile if both are stated. A compute instance
     `1c.3g.20gb` has a third of the memory of its GPU instance, since it shares that with others.
 
     Args:
         profile: the MIG profile, such as `1g.5gb`.
-        model: the GPU's model; empty where it is not known.
-        own_mib: the memory of the MIG device in MiB; None where it is not known.
-        whole_mib: the memory of the whole GPU in MiB; None where it is not known.
-        doubts: gets PROFILE_UNKNOWN where the profile is not known, which then counts as the whole GPU, or SIZE_UNKNOWN
-            where the GPU's memory is not known.
+        model: the GPU's model; empty if it is not known.
+        own_mib: the memory of the MIG device in MiB; None if it is not known.
+        whole_mib: the memory of the whole GPU in MiB; None if it is not known.
+        doubts: the set that a doubt is added to: PROFILE_UNKNOWN if the profile is not known, which then counts as the
+            whole GPU; SIZE_UNKNOWN if the GPU's memory is not known.
     """
     matched = _PROFILE.fullmatch(profile)
     if matched is None:
