@@ -60,7 +60,7 @@ class Asked:
     Attributes:
         containers: the share of each main container; None if the container asks for nothing.
         init: the share of each init container, and whether it is a native sidecar, which runs until the pod ends.
-        claims: the number of claims by which the pod asks for devices, each of which is taken as one GPU.
+        claims: the number of the pod's claims for devices; each is charged as one GPU.
     """
 
     def __init__(
@@ -97,6 +97,8 @@ def read_asked(pod: Mapping[str, Any], names: StackNames, dialects: DialectSetti
 
     Args:
         pod: the pod, as JSON.
+        names: the names by which pods ask for GPUs of other stacks.
+        dialects: the admin's settings of the dialects.
         claims: the number of the pod's claims for GPUs.
     """
     spec, annotations = mapping(pod.get("spec")), mapping(mapping(pod.get("metadata")).get("annotations"))

@@ -131,7 +131,7 @@ def issued_at(certificate_pem: bytes) -> datetime:
 
 
 def matches(pair: Pair) -> bool:
-    """Returns whether a certificate and a key are readable and belong together."""
+    """Returns whether a certificate and a key are readable, and the key is the certificate's."""
     try:
         certificate, key = _read(pair)
     except CertificateError:
@@ -143,7 +143,9 @@ def serves(leaf_pem: bytes, authority_pem: bytes, names: Sequence[str]) -> bool:
     """Returns whether an authority signed a server's certificate, and the certificate covers all names of the server.
 
     Args:
-        names: DNS names and IP addresses.
+        leaf_pem: the server's certificate, in PEM.
+        authority_pem: the authority's certificate, in PEM.
+        names: the DNS names and IP addresses of the server.
 
     Raises:
         CertificateError: one of the texts is not a certificate.

@@ -24,9 +24,9 @@ class CommandError(RuntimeError):
 
 
 def a_name(text: str) -> str:
-    """Returns a name given as an argument of a command.
+    """Returns an argument of a command that must be a name, unchanged.
 
-    A blank name is refused: it would ask about everything, or about nothing.
+    A blank name is refused: the command would be about everything, or about nothing.
 
     Raises:
         argparse.ArgumentTypeError: the name is blank.

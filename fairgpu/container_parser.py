@@ -24,7 +24,7 @@ class ContainerReading:
     Attributes:
         path: the container's field path, such as `("spec", "initContainers", 2)`.
         name: the container's name; empty if it has none.
-        dialect: the dialect's name; several joined by " and " where it has keys of several (which is a fault).
+        dialect: the dialect's name; several joined by " and " if it has keys of several (which is a fault).
         reading: the request, choices and faults that the dialect reads from the container.
         request: the canonical request; None if the container is faulty or requests no GPU.
         native_sidecar: whether it is a native sidecar: an init container that runs until the pod ends.
@@ -51,7 +51,7 @@ class ContainerParser:
 
     Attributes:
         settings: the admin's settings of the dialects.
-        root: the field path of the pod in the object that messages name.
+        root: the field path of the pod in the object that messages name; empty for a pod.
         dialects: the dialects that are read.
         annotations: the pod's annotations.
         labels: the pod's labels.
@@ -138,7 +138,7 @@ def texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str,
 
     Args:
         given: the map, such as a pod's annotations, as JSON.
-        read_anyway: the keys whose entries are returned even if their value is no text; then as its JSON.
+        read_anyway: the keys whose entries are returned in any case; a value that is no text becomes its JSON.
     """
     return {
         key: value if isinstance(value, str) else show(value)

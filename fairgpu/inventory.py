@@ -37,7 +37,7 @@ class InventoryError(ValueError):
 
 
 class Health(StrEnum):
-    """The health of a device: new containers are placed on an `ok` device only; those on a `fenced` one run on."""
+    """The health of a device: an `ok` one gets new containers; a `fenced` one gets none, but its containers run on."""
 
     OK = "ok"
     FENCED = "fenced"
@@ -93,7 +93,8 @@ class Inventory:
         driver: the driver's version.
         slots: the number of containers that may share one device.
         devices: the node's devices, in the vendor's order.
-        links: row and column of each device in that order; symmetric, SELF on the diagonal alone.
+        links: a matrix: `links[i][j]` is the path between `devices[i]` and `devices[j]`. It is symmetric, with SELF on
+            the diagonal alone.
     """
 
     vendor: str

@@ -26,8 +26,8 @@ def keep_running(
     Args:
         name: the part's name in the log.
         part: the part; it returns soon once the service ends.
-        wait: sleeps that many seconds, or until the service ends; returns whether it ends.
-        failed: called after each failure.
+        wait: sleeps for the given seconds, or until the service ends; returns whether it ends.
+        failed: called after each exception of the part.
     """
     pause = 0.0
     while True:
@@ -50,7 +50,7 @@ def start_thread(name: str, part: Callable[[], None], wait: Callable[[float], bo
     Args:
         name: the name of the thread, and of the part in the log.
         part: the part; it returns soon once the service ends.
-        wait: sleeps that many seconds, or until the service ends; returns whether it ends.
+        wait: sleeps for the given seconds, or until the service ends; returns whether it ends.
     """
     thread = threading.Thread(target=keep_running, args=(name, part, wait), name=name, daemon=True)
     thread.start()
@@ -60,12 +60,12 @@ def start_thread(name: str, part: Callable[[], None], wait: Callable[[float], bo
 def pause_after(last_seconds: float, ran_seconds: float) -> float:
     """Returns the pause before a part of a service that failed runs again, in seconds.
 
-    It doubles from FIRST_PAUSE_SECONDS to LONGEST_PAUSE_SECONDS, and is the first again after a run longer than the
-    longest.
+    It doubles from FIRST_PAUSE_SECONDS to LONGEST_PAUSE_SECONDS. After a run longer than LONGEST_PAUSE_SECONDS, it is
+    FIRST_PAUSE_SECONDS again.
 
     Args:
-        last_seconds: the pause before this run; 0 for the first run.
-        ran_seconds: the length of this run.
+        last_seconds: the pause before the run that failed; 0 if it was the first.
+        ran_seconds: the length of the run that failed.
     """
     if ran_seconds > LONGEST_PAUSE_SECONDS:
         return FIRST_PAUSE_SECONDS

@@ -48,6 +48,7 @@ class Term:
         A reading of the Lease that began before the term was last lost changes nothing.
 
         Args:
+            number: the number of the term.
             until: the time at which the term ends if it is not renewed.
             looked_at: the time at which the reading of the Lease began; by default, the reading is taken as the newest.
         """
@@ -129,7 +130,7 @@ def may_take(observation: Observation, identity: str, duration: float, now: floa
 def next_term(record: LeaseRecord | None, floor: int) -> int:
     """Returns the number of the term that begins by taking the Lease.
 
-    It is higher than that of every earlier term, even where the Lease was deleted and counts anew.
+    It is higher than the number of every earlier term, even if the Lease was deleted and counts anew.
 
     Args:
         record: the Lease; None if there is none.
@@ -161,7 +162,7 @@ class LeaseOptions:
 
     @property
     def believed_seconds(self) -> float:
-        """The time for which a holder relies on a renewal: a fifth less than others wait, as clocks run unevenly."""
+        """The seconds for which a holder relies on a renewal: four fifths of `duration_seconds`, as clocks differ."""
         return self.duration_seconds * 0.8
 
 
@@ -190,9 +191,9 @@ def campaign(
     Args:
         options: the Lease, its candidate and its durations.
         term: updated as terms begin, are renewed and end.
-        floor: returns the highest term that the store has recorded; where it raises, no term begins.
+        floor: returns the highest term that the store has recorded; if it raises, no term begins.
         clock: returns the seconds of a monotonic clock.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        wait: sleeps for the given seconds, or until the process ends; returns whether it ends.
     """
     collection = f"/apis/coordination.k8s.io/v1/namespaces/{options.namespace}/leases"
     last = _Attempt()

@@ -54,7 +54,7 @@ class Match(NamedTuple):
 
     Attributes:
         words: the number of words of the key.
-        leftness: 0 if they are the first words of the model's name, -1 if they begin at its second, and so on.
+        leftness: 0 if the key's words begin at the first word of the model's name, -1 at the second, and so on.
     """
 
     words: int
@@ -114,9 +114,10 @@ def best_key(keys: Iterable[str], model: str) -> str | None:
 
 
 def tie(keys: Sequence[str]) -> tuple[str, str, str] | None:
-    """Returns two keys of a price list that name one GPU model by equally many words, and that model; None without any.
+    """Returns two keys of a price list that fit one GPU model equally well, then the model; None if there are none.
 
-    The models are those of DRIVER_NAMES. For two keys of the same words, the third text is the first of them.
+    Two keys fit equally well if they have equally many words of the name of a model in DRIVER_NAMES. Two keys of the
+    same words always do: the third text is then the first of the two keys.
     """
     seen: dict[tuple[str, ...], str] = {}
     for key in keys:

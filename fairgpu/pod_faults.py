@@ -104,7 +104,7 @@ def _characters(annotations: dict[str, Any]) -> int:
 
 
 def oversized_pod(size: int) -> list[Fault]:
-    """Returns the fault of a GPU pod larger than MAX_POD_BYTES, of which etcd may refuse later writes.
+    """Returns the fault of a GPU pod larger than MAX_POD_BYTES: etcd may refuse a later write of such a pod.
 
     Args:
         size: the bytes of the pod as JSON.

@@ -29,8 +29,9 @@ def _end_at_once(number: int, _frame: FrameType | None) -> None:
 def end_forked_by_default() -> None:
     """Lets SIGTERM, SIGINT and SIGQUIT end each process that this one forks later, until it has its own handlers.
 
-    A forked process has its parent's handlers: a signal that comes before it has others is lost in it. Of a signal that
-    comes during the fork, the parent is informed after it, and the new process ends by default.
+    A forked process has its parent's handlers: a signal that comes before it has its own would be lost. A signal that
+    comes during the fork waits until the fork is done. One for the parent then reaches the parent's handler, and one
+    for the new process ends it.
     """
 
     def let_end() -> None:
@@ -53,10 +54,11 @@ def call_at_end(end: Callable[[], object], longest_seconds: float | None = None)
     that waits for a server keeps Python from ending for as long as the server is silent.
 
     Python runs a signal's handler in the main thread, between two of its instructions: a handler that takes a lock, as
-    `Event.set` does, waits for ever where the main thread has it. This handler only puts into a queue, which may be
+    `Event.set` does, waits for ever if the main thread has it. This handler only puts into a queue, which may be
     done while the same thread does so (https://docs.python.org/3.11/library/queue.html#queue.SimpleQueue.put).
 
     Args:
+        end: the function.
         longest_seconds: the longest time that the process may go on after `end` returns; None for no limit.
     """
     asked: queue.SimpleQueue[int] = queue.SimpleQueue()

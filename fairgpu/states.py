@@ -32,7 +32,7 @@ class SafeAdmission:
     Attributes:
         committed: the amount that admitted pods may still spend and that pods at the gate need, in microGPU-seconds.
         default_commit_seconds: the length of the run that counts for a pod without activeDeadlineSeconds.
-        hold: whether a pod that does not fit waits; else it is admitted as over budget.
+        hold: whether a pod whose run the money does not pay for waits; else it is admitted as over budget.
     """
 
     committed: int
@@ -91,7 +91,7 @@ class StatesDocument:
 
 
 def encode_state(state: NamespaceState) -> dict[str, Any]:
-    """Encodes the state of a namespace's budget as JSON, without `enforced` and `safe` where these are the default."""
+    """Encodes the state of a namespace's budget as JSON, without `enforced` and `safe` if these are the default."""
     document: dict[str, Any] = {
         "namespace": state.namespace,
         "budget": state.budget,

@@ -79,7 +79,7 @@ class FollowError(RuntimeError):
 
 
 def authority_file(file: Path) -> ReadAuthority:
-    """Returns a function that reads the timekeeper's CA from a file, and raises FollowError where it cannot.
+    """Returns a function that reads the timekeeper's CA from a file, and raises FollowError if it cannot.
 
     Args:
         file: the file, in PEM.
@@ -97,7 +97,11 @@ def authority_file(file: Path) -> ReadAuthority:
 def authority_config_map(api: KubernetesAPI, namespace: str, name: str) -> ReadAuthority:
     """Returns a function that reads the timekeeper's CA, in PEM, from a ConfigMap that the timekeeper writes.
 
-    The function raises FollowError where it cannot read the CA.
+    The function raises FollowError if it cannot read the CA.
+
+    Args:
+        namespace: the ConfigMap's namespace.
+        name: the ConfigMap's name.
     """
 
     def read() -> str:
@@ -118,7 +122,7 @@ def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> Non
 
     Args:
         read: returns the CA in PEM.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        wait: sleeps for the given seconds, or until the process ends; returns whether it ends.
     """
     while True:
         seconds = CA_CHECK_SECONDS
@@ -139,7 +143,7 @@ def follow_states(
 
     Args:
         settings: the timekeeper's address, and the token for it.
-        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        wait: sleeps for the given seconds, or until the process ends; returns whether it ends.
         clock: returns the seconds of the monotonic clock.
         random: returns a number in [0, 1), so that many webhooks do not return at once.
     """

@@ -120,7 +120,7 @@ def state(budget: Json) -> str:
 
 
 def admission(budget: Json) -> str:
-    """Describes for people when a budget admits a new pod and, under safe admission, the amount that is committed.
+    """Returns for people the condition for a new pod of a budget; under safe admission, also the committed amount.
 
     Args:
         budget: a budget of the REST API.
@@ -144,7 +144,7 @@ def grace(budget: Json) -> str:
 
 
 def busy_now(budget: Json, now: str) -> str:
-    """Formats the number of GPUs of a budget's pods that are busy now; empty if no source measures it.
+    """Formats the present use of a budget's pods, as a number of busy GPUs; empty if no source measures it.
 
     Args:
         budget: a budget of the REST API.
@@ -158,7 +158,7 @@ def busy_now(budget: Json, now: str) -> str:
 
 
 def expiring(grant: Json) -> str:
-    """Formats the remainder of a grant that expires before its period ends, and the time of its expiry.
+    """Formats the amount that is left of a grant that expires before its period ends, and the time of its expiry.
 
     Args:
         grant: an item of `expiring` in a budget of the REST API.

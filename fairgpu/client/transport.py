@@ -39,13 +39,15 @@ class RefusedError(CommandError):
 
 @contextmanager
 def asking(namespace: str | None) -> Iterator[None]:
-    """Adds a hint where a question about all namespaces is refused: the hint says how to ask about one of them.
+    """Returns a context that adds a hint to the error if the timekeeper forbids a question about all namespaces.
+
+    The hint says how to ask about one namespace.
 
     Args:
-        namespace: the namespace that the question is about; None for all, which is the case that gets the hint.
+        namespace: the namespace that the question in the block is about; None for all. Only None gets the hint.
 
     Raises:
-        RefusedError: as the block raised it, with one more line where no namespace is named and a right is missing.
+        RefusedError: as the block raised it; with the hint as one more line for the status 403.
     """
     try:
         yield

@@ -118,7 +118,7 @@ def usage_table(answer: Json) -> str:
 
 
 def forecast_note(answer: Json) -> list[str]:
-    """Returns the sentences that explain the column EXPECTED, and where it is not known; none without a forecast.
+    """Returns sentences that explain the column EXPECTED or say why it is empty; none without a forecast.
 
     Args:
         answer: an answer of `/v1/usage`.
@@ -139,7 +139,9 @@ def forecast_note(answer: Json) -> list[str]:
 
 
 def total(items: Sequence[Json], money: Json | None) -> Json:
-    """Returns the exact sum of items of usage; its cost is computed from the sum, and is not the sum of rounded costs.
+    """Returns the exact sum of items of usage, as one more item.
+
+    Its cost in the currency is computed from the sum, and is not the sum of rounded costs.
 
     Args:
         items: the items of an answer of `/v1/usage`, at least one.

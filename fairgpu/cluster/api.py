@@ -116,7 +116,8 @@ class KubernetesAPI:
         Args:
             path: the path of the object or the collection.
             query: the parameters of the query; None for none.
-            most_bytes: the longest answer that is read; None for no limit.
+            most_bytes: the longest answer that is read, in bytes; None for no limit.
+            decode: parses the answer's bytes, or the part of them that the caller needs.
 
         Raises:
             TooLargeError: the answer is longer than `most_bytes`.
@@ -154,6 +155,7 @@ class KubernetesAPI:
 
         Args:
             body: the patch; of a JSON Patch, the list of operations.
+            content_type: the kind of patch, such as MERGE_PATCH or JSON_PATCH.
             query: the parameters of the query; None for none.
 
         Raises:
@@ -186,6 +188,7 @@ class KubernetesAPI:
         Args:
             body: the body, which is sent as JSON; None for no body.
             query: the parameters of the query; None for none.
+            content_type: the value of the header Content-Type.
 
         Raises:
             ApiError: the server answered with an error, or could not be reached in time.

@@ -56,7 +56,7 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
 def read_kubeconfig(file: str | None) -> client.Configuration:
     """Returns the address of the API server and the credentials that a kubeconfig gives.
 
-    The exec plugin of the kubeconfig's current user is run, where the user has one.
+    The exec plugin of the kubeconfig's current user is run, if the user has one.
 
     Args:
         file: the kubeconfig's path; None for `~/.kube/config`.

@@ -49,10 +49,13 @@ class View(Protocol):
         """
 
     def confirmed(self) -> None:
-        """Takes note that all changes so far have been reported: after a list, an event or a bookmark."""
+        """Notes that the view is current: the API server has reported all changes so far.
+
+        `reflect` calls it after each list, event and bookmark.
+        """
 
     def failed(self, error: ApiError) -> None:
-        """Takes note that a request to the API server failed; the request is repeated."""
+        """Notes that a request to the API server failed; `reflect` repeats the request."""
 
 
 def whole(item: Json) -> Json:
@@ -89,7 +92,7 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
     """Keeps a view of a collection current until `wait` returns true.
 
     Args:
-        wait: sleeps that many seconds between attempts, and returns whether to end; called with 0 between events.
+        wait: sleeps for the given seconds between attempts, and returns whether to end; called with 0 between events.
         random: returns a number in [0, 1), so that many clients do not return at once.
     """
     retry_seconds = FIRST_RETRY_SECONDS

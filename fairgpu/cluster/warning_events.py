@@ -61,7 +61,7 @@ def warning_event(
         reason: one word in CamelCase.
         message: a sentence for people, cut to LONGEST_MESSAGE.
         at: the present time in the API's format.
-        source: the EventSource: `component`, and `host` where one node is meant.
+        source: the EventSource: `component`, and `host` if one node is meant.
         suffix: the end of the event's name; by default a digest of its content, so that two replicas write one event.
     """
     namespace = about.namespace or "default"

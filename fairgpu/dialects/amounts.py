@@ -20,7 +20,7 @@ class Units:
     """The units in which resources count.
 
     Attributes:
-        memory_mib: the size of one unit in MiB, of each resource that counts memory.
+        memory_mib: the size of one unit in MiB, keyed by the resources that count memory.
         percentages: the resources that count in percent.
     """
 
@@ -50,13 +50,13 @@ def read_amounts(
 ) -> Amounts:
     """Returns a container's amounts of some resources, and the faults of invalid ones.
 
-    Kubernetes wants the limit of an extended resource, and a request equal to it where one is given
+    Kubernetes wants the limit of an extended resource, and a request equal to it if there is a request
     (https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources).
 
     Args:
         resources: the names of the resources to read.
-        memory_units_mib: the size of one unit in MiB, of each resource that counts memory. With it, the fault of `2Gi`
-            names the number to write.
+        memory_units_mib: the size of one unit in MiB, keyed by the resources that count memory. With it, the fault of
+            `2Gi` names the number to write.
         percentages: the resources that count in percent. With it, the fault of `30%` names the number to write.
     """
     values: dict[str, int] = {}

@@ -45,7 +45,7 @@ _KEYS = Keys(
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a request of HAMi: shares of GPUs, or whole GPUs where `nvidia.com/gpu` stands alone.
+    """Reads a request of HAMi: shares of GPUs, or whole GPUs if `nvidia.com/gpu` stands alone.
 
     It returns None for a container without keys of this dialect, or one that is left to another device plugin.
     """
@@ -84,7 +84,9 @@ def left_alone(container: Container, settings: DialectSettings) -> bool:
 
 
 def read_whole_gpus(container: Container, settings: DialectSettings, reading: Reading) -> Reading:
-    """Reads `nvidia.com/gpu` alone as a number of whole GPUs; the reading has no request where it is absent or 0.
+    """Returns the reading of a container with `nvidia.com/gpu` alone, which counts whole GPUs.
+
+    The reading has no request if the resource is absent or 0.
 
     Args:
         reading: the dialect's reading so far, to which the request or the faults are added.
@@ -99,7 +101,9 @@ def read_whole_gpus(container: Container, settings: DialectSettings, reading: Re
 
 
 def with_priority(container: Container, reading: Reading) -> Reading:
-    """Adds the choice of `nvidia.com/priority` to a reading: 0 goes before other pods on the same GPU, 1 does not.
+    """Returns a reading with the choice of `nvidia.com/priority` added, or with the fault of an invalid value.
+
+    0 goes before other pods on the same GPU, 1 does not.
 
     Args:
         container: the container, which may have the resource.

@@ -110,7 +110,7 @@ class Reading:
     """The content of a container that one dialect has read: its request or its faults, and the keys to remove.
 
     Attributes:
-        request: the canonical request; None with faults, or where the container requests no GPU.
+        request: the canonical request; None with faults, or if the container requests no GPU.
         choices: the dialect's choices for the pod beside the amounts.
         permission_requests: the choices that need a permission of the namespace.
         faults: all faults, at once.

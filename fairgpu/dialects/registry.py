@@ -38,7 +38,7 @@ class DialectSet:
     annotations: frozenset[str]
 
     def may_have_gpu_keys(self, requests: dict[str, Any], limits: dict[str, Any]) -> bool:
-        """Returns whether a container names a resource of one of the dialects, or one that begins like theirs.
+        """Returns whether a container names a resource of one of the dialects, or one with a prefix of theirs.
 
         Args:
             requests: the container's requests, as JSON.
@@ -102,10 +102,10 @@ DIALECTS = dialect_set(native.DIALECT, *_FOREIGN)
 def read_container(
     container: Container, settings: DialectSettings, dialects: DialectSet = DIALECTS
 ) -> tuple[str, Reading] | None:
-    """Reads a container by the dialect of its keys; returns the dialect's name and its reading.
+    """Reads a container in the dialect whose keys it has; returns the dialect's name and the reading.
 
-    It returns None for a container without keys of any dialect. Two dialects in one container are a fault: the author
-    may rely on either.
+    It returns None for a container without keys of any dialect. Two dialects in one container are a fault, because the
+    author may rely on either: the names are joined by " and ".
     """
     readings = [
         (dialect.name, reading)
@@ -143,6 +143,7 @@ def unclaimed_annotations(
     """Returns the faults of a pod's annotations that request a GPU for a container that the pod does not have.
 
     Args:
+        annotations: the pod's annotations.
         claimed: the names of the dialects that read a container of the pod.
         root: the field path of a pod template in its object; empty for a pod.
     """

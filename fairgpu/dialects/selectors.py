@@ -60,7 +60,7 @@ class Selection:
 
 
 def select(container: Container, keys: tuple[str, ...]) -> Selection:
-    """Reads the choices in some of a pod's annotations, of other projects.
+    """Returns the choices that a pod states in annotations of other projects.
 
     Args:
         container: a container of the pod, which has the pod's annotations.

@@ -40,7 +40,7 @@ class Keys:
 
 
 def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, reading: Reading) -> Reading:
-    """Returns the reading of a container with the GPU request that its HAMi or Volcano resources make added.
+    """Adds the GPU request in a container's HAMi or Volcano resources to a reading; returns the new reading.
 
     Args:
         keys: the names of the dialect's resources.

@@ -124,7 +124,7 @@ def batch(turns: int) -> int:
 
 
 def address_of(peer: object) -> str:
-    """Returns the text by which limits count a client: its address without the port, or its network of IPv6.
+    """Returns the text under which limits count a client: its IPv4 address without the port, or its IPv6 network.
 
     Args:
         peer: the client's address as a socket gives it. All clients of a Unix socket count as one, the empty text.

@@ -39,10 +39,10 @@ def plain_address(text: str) -> str:
 
 
 def limited_address(text: str) -> str:
-    """Returns the text by which a limit counts a client: the address of IPv4, or the network of 64 bits of IPv6.
+    """Returns the text under which a limit counts a client: its IPv4 address, or its IPv6 network of 64 bits.
 
-    A client of IPv6 may send from each address of such a network, and so have 2**64 limits. In many clusters, it is the
-    network of all pods of a node. A text that is no address stays as it is.
+    An IPv6 client may send from each address of such a network, and would have 2**64 limits. In many clusters, all pods
+    of a node share one such network. A text that is no address stays as it is.
 
     Args:
         text: the client's address.

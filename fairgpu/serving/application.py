@@ -45,8 +45,8 @@ class Application:
     internals.
 
     Attributes:
-        immediate: by method and path, the functions that never block; each takes a whole body and returns the answer.
-            The HTTP server may call them directly, without ASGI.
+        immediate: the functions that answer without blocking, keyed by method and path. Each takes a whole body and
+            returns the answer. The HTTP server may call them directly, without ASGI.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class Arrivals:
         self._total = 0
 
     def add(self, sender: Sender, count: int) -> bool:
-        """Counts received bytes of an unfinished request; beyond the limit, closes the oldest ones.
+        """Counts received bytes of an unfinished request; beyond the limit, closes the connections that began first.
 
         Args:
             sender: the connection on which the bytes came.
@@ -57,7 +57,7 @@ Pending = dict[Handshake, None]
 
 
 class Handshakes:
-    """Limits the unfinished TLS handshakes of a server. At the limit, the address with the most loses its oldest one.
+    """Limits the unfinished TLS handshakes of a server; at the limit, ends the oldest of the address with the most.
 
     An honest client takes milliseconds, so that the oldest handshake is a slow client's. A client that holds many
     places loses its own handshakes first.
@@ -74,10 +74,11 @@ class Handshakes:
         return self._count
 
     def add(self, handshake: Handshake, address: str) -> None:
-        """Counts a handshake until it is done; where a limit is reached, ends another handshake.
+        """Counts a handshake until it is done; if a limit is reached, ends another handshake.
 
         Args:
-            address: the text by which limits count the client, as `address_of` returns it.
+            handshake: the task of the handshake.
+            address: the text under which limits count the client, as `address_of` returns it.
         """
         if len(self._pending.get(address, ())) >= self._limit_of_address:
             self._end_oldest(address)

@@ -19,12 +19,12 @@ UNUSUAL_HEADERS = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
 
 
 class ImmediateConnection(BoundedConnection):
-    """An HTTP/1.1 connection of gunicorn that answers plain requests at once, where the answer waits for nothing.
+    """An HTTP/1.1 connection of gunicorn that answers plain requests at once, if their answer waits for nothing.
 
     gunicorn creates a scope, a task and a future for every request and wakes two coroutines. This costs more than many
-    an answer. Requests that are not plain are left to gunicorn: those with an unusual header, with a body too long or
-    of unknown length, on a connection that is to close, behind one that is still being answered, to a client that is
-    slow to read, and all of them where requests are logged or the worker is ending.
+    an answer. gunicorn still answers a request with an unusual header or with a body too long or of unknown length. It
+    answers a request on a connection that is to close, behind one that is still being answered, or of a client that
+    is slow to read. It answers all requests if requests are logged or the worker is ending.
 
     The parser's callbacks run while it is fed, and must not change it: they only note the event.
     """

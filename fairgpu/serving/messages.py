@@ -73,7 +73,7 @@ class Response(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """An answer of status 200 whose body is sent in parts as they come. It ends early where its client leaves.
+    """An answer of status 200 whose body is sent in parts as they come. It ends early if the client leaves.
 
     Attributes:
         parts: yields the parts of the body.
@@ -155,6 +155,7 @@ async def discard_body(receive: Receive, seconds: float) -> None:
 
     Args:
         receive: returns the next ASGI message of the request.
+        seconds: the longest time for which it reads.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -190,7 +191,7 @@ async def send_stream(receive: Receive, send: Send, stream: Stream, *, close: bo
     """Sends the parts of an answer as they come, until they end or the client leaves; then closes their generator.
 
     Args:
-        receive: returns the next ASGI message of the request, by which the client's leaving is seen.
+        receive: returns the next ASGI message of the request, one of which reports that the client has left.
         send: sends an ASGI message.
         close: whether a header announces that the connection is closed after the answer.
     """

@@ -28,7 +28,7 @@ class Progress:
     """
 
     def __init__(self, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`most_seconds`: the longest time that a healthy thread lets pass without a note; of a monotonic clock."""
+        """`most_seconds`: the longest time between two notes of a healthy thread, in seconds of `clock`."""
         self._most_seconds = most_seconds
         self._clock = clock
         self._last: tuple[int, float] | None = None
@@ -45,7 +45,7 @@ class Progress:
             self.note()
 
     def lasts(self) -> bool:
-        """Returns whether the loop still makes progress; true until its first note."""
+        """Returns whether the last note is less than `most_seconds` ago; true before the first note."""
         last = self._last
         return last is None or self._clock() - last[1] < self._most_seconds
 
@@ -56,6 +56,7 @@ def serve_probe(host: str, port: int, registry: CollectorRegistry, healthy: Call
     Args:
         host: the address to listen on; empty for every address of the machine.
         port: the port; with 0 the kernel chooses one.
+        registry: the metrics.
         healthy: returns whether the process makes progress. `/healthz` answers 503 while it does not.
 
     Raises:
