@@ -100,10 +100,11 @@ def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> C
 
 
 def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
-    """Returns the choices of two sources, one by one: a choice in `own` counts more than the same in `others`.
+    """Returns the choices of two sources together; a choice that `own` states replaces the same one in `others`.
 
     Args:
-        own: the choices of the pod's `fairgpu.io/*` annotations.
+        own: the choices that take precedence, such as the pod's `fairgpu.io/*` annotations.
+        others: further choices, such as those that a dialect read.
     """
     if own is NO_CHOICES or own == others:
         return others

@@ -15,14 +15,14 @@ from fairgpu.cluster.reflector import Wait
 
 
 class CurrentTerm(Protocol):
-    """The leader's term of this process, if it leads."""
+    """The present term of this process as the leader, if it leads."""
 
     def number(self) -> int | None:
         """Returns the number of the present term; None while this process does not lead."""
 
 
 class Term:
-    """The leader's term of this process, if it leads. Safe to use from several threads.
+    """The present term of this process as the leader, if it leads. Safe to use from several threads.
 
     The thread of `campaign` begins and renews a term; a thread whose write the store refuses ends it. Times are seconds
     of a monotonic clock.

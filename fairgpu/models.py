@@ -73,7 +73,7 @@ def takes(choice: str, model: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def words(name: str) -> tuple[str, ...]:
-    """Returns the words of a GPU model's name in lower case, without those that say how the device is divided.
+    """Returns the words of a GPU model's name in lower case, without the words for how a device is divided.
 
     NVML's `NVIDIA A100-SXM4-80GB` and GPU feature discovery's `NVIDIA-A100-SXM4-80GB` have the same words. The latter
     appends `-SHARED` and `-MIG-1g.10gb`

@@ -66,8 +66,8 @@ def load_settings(
     Args:
         model: the type of the settings; each of its fields is a section of the file.
         environ: the environment; its values win over the file's.
-        file: the YAML file that was named; None where none was.
-        usual: the file to read where `file` is None and this one exists; None for none.
+        file: the YAML file that the caller names; None if it names none.
+        usual: the file that is read if `file` is None and this one exists; None for none.
 
     Raises:
         SettingsError: a value is of the wrong type or out of range, a key is unknown, or a section is misspelt.

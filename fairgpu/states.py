@@ -16,7 +16,7 @@ from fairgpu.charging import ChargeRules
 
 
 class BudgetState(StrEnum):
-    """The state of a budget, by which a new pod of its namespaces is treated; docs/budgets.md says when each holds."""
+    """The state of a budget, which decides how a new pod of its namespaces is treated (docs/budgets.md)."""
 
     UNLIMITED = "unlimited"
     OPEN = "open"

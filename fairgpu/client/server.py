@@ -24,7 +24,7 @@ class Server:
     Attributes:
         host: the name or address of its host.
         port: its port.
-        base_path: the path before those of the REST API; empty for none.
+        base_path: the path that comes before each path of the REST API; empty for none.
         tls: the TLS context, with the CAs that may sign its certificate.
         token: the bearer token for it.
     """

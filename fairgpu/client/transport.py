@@ -73,7 +73,7 @@ def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> t
         headers: further headers of the request.
 
     Returns:
-        The answer, and whether the timekeeper created something.
+        The answer, and whether the timekeeper created an object for the request (status 201).
 
     Raises:
         CommandError: the timekeeper cannot be reached, or refuses (RefusedError).

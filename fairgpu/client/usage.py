@@ -98,7 +98,7 @@ def _window(arguments: argparse.Namespace) -> str:
 def usage_table(answer: Json) -> str:
     """Formats the items of usage, one a line, and their sum in the last line; amounts are in GPU-hours.
 
-    With a forecast, each line has the amount that is expected by the pace of the last day, too.
+    With a forecast, each line has the amount that is expected at the pace of the last day, too.
 
     Args:
         answer: an answer of `/v1/usage` with the items of all pages.

@@ -36,7 +36,7 @@ SELECTORS = (USE_TYPE, AVOID_TYPE, VOLCANO_USE_UUID, VOLCANO_AVOID_UUID, VOLCANO
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Reads a request of Volcano: shares of GPUs or whole GPUs; the annotations for models are those of HAMi.
+    """Reads a request of Volcano: shares of GPUs or whole GPUs; it names models in HAMi's annotations.
 
     It returns None for a container without keys of this dialect.
     """

@@ -27,7 +27,7 @@ def build_probes(lifecycle: Lifecycle, missing: Missing) -> dict[tuple[str, str]
 
     Args:
         lifecycle: the start and end of the worker.
-        missing: returns the names of what the worker waits for before it is ready; empty once it waits for nothing.
+        missing: returns the names of the things that the worker waits for before it is ready; empty once it is ready.
     """
     healthy, ready = (Response(200, orjson.dumps({"status": status})) for status in ("ok", "ready"))
 

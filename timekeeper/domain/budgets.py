@@ -160,7 +160,7 @@ def overhead_budget(namespaces: frozenset[str]) -> Budget:
 def payers(budgets: Iterable[Budget]) -> tuple[dict[str, Budget], dict[str, dict[str, str]]]:
     """Returns the budget that pays for each namespace, and the namespaces for which several budgets ask to pay.
 
-    If two budgets name a namespace, the older one pays; of two created in one second, the first by name.
+    If two budgets name a namespace, the older one pays; of two created in one second, the one whose name sorts first.
 
     Returns:
         The payer, keyed by namespace. Then, keyed by the name of each budget that names a namespace of another payer:

@@ -182,7 +182,7 @@ def hourly_points(
         attribution: holds the session's reserved rates without any price.
         stored: the last point that the store holds; None for none.
         billed: the amount billed up to the last point, in microGPU-seconds. If it differs from the cost of the
-            reservation, the part after the stored point is divided by time.
+            reservation, the amount after the stored point is spread evenly over the time since then.
     """
     first, last = settled[0].start, settled[-1].end
     begin = first if stored is None else min(max(stored.until, first), last)
@@ -204,9 +204,12 @@ def hourly_points(
 
 
 def with_used(points: Sequence[HourlyPoint], stored: HourlyPoint | None, start: int, used: int) -> list[HourlyPoint]:
-    """Returns hourly points with the used GPU time set; what was used after the stored point is divided by time.
+    """Returns hourly points with the used GPU time set.
+
+    The time that was used after the stored point is spread evenly over the time since then.
 
     Args:
+        points: the points in order of time; their `used` is replaced.
         stored: the last point that the store holds; None for none.
         start: the later of the session's and the period's start, in nanoseconds since 1970.
         used: microGPU-seconds up to the last point, cumulative in the period.

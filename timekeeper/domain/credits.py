@@ -54,8 +54,9 @@ class Burned:
 def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Burned:
     """Computes the money that is left in a period. Amounts are microGPU-seconds.
 
-    Spending uses up first the money that expires first. Of two credits that expire at once, the first by name is used
-    up first. A credit that expires at the period's end is used up after the money that ends with the period.
+    Spending uses up first the money that expires first. Of two credits that expire at once, the one whose name sorts
+    first is used up first. A credit that expires at the period's end is used up after the money that ends with the
+    period.
 
     Args:
         own: the money that ends with the period: its allowance, grants without an expiry, and what was rolled over into

@@ -166,7 +166,7 @@ def runs_out_early(remaining: int, burns: Burns, now: int, before: int) -> bool:
 
 
 class Edges(NamedTuple):
-    """The starts of the last hour and the last day of usage, in nanoseconds since 1970; each is that of a full hour.
+    """The starts of the last hour and the last day of usage, in nanoseconds since 1970, each at a full hour.
 
     Attributes:
         day: a day ago and up to an hour more, since use is kept by the hour.
@@ -199,7 +199,7 @@ class UsageForecast:
             less than SHORTEST_MEASURE before `until`, or `until` is too long ago.
         spent: the microGPU-seconds that pods spent since the two instants of `since`, in the same order, keyed by key.
         not_settled: the accounts whose settlement has failed for longer than LONGEST_LAG.
-        unknown: the keys of the use of these accounts. They have no forecast: what they were billed since is not known.
+        unknown: the keys of the use of these accounts. They have no forecast: the amounts billed since are not known.
     """
 
     until: int

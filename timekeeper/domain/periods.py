@@ -137,10 +137,10 @@ def first_period(rule: PeriodRule, instant: int) -> Period:
 
 
 def following_period(rule: PeriodRule, last: Period) -> Period:
-    """Returns the period after `last` by a rule; it starts where `last` ends.
+    """Returns the period after `last` according to a rule; it starts at the end of `last`.
 
-    An earlier rule may have set that end. The period then ends with the first start by this rule that is at least half
-    a period away. A period has all of its allowance, however short it is.
+    An earlier rule may have set that end. The period then ends at the first start according to this rule that is at
+    least half a period away. A period has all of its allowance, however short it is.
     """
     end = boundary_after(rule, last.end)
     if boundary_before(rule, last.end) != last.end:

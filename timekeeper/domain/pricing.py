@@ -102,7 +102,7 @@ def by_words(prices: Prices, instant: int) -> bool:
 
 
 def named_price(prices: Prices, key: str, instant: int) -> Fraction | None:
-    """Returns the price that is set for exactly this name at an instant; None if none is set.
+    """Returns the price that is set for exactly this key at an instant; None if none is set.
 
     Args:
         prices: the prices over time, keyed by a model's name or some of its words.

@@ -128,7 +128,7 @@ class Assessment(NamedTuple):
 
     Attributes:
         exhausted_at: the instant at which spending first reached the available amount; None while it is below.
-        computed: the state by spending.
+        computed: the state according to the spending.
         published: the state that admission acts on.
         next_change: the first instant after now at which the state changes if the rate stays the same; None if never.
     """

@@ -199,7 +199,7 @@ class Use:
         ]
 
     def of_pods(self) -> Use:
-        """Returns the rows of pods alone: those that have further dimensions than the namespace.
+        """Returns the rows of pods alone: the rows that have more dimensions than the namespace.
 
         Corrections, and money restored from a checkpoint, name a namespace at most.
         """
@@ -221,7 +221,7 @@ MOST_CHANGES_A_DAY = 2
 def own_capacity(node: Mapping[str, Any]) -> dict[str, Fraction]:
     """Returns the number of GPUs of a Node object that FairGPU's scheduler may give to pods, keyed by model.
 
-    The sum is the node's `fairgpu.io/gpu-core` in GPUs, divided by the models of its inventory. Without an inventory
+    The sum is the node's `fairgpu.io/gpu-core` in GPUs, divided among the models of its inventory. Without an inventory
     the model is an empty name.
     """
     gpus = Fraction(_percent(node), 100)
@@ -267,7 +267,7 @@ class MeanOfDay:
     """A day of UTC whose changes of the capacity are replaced by their mean. Instants are nanoseconds since 1970.
 
     Attributes:
-        since: the start of what the mean covers: the day's start, or the first instant at which the capacity is known.
+        since: the start of the time that the mean covers: the day's start, or the first instant with a known capacity.
         mean: the mean capacity of each model from `since` to `end`, in whole microGPU-seconds a second.
         replaced: the later instants of the day at which the capacity changed.
         end: the end of the day.
@@ -342,7 +342,7 @@ class FoldedHoursError(ValueError):
 
 
 class TooManySumsError(ValueError):
-    """A usage query has more sums, by time step and by the values of its dimensions, than a worker has memory for."""
+    """A usage query has more sums than a worker has memory for: one for each time step and set of values."""
 
 
 class Group(NamedTuple):

@@ -92,7 +92,7 @@ def pack(rows: Iterable[Row]) -> bytes:
 def read_folded(
     blob: bytes, to: Use, first: int = 0, end: int = FOREVER, *, details: bool = True, sums: bool = False
 ) -> None:
-    """Adds rows of a packed value to `to`: those that touch the hours from `first` up to `end`.
+    """Adds the rows of a packed value that touch the hours from `first` up to `end` to a use.
 
     Args:
         blob: a value that `pack` made.
@@ -100,7 +100,7 @@ def read_folded(
         first: the first hour, counted from 1970.
         end: the hour after the last one.
         details: whether the query needs nodes, owners, users or labels.
-        sums: whether one sum over all these hours is enough, by namespace, model and user at most.
+        sums: whether the query needs only sums over all these hours, for each namespace, model and user at most.
 
     Raises:
         FoldedError: the value is not a packed one, or a later timekeeper wrote it.

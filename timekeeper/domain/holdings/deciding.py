@@ -45,7 +45,7 @@ def is_accelerator(resource: str, own: Mapping[str, Listed]) -> bool:
 
 
 def is_read(resource: str, own: Mapping[str, Listed]) -> bool:
-    """Returns whether the amount of an extended resource that a pod asks for decides what the pod holds.
+    """Returns whether the amount of an extended resource that a pod asks for decides which parts of GPUs it holds.
 
     Such a resource is an accelerator, or states the part that the pod takes of one.
 

@@ -43,7 +43,7 @@ RESERVATION_NAMESPACES: Final = frozenset({"kai-resource-reservation", "runai-re
 
 
 def is_of_a_container(annotation: str) -> bool:
-    """Returns whether an annotation of a pod, by its key, asks KAI for a part of a GPU's memory for one container."""
+    """Returns whether a pod's annotation with this key asks KAI for a part of a GPU's memory for one container."""
     return annotation.startswith(OF_CONTAINER) and annotation.endswith((MEMORY_REQUEST, MEMORY_LIMITED))
 
 

@@ -127,10 +127,10 @@ _MIG_IN_PRODUCT: Final = re.compile(r"-MIG-(?P<profile>[^ ]+?)(?:-SHARED)?$")
 
 
 def decide(pod: BoundPod, node: HostNode) -> Decision:
-    """Returns the parts of NVIDIA's GPUs that a pod holds, by its requests to the device plugin.
+    """Returns the parts of NVIDIA's GPUs that a pod holds according to its requests to the device plugin.
 
-    A replica of a GPU that n pods share is 1/n of it. A MIG device counts by its part of the model's compute slices,
-    and by its part of the GPU's memory. A model that no label names, a profile in another form, and labels that exclude
+    A replica of a GPU that n pods share is 1/n of it. A MIG device counts with its part of the GPU's compute slices
+    and its part of the GPU's memory. A model that no label names, a profile in another form, and labels that exclude
     each other raise the charge and never lower it.
     """
     asked = {name for name in pod.resources if name in {GPU, GPU + SHARED_SUFFIX} or name.startswith(MIG_PREFIX)}
@@ -173,7 +173,7 @@ def cloud_model(node: HostNode) -> str:
 def memory_mib(node: HostNode) -> int | None:
     """Returns the memory of a whole NVIDIA GPU of a node in MiB; None if no label states it.
 
-    The label is that of NVIDIA's feature discovery.
+    NVIDIA's feature discovery writes the label.
     """
     if _single_profile(node):
         return None  # the label states the memory of a MIG device there
