@@ -150,7 +150,7 @@ class LeaseOptions:
         namespace: the Lease's namespace.
         name: the Lease's name.
         identity: identifies this process alone, also against its own predecessor.
-        duration_seconds: the time for which a silent holder keeps the Lease.
+        duration_seconds: the time for which a holder that does not renew keeps the Lease.
         renew_seconds: the interval at which the holder renews; well below the duration.
     """
 

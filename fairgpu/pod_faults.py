@@ -57,8 +57,8 @@ def oversized(annotations: dict[str, Any], root: Path) -> tuple[Fault, ...]:
 def out_of_bounds(metadata: dict[str, Any], root: Path) -> list[Fault]:
     """Returns the faults of a GPU pod's metadata beyond the limits that the policy fairgpu-metadata puts on updates.
 
-    The limits leave room for the annotations that FairGPU adds later, and let policies examine all of it in little
-    time.
+    The limits leave room for the annotations that FairGPU adds later, and let policies examine the whole
+    metadata in little time.
 
     Args:
         metadata: the pod's metadata, as JSON.

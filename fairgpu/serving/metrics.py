@@ -46,7 +46,7 @@ def memory_folder() -> str | None:
 
 
 class MetricsApplication:
-    """Answers `GET /metrics` in Prometheus's text format, summed over the workers, and another application's probes.
+    """Answers `GET /metrics` in Prometheus's text format, summed over the workers; another application answers probes.
 
     A kubelet reaches no port on loopback, so a service that listens there is probed here.
     """

@@ -186,13 +186,12 @@ FullName = tuple[str, str]
 def without_claimed(
     pod: Mapping[str, Any], claims: Callable[[], Mapping[FullName, Mapping[str, Any]]], drivers: frozenset[str]
 ) -> BoundPod:
-    """Returns a bound pod without the extended resources that it has by a ResourceClaim.
+    """Returns a bound pod without the extended resources for which kube-scheduler made a ResourceClaim.
 
-    The claim is charged by itself.
-
-    The pod's status counts only if the claim confirms it: the claim must be reserved for the pod, and have a device of
-    one of the drivers. Kubernetes takes the devices from the claim of a pod that has ended, and deletes the claim. For
-    such a pod, the status counts unless the claim still has devices, and none of them is of these drivers.
+    The claim is charged in their place. The pod's status names it, and counts only if the claim is reserved for the pod
+    and has a device of one of the drivers. Kubernetes takes the devices from the claim of a pod that has ended, and
+    deletes the claim. For such a pod, the claim need not be reserved, and the status also counts if the claim has no
+    devices or does not exist.
 
     Args:
         pod: the Pod object.

@@ -131,15 +131,19 @@ def model_of(entry: Listed, node: HostNode) -> str:
 
 
 def default_models(table: Mapping[str, Listed]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Returns the resources' labels that name a model, keyed by (stack, default model).
+    """Returns the node labels from which the resources of a table take their model, keyed by (stack, default model).
 
-    The default model is the table's, for a node without these labels. Resources without one are left out.
+    The default model is the one on a node without these labels. Resources without a default model are left out.
     """
     return {(entry.way, entry.model): entry.model_labels for entry in table.values() if entry.model}
 
 
 def decide(pod: BoundPod, node: HostNode, table: Mapping[str, Listed]) -> Decision:
-    """Returns the parts of devices that a pod holds by the resources in a table, on as few devices as suffice."""
+    """Returns the parts of devices that a pod holds through the resources of a table, on as few devices as suffice.
+
+    Args:
+        table: each resource, keyed by its name.
+    """
     asked = pod.resources & table.keys()
     if not asked:
         return NOTHING
