@@ -31,18 +31,18 @@ class DriverSample:
     Times are ns of CLOCK_MONOTONIC, and process ids are the host's.
 
     Attributes:
-        bytes_by_pid: the GPU memory of each process, in bytes.
+        at_ns: the time right before the driver was asked.
+        used_bytes: the memory in use on the whole GPU, in bytes.
+        bytes_by_pid: the GPU memory of each process, in bytes, keyed by the process id.
+        percent_by_pid: the part of the last second in which each process kept the GPU busy, from 0 to 100.
+        unmeasured: the processes on the GPU whose memory the driver does not give; none of them is in `bytes_by_pid`.
     """
 
     at_ns: int
-    """The time right before the driver was asked."""
     used_bytes: int
-    """The memory in use on the whole GPU."""
     bytes_by_pid: Mapping[int, int]
     percent_by_pid: Mapping[int, float] = field(default_factory=dict)
-    """The part of the last second in which each process kept the GPU busy, in percent."""
     unmeasured: frozenset[int] = frozenset()
-    """The processes on the GPU whose memory the driver does not give; none of them is in bytes_by_pid."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,11 @@ class Figure:
     Attributes:
         driver_bytes: the GPU memory that the container holds, in bytes.
         sampled_ns: when the driver was asked; 0 for never.
-        busy_percent: the part of the last seconds in which the container kept the GPU busy, in percent.
+        busy_percent: the part of the last seconds in which the container kept the GPU busy, from 0 to 100.
         trim_permille: the part of each of its turns that the container may use, in thousandths.
+        dead_gone_ns: the time of the last sample that named no process which has ended according to the container's
+            ledger; 0 if there was none.
+        trimmed_ns: the time of the sample from which `trim_permille` was last computed; 0 for never.
     """
 
     driver_bytes: int = 0
@@ -61,9 +64,7 @@ class Figure:
     busy_percent: float = 0.0
     trim_permille: int = 1000
     dead_gone_ns: int = 0
-    """The time of the last sample that named no process of the container that is dead by its ledger; 0: none did."""
     trimmed_ns: int = 0
-    """The time of the sample by which its turns were last trimmed."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,14 @@ class Placed:
     A process that ended before its container was made is left out: after a fault a GPU can name one for hours.
 
     Attributes:
-        slots: the slot on the GPU's schedule page of each process's container, by the host's process id; None for a
-            process of no container on the page.
+        slots: the slot on the GPU's schedule page of each process's container, keyed by the host's process id; None for
+            a process of no container on the page.
+        unclaimed_bytes: the least memory that the GPU ever held beyond that of its processes, which is the driver's
+            own; None before the first sample that gave the memory of all processes.
     """
 
     slots: Mapping[int, int | None] = field(default_factory=dict)
     unclaimed_bytes: int | None = None
-    """The least that the GPU ever held beyond its processes: the driver's own."""
 
 
 def place(sample: DriverSample, members: Mapping[int, int], alive: frozenset[int], before: Placed) -> Placed:
@@ -87,9 +89,10 @@ def place(sample: DriverSample, members: Mapping[int, int], alive: frozenset[int
 
     Args:
         sample: the driver's figures of one GPU.
-        members: the slot of the container of each process in the containers' cgroups, by the host's process id. It was
-            read before and after the driver was asked.
+        members: the slot of the container of each process in the containers' cgroups, keyed by the host's process id.
+            It was read before and after the driver was asked.
         alive: the process ids in the sample that exist now.
+        before: the previous answer for this GPU; a process that has ended since keeps its container.
     """
     slots: dict[int, int | None] = {}
     for pid in sample.bytes_by_pid.keys() | sample.unmeasured:
@@ -114,12 +117,14 @@ def figures(
     before: Mapping[int, Figure],
     living: Collection[int] = (),
 ) -> dict[int, Figure]:
-    """Returns the figures of each container on one GPU, by the container's slot on the GPU's schedule page.
+    """Returns the figures of each container on one GPU, keyed by the container's slot on the GPU's schedule page.
 
     Args:
         placed: the container of each process in the sample.
         charged: the bytes of GPU memory that the shim has charged to each slot.
         shares: the percent of GPU time that was granted to each slot whose share is a hard limit.
+        before: the previous figures of each slot. A slot keeps them if the sample lacks the memory of one of its
+            processes.
         living: the host's ids of the processes in the sample that their container's shim lists as living.
     """
     seen = sum(held for pid, held in sample.bytes_by_pid.items() if pid in placed.slots)

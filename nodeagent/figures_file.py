@@ -33,7 +33,7 @@ def encode(gpus: Mapping[str, Keyed]) -> bytes:
 
 
 def decode(content: bytes) -> dict[str, dict[tuple[int, int], Figure]]:
-    """Returns what the shim counted in each container on each GPU, from a file that `encode` made.
+    """Returns the driver's figures of each container on each GPU, from the content of a file that `encode` made.
 
     Returns:
         By the GPU's uuid, the figures of each container by its slot and the key of its start (see `PageSlot`).

@@ -66,15 +66,18 @@ def _read(item: Json) -> Json:
 
 @dataclass(eq=False)
 class ForeignSlices(Mirror):
-    """A mirror of the ResourceSlices by which another driver offers this node's GPUs."""
+    """A mirror of the ResourceSlices by which another driver offers this node's GPUs.
+
+    Attributes:
+        known: set once all ResourceSlices were read, or the cluster turned out to have none.
+    """
 
     known: threading.Event = field(default_factory=threading.Event, init=False)
-    """Set once the whole collection was read, or the cluster has none."""
     _names: frozenset[str] = field(default=frozenset(), init=False)
 
     @property
     def offers(self) -> list[str]:
-        """A text, in a list, that says that ResourceSlices offer this node's GPUs; an empty list where none do."""
+        """The text that ResourceSlices offer this node's GPUs, as a list of one; an empty list if none do."""
         return [f"ResourceSlices of {DRIVER}"] if self._names else []
 
     def replaced(self, items: list[Json]) -> None:

@@ -63,10 +63,10 @@ class Observation:
 
     Attributes:
         figures: the figures of each container on each GPU; where the driver's answer was incomplete, the earlier ones.
-        strays: the processes that no share limits, each with the uuid of its GPU.
+        strays: for each process that no share limits, the uuid of its GPU, and the process.
         busy_percent: the part of the time since the last look in which each container kept each GPU busy, in percent.
-        processes: the number of processes of each container on each GPU.
-        silent: the uuids of the GPUs for which the driver did not answer, each with the error.
+        processes: the number of processes of each container on each GPU, at least 1.
+        silent: the driver's error for each GPU about which it did not answer, keyed by the GPU's uuid.
     """
 
     figures: Mapping[ContainerDevice, Figure] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class GpuWatch:
         )
 
     def overdue(self, now_seconds: float) -> list[Process]:
-        """Returns the pods' processes that have used a GPU without the shim for KILL_AFTER_SECONDS or longer.
+        """Returns the pods' processes that have used a GPU without a limiting share for KILL_AFTER_SECONDS or longer.
 
         Args:
             now_seconds: the present time, in seconds of a monotonic clock.

@@ -82,7 +82,10 @@ def registered(ledger: Path) -> Registered:
 
 
 def living(ledger: Path) -> frozenset[tuple[int, int]]:
-    """Returns the living processes that a container's shim has registered in its ledger file.
+    """Returns the living processes that a container's shim has registered; none if the ledger file cannot be read.
+
+    Returns:
+        For each, the id in its own PID namespace and the start time, in clock ticks since the host booted.
 
     Returns:
         For each, the id in its own PID namespace and the start time, in clock ticks since the host booted. None where

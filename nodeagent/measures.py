@@ -134,6 +134,7 @@ class Measures:
         """Counts an answer to the kubelet, which asks before each start of a container, and the time that it took.
 
         Args:
+            outcome: the answer, one of OUTCOMES.
             seconds: the time from the question to the answer.
         """
         self._starts.labels(outcome).inc()

@@ -161,7 +161,7 @@ def log(event: str, **fields: object) -> None:
 
 
 class Figures:
-    """The latest figures of the driver's about each container on one GPU.
+    """The agent's figures of each container on one GPU, from the driver's latest sample.
 
     `look` renews them once, and `watch` repeatedly until it is stopped.
     """

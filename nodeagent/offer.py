@@ -23,8 +23,8 @@ class Offer:
     Attributes:
         inventory: the GPUs that are offered, fenced ones among them.
         edits: the version of the vendor's CDI spec and the edits that give a container the GPU, by the GPU's uuid.
-        withheld: the reason why each other GPU is not offered, for events. It is given by the GPU's uuid, or by its
-            index for a GPU that has not answered since the agent started.
+        withheld: the reason why each other GPU is not offered, for events. It is keyed by the GPU's uuid, or by its
+            index if the GPU has not answered since the agent started.
     """
 
     inventory: Inventory

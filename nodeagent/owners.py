@@ -99,7 +99,7 @@ def owner(
 def unheld_since(
     before: Mapping[tuple[int, int], float], owned: Iterable[Owned], now_seconds: float
 ) -> dict[tuple[int, int], float]:
-    """Returns since when each process of a pod has been seen on a GPU without a share that limits it.
+    """Returns when each process of a pod was first seen on a GPU without a share that limits it.
 
     Args:
         before: the previous answer; a process in it keeps its time.

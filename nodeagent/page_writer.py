@@ -56,8 +56,9 @@ def silence(before: Silence | None, worked_ns: int, since_ns: int, now_ns: int) 
     All times are ns of CLOCK_MONOTONIC.
 
     Args:
+        before: the previous answer; its silence goes on if the writer has shown no sign of work since.
         worked_ns: when the writer last showed that it works; 0 before the first time. A later time than `now_ns` is of
-            an earlier boot, whose notes stay where the agent's folder lies on a disk, and counts as none.
+            an earlier boot, whose notes stay if the agent's folder lies on a disk, and counts as none.
         since_ns: since when the writer has had pages to write.
     """
     worked_ns = worked_ns if worked_ns <= now_ns else 0

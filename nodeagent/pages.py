@@ -149,10 +149,11 @@ class Gpu:
 
 
 def read_gpus(path: Path) -> tuple[Gpus, Mapping[str, str]]:
-    """Returns the containers of each GPU from the writer's input file.
+    """Returns the containers of each GPU from the writer's input file, and the GPUs that it must refuse.
 
     Returns:
-        The containers by the GPU's uuid, and, by uuid, the reason why those of other GPUs are refused.
+        Two mappings that are keyed by the GPU's uuid: the containers of each sound GPU, and the reason against each
+        other one.
 
     Raises:
         OSError: the file cannot be read.

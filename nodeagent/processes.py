@@ -94,7 +94,9 @@ class Processes:
         self._known: Mapping[int, Process] = {}
 
     def look(self, pids: frozenset[int]) -> Mapping[int, Process]:
-        """Returns those of some processes that live, by the host's process id. A reused process id is another process.
+        """Returns the processes that live now under these ids, keyed by the id.
+
+        A process that has got an earlier one's id is read anew.
 
         Args:
             pids: the process ids, in the host's PID namespace.

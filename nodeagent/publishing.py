@@ -57,7 +57,7 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
 
 
 def to_show(records: Iterable[Record], notices: Mapping[str, int]) -> dict[str, frozenset[Shown]]:
-    """Returns the containers that each GPU's schedule page must show, by the GPU's uuid.
+    """Returns each container that a GPU's schedule page must show, as `Shown`, keyed by the GPU's uuid.
 
     Args:
         records: the records of all containers that live or are starting.

@@ -84,35 +84,36 @@ class State(NamedTuple):
     Attributes:
         period_start_ns: when the present period began.
         period_number: the number of the present period, which decides on the order of borrowers.
+        opening: each container's balance in ns at the beginning of the period, as in `Plan.balances`.
         plan: the turns of the present period; None before the first.
+        containers: the containers that the plan is for.
         active: the containers that had or wanted work at the last look.
+        overruns: the ns of GPU time that each container had outside its turns in this period, as far as observed.
+        used: the ns of GPU time that count against each container in this period: those observed since it began, and
+            the surplus that was reported too late for the period before.
+        wanting: the containers that would have used more in this period.
+        lacked: the ns of its own turns that each container lacked in the period before.
+        seen: the containers' activities at the last look.
+        seen_ns: the time of the last look.
+        active_until_ns: until when every active container counts as active, if it does nothing more.
+        last_wait_ns: when a container that is not in `wanting` last waited, by the activities at the last look; 0 for
+            never.
     """
 
     period_start_ns: int
     period_number: int = 0
     opening: Mapping[int, int] = NOTHING
-    """The balances at the beginning of the period."""
     plan: turns.Plan | None = None
     containers: tuple[Container, ...] = ()
-    """The containers that the plan is for."""
     active: frozenset[int] = frozenset()
     overruns: Mapping[int, int] = NOTHING
-    """The GPU time outside their turns that the slots had in this period, as far as observed."""
     used: Mapping[int, int] = NOTHING
-    """The ns of GPU time that count against the slots in this period: those observed since it began, and the surplus
-    that was reported too late for the period before."""
     wanting: frozenset[int] = frozenset()
-    """The slots that would have used more."""
     lacked: Mapping[int, int] = NOTHING
-    """The time of their own turns that slots lacked in the period before."""
     seen: Mapping[int, Activity] = NOTHING
-    """The activities at the last look."""
     seen_ns: int = 0
-    """The time of the last look."""
     active_until_ns: int = 0
-    """Until when every active container counts as active, if it does nothing more."""
     last_wait_ns: int = 0
-    """When a container that is not in `wanting` last waited, by the activities at the last look; 0 for never."""
 
 
 def begun(now_ns: int) -> State:
@@ -312,8 +313,9 @@ def describe(
     Args:
         containers: the containers that share the GPU.
         state: the page writer's state.
+        made: the turns of the present period.
         now_ns: the present time, in ns of CLOCK_MONOTONIC.
-        figures: the driver's figures of each container, by its slot.
+        figures: the driver's figures of each container, keyed by its slot.
     """
     slots = tuple(_slot(each, state, made, figures.get(each.slot, NO_FIGURE)) for each in containers)
     listed = tuple((turn.slot, turn.start_ns, turn.length_ns) for turn in made.turns)

@@ -58,7 +58,7 @@ class PageSlot(NamedTuple):
         active: whether it had or wanted work of late.
         effective_permille: the part of the page's period (50 ms) in which it may launch kernels, in thousandths.
         memory_limit_bytes: its limit of GPU memory; 0 for that of its configuration.
-        driver_bytes: the GPU memory that it holds, by the driver.
+        driver_bytes: the GPU memory that it holds according to the driver, in bytes.
         driver_sampled_ns: when the driver was asked.
         notice_ns: when it will be evicted.
         trim_permille: the part of each of its turns that it may use, in thousandths.
@@ -162,11 +162,11 @@ CHECKSUM_AT = SIZE - _CHECKSUM.size
 
 @lru_cache(maxsize=1)
 def times_checksum(heartbeat_ns: int, epoch_ns: int) -> int:
-    """Returns the part of a page's checksum that its times make: the times change even where the page's turns do not.
+    """Returns a number that, combined by exclusive or with `rest_checksum` of a page, is the page's checksum.
 
-    The checksum of the page is this number, combined by exclusive or with `rest_checksum` of the page. The answer reads
-    24 bytes instead of 7264, and is computed once for all pages with the same times: a node's writer gives every page
-    new times fifty times a second.
+    It depends on the page's times alone, which change even if the page's turns do not. It is made of 24 bytes instead
+    of 7264, and is computed once for all pages with the same times: a node's writer gives every page new times fifty
+    times a second.
 
     Args:
         heartbeat_ns: when the page is written, in ns of CLOCK_MONOTONIC.

@@ -157,10 +157,10 @@ class Starter:
         return record
 
     def collect(self) -> None:
-        """Removes the records and files of containers whose pods are deleted or have ended; passes the others on.
+        """Removes the records and files of containers whose pods are deleted or have ended.
 
-        A pod that the watch has not delivered is requested: it may be newer than the watch. The records are passed on
-        under the lock: those that were read before a start must not follow the start's own.
+        The other records are passed to `World.changed`, under the lock: those that were read before a start must not
+        follow the start's own. A pod that the watch has not delivered is requested: it may be newer than the watch.
 
         Raises:
             OSError: the host has no room for the page writer's input; the ended containers' files are removed

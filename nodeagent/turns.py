@@ -68,7 +68,7 @@ class Tenant(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """The container's weight where idle GPU time is divided among several containers."""
+        """The container's part of the idle GPU time that is lent, in relation to the weights of other containers."""
         return BEST_EFFORT_WEIGHT if self.policy is Policy.BEST_EFFORT else self.core_percent
 
 
@@ -98,18 +98,19 @@ class Plan:
     Attributes:
         period_ns: the length of the period, in ns.
         turns: all turns, sorted by their start.
-        balances: the GPU time in ns that other containers owe to each container after the period; below 0 where it owes
+        owned: the turns that active containers have by their own shares, without idle or lent time. A turn is shorter
+            if another container's kernels ran into it.
+        balances: the GPU time in ns that other containers owe to each container after the period; below 0 if it owes
             them.
+        rotates: whether the next period of the same containers has other turns, since idle time is lent to each in
+            turn.
     """
 
     period_ns: int
     turns: tuple[Turn, ...]
     owned: tuple[Turn, ...]
-    """The turns that active containers have by their own shares, without idle or lent time; a turn is shorter where
-    another container's kernels ran into it."""
     balances: Mapping[int, int]
     rotates: bool = False
-    """Whether the next period of the same containers has other turns, since idle time is lent to each in turn."""
 
     def granted_ns(self, slot: int) -> int:
         """Returns the time of the period, in ns, in which a container may launch kernels, with borrowed time.
@@ -148,7 +149,7 @@ def _lengths(turns: Iterable[Turn]) -> dict[int, int]:
 
 
 def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, period_number: int = 0) -> Plan:
-    """Plans the turns of the coming period on one GPU.
+    """Returns the turns of the coming period on one GPU, and the containers' balances after it.
 
     Args:
         tenants: the containers on the GPU.
@@ -215,7 +216,7 @@ def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int 
 
 
 def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> dict[int, int]:
-    """Returns the balances after a period in which work ran past the end of turns, by slot.
+    """Returns each container's balance after a period in which work ran past the end of turns, keyed by slot.
 
     A positive balance is GPU time in nanoseconds that the other containers owe to this one. Containers that ran over
     owe those that had less than their turns and wanted more, in proportion on both sides; an overrun that took nothing
@@ -224,6 +225,7 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
     Containers report these figures: one that understates its use gains no more than the overruns that others report.
 
     Args:
+        made: the turns of the period, and the balances before it is settled.
         overruns: the GPU time that each container's work took outside its turns, in ns, by slot.
         used: the GPU time of each container that still wanted more, in ns, by slot.
     """

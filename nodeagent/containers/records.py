@@ -92,11 +92,11 @@ def given(
     offered: Mapping[str, Device],
     new_key: Callable[[], int],
 ) -> Record:
-    """Returns the record of a container that may start.
+    """Checks that a container may start, and returns a new record of the parts of GPUs that it is given.
 
-    A container that starts again keeps its place on each schedule page, and gets a new key, so that what an earlier
-    process of it does is ignored. Init containers of the same pod whose slots passed on to this container count as
-    ended.
+    Nothing is written. A container that starts again keeps its place on each schedule page, and gets a new key, so that
+    the writer ignores an earlier process of it. Init containers of the same pod whose slots passed on to this container
+    count as ended.
 
     Args:
         claim: the container and its part of its pod's allocation.
@@ -151,7 +151,7 @@ def check_unread(claim: Claim, unread: Iterable[tuple[str, str]], pods: Iterable
 
     Args:
         claim: the container that is about to start.
-        unread: the pod's uid and the name of each container whose record cannot be read.
+        unread: for each container whose record cannot be read, its pod's uid and its name.
         pods: the node's pods as JSON.
 
     Raises:

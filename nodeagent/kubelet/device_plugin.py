@@ -336,7 +336,7 @@ class Checkpoint:
         return self._slots
 
     def answered_by_others(self) -> frozenset[Holder]:
-        """Returns the containers whose slots another plugin allocated, by the kubelet's file.
+        """Returns the pod's uid and the name of each container whose slots another plugin allocated.
 
         For these the file has another answer than that of `allocated`.
         """

@@ -55,13 +55,14 @@ class Look:
     """The kubelet and the device plugin as the agent sees them at one time.
 
     Attributes:
-        kubelet: the identity of the kubelet's socket; None where there is none.
+        kubelet: the inode and change time of the kubelet's socket, which identify the kubelet; None if there is none.
         is_served: whether the plugin listens on its socket.
         is_followed: whether the kubelet's call that follows the slots is open.
         is_shown: whether the Node shows all slots that are offered.
         foreign: the ids of the resource's slots in the kubelet's file that are not this plugin's.
         written: the version of the Node's status that the kubelet wrote last; empty where the Node does not say.
-        answered: the containers whose slots another plugin allocated, by the kubelet's file.
+        answered: the pod's uid and the name of each container whose slots another plugin allocated, by the kubelet's
+            file.
     """
 
     kubelet: Identity | None
@@ -88,7 +89,8 @@ class Registration:
         shown_seconds: when the Node last showed the slots.
         written: the version of the Node's status that last showed the slots. While none has, it is the version that was
             the present one when the time for the kubelet to call back had passed.
-        answered: the containers whose slots another plugin had allocated before this registration.
+        answered: the pod's uid and the name of each container whose slots another plugin had allocated before this
+            registration.
         foreign: another plugin's slots in the kubelet's file at the registration.
         is_listed: whether the kubelet's file has shown no other plugin's slots since.
         is_taken: whether another plugin has registered since, so that the kubelet asks that one. It stays until the
@@ -162,6 +164,7 @@ def is_due(registration: Registration, lost: Loss | None, now_seconds: float) ->
     """Returns whether the device plugin must register now. With a kubelet that has just started it registers at once.
 
     Args:
+        lost: the answer of `loss`.
         now_seconds: the present time, in seconds of a monotonic clock.
     """
     if lost is None or lost is Loss.UNREGISTERED:

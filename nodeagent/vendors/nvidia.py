@@ -250,7 +250,7 @@ def offered(
 
     Args:
         found: the GPUs, as NVML describes them.
-        tiers: the link between two GPUs, by their uuids; GPUs without an entry count as far apart.
+        tiers: the link between two GPUs, keyed by their uuids in any order; GPUs without an entry count as far apart.
         specs: the toolkit's CDI specs, as JSON objects.
     """
     edits: dict[str, Edits] = {}

@@ -27,7 +27,7 @@ CONDITION = "fairgpu.io/Leads"
 
 
 class Acting:
-    """Decides whether this replica may answer kube-scheduler, by kube-scheduler's leader Lease and the watch of pods.
+    """Follows kube-scheduler's leader Lease and the watch of pods, and says from both whether this replica may answer.
 
     A replica that begins to lead writes a random text, its mark, into a condition of its own pod. Once its watch of
     pods shows the mark, the watch has shown every earlier change of a pod, and the replica may answer.
@@ -47,7 +47,7 @@ class Acting:
         self._shown = ""
 
     def see(self, spec: dict[str, Any], now: float) -> None:
-        """Notes the scheduler's Lease as it was read, by which this replica judges whether it may place pods.
+        """Stores kube-scheduler's leader Lease as it was just read; `acts` and `wanted_mark` follow from it.
 
         Args:
             spec: the Lease's `spec`.
@@ -71,7 +71,7 @@ class Acting:
         self._renewal, self._looked = renewal, now
 
     def wanted_mark(self, now: float) -> str:
-        """Returns the random text to write on this replica's pod now; empty where none is to be written.
+        """Returns the mark, a random text, to write on this replica's pod now; empty if none is to be written.
 
         Args:
             now: the present time, in seconds of a monotonic clock.
@@ -82,11 +82,11 @@ class Acting:
         return self._mark
 
     def show(self, mark: str) -> None:
-        """Notes the random text that the watch of pods has shown on this replica's own pod."""
+        """Stores the mark that the watch of pods has shown on this replica's own pod."""
         self._shown = mark
 
     def acts(self, now: float, seconds: float = 0.0) -> bool:
-        """Returns whether this replica may answer at a time, and its Lease lasts for some seconds more.
+        """Returns whether this replica may answer kube-scheduler at a time, and its Lease lasts for some seconds more.
 
         A replica that loses this right needs a new mark before it may answer again.
 

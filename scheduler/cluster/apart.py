@@ -14,10 +14,10 @@ _log = structlog.get_logger(__name__)
 
 @contextmanager
 def apart(part: str, pod: WaitingPod | PodNote, failed: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Logs an unexpected error that is raised in the with block about one pod, so that work on other pods goes on.
+    """Logs an unexpected error that the with block raises about one pod, so that the caller goes on with other pods.
 
     Args:
-        part: the name of the part of the scheduler that works on many pods in turn, for the log.
+        part: the name, for the log, of the part of the scheduler that works on many pods in turn.
         failed: called after an error.
     """
     try:

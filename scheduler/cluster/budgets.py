@@ -27,7 +27,7 @@ class Budgets:
 
     Attributes:
         version: a number that grows with each change of a budget's effect or name.
-        any_over: whether any budget is spent whose pods are placed only where no pod within budget waits.
+        any_over: whether any budget has the effect BudgetEffect.OVER.
         confirmed_at: when the timekeeper last confirmed the states, in monotonic seconds; None before the first time.
         timekeeper_ca: the CA certificate, in PEM, that signed the timekeeper's certificate; empty until it is known.
     """

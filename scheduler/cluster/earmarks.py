@@ -86,7 +86,7 @@ def earmark_of(
 
 
 def fallen(left_out: tuple[str, ...]) -> str | None:
-    """Returns the annotation's value of an earmark that keeps no devices any more; None where no node is left out.
+    """Returns the annotation's value once an earmark keeps no devices any more: only the nodes left out; None for none.
 
     Args:
         left_out: the names of the nodes on which no pod is evicted again for the waiting pod.

@@ -52,8 +52,8 @@ class Rules:
         node_selector: the labels that a node must have.
         tolerations: the pod's tolerations of taints, as in its spec.
         node_terms: the terms of the required node affinity, of which a node must meet one; None where the pod has none.
-        only_where_named: whether other pods or volumes also decide, so that only nodes that kube-scheduler has named
-            for the pod are used.
+        only_where_named: whether the pod is planned only on nodes that kube-scheduler has named for it, since other
+            pods, volumes, resource claims or the node's network also decide.
     """
 
     node_selector: Json = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Sites:
                     self._tainted.setdefault(key, (taint, []))[1].append(at)
 
     def open_to(self, rules: Rules) -> Flags:
-        """Returns, for each node in order, whether a pod with these rules may run on it, whatever else runs there."""
+        """Returns, for each node in order, whether a pod with these rules may run on it. Other pods do not count."""
         flags = self._open.copy()
         for taint, places in self._tainted.values():
             if not any(_tolerates(toleration, taint) for toleration in rules.tolerations):

@@ -153,10 +153,13 @@ class NodeEvent(TypedDict, total=False):
 
 
 def excerpt(kind: type) -> Callable[[bytes], Any]:
-    """Returns a function that decodes JSON and keeps only the fields of a TypedDict.
+    """Returns a function that decodes JSON and keeps only the fields that a TypedDict lists.
 
     A document in which a field has another type is decoded with all its fields. The function raises ValueError for
     bytes that are not JSON.
+
+    Args:
+        kind: the TypedDict, such as `PodList`.
     """
     decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
 

@@ -139,7 +139,7 @@ class GangPods:
         self._held.discard(key)
 
     def put(self, note: PodNote) -> None:
-        """Adds a pod to its gang, as placed or waiting, by the facts that the API server shows.
+        """Adds a pod to its gang, as placed or waiting, from the facts about the pod.
 
         A pod without a gang is ignored. A pod that is bound without devices is removed from its gang.
         """
@@ -182,7 +182,7 @@ class GangPods:
             del self._gangs[key]
 
     def is_complete(self, pod: WaitingPod) -> bool:
-        """Returns whether as many pods as a pod's gang needs exist; true for a pod without a gang."""
+        """Returns whether a pod's gang has all its pods, placed or waiting; true for a pod without a gang."""
         if pod.gang is None:
             return True
         gang = self._gangs.get(GangKey(pod.namespace, *pod.gang), Gang())

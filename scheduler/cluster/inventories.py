@@ -1,4 +1,4 @@
-"""Decides which nodes' inventories count: a device that two nodes offer counts on neither, as its place is unknown."""
+"""Keeps all nodes' inventories. Nodes that offer the same device are left out of the fleet: its place is unknown."""
 
 from __future__ import annotations
 

@@ -107,12 +107,13 @@ class PodNote:
     Attributes:
         uid, namespace, name: identify the pod.
         holding: the part of its node that it holds; None where it is not bound, or has ended.
-        starts: the parts of devices that it holds, apart for containers that start without each other.
+        starts: the parts of devices that it holds, one tuple for each main container, as each starts by itself. One
+            tuple has all parts if there is one main container, or an init container has devices.
         fault: the reason why its allocation does not count; empty for a sound allocation or none.
-        waits: its request, where kube-scheduler has found no node for it yet; else None.
+        waits: the pod with its request, if kube-scheduler has found no node for it yet; else None.
         ended: whether it has ended, and holds nothing any more.
         gang: its gang's name and number of pods; None where it has none.
-        member: its request, where it belongs to a gang and kube-scheduler may place it; else None.
+        member: the pod with its request, if it belongs to a gang and kube-scheduler may place it; else None.
         placeable: the message of its condition fairgpu.io/Placeable; empty where it has none.
         earmark: the value of its annotation fairgpu.io/earmark; empty where it has none or is bound.
         reclaim_at: when the scheduler will evict it, as its annotation says (RFC 3339); empty where it has no notice.

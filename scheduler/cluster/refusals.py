@@ -72,7 +72,7 @@ class Refusals:
         self._texts: OrderedDict[tuple[str, Hashable], msgspec.Raw] = OrderedDict()
 
     def of(self, request: Request, rows: Ints) -> Refusal:
-        """Returns why a request fits on none of these nodes at present.
+        """Returns the reasons why a request fits on none of these nodes at present.
 
         Args:
             rows: the nodes, by their index in the fleet.
@@ -81,7 +81,7 @@ class Refusals:
         return self._present(key) or self._explain(key, request, rows)
 
     def is_refused(self, request: Request, rows: Ints) -> bool:
-        """Returns whether the cache holds a present answer that the request fits on none of these nodes.
+        """Returns whether the cache knows, for the fleet as it is now, that the request fits on none of these nodes.
 
         Args:
             rows: the nodes, by their index in the fleet.

@@ -363,7 +363,7 @@ class State:
         return kept[key]
 
     def spare_pods(self) -> Ints:
-        """Returns how many more pods each node takes, by the node's index in the fleet."""
+        """Returns how many more pods each node takes, indexed by the node's index in the fleet."""
         spare = np.zeros(len(self.fleet.core), np.int64)
         for name, row in self.fleet.rows.items():
             site = self._sites.get(name)
@@ -383,7 +383,7 @@ class State:
             return f"node {note.holding.node} does not offer the GPU {gone[0]}" if gone else ""
 
     def noticed(self) -> set[str]:
-        """Returns the uids of the pods that hold devices and have a notice of the scheduler's."""
+        """Returns the uids of the pods that hold devices and have a notice that the scheduler will evict them."""
         with self.lock:
             return set(self._noticed)
 
@@ -402,7 +402,7 @@ class State:
             return [self._pods[uid] for uid in self.fleet.holders(name) if uid in self._bound and uid in self._pods]
 
     def overlaps(self) -> list[tuple[PodNote, Overlap]]:
-        """Returns each bound pod whose allocation exceeds a GPU beside the pods bound before it, with that GPU.
+        """Returns each bound pod that holds more of a GPU than the pods bound before it have left, with that overlap.
 
         Reservations and devices kept for waiting pods do not count: the parts that they hold may still be held by pods
         that are to go.
@@ -653,7 +653,10 @@ class State:
         return self._hopes[key]
 
     def ask(self, pod: WaitingPod) -> None:
-        """Stores a pod about which kube-scheduler asks, for its bind; counts its request once among those so far."""
+        """Stores a pod about which kube-scheduler asks, so that its later bind finds the pod.
+
+        The first call for a pod also counts the pod's request for `mix`.
+        """
         if pod.uid not in self._asked:
             self._mix.see(pod.request)
             if len(self._asked) >= MAX_ASKED:
@@ -666,7 +669,7 @@ class State:
 
     @property
     def counted(self) -> int:
-        """The number of pods' requests that were counted so far, from which the worth of nodes is learned."""
+        """The number of pods' requests that `ask` has counted, from which the worth of nodes is learned."""
         return self._mix.pods
 
     def figures(self) -> Figures:

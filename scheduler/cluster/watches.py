@@ -100,7 +100,7 @@ class AllocationFaults:
             self.look(note.uid)
 
     def look_for_overlaps(self) -> None:
-        """Reports the pods whose allocations exceed a GPU beside those of the pods bound before them."""
+        """Reports each pod that holds more of a GPU than the pods bound before it have left."""
         found = {note.uid: (note, overlap) for note, overlap in reversed(self._state.overlaps())}
         count = len(self._overlapping & found.keys())
         for note, overlap in (found[uid] for uid in found.keys() - self._overlapping):

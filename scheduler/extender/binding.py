@@ -63,7 +63,7 @@ class Pods(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clock by which pods are bound.
+    """The clock of the scheduler's threads, which gives the time and waits.
 
     Attributes:
         now: returns seconds of a monotonic clock.

@@ -71,9 +71,9 @@ class _Asked:
 def filter_nodes(state: State, arguments: FilterArguments, now: float) -> FilterResult:
     """Returns the best node for a pod, and reserves devices there.
 
-    Where the pod has soft preferences among nodes and no gang, all nodes that fit are returned, and nothing is
-    reserved. With one node, kube-scheduler scores none, and its other extenders and plugins are asked about one. Where
-    no node fits, the result has a reason for each node.
+    If the pod has soft preferences among nodes and no gang, all nodes that fit are returned, and nothing is reserved. A
+    single node spares kube-scheduler the scores, and its other extenders and plugins look at that node alone. If no
+    node fits, the result has a reason for each node.
 
     Args:
         state: the scheduler's state.
@@ -132,9 +132,9 @@ class BudgetBlock:
 
 
 def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
-    """Returns the reason why a pod's budget keeps it from every node; None where the budget does not.
+    """Returns the reason why a pod's budget keeps it from every node; None if the budget does not.
 
-    The states of budgets change at any time, so one answer follows from one call.
+    A budget's state may change between two calls, so a caller asks once and uses that answer throughout.
     """
     effect, budget = state.budgets.effect_and_name(pod.namespace)
     if effect is BudgetEffect.HELD:
@@ -151,10 +151,11 @@ def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
 def explain_pod(
     state: State, pod: WaitingPod, block: BudgetBlock | None, kept_from: frozenset[str] = frozenset()
 ) -> str:
-    """Returns why a pod waits now, over the nodes that its rules allow; FITS where FairGPU has no reason against it.
+    """Returns why a pod waits now; FITS if FairGPU has no reason against it. Only nodes that its rules allow count.
 
     Args:
         state: the scheduler's state.
+        block: the answer of `budget_block` for the pod.
         kept_from: the names of nodes that do not count: they had room, and kube-scheduler did not take them.
     """
     if block is not None:

@@ -17,9 +17,9 @@ from scheduler.reclaim.roster import Roster, Running
 
 
 def preempt(state: State, roster: Roster, arguments: PreemptArguments, wall: float) -> PreemptResult:
-    """Returns the GPU pods of lower priority to evict for a pod, by the node's name.
+    """Returns the GPU pods of lower priority to evict for a pod, keyed by the name of their node.
 
-    A node is left out where no pod needs to be evicted, and where evicting all of them would not suffice.
+    A node is left out if no pod needs to be evicted there, or if evicting all of them would not suffice.
 
     Args:
         state: the scheduler's state.

@@ -165,7 +165,7 @@ def wake(
     but: AbstractSet[str] = frozenset(),
     last: AbstractSet[str] = frozenset(),
 ) -> Unwritten:
-    """Writes the condition of each waiting pod whose answer has changed: the highest priority first, then the oldest.
+    """Writes the condition of each waiting pod whose reason to wait has changed: highest priority first, then oldest.
 
     It stops after the first pod that fails: a failure may take half a minute, and the caller has other work.
 

@@ -111,10 +111,11 @@ def release_overdue(state: State, now: float) -> None:
 
 
 def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
-    """Frees all devices that are held for a gang; the binds that wait end with a reason.
+    """Frees all devices that are held for a gang, and ends the binds that wait for its other pods.
 
     Args:
         state: the scheduler's state.
+        text: the reason with which these binds fail.
     """
     hold = gang.hold
     if hold is None:

@@ -43,14 +43,14 @@ LASTING = frozenset({Cause.DEVICES, Cause.MODEL, Cause.UUID, Cause.SIZE})
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """One cause, and the amounts that are lacking on all nodes that it keeps a request from.
+    """One cause that keeps a request from some nodes, and the amounts that these nodes lack.
 
     Attributes:
         cause: the cause.
         gpus: the number of GPUs that the container needs.
-        asked: the amount that the container needs. By the cause, it is memory or percent of GPU time of each GPU, or a
-            number of GPUs.
-        most: the most that any of these nodes has free on as many GPUs.
+        asked: the amount that the container needs: memory or percent of GPU time of each GPU, or a number of GPUs, as
+            the cause has it.
+        most: the most that any of these nodes has of the amount: of memory and GPU time, on as many GPUs.
         unit: the unit of amounts of memory, MiB or percent.
         in_sum: the number of these nodes with enough free in sum, but in pieces on several GPUs.
         cut: the number of these nodes on which the search for devices of several containers reached its limit.

@@ -199,7 +199,7 @@ class Chooser:
         return None if assignment is None else _placed(node, request, assignment)
 
     def ways(self, request: Request, row: int, tries: Tries) -> Iterator[Placed]:
-        """Yields each choice of devices for a request on one node. Of choices that leave the same free, it yields one.
+        """Yields the choices of devices for a request on one node; of choices that leave the same free, only one.
 
         Args:
             row: the node's index in the fleet.
@@ -241,7 +241,7 @@ class Chooser:
     def in_sum(self, request: Request, rows: Ints) -> Flags:
         """Returns, for each node, whether its usable GPUs together have as much free as a request needs in sum.
 
-        The needs of the main containers count.
+        Only the needs of the main containers count.
 
         Args:
             rows: the nodes, by their index in the fleet.

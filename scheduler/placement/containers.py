@@ -35,7 +35,7 @@ class Free(NamedTuple):
     Attributes:
         core, memory, slots: the free part of each device in percent of GPU time, in MiB and in containers.
         total: the MiB that each device offers.
-        usable: whether the request may use a device.
+        usable: whether the request that is being placed may use each device.
         idle: the free percent of each device, the smaller of GPU time and memory; 0 where no slot is left.
         rows: the index of each row's node in the fleet.
     """
@@ -161,7 +161,7 @@ class Given(NamedTuple):
         fits: for each node, whether every container gets its devices.
         taken: for each container, node and device, whether the container takes the device.
         idle: the percent that is left free of each device, on nodes where the containers fit.
-        first: for each node, whether the first way of choosing devices placed the containers.
+        first: for each node, whether the first of the picks placed the containers.
         reached: for each node, whether the answer is final. Where it is not, more tries may place the containers.
         cut: for each node, whether the search for devices reached its limit.
     """
@@ -175,10 +175,10 @@ class Given(NamedTuple):
 
 
 class Way(NamedTuple):
-    """The devices that containers get in turn, by one way of choosing; a row of each array is a node.
+    """The devices that containers get in turn if one Pick chooses them, on many nodes at once.
 
     Attributes:
-        fits: for each node, whether every container gets its devices.
+        fits: for each node, a row of each array, whether every container gets its devices.
         taken: for each container, node and device, whether the container takes the device.
         idle: the percent that is left free of each device.
     """
@@ -195,8 +195,8 @@ def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) 
 
     Args:
         free: the free parts of the nodes' devices.
-        picks: the ways to choose among devices on which a container fits. Each is used on the nodes on which the ways
-            before it fail.
+        picks: each scores the devices on which a container fits. Each is used on the nodes on which those before it
+            fail.
         tries: the tries that the search may use. Nodes that it does not reach count as not fitting.
     """
     shape = free.usable.shape
@@ -256,11 +256,13 @@ def _search(request: Request, free: Free, rest: Ints, tries: Tries, given: Given
 
 
 def give(request: Request, free: Free, pick: Pick) -> Way:
-    """Gives devices to the main containers in turn, then to the init containers, on many nodes at once.
+    """Returns the devices that a pod's containers get in turn if one Pick chooses them, on many nodes at once.
+
+    Init containers that end get theirs last. `free` stays as it is.
 
     Args:
         free: the free parts of the nodes' devices.
-        pick: the way to choose among devices on which a container fits.
+        pick: scores the devices on which a container fits.
     """
     fits, steps = np.ones(len(free.usable), np.bool_), request.steps
     taken = np.zeros((len(steps), *free.usable.shape), np.bool_)
@@ -315,7 +317,7 @@ def _give_init(request: Request, free: Free, pick: Pick, taken: Flags) -> Flags:
 
 
 def fullest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
-    """Scores devices so that the one with the least free part is taken first.
+    """Returns a score for each device: the less is free of it, the higher.
 
     Only `left`, the free parts of the devices, decides; the other arguments are those of any Pick.
     """
@@ -323,7 +325,7 @@ def fullest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
 
 
 def emptiest(_at: int, _able: Flags, left: Free, _then: Ints) -> Ints:
-    """Scores devices so that the one with the largest free part is taken first.
+    """Returns a score for each device: the more is free of it, the higher.
 
     Only `left`, the free parts of the devices, decides; the other arguments are those of any Pick.
     """
@@ -355,7 +357,10 @@ def left_of(request: Request, free: Free, taken: Flags) -> Free:
 
 
 def may_fit(request: Request, free: Free) -> Flags:
-    """Returns, for each node, whether no sum and no count rules out that all containers of a pod fit."""
+    """Returns, for each node, whether all containers of a pod may fit, as far as sums and counts of devices can say.
+
+    On such a node they may still not fit, since the free parts may lie on the wrong devices.
+    """
     needs = [request.steps[at][0] for at in turns(request)]
     core, memory, slots = (np.where(free.usable, amounts, 0).clip(0) for amounts in free[:3])
     fits = core.sum(axis=1) >= sum(need.gpus * need.core_percent for need in needs)

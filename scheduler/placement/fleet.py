@@ -172,7 +172,7 @@ class Fleet:
         return other
 
     def alike(self) -> Ints:
-        """Returns a number for each row; rows of which the same is left by device and class have the same number.
+        """Returns a number for each row, equal for rows whose devices, in order, have the same classes and free parts.
 
         The numbers are at least 0. Processor time and memory of the node do not count, and neither do links and uuids.
         """

@@ -27,7 +27,7 @@ def usable_share(percents: npt.NDArray[np.int64], shares: Floats) -> Floats:
 
     Args:
         percents: the percent of a GPU that each kind of request needs.
-        shares: how frequent each kind of request is. The answer sums up these figures.
+        shares: how frequent each kind of request is. Each figure of the answer is the sum over the kinds that fit.
     """
     table = np.zeros(101)
     np.add.at(table, percents, shares)
@@ -38,7 +38,7 @@ def learn_waste(demands: list[tuple[int, float]], random: np.random.Generator, g
     """Returns, for each percent that may be free on a GPU, the percent that later requests are expected never to use.
 
     Args:
-        demands: each percent of a GPU that requests need, with how frequent it is in relation to the others.
+        demands: pairs of a percent of a GPU that requests need, and its weight: how frequent it is beside the others.
         random: draws the requests of the simulation.
         gpus: the number of GPUs that the simulation fills.
 

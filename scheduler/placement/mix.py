@@ -76,7 +76,7 @@ class MixCounter:
     def see(self, request: Request) -> None:
         """Counts one pod's request; a request of several containers counts as its largest container.
 
-        Where each container counted, less was placed in four of six mixes of such pods, by 0.1 to 2 GPUs of 100.
+        In a trial that counted each container instead, four of six mixes of such pods placed 0.1 to 2 GPUs of 100 less.
         """
         self._pods += 1
         self._cpu_milli += request.cpu_milli

@@ -35,8 +35,8 @@ def overlaps(node: Node, held: Iterable[tuple[str, Sequence[Sequence[Piece]]]]) 
     this GPU or another. The other containers of its pod may run, and count.
 
     Args:
-        held: the uid of each pod that is bound to the node, and its parts of the node's GPUs, apart for containers that
-            start without each other; the pod that was bound first is first.
+        held: for each pod that is bound to the node, its uid and its parts of the node's GPUs, as `PodNote.starts`
+            groups them; the pod that was bound first is first.
     """
     slots, devices = node.inventory.slots, node.inventory.devices
     room = {device.uuid: Piece(device.uuid, 100, device.memory_mib, slots) for device in devices}

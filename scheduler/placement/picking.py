@@ -20,7 +20,7 @@ from scheduler.placement.worth import Left, Worth, device_gains, rounded
 
 
 def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
-    """Returns the function that scores devices for a container, by the request's placement and without regard to links.
+    """Returns a Pick that scores devices according to the request's placement, without regard to links.
 
     Args:
         worth: the learned figures that say which free parts are most useful; None before the first learning.
@@ -47,13 +47,13 @@ def plain_pick(request: Request, fleet: Fleet, worth: Worth | None) -> Pick:
 
 
 def linked_pick(request: Request, fleet: Fleet, plain: Pick, *, first: bool = False) -> Pick:
-    """Returns a function that scores devices so that containers of several GPUs get well linked ones.
+    """Returns a Pick that scores devices so that containers of several GPUs get well linked ones.
 
-    For containers of one GPU the scores are those of another function. Containers that take whole GPUs are looked at
-    together, since they cannot share any.
+    For containers of one GPU the scores are those of `plain`. Containers that take whole GPUs are looked at together,
+    since they cannot share any.
 
     Args:
-        plain: the other function.
+        plain: a Pick without regard to links, as `plain_pick` returns.
         first: whether links decide among all devices that fit; if not, they decide among those with the same score.
     """
 

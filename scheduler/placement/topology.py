@@ -42,7 +42,7 @@ def spread_of(links: Links, numa: Sequence[int | None], devices: Sequence[int]) 
     Args:
         links: the links between all devices of the node, as a table.
         numa: the NUMA node of each device of the node; None where the system does not state it.
-        devices: their places in these two.
+        devices: the indexes, in `links` and `numa`, of the devices to measure.
     """
     tiers = [links[one][other] for at, one in enumerate(devices) for other in devices[:at]]
     known = {numa[device] for device in devices if numa[device] is not None}
@@ -53,7 +53,7 @@ def spread_of(links: Links, numa: Sequence[int | None], devices: Sequence[int]) 
 def best_set(
     links: Links, numa: tuple[int | None, ...], candidates: tuple[int, ...], count: int, fixed: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
-    """Returns the `count` devices of a node that are nearest to each other, with the fixed ones.
+    """Returns the `count` devices of a node that, with the fixed ones, are nearest to each other.
 
     Of equal sets, the one with the lowest indexes is returned. Every set of up to 16 candidates is considered, but for
     those that begin so that none of them can be better than the best one found. Of more candidates the best of the

@@ -35,7 +35,8 @@ class Several:
     Attributes:
         gpus: the number of GPUs.
         percent: the percent of each GPU that they need, by the index of the device's class.
-        share: their share of all pods, by the level of the node's free processor time and memory (`Worth.host_level`).
+        share: their share of all pods, indexed by the level of the node's free processor time and memory
+            (`Worth.host_level`).
     """
 
     gpus: int
@@ -51,8 +52,8 @@ class Worth:
         cpu_levels, host_levels: the amounts of processor time (thousandths of a core) and memory (MiB) that kinds of
             requests need of the node, in increasing order.
         classes: the number of device classes.
-        device: for each level of the node, device class and free percent, flat: the part of a node's worth that one
-            device accounts for.
+        device: the part of a node's worth that one device accounts for, in percent of a GPU: a flat array over the
+            node's level, the device's class and its free percent, in this order.
         several: the kinds of requests that need several GPUs.
         cpu_per_percent: the processor time (thousandths of a core) that requests ask for with each percent of a GPU; 0
             where that is not known.
@@ -66,7 +67,7 @@ class Worth:
     cpu_per_percent: float
 
     def host_level(self, cpu: Ints, host: Ints) -> Ints:
-        """Returns the level of each node: the kinds of requests that its processor time and memory suffice for.
+        """Returns each node's level: a number for the kinds of requests that its processor time and memory suffice for.
 
         A level is an index into the learned figures.
 
@@ -127,7 +128,7 @@ class Left(NamedTuple):
     """The free parts of nodes as arrays: a row is a node.
 
     Attributes:
-        cls: the class of each device of the node, by its index.
+        cls: the class of each device of the node, as an index.
         idle: the free percent of each device of the node.
         cpu: the free processor time of the node, in thousandths of a core.
         host: the free memory of the node, in MiB.
@@ -198,7 +199,7 @@ def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
 
 
 def rounded(gains: Floats) -> Floats:
-    """Returns gains, in percent of a GPU, as whole multiples of STEP_PERCENT, rounded down."""
+    """Returns gains, in percent of a GPU, as whole numbers of STEP_PERCENT, rounded down."""
     return np.asarray(np.floor(gains / STEP_PERCENT + 1e-9))
 
 

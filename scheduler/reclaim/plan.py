@@ -132,7 +132,7 @@ def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spa
 
 
 def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare_pods: Ints) -> dict[int, tuple[str, ...]]:
-    """Returns the pods to evict on each node so that a waiting pod fits there.
+    """Returns the pods to evict on each node so that a waiting pod fits there, keyed by the node's index in the fleet.
 
     Args:
         fleet: a copy of the fleet, which is not changed.

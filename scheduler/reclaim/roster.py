@@ -165,7 +165,7 @@ def pieces_on(fleet: Fleet, row: int, holding: Holding, at: int = 0) -> list[tup
     Args:
         row: the node's index in the fleet.
         holding: all that the pod holds.
-        at: a number of the pod that is copied into the answer.
+        at: a number that stands for the pod in the answer.
 
     Returns:
         For each part: `at`, the device's column in the fleet, percent of GPU time, MiB, and containers.

@@ -45,6 +45,7 @@ def cluster_of(nodes: list[Json], notes: list[PodNote]) -> Cluster:
     """Returns the cluster that these nodes and pods make.
 
     Args:
+        nodes: the nodes as JSON objects of the API server.
         notes: the facts about the pods.
     """
     cluster = Cluster(State())

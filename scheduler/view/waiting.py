@@ -62,10 +62,10 @@ def stage_of(pod: Json) -> str:
 
 
 def conditions_of(pod: Json) -> list[tuple[str, str]]:
-    """Returns why kube-scheduler and FairGPU say that a pod waits, from the pod's conditions.
+    """Returns the messages by which kube-scheduler and FairGPU say why a pod waits, from the pod's conditions.
 
     Returns:
-        For each of the two that has a message, its name and the message.
+        For each of the two that has a message, a pair of `kube-scheduler` or `FairGPU` and the message.
     """
     conditions = {str(one.get("type")): one for one in (pod.get("status") or {}).get("conditions") or []}
     said = (("kube-scheduler", conditions.get("PodScheduled")), ("FairGPU", conditions.get(PLACEABLE)))
