@@ -52,7 +52,7 @@ class Figure:
     Attributes:
         driver_bytes: the GPU memory that the container holds, in bytes.
         sampled_ns: when the driver was asked; 0 for never.
-        busy_percent: the part of the last seconds in which the container kept the GPU busy, from 0 to 100.
+        busy_percent: the part of the last seconds in which the container kept the GPU busy, in percent.
         trim_permille: the part of each of its turns that the container may use, in thousandths.
         dead_gone_ns: the time of the last sample that named no process which has ended according to the container's
             ledger; 0 if there was none.

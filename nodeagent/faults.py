@@ -35,7 +35,7 @@ class Faults:
         self._is_saved = True
 
     def by_uuid(self) -> dict[str, Fault]:
-        """Returns the last fault of each GPU that had one since the host booted, by the GPU's uuid.
+        """Returns the last fault of each GPU that had one since the host booted, keyed by the GPU's uuid.
 
         An admin who removes the file clears the faults.
         """

@@ -23,7 +23,7 @@ def encode(gpus: Mapping[str, Keyed]) -> bytes:
     """Returns the content of the file by which the agent passes the driver's figures to the writer of schedule pages.
 
     Args:
-        gpus: the figures of each GPU's containers, by the GPU's uuid.
+        gpus: the figures of each GPU's containers, keyed by the GPU's uuid.
     """
     listed = [
         {"uuid": uuid, "containers": [_entry(slot, key, figure) for (slot, key), figure in sorted(figures.items())]}
@@ -48,10 +48,11 @@ def decode(content: bytes) -> dict[str, dict[tuple[int, int], Figure]]:
 
 
 def of_slots(figures: Keyed, keys: Iterable[tuple[int, int]]) -> dict[int, Figure]:
-    """Returns the figures of the containers that are on a GPU's schedule page now, by slot.
+    """Returns the figures of the containers that are on a GPU's schedule page now, keyed by slot.
 
     Args:
-        figures: the figures by slot and key.
+        figures: the figures, keyed by slot and key.
+        keys: the slot and key of each container that is on the page now.
     """
     return {slot: figures[slot, key] for slot, key in keys if (slot, key) in figures}
 

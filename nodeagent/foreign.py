@@ -77,7 +77,7 @@ class ForeignSlices(Mirror):
 
     @property
     def offers(self) -> list[str]:
-        """The text that ResourceSlices offer this node's GPUs, as a list of one; an empty list if none do."""
+        """A list of one text, which says that ResourceSlices offer this node's GPUs; an empty list if none do."""
         return [f"ResourceSlices of {DRIVER}"] if self._names else []
 
     def replaced(self, items: list[Json]) -> None:

@@ -86,10 +86,5 @@ def living(ledger: Path) -> frozenset[tuple[int, int]]:
 
     Returns:
         For each, the id in its own PID namespace and the start time, in clock ticks since the host booted.
-
-    Returns:
-        For each, the id in its own PID namespace and the start time, in clock ticks since the host booted. None where
-        the
-        file cannot be read.
     """
     return registered(ledger).processes

@@ -76,7 +76,7 @@ class Nvml:
 
 
 def members_of(containers: Iterable[Container]) -> dict[int, int]:
-    """Returns the slot of each process in the containers' cgroups and the cgroups below, by the host's process id.
+    """Returns the slot of each process in the containers' cgroups and those below, keyed by the host's process id.
 
     Args:
         containers: the containers on a GPU's schedule page; one without a known cgroup has no process in the answer.
@@ -93,7 +93,7 @@ def members_of(containers: Iterable[Container]) -> dict[int, int]:
 
 
 def registered_pids(containers: Iterable[Container]) -> dict[int, frozenset[int]]:
-    """Returns the ids of the processes that each container's shim has registered, by the container's slot.
+    """Returns the ids of the processes that each container's shim has registered, keyed by the container's slot.
 
     The ids are those in the processes' own PID namespaces. The processes live, or have just ended. A container whose
     ledger file cannot be read is left out.
@@ -111,8 +111,8 @@ def living_pids(
     """Returns the processes on a GPU, by the host's ids, that their container's shim lists as living.
 
     Args:
-        slots: the slot of the container of each process on the GPU, by the host's process id.
-        own: the id of each living process in its own PID namespace, by the host's.
+        slots: the slot of the container of each process on the GPU, keyed by the host's process id.
+        own: the id of each living process in its own PID namespace, keyed by the host's.
         living_by_slot: the ids, in their own PID namespaces, of the processes that each container's shim lists as
             living.
     """
@@ -122,7 +122,7 @@ def living_pids(
 
 
 def own_pids(pids: Iterable[int]) -> dict[int, int]:
-    """Returns the id of each living process in its own PID namespace, by the host's id; ended ones are left out.
+    """Returns the id of each living process in its own PID namespace, keyed by the host's id; ended ones are left out.
 
     Args:
         pids: the host's process ids.
@@ -142,8 +142,9 @@ def unregistered(
     A container can write to its ledger file what it likes, so that only processes are found that do not hide.
 
     Args:
-        slots: the slot of the container of each process on the GPU, by the host's process id.
-        own: the id of each living process in its own PID namespace, by the host's. No other process is in the answer.
+        slots: the slot of the container of each process on the GPU, keyed by the host's process id.
+        own: the id of each living process in its own PID namespace, keyed by the host's. No other process is in the
+            answer.
         registered: the ids, in their own PID namespaces, of the processes that each container's shim has registered. No
             process of a container without an entry is in the answer.
     """
@@ -183,7 +184,7 @@ class Figures:
 
         Args:
             containers: the containers on the GPU's schedule page.
-            charged: the bytes of GPU memory that the shim has charged to each container, by its slot.
+            charged: the bytes of GPU memory that the shim has charged to each container, keyed by its slot.
 
         Raises:
             OSError: the driver does not answer.

@@ -22,7 +22,8 @@ class Offer:
 
     Attributes:
         inventory: the GPUs that are offered, fenced ones among them.
-        edits: the version of the vendor's CDI spec and the edits that give a container the GPU, by the GPU's uuid.
+        edits: the version of the vendor's CDI spec and the edits that give a container the GPU, keyed by the GPU's
+            uuid.
         withheld: the reason why each other GPU is not offered, for events. It is keyed by the GPU's uuid, or by its
             index if the GPU has not answered since the agent started.
     """
@@ -33,7 +34,7 @@ class Offer:
 
     @property
     def devices(self) -> dict[str, Device]:
-        """The GPUs that are offered, by uuid."""
+        """The GPUs that are offered, keyed by uuid."""
         return {device.uuid: device for device in self.inventory.devices}
 
 
@@ -104,7 +105,7 @@ def fenced(device: Device, faults: Mapping[str, Fault], now_seconds: float, reco
     """Returns a GPU as it is offered: fenced, so that it takes no new containers, for some time after its last fault.
 
     Args:
-        faults: the last fault of each GPU that had one, by uuid.
+        faults: the last fault of each GPU that had one, keyed by uuid.
         now_seconds: the present time, in seconds of a monotonic clock.
         recover_seconds: for how many seconds a GPU is fenced after a fault.
     """

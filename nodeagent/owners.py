@@ -49,7 +49,7 @@ class Owned:
 
 
 def container_names(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns the name of each container that has started, by the container's id in the runtime.
+    """Returns the name of each container that has started, keyed by the container's id in the runtime.
 
     Args:
         pods: the node's pods as JSON.
@@ -76,7 +76,7 @@ def owner(
         process: a process that the driver names on the GPU.
         uuid: the GPU's uuid.
         records: the records of all containers that are alive or starting on this node.
-        names: the containers' names by their ids (`container_names`).
+        names: the containers' names, keyed by their ids (`container_names`).
         registered: returns the processes that a container's shim has registered, given its record.
     """
     if not process.pod_uid:
@@ -107,7 +107,7 @@ def unheld_since(
         now_seconds: the present time, in seconds of a monotonic clock, which a new process gets.
 
     Returns:
-        The time of each process, in seconds of a monotonic clock. Processes are given by the host's process id and the
+        The time of each process, in seconds of a monotonic clock. Processes are keyed by the host's process id and the
         start time.
     """
     return {

@@ -92,7 +92,7 @@ class PageWriter:
         self._silence: Silence | None = None
 
     def is_to_show(self, gpus: Mapping[str, frozenset[Shown]]) -> None:
-        """Stores the containers that each GPU's schedule page must show, by the GPU's uuid, to compare pages with."""
+        """Stores the containers that each GPU's page must show, keyed by the GPU's uuid, for `outdated_pages`."""
         self._to_show = gpus
 
     def set_gpus(self, uuids: Iterable[str]) -> None:

@@ -118,7 +118,7 @@ class Gpu:
 
         Args:
             ledgers: the containers' ledger files.
-            figures: the driver's figures of each container, by slot and key.
+            figures: the driver's figures of each container, keyed by its slot and key.
             now_ns: the present time, in ns of CLOCK_MONOTONIC.
         """
         rested = rest(self._state, containers, now_ns)

@@ -23,7 +23,7 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
 
     Args:
         records: the records of all containers that live or are starting.
-        notices: when pods will be evicted, by the pod's uid, in ns of CLOCK_MONOTONIC.
+        notices: when pods will be evicted, in ns of CLOCK_MONOTONIC, keyed by the pod's uid.
         folders: the agent's folders, which hold the containers' ledger files.
     """
     sharing = [record for record in records if not record.whole]
@@ -61,7 +61,7 @@ def to_show(records: Iterable[Record], notices: Mapping[str, int]) -> dict[str, 
 
     Args:
         records: the records of all containers that live or are starting.
-        notices: when pods will be evicted, by the pod's uid, in ns of CLOCK_MONOTONIC.
+        notices: when pods will be evicted, in ns of CLOCK_MONOTONIC, keyed by the pod's uid.
     """
     gpus: dict[str, set[Shown]] = {}
     for record in records:
@@ -77,7 +77,7 @@ def _name(record: Record) -> str:
 
 
 def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: int) -> dict[str, int]:
-    """Returns when pods will be evicted, by the pod's uid, in ns of CLOCK_MONOTONIC.
+    """Returns when pods will be evicted, in ns of CLOCK_MONOTONIC, keyed by the pod's uid.
 
     The timekeeper and the scheduler write such notices on pods; of two on one pod, the sooner counts. A notice that has
     passed counts as now, and one after LATEST_NS as LATEST_NS.

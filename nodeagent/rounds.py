@@ -29,7 +29,7 @@ def active_since_ns(now_ns: int) -> int:
 
 
 def growth(before: int, now: int, elapsed_ns: int) -> int:
-    """Returns by how much a counter of GPU time has grown, in ns.
+    """Returns the ns by which a counter of GPU time has grown between two looks.
 
     A counter that runs backwards (of a new ledger file) has not grown; none runs faster than the clock.
 
@@ -140,7 +140,8 @@ def step(
 
     Args:
         containers: the containers that share the GPU now.
-        activities: the activity of each container, by its slot. The state keeps it, so the caller must not change it.
+        activities: the activity of each container, keyed by its slot. The state keeps it, so the caller must not change
+            it.
         now_ns: the present time, in ns of CLOCK_MONOTONIC.
 
     Raises:

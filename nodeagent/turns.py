@@ -191,11 +191,11 @@ def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int 
     out. Containers with one GPU are never in the answer, since their turns may begin anywhere.
 
     Args:
-        containers: each container's share in percent and the uuids of its GPUs, by the container's name.
+        containers: each container's share in percent and the uuids of its GPUs, keyed by the container's name.
         period_ns: the length of the period, in ns.
 
     Returns:
-        The beginning in ns from the beginning of the period, by the container's name.
+        The beginning in ns from the beginning of the period, keyed by the container's name.
     """
     taken: dict[str, list[tuple[int, int]]] = {}
     found: dict[str, int] = {}
@@ -226,8 +226,8 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
 
     Args:
         made: the turns of the period, and the balances before it is settled.
-        overruns: the GPU time that each container's work took outside its turns, in ns, by slot.
-        used: the GPU time of each container that still wanted more, in ns, by slot.
+        overruns: the GPU time that each container's work took outside its turns, in ns, keyed by slot.
+        used: the GPU time of each container that still wanted more, in ns, keyed by slot.
     """
     lacking = {slot: max(0, made.owned_ns(slot) - had) for slot, had in used.items() if slot in made.balances}
     over = {slot: overrun_ns for slot, overrun_ns in overruns.items() if slot in made.balances and overrun_ns > 0}

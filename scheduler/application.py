@@ -226,9 +226,8 @@ class Routes:
         bind all pods of the gang.
 
         Returns:
-            Status 200 with an error text that is empty where the pod is bound, 400 for a body that cannot be read, or
-            503
-            where this replica does not lead.
+            Status 200 with an error text that is empty if the pod is bound, 400 for a body that cannot be read, or 503
+            if this replica does not lead.
         """
         started = time.perf_counter()
         if not self._acts():

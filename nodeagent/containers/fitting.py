@@ -43,7 +43,7 @@ def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) 
 
     Args:
         shares: the container's parts of GPUs, by its allocation.
-        offered: the node's GPUs, by uuid.
+        offered: the node's GPUs, keyed by uuid.
 
     Raises:
         UnusableDeviceError: a GPU is missing, fenced, or too small.
@@ -65,7 +65,7 @@ def check_overlap(shares: Iterable[DeviceShare], held: Iterable[Held], offered: 
     Args:
         shares: the container's parts of GPUs, by its allocation.
         held: the parts that other containers of the node hold.
-        offered: the node's GPUs, by uuid; each GPU of `shares` is among them.
+        offered: the node's GPUs, keyed by uuid; each GPU of `shares` is among them.
 
     Raises:
         OverlapError: the GPU time would pass 100 percent, or the memory what the GPU offers.
@@ -106,6 +106,6 @@ def is_whole(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> bo
 
     Args:
         shares: the container's parts of GPUs, by its allocation.
-        offered: the node's GPUs, by uuid; each GPU of `shares` is among them.
+        offered: the node's GPUs, keyed by uuid; each GPU of `shares` is among them.
     """
     return all(share.core_percent == 100 and share.memory_mib == offered[share.uuid].memory_mib for share in shares)

@@ -95,14 +95,14 @@ def given(
     """Checks that a container may start, and returns a new record of the parts of GPUs that it is given.
 
     Nothing is written. A container that starts again keeps its place on each schedule page, and gets a new key, so that
-    the writer ignores an earlier process of it. Init containers of the same pod whose slots passed on to this container
+    an earlier process of it has no effect. Init containers of the same pod whose slots passed on to this container
     count as ended.
 
     Args:
         claim: the container and its part of its pod's allocation.
         choices: the policy and priority that its pod chose.
         records: the records of all containers that live or are starting on this node.
-        offered: the node's GPUs, by uuid.
+        offered: the node's GPUs, keyed by uuid.
         new_key: returns a random number that is not 0.
 
     Raises:

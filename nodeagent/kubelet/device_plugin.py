@@ -132,7 +132,7 @@ class Server:
 
     @property
     def is_followed(self) -> bool:
-        """Whether a call of the kubelet that follows the slots is open."""
+        """Whether the kubelet has a call open by which it follows the slots."""
         with self._counting:
             return self._followers > 0
 
@@ -259,7 +259,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         endpoint: the name of the plugin's socket in the folder.
         resource: the name of the extended resource that the plugin offers.
         slots: the slots that are offered, which are the units of the resource.
-        prepare: called with a container's slots before each of its starts.
+        prepare: called with the ids of a container's slots before each of its starts.
         wait: waits for a number of seconds, and returns true where the plugin is to end.
         attempted: called with None after each registration, and with the error after each failure.
         looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None where it
@@ -317,7 +317,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
 
 
 class Checkpoint:
-    """The checkpoint file of the devices of the kubelet's plugins.
+    """The kubelet's checkpoint file, which lists the slots and allocations of its device plugins.
 
     The kubelet writes it after each list and each allocation. A file of an unknown form, or none, counts as an empty
     one.

@@ -118,7 +118,7 @@ LARGEST = 16 << 20
 
 
 def running(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> dict[str, Record]:
-    """Returns the records of the containers with a shim that run now, by the container's id in the runtime.
+    """Returns the records of the containers with a shim that run now, keyed by the container's id in the runtime.
 
     Args:
         records: the records of the node's containers.

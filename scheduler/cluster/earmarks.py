@@ -35,7 +35,7 @@ class Earmark:
         node: the name of the node with the devices; empty where no devices are kept.
         pieces: the parts of devices that are kept.
         victims: the uids of the pods that are evicted for the waiting pod.
-        until: the latest time at which the earmark is withdrawn, in seconds since 1970.
+        until: when the earmark is withdrawn at the latest, in seconds since 1970.
         left_out: the names of the nodes on which no pod is evicted again for the waiting pod, the latest one last.
     """
 
@@ -79,7 +79,7 @@ def earmark_of(
         placed: the planned node and devices.
         request: the waiting pod's request.
         victims: the uids of the pods to evict for it.
-        until: the latest time at which the earmark is withdrawn, in seconds since 1970.
+        until: when the earmark is withdrawn at the latest, in seconds since 1970.
         left_out: the names of the nodes on which no pod is evicted again for the waiting pod.
     """
     return Earmark(placed.node, placed.pieces(request), victims, int(until), left_out)

@@ -66,7 +66,7 @@ class Gang:
     """The waiting and the placed pods of one gang, and the devices held for it.
 
     Attributes:
-        waiting: the gang's pods that are not placed, by their uid.
+        waiting: the gang's pods that are not placed, keyed by their uid.
         placed: the uids of the gang's pods that are bound, or are being bound.
         hold: the devices held for the waiting pods; None where none are held.
         awaited: the uids of the pods for which kube-scheduler did not call during the last hold. The next hold waits
@@ -93,7 +93,8 @@ class GangPods:
         version: a number that grows when devices are held for a gang, so that its pods are shown to kube-scheduler
             again.
         membership: a number that grows when a pod joins a gang or leaves it.
-        outcomes: how many holds of devices have ended, by outcome: `placed` with the whole gang, `released` without it.
+        outcomes: how many holds of devices have ended, keyed by outcome: `placed` with the whole gang, `released`
+            without it.
     """
 
     def __init__(self) -> None:

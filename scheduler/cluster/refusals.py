@@ -33,8 +33,8 @@ class Refusal:
         version: the version of the fleet (`Fleet.version`) for which they hold.
         texts: the reasons, each once.
         lasting: for each text, whether it would still hold if other pods ended.
-        cause: for each node, by its index in the fleet, the index of its text; -1 for nodes that were not asked about.
-        names: the names of all nodes, by their index in the fleet.
+        cause: for each node, in the fleet's order, the index of its text; -1 for nodes that were not asked about.
+        names: the names of all nodes, in the fleet's order.
         fragmented: whether some node has enough free in sum, but in pieces on several GPUs.
     """
 
@@ -47,12 +47,12 @@ class Refusal:
 
     @cached_property
     def passing(self) -> msgspec.Raw:
-        """The reason against each node that may have room once another pod has ended: JSON, by the node's name."""
+        """The reason against each node that may have room once another pod has ended, as JSON keyed by node name."""
         return self._encoded(lasting=False)
 
     @cached_property
     def final(self) -> msgspec.Raw:
-        """The reason against each node that has no room even if other pods end: JSON, by the node's name."""
+        """The reason against each node that has no room even if other pods end, as JSON keyed by node name."""
         return self._encoded(lasting=True)
 
     def _encoded(self, *, lasting: bool) -> msgspec.Raw:
@@ -75,7 +75,7 @@ class Refusals:
         """Returns the reasons why a request fits on none of these nodes at present.
 
         Args:
-            rows: the nodes, by their index in the fleet.
+            rows: the nodes' indexes in the fleet.
         """
         key = self._key(request, rows)
         return self._present(key) or self._explain(key, request, rows)
@@ -84,7 +84,7 @@ class Refusals:
         """Returns whether the cache knows, for the fleet as it is now, that the request fits on none of these nodes.
 
         Args:
-            rows: the nodes, by their index in the fleet.
+            rows: the nodes' indexes in the fleet.
         """
         return self._present(self._key(request, rows)) is not None
 

@@ -75,7 +75,7 @@ class Asked:
 
     Attributes:
         offers: `State.offers` when the nodes were looked up. The fields below are stale once that number has grown.
-        rows: the nodes that offer devices, by their index in the fleet.
+        rows: the indexes in the fleet of the nodes that offer devices.
         unknown: the names of the nodes that offer none.
         names_json: the names of the nodes in `rows` as JSON; None until an answer has needed it.
     """
@@ -110,7 +110,7 @@ class State:
         keeps: grows when an earmark is made or dropped, or the reservation of a pod that was not bound is freed.
         yields: grows when the pods of spent budgets have to wait for fewer pods within budget (`lowest_in_budget`).
         sites: grows when a node's labels or taints change.
-        earmarks: each waiting pod for which devices are kept, with its earmark, by the pod's uid.
+        earmarks: each waiting pod for which devices are kept, with its earmark, keyed by the pod's uid.
     """
 
     def __init__(self, gang_seconds: float = GANG_SECONDS) -> None:
@@ -333,7 +333,7 @@ class State:
         return self._named.get(uid, frozenset())
 
     def eligible(self, pod: WaitingPod) -> Ints:
-        """Returns the nodes on which a pod may run once there is room, by their index in the fleet.
+        """Returns the indexes in the fleet of the nodes on which a pod may run once there is room.
 
         They meet the pod's rules. A pod whose node depends on other pods or on volumes gets only nodes that
         kube-scheduler has named for it.
@@ -345,7 +345,7 @@ class State:
         return rows[np.array([name in named for name in self.fleet.names[rows]], np.bool_)]
 
     def allowed(self, rules: Rules) -> Ints:
-        """Returns the nodes that meet a pod's rules, by their index in the fleet.
+        """Returns the indexes in the fleet of the nodes that meet a pod's rules.
 
         Other pods and volumes, which may also decide on the pod's node, are not considered.
         """
@@ -363,7 +363,7 @@ class State:
         return kept[key]
 
     def spare_pods(self) -> Ints:
-        """Returns how many more pods each node takes, indexed by the node's index in the fleet."""
+        """Returns how many more pods each node takes, in the fleet's order."""
         spare = np.zeros(len(self.fleet.core), np.int64)
         for name, row in self.fleet.rows.items():
             site = self._sites.get(name)
@@ -439,7 +439,7 @@ class State:
         return asked
 
     def rows_of(self, names: list[str]) -> tuple[Ints, list[str]]:
-        """Returns the nodes of these names that offer devices, by their index in the fleet, and the other names."""
+        """Returns the indexes in the fleet of the nodes of these names that offer devices, and the other names."""
         rows = self.rows_in_order(names)
         known = rows >= 0
         if known.all():
@@ -454,12 +454,12 @@ class State:
         """Returns the nodes on which a pod's request fits now.
 
         Args:
-            rows: the nodes to look at, by their index in the fleet, as in the answer.
+            rows: the indexes in the fleet of the nodes to look at; the answer has some of them.
         """
         return np.asarray(rows[self.chooser.gains(pod.request)[rows] != NONE])
 
     def first(self, pod: WaitingPod, named: Callable[[str], bool], looks: int) -> int | None:
-        """Returns the best node for a pod among those that kube-scheduler asks about, by its index in the fleet.
+        """Returns the index in the fleet of the best node for a pod, among the nodes that kube-scheduler asks about.
 
         Args:
             named: returns whether kube-scheduler asks about the node of a name.
@@ -476,12 +476,12 @@ class State:
 
         Args:
             names: the JSON list of the nodes' names, as it was answered.
-            rows: the nodes, by their index in the fleet, in the order of the names.
+            rows: the nodes' indexes in the fleet, in the order of the names.
         """
         self._scored = self.offers, names, rows
 
     def scored(self, names: bytes) -> Ints | None:
-        """Returns the nodes that `note_scored` stored last, by their index in the fleet.
+        """Returns the indexes in the fleet of the nodes that `note_scored` stored last.
 
         Args:
             names: the JSON list of names in the call `prioritize`.
@@ -496,7 +496,7 @@ class State:
         """Reserves devices on the best of some nodes for a pod.
 
         Args:
-            rows: the nodes, by their index in the fleet.
+            rows: the nodes' indexes in the fleet.
             now: the present time, in seconds of a monotonic clock.
 
         Returns:

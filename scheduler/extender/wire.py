@@ -105,7 +105,7 @@ class FilterArguments(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def names_key(self) -> NamesKey | None:
-        """A key of the set of names, the same for any order of the names; None where `key_of_names` gives none."""
+        """A key of the set of names, the same for any order of the names; None if `key_of_names` gives none."""
         return key_of_names(self.names_text)
 
     @cached_property
@@ -121,7 +121,7 @@ class FilterArguments(msgspec.Struct, frozen=True, dict=True):
             raise ArgumentsError(f"NodeNames: {_fault(error)}") from error
 
     def has(self, name: str) -> bool:
-        """Returns whether the node of a name is in the list.
+        """Returns whether the list has the node of this name.
 
         The name must be one that the API server accepts, so that it has no escape character in JSON.
         """
@@ -144,7 +144,7 @@ class FilterResult(msgspec.Struct, rename="pascal", frozen=True):
 
     Attributes:
         node_names: the names of the nodes that fit.
-        failed_nodes: the reason against each node that may fit once another pod has ended, by the node's name.
+        failed_nodes: the reason against each node that may fit once another pod has ended, keyed by the node's name.
         failed_and_unresolvable_nodes: the reason against each node on which the end of other pods does not help.
         error: the error of the whole call; empty for none.
     """
@@ -156,7 +156,7 @@ class FilterResult(msgspec.Struct, rename="pascal", frozen=True):
 
 
 class MetaPod(msgspec.Struct, frozen=True):
-    """A pod in kube-scheduler's call `preempt`, by its uid alone."""
+    """A pod in kube-scheduler's call `preempt`, which names it by its uid alone."""
 
     uid: str = msgspec.field(name="UID")
 
@@ -173,7 +173,7 @@ class PreemptArguments(msgspec.Struct, frozen=True):
 
     Attributes:
         pod: the pod that is to be placed, as JSON.
-        victims: the pods whose eviction kube-scheduler proposes, by the node's name; None where it gave only whole
+        victims: the pods whose eviction kube-scheduler proposes, keyed by the node's name; None if it gave only whole
             pods.
     """
 
@@ -182,7 +182,7 @@ class PreemptArguments(msgspec.Struct, frozen=True):
 
 
 class PreemptResult(msgspec.Struct, frozen=True):
-    """The answer to kube-scheduler's call `preempt`: the pods to evict, by the node's name.
+    """The answer to kube-scheduler's call `preempt`: the pods to evict, keyed by the node's name.
 
     A node without an entry is no candidate.
     """

@@ -29,7 +29,7 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
 
     Args:
         state: the scheduler's state; the caller holds its lock.
-        rows: the nodes on which kube-scheduler would place the pod, by their index in the fleet.
+        rows: the indexes in the fleet of the nodes on which kube-scheduler would place the pod.
         now: the present time, in seconds of a monotonic clock.
 
     Returns:
@@ -146,8 +146,8 @@ def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
 
     Args:
         state: the scheduler's state; the caller holds its lock.
-        rows: the nodes on which the pod may be placed, by their index in the fleet. Other pods of the gang may be
-            placed where their rules allow.
+        rows: the indexes in the fleet of the nodes on which the pod may be placed. Other pods of the gang may be placed
+            if their rules allow.
     """
     key = _key(pod)
     gang = state.gangs.of(key)

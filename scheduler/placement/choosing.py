@@ -138,7 +138,7 @@ class Chooser:
         self._now = _nothing()
 
     def gains(self, request: Request) -> Floats:
-        """Returns how good each node is for a request, by the node's index in the fleet: the larger, the better.
+        """Returns the gain of each node for a request, in the fleet's order: the larger, the better.
 
         The gain of a node is the change in the worth of its free parts if it takes the request. With the placement
         `spread` it grows with the free part instead, and with `topology` the links between devices count first. It is
@@ -160,7 +160,7 @@ class Chooser:
         """Returns the best of some nodes for a request; None where the request fits on none of them.
 
         Args:
-            rows: the nodes, by their index in the fleet, as in the answer.
+            rows: the nodes' indexes in the fleet. The answer is one of them.
         """
         of_row = self.gains(request)
         gains = np.full(len(of_row), NONE)
@@ -169,7 +169,7 @@ class Chooser:
         return row if len(gains) and gains[row] != NONE else None
 
     def in_order(self, request: Request) -> Iterator[int]:
-        """Yields the nodes on which a request fits, by their index in the fleet, the best first."""
+        """Yields the indexes in the fleet of the nodes on which a request fits, the best first."""
         gains = self.gains(request).copy()
         while len(gains):
             row = int(gains.argmax())
@@ -214,10 +214,10 @@ class Chooser:
         """Returns the shortages that keep a request from nodes on which it does not fit, at most one of each cause.
 
         Args:
-            rows: the nodes, by their index in the fleet.
+            rows: the nodes' indexes in the fleet.
 
         Returns:
-            Each shortage with the nodes that it concerns, by their index in the fleet.
+            Each shortage with the indexes in the fleet of the nodes that it concerns.
         """
         causes = np.full(len(rows), -1)
         shortages: dict[Cause, Shortage] = {}
@@ -244,7 +244,7 @@ class Chooser:
         Only the needs of the main containers count.
 
         Args:
-            rows: the nodes, by their index in the fleet.
+            rows: the nodes' indexes in the fleet.
         """
         fleet, usable = self.fleet, self.usable(request, rows)
         core = np.where(usable, fleet.core[rows], 0).clip(0).sum(axis=1)
@@ -374,7 +374,7 @@ class Chooser:
         A request allows devices by their model and uuid.
 
         Args:
-            rows: the nodes, by their index in the fleet.
+            rows: the nodes' indexes in the fleet.
         """
         usable, wanted = self.fleet.offered[rows], request.wanted
         if wanted.use_models or wanted.avoid_models:

@@ -51,10 +51,10 @@ class Fleet:
     """All nodes that offer devices, with the free parts of these, as arrays: a row is a node, a column a device.
 
     Attributes:
-        rows: the row of each node, by the node's name. A node keeps its row until it is removed.
+        rows: the row of each node, keyed by the node's name. A node keeps its row until it is removed.
         nodes: the node of each row; None where it was removed.
         names: the name of each row's node; empty where it was removed.
-        places: the row and column of each device, by the device's uuid.
+        places: the row and column of each device, keyed by the device's uuid.
         classes: the device classes; the first is that of a column without a device.
         version: a number that grows with each change.
         changed: the version at which each row changed last.
@@ -157,7 +157,7 @@ class Fleet:
         return self._held.get(uid)
 
     def holders(self, name: str) -> dict[str, Holding]:
-        """Returns the parts that pods hold of the node of this name, by the pods' uids."""
+        """Returns the parts that pods hold of the node of this name, keyed by the pods' uids."""
         return dict(self._of_node.get(name, {}))
 
     def count(self, name: str) -> int:
@@ -190,7 +190,7 @@ class Fleet:
         return self._alike[: self.size]
 
     def capacity(self) -> dict[int, int]:
-        """Returns the number of devices of each class, by the class's index in `classes`."""
+        """Returns the number of devices of each class, keyed by the class's index in `classes`."""
         numbers, counts = np.unique(self.cls[: self.size], return_counts=True)
         return {int(n): int(count) for n, count in zip(numbers, counts, strict=True) if n != NO_CLASS}
 

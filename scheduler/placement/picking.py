@@ -104,7 +104,7 @@ def spreads_of(fleet: Fleet, rows: Ints, taken: Flags) -> Ints:
     """Returns, for each node, the distance between the devices that a container takes there.
 
     Args:
-        rows: the nodes, by their index in the fleet.
+        rows: the nodes' indexes in the fleet.
         taken: for each of these nodes and each device, whether the container takes it.
 
     Returns:

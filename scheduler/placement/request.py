@@ -35,9 +35,9 @@ class Wanted(NamedTuple):
     """A pod's choice among devices.
 
     Attributes:
-        use_models, avoid_models: the parts of models' names that are allowed (all where empty) and excluded, whatever
-            the case of the letters.
-        use_uuids, avoid_uuids: the uuids of the devices that are allowed (all where empty) and excluded.
+        use_models, avoid_models: the parts of models' names that are allowed (all if empty) and excluded, whatever the
+            case of the letters.
+        use_uuids, avoid_uuids: the uuids of the devices that are allowed (all if empty) and excluded.
         placement: how to choose among the devices that fit.
     """
 

@@ -38,7 +38,7 @@ class Part:
     Attributes:
         uid: the uid of the pod, for which no device is held yet.
         request: the pod's request.
-        rows: the nodes that may be chosen, by their index in the fleet.
+        rows: the indexes in the fleet of the nodes that may be chosen.
     """
 
     uid: str
@@ -53,9 +53,8 @@ def place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, P
         chooser: chooses nodes and devices.
 
     Returns:
-        The place of each request by its pod's uid, and the number of requests that fit. Where not all of them fit,
-        there
-        are no places.
+        The place of each request, keyed by its pod's uid, and the number of requests that fit. There are no places if
+        not all of them fit.
     """
     before, chooser.tries = chooser.tries, chooser.tries or Tries(MAX_SETS)
     try:

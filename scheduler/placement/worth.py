@@ -34,7 +34,7 @@ class Several:
 
     Attributes:
         gpus: the number of GPUs.
-        percent: the percent of each GPU that they need, by the index of the device's class.
+        percent: the percent of each GPU that they need, indexed by the device's class.
         share: their share of all pods, indexed by the level of the node's free processor time and memory
             (`Worth.host_level`).
     """
@@ -85,7 +85,7 @@ def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int],
     Args:
         mix: the requests so far, counted by kind.
         classes: the device classes, in the order of their indexes.
-        capacity: the number of devices of each class, by the class's index.
+        capacity: the number of devices of each class, keyed by the class's index.
         random: draws the requests of the simulation.
     """
     pods = max(mix.pods, 1)

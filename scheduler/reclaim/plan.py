@@ -46,7 +46,7 @@ class PodToPlace:
     Attributes:
         uid: the pod's uid.
         request: the pod's request.
-        rows: the nodes on which the pod may run once there is room, by their index in the fleet.
+        rows: the indexes in the fleet of the nodes on which the pod may run once there is room.
         high_priority: whether its task priority is high.
     """
 
@@ -78,7 +78,7 @@ class Plan:
     """A plan of where to place waiting pods, with the evictions that it needs.
 
     Attributes:
-        places: the place of each waiting pod, by its uid.
+        places: the place of each waiting pod, keyed by its uid.
         victims: the uids of the pods to evict first.
     """
 
@@ -119,7 +119,7 @@ def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spa
     Args:
         fleet: a copy of the fleet, which is changed. Devices of pods that are already ending are free in it.
         victims: the pods that may be evicted.
-        spare_pods: the number of further pods that each node takes, by the node's index in the fleet.
+        spare_pods: the number of further pods that each node takes, in the fleet's order.
     """
     planner = _Planner(fleet, victims, spare_pods.copy())
     places: dict[str, Placed] = {}
@@ -132,18 +132,17 @@ def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spa
 
 
 def victims_on(fleet: Fleet, victims: Victims, pod: PodToPlace, spare_pods: Ints) -> dict[int, tuple[str, ...]]:
-    """Returns the pods to evict on each node so that a waiting pod fits there, keyed by the node's index in the fleet.
+    """Returns the uids of the pods to evict on each node so that a waiting pod fits there.
 
     Args:
         fleet: a copy of the fleet, which is not changed.
         victims: the pods that may be evicted.
         pod: the waiting pod, with the nodes to look at.
-        spare_pods: the number of further pods that each node takes, by the node's index in the fleet.
+        spare_pods: the number of further pods that each node takes, in the fleet's order.
 
     Returns:
-        The uids of the pods, by the node's index in the fleet. A node is left out where no eviction makes the pod fit,
-        and
-        where none is needed.
+        The uids, keyed by the node's index in the fleet. A node is left out if no eviction makes the pod fit there, or
+        none is needed.
     """
     planner = _Planner(fleet, victims, spare_pods)
     chosen_by_row = {row: planner.on_node(pod, row) for row in pod.rows.tolist()}

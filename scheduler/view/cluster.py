@@ -21,8 +21,8 @@ class Cluster:
 
     Attributes:
         state: the nodes with their GPUs, and the parts that pods hold.
-        pods: the facts about each pod, by the pod's uid.
-        faults: the fault of the inventory of each node that has one, by the node's name.
+        pods: the facts about each pod, keyed by the pod's uid.
+        faults: the fault of the inventory of each node that has one, keyed by the node's name.
     """
 
     state: State
