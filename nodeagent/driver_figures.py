@@ -164,7 +164,7 @@ def trimmed(permille: int, busy_percent: float, share_percent: float | None) -> 
     Args:
         permille: the part until now, in thousandths.
         busy_percent: the part of the last seconds in which the container kept the GPU busy, in percent.
-        share_percent: the container's share of GPU time; None where the share is no hard limit.
+        share_percent: the container's share of GPU time; None if the share is no hard limit.
     """
     if share_percent is not None and busy_percent > share_percent + TOLERANCE_PERCENT:
         return max(LEAST_TRIM_PERMILLE, permille - TRIM_STEP_PERMILLE)

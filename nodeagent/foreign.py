@@ -45,7 +45,7 @@ def foreign_resources(node: Mapping[str, Any]) -> list[str]:
 
 
 def slices_of(api: KubernetesAPI, node: str) -> Collection | None:
-    """Returns the collection of the ResourceSlices that offer this node's GPUs; None where the cluster has no such API.
+    """Returns the collection of the ResourceSlices that offer this node's GPUs; None if the cluster has no such API.
 
     Raises:
         ApiError: the API server does not say whether it has the API.

@@ -62,7 +62,7 @@ class Observation:
     """The result of asking the driver once about all GPUs of the node.
 
     Attributes:
-        figures: the figures of each container on each GPU; where the driver's answer was incomplete, the earlier ones.
+        figures: the figures of each container on each GPU; the earlier ones if the driver's answer was incomplete.
         strays: for each process that no share limits, the uuid of its GPU, and the process.
         busy_percent: the part of the time since the last look in which each container kept each GPU busy, in percent.
         processes: the number of processes of each container on each GPU, at least 1.

@@ -22,7 +22,7 @@ _TIME = struct.Struct("<Q")
 def lock(path: Path) -> int | None:
     """Returns a file descriptor that holds the lock of a file until it is closed; None while another process holds it.
 
-    The file is created where it is missing.
+    The file is created if it is missing.
 
     Raises:
         OSError: the file cannot be opened or created.
@@ -40,10 +40,10 @@ def wait_for(path: Path, stopped: Callable[[], bool]) -> int | None:
     """Waits until no other process holds the lock of a file; returns a file descriptor that holds it until closed.
 
     Args:
-        stopped: waits a little, and returns true where this process is to end.
+        stopped: waits a little, and returns true if this process is to end.
 
     Returns:
-        The descriptor; None where `stopped` returned true before.
+        The descriptor; None if `stopped` returned true before.
 
     Raises:
         OSError: the file cannot be opened or created.
@@ -70,7 +70,7 @@ def turn_of(folder: Path) -> Iterator[None]:
 
 
 def note(descriptor: int, now_ns: int) -> None:
-    """Writes into a locked file when the holder of its lock was last at work; does nothing where the host is full.
+    """Writes into a locked file when the holder of its lock was last at work; does nothing if the host is full.
 
     Args:
         descriptor: the file descriptor that holds the lock.
@@ -81,7 +81,7 @@ def note(descriptor: int, now_ns: int) -> None:
 
 
 def noted_ns(path: Path) -> int:
-    """Returns when the last holder of a file's lock was at work, in ns of CLOCK_MONOTONIC; 0 where that is unknown."""
+    """Returns when the last holder of a file's lock was at work, in ns of CLOCK_MONOTONIC; 0 if that is unknown."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -94,7 +94,7 @@ LOCKS = Path("/proc/locks")
 
 
 def held_by_another(path: Path, pid: int) -> bool:
-    """Returns whether a process other than the given one holds the lock of a file; False where no process holds it.
+    """Returns whether a process other than the given one holds the lock of a file; false if no process holds it.
 
     Args:
         pid: the id of the process, which locks no other file.

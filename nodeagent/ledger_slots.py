@@ -39,7 +39,7 @@ class Slot(NamedTuple):
 
 
 def read_slots(ledger: Path) -> list[Slot]:
-    """Returns the processes that a container's shim has registered in its ledger file; none where it is no ledger yet.
+    """Returns the processes that a container's shim has registered in its ledger file; none if it is no ledger yet.
 
     Raises:
         OSError: the file cannot be read, or is a link.
@@ -72,7 +72,7 @@ class Registered:
 
 
 def registered(ledger: Path) -> Registered:
-    """Returns the processes that a container's shim has registered in its ledger file; none where it cannot be read."""
+    """Returns the processes that a container's shim has registered in its ledger file; none if it cannot be read."""
     try:
         slots = read_slots(ledger)
     except OSError:

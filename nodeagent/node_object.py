@@ -23,7 +23,7 @@ class NodeMirror(Mirror):
 
     @property
     def node(self) -> Json | None:
-        """The Node as last observed, as JSON; None before the first time, and where there is no such Node."""
+        """The Node as last observed, as JSON; None before the first time, and if there is no such Node."""
         with self._lock:
             return self._node
 
@@ -31,7 +31,7 @@ class NodeMirror(Mirror):
         """Stores the Node, in place of the one that was stored before.
 
         Args:
-            items: the Node as JSON; empty where there is no such Node.
+            items: the Node as JSON; empty if there is no such Node.
         """
         with self._lock:
             self._node = items[0] if items else None

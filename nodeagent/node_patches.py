@@ -19,7 +19,7 @@ RESOURCES = (names.GPU_CORE, names.GPU_MEMORY, names.GPU_MEMORY_PERCENTAGE)
 
 
 def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> dict[str, Any] | None:
-    """Returns a merge patch that writes the inventory into a Node's annotation; None where it is there already.
+    """Returns a merge patch that writes the inventory into a Node's annotation; None if it is there already.
 
     Args:
         node: the Node as last observed, as JSON.
@@ -37,7 +37,7 @@ def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> dict[str, Any
 def status_patch(
     node: Mapping[str, Any], offered: Inventory, pods: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Returns a merge patch that writes the capacity of FairGPU's resources to a Node; None where it is right already.
+    """Returns a merge patch that writes the capacity of FairGPU's resources to a Node; None if it is right already.
 
     Args:
         node: the Node as last observed, as JSON.
@@ -57,7 +57,7 @@ def taint_patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
         node: the Node as last observed, as JSON.
 
     Returns:
-        The patch; None where the Node has no such taint, or offers no GPU yet.
+        The patch; None if the Node has no such taint, or offers no GPU yet.
     """
     taints = (node.get("spec") or {}).get("taints") or []
     left = [taint for taint in taints if taint.get("key") != names.STARTUP_TAINT]
@@ -102,7 +102,7 @@ def shows_slots(node: Mapping[str, Any], slots: int) -> bool:
 
 
 def status_written(node: Mapping[str, Any]) -> str:
-    """Returns the time at which the kubelet last wrote a Node's status, as text of the Node; empty where it has none.
+    """Returns the time at which the kubelet last wrote a Node's status, as text of the Node; empty if it has none.
 
     The kubelet writes this time with each status, and others that write conditions leave it as it was.
 
@@ -133,7 +133,7 @@ def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
 
 
 def changes(wanted: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the amounts of `status.capacity` that must change, as the text to write; empty where none must.
+    """Returns the amounts of `status.capacity` that must change, as the text to write; empty if none must.
 
     Args:
         wanted: the wanted amount of each resource.
@@ -149,7 +149,7 @@ def _amount(container: Mapping[str, Any], resource: str) -> int:
 
 
 def _count(value: Any) -> int | None:
-    """Returns a quantity as a whole number; None where it is missing or not one."""
+    """Returns a quantity as a whole number; None if it is missing or not one."""
     if value is None:
         return None
     try:

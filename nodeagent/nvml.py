@@ -63,7 +63,7 @@ class Nvml:
         return DriverSample(at_ns, int(memory.used), measured, percent, unmeasured)
 
     def _percent(self) -> dict[int, float]:
-        """Returns the mean utilisation of each process since the last call; none where NVML has none."""
+        """Returns the mean utilisation of each process since the last call; none if NVML has none."""
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._device, self._utilisation_us)
         except self._nvml.NVMLError:
@@ -253,7 +253,7 @@ def asked(uuid: str) -> Callable[[], DriverSample]:
     """Returns a function that asks NVML for the figures of the GPU with this uuid.
 
     NVML is opened at the function's first call, and again at the next call after opening failed. The function raises
-    OSError where NVML fails.
+    OSError if NVML fails.
     """
     opened: list[Nvml] = []
 

@@ -145,16 +145,16 @@ def withholdings(
     runtime_error: str = "",
     shim_error: str = "",
 ) -> list[Withholding]:
-    """Returns the reasons to offer none of the node's GPUs; none where they are offered.
+    """Returns the reasons to offer none of the node's GPUs; none if they are offered.
 
     Args:
         foreign: the names of the resources, or of other means, by which other plugins offer the same GPUs.
         silent_seconds: the seconds since the driver last answered.
         look_seconds: the seconds between two times at which the driver is asked.
-        applies_cdi: false where the container runtime says that it does not apply the containers' CDI specs.
-        runtime_error: the last error of a container runtime that has not answered since the agent started; empty where
+        applies_cdi: false if the container runtime says that it does not apply the containers' CDI specs.
+        runtime_error: the last error of a container runtime that has not answered since the agent started; empty if
             it has answered, or was not asked yet.
-        shim_error: why the agent cannot write the shim to the host; empty where it has, or has not tried yet.
+        shim_error: why the agent cannot write the shim to the host; empty if it has, or has not tried yet.
     """
     withheld = []
     if foreign:

@@ -40,7 +40,7 @@ class Owned:
     Attributes:
         process: the process.
         state: whether and how its container's share limits it.
-        record: the record of its container; None where the container has no part of the GPU, or there is no container.
+        record: the record of its container; None if the container has no part of the GPU, or there is no container.
     """
 
     process: Process

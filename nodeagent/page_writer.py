@@ -113,12 +113,12 @@ class PageWriter:
         """Returns the number of GPUs whose schedule page is missing, or shows other containers or evictions than due.
 
         A page that changes counts until it is written, which takes 40 ms. The process goes on with the last page of a
-        GPU whose containers it refuses, and of all GPUs where the host has no room for its input.
+        GPU whose containers it refuses, and of all GPUs if the host has no room for its input.
         """
         return sum(read_shown(self._root, uuid) != containers for uuid, containers in self._to_show.items())
 
     def keep(self) -> None:
-        """Starts the process that writes the pages where it does not run, and ends it where it hangs.
+        """Starts the process that writes the pages if it does not run, and ends it if it hangs.
 
         The call after the end of a process starts another.
         """
@@ -133,7 +133,7 @@ class PageWriter:
         self._wait_anew()
 
     def end(self) -> None:
-        """Ends the process that writes the pages, by SIGKILL where it does not end within END_SECONDS."""
+        """Ends the process that writes the pages, by SIGKILL if it does not end within END_SECONDS."""
         if self._process is None:
             return
         self._process.terminate()

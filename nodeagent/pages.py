@@ -92,7 +92,7 @@ class Gpu:
     """Writes the schedule page of one GPU, and keeps the state that the next write needs."""
 
     def __init__(self, uuid: str, page: Path, now_ns: int) -> None:
-        """Opens the page's file, and creates it where it is missing.
+        """Opens the page's file, and creates it if it is missing.
 
         Args:
             uuid: the GPU's uuid.
@@ -210,7 +210,7 @@ READS = 8
 
 
 def read_shown(root: Path, uuid: str) -> frozenset[Shown] | None:
-    """Returns the containers that a GPU's schedule page shows; None where there is no page, or its writing goes on.
+    """Returns the containers that a GPU's schedule page shows; None if there is no page, or its writing goes on.
 
     Args:
         root: the agent's folder.
@@ -253,7 +253,7 @@ class Writer:
         self._round = 0
 
     def look(self) -> None:
-        """Runs one round: reads the input file where it has changed, and writes the pages that are due."""
+        """Runs one round: reads the input file if it has changed, and writes the pages that are due."""
         changed = self._reread()
         self._reread_figures()
         quiet = changed or self._round % QUIET_EVERY == 0

@@ -92,7 +92,7 @@ class NodePods(Mirror):
             seconds: the longest time to wait.
 
         Returns:
-            The pod; None where it did not come in time.
+            The pod; None if it did not come in time.
 
         Raises:
             PlacementRefusedError: several pods that have not ended have that name.

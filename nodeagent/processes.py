@@ -42,7 +42,7 @@ class Process:
 
 
 def read_process(pid: int, proc: Path = PROC) -> Process | None:
-    """Returns the process that has a process id now; None where there is none, or its files cannot be read.
+    """Returns the process that has a process id now; None if there is none, or its files cannot be read.
 
     Args:
         pid: the process id, in the host's PID namespace.

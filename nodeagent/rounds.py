@@ -56,10 +56,10 @@ class Container:
         ledger: the path of the file in which its shim accounts for its GPU use.
         device: the GPU's index among the container's GPUs.
         memory_limit_bytes: its limit of GPU memory; 0 for that of its configuration.
-        notice_ns: when it will be evicted, in ns of CLOCK_MONOTONIC; 0 where it will not.
-        cgroup: its folder in the host's cgroup hierarchy; None where the driver's figures for it stay unknown.
+        notice_ns: when it will be evicted, in ns of CLOCK_MONOTONIC; 0 if it will not.
+        cgroup: its folder in the host's cgroup hierarchy; None if the driver's figures for it stay unknown.
         start_ns: where its turn begins in the period, in ns (turns.starts); None for any place.
-        name: a name that stays the same when the container starts again, whereas its key changes; empty where no start
+        name: a name that stays the same when the container starts again, whereas its key changes; empty if no start
             follows another.
     """
 
@@ -197,7 +197,7 @@ def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[
 
     Turns stay within a period in which no container becomes active or idle, starts or ends. The use of active
     containers is settled as the period ends, and need not be known before. The caller must read the activity of idle
-    containers, and call `step` where one of them has become active.
+    containers, and call `step` if one of them has become active.
 
     Args:
         state: the state after the last look.
@@ -205,7 +205,7 @@ def rest(state: State, containers: tuple[Container, ...], now_ns: int) -> tuple[
         now_ns: the present time, in ns of CLOCK_MONOTONIC.
 
     Returns:
-        The state and the turns; None where `step` must be called.
+        The state and the turns; None if `step` must be called.
     """
     period_end_ns = state.period_start_ns + turns.PERIOD_NS
     made = state.plan

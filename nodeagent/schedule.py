@@ -56,7 +56,7 @@ INTERVAL_SECONDS = 0.01
 
 
 class PageFile:
-    """The file of a GPU's schedule page, mapped for writing. It is created where missing, never truncated or replaced.
+    """The file of a GPU's schedule page, mapped for writing. It is created if missing, never truncated or replaced.
 
     Raises:
         OSError: the file cannot be opened, or its file system has no room for it.

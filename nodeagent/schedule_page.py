@@ -48,7 +48,7 @@ _ONE_ACTIVITY = tuple(
 
 
 class PageSlot(NamedTuple):
-    """One container on a GPU's schedule page. Times are ns of CLOCK_MONOTONIC, and 0 where they are unknown.
+    """One container on a GPU's schedule page. Times are ns of CLOCK_MONOTONIC, and 0 if they are unknown.
 
     Attributes:
         slot: its place on the page, from 0 to 63.
@@ -249,7 +249,7 @@ def shown(packed: bytes) -> frozenset[Shown]:
     """Returns the containers that a schedule page shows.
 
     Each has its slot, its key, its share of GPU time in percent, and when it will be evicted, in ns of CLOCK_MONOTONIC
-    (0 where it will not).
+    (0 if it will not).
 
     Args:
         packed: all bytes of the page.
@@ -270,7 +270,7 @@ def shown(packed: bytes) -> frozenset[Shown]:
 
 
 def unpack_activity(page: bytes) -> Sequence[Activity]:
-    """Returns a container's activity on each of its GPUs, from its shim's ledger file; none where that is incomplete.
+    """Returns a container's activity on each of its GPUs, from its shim's ledger file; none if that is incomplete.
 
     Args:
         page: the first LEDGER_PAGE_SIZE bytes of the file.
@@ -291,7 +291,7 @@ def activity_bytes(device: int) -> int:
 
 
 def unpack_one(beginning: bytes, device: int) -> Activity:
-    """Returns a container's activity on one of its GPUs, from its shim's ledger file; none where that is incomplete.
+    """Returns a container's activity on one of its GPUs, from its shim's ledger file; none if that is incomplete.
 
     It does without the fifteen other GPUs: a node's writer reads every ledger file fifty times a second.
 

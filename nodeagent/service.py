@@ -158,7 +158,7 @@ class Agent:
             probe.server_close()
 
     def _take_over(self) -> int | None:
-        """Returns the lock of the agent that acts, once no other does; None where this one is stopped before."""
+        """Returns the lock of the agent that acts, once no other does; None if this one is stopped before."""
         path = self._folders.root / handover.AGENT
         lock = handover.lock(path)
         if lock is not None:
@@ -364,7 +364,7 @@ class Agent:
         return not offered.open or shows_slots(node, len(offered.ids)), status_written(node)
 
     def _note_loss(self, lost: Loss | None) -> None:
-        """Notes why the kubelet does not ask this plugin, and warns where that is new; None where it does."""
+        """Notes why the kubelet does not ask this plugin, and warns where that is new; None if it does."""
         before, self._lost = self._lost, lost
         if lost is before:
             return

@@ -53,7 +53,7 @@ class World:
         pods: the node's pods.
         read_pod: returns one pod as JSON from the API server, by namespace and name.
         offer: returns the GPUs that the node offers now; None until the driver has answered once.
-        changed: called with the records of all containers after each change; raises OSError where the host has no room
+        changed: called with the records of all containers after each change; raises OSError if the host has no room
             for them.
     """
 

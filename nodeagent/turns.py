@@ -38,7 +38,7 @@ class Policy(enum.IntEnum):
 
 
 class OvercommittedError(ValueError):
-    """Raised where the shares of the containers on one GPU sum to more than 100 percent."""
+    """Raised if the shares of the containers on one GPU sum to more than 100 percent."""
 
 
 class Tenant(NamedTuple):
@@ -49,7 +49,7 @@ class Tenant(NamedTuple):
         core_percent: its share of GPU time, in percent.
         policy: how it may use GPU time beyond its share.
         active: whether it had or wanted work of late.
-        balance_ns: the GPU time that other containers owe to it, in ns; below 0 where it owes them.
+        balance_ns: the GPU time that other containers owe to it, in ns; below 0 if it owes them.
         start_ns: where its turn must begin in the period, in ns, the same on each of its GPUs (see `starts`); None for
             any place.
     """
@@ -373,7 +373,7 @@ def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
 def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tuple[Turn, bool]]) -> list[Turn]:
     """Returns turns in the free time for the containers that borrow, each as long as its loan.
 
-    Where no active container borrows, every inactive container that may borrow gets a turn in all of the free time. It
+    If no active container borrows, every inactive container that may borrow gets a turn in all of the free time. It
     can then start at any moment, and the next plan counts it as active.
     """
     stretches = _stretches(free)

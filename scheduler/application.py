@@ -167,7 +167,7 @@ class Routes:
             body: the call's JSON body.
 
         Returns:
-            Status 200 with the nodes, 400 for a body that cannot be read, or 503 where this replica does not lead.
+            Status 200 with the nodes, 400 for a body that cannot be read, or 503 if this replica does not lead.
         """
         started = time.perf_counter()
         if not self._acts():
@@ -186,7 +186,7 @@ class Routes:
             body: the call's JSON body.
 
         Returns:
-            Status 200 with the scores, 400 for a body that cannot be read, or 503 where this replica does not lead.
+            Status 200 with the scores, 400 for a body that cannot be read, or 503 if this replica does not lead.
         """
         started = time.perf_counter()
         if not self._acts():
@@ -206,7 +206,7 @@ class Routes:
             body: the call's JSON body.
 
         Returns:
-            Status 200 with the pods, 400 for a body that cannot be read, or 503 where this replica does not lead.
+            Status 200 with the pods, 400 for a body that cannot be read, or 503 if this replica does not lead.
         """
         started = time.perf_counter()
         if not self._acts():
@@ -280,7 +280,7 @@ def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
 
     Args:
         state: gives the requests so far and the device classes, and takes the learned figures.
-        wait: waits for a number of seconds, and returns true where the process ends.
+        wait: waits for a number of seconds, and returns true if the process ends.
     """
     learned = learned_classes = 0
     generator = np.random.default_rng()
@@ -302,7 +302,7 @@ def keep_looking_for_overlaps(faults: AllocationFaults, wait: Wait) -> None:
 
     Args:
         faults: finds the pods and reports them.
-        wait: waits for a number of seconds, and returns true where the process ends.
+        wait: waits for a number of seconds, and returns true if the process ends.
     """
     while not wait(OVERLAP_LOOK_SECONDS):
         faults.look_for_overlaps()
@@ -314,7 +314,7 @@ def keep_showing(state: State, measures: Measures, acts: Callable[[], bool], wai
     Args:
         state: gives the figures.
         acts: returns whether this replica may act.
-        wait: waits for a number of seconds, and returns true where the process ends.
+        wait: waits for a number of seconds, and returns true if the process ends.
     """
     while not wait(SHOW_SECONDS):
         measures.show(state.figures(), acting=acts())

@@ -23,7 +23,7 @@ LISTS = ("deviceNodes", "mounts", "hooks", "additionalGids", "netDevices")
 
 
 class VendorSpecError(ValueError):
-    """Raised where the vendor's CDI specs do not have exactly one entry for a GPU; the message says what they have."""
+    """Raised if the vendor's CDI specs do not have exactly one entry for a GPU; the message says what they have."""
 
 
 @dataclass(frozen=True)

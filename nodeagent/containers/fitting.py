@@ -31,11 +31,11 @@ class Held:
 
 
 class UnusableDeviceError(ValueError):
-    """Raised where an allocation names a GPU that this node cannot give; the message says which and why."""
+    """Raised if an allocation names a GPU that this node cannot give; the message says which and why."""
 
 
 class OverlapError(ValueError):
-    """Raised where other containers hold what an allocation gives; the message says which GPU, and how much is left."""
+    """Raised if other containers hold what an allocation gives; the message says which GPU, and how much is left."""
 
 
 def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> None:

@@ -77,7 +77,7 @@ class Folders:
 
 
 def void_after_boot(folders: Folders, boot_id: str) -> None:
-    """Removes the files, pages and CDI specs that an earlier boot of the host left, where the folders are on a disk.
+    """Removes the files, pages and CDI specs that an earlier boot of the host left, if the folders are on a disk.
 
     Files of an agent that wrote no boot id count as of this boot: its containers may run. Of two agents that start at
     once, the second waits until the first is done: it would remove what the first writes next.
@@ -128,7 +128,7 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
     Args:
         folders: the agent's folders.
         vendor: the answer of `vendor_edits` for each of the container's GPUs, in order.
-        shim: the shim's file on the host; None where it could not be written, which only containers that have all of
+        shim: the shim's file on the host; None if it could not be written, which only containers that have all of
             their GPUs do without.
 
     Raises:
@@ -180,7 +180,7 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
     Args:
         folders: the agent's folders.
         keep: the record of a container of the same pod that took over the slots, and so the CDI spec, which then stays;
-            None where there is none.
+            None if there is none.
     """
     if keep is None or keep.cdi_device != record.cdi_device:
         remove_spec(folders, record)
@@ -315,7 +315,7 @@ def _stage(path: Path, content: bytes, mode: int) -> Path:
 
 
 def _read(path: Path) -> bytes | None:
-    """Returns the content of a file; None where there is none."""
+    """Returns the content of a file; None if there is none."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

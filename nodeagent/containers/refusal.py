@@ -26,11 +26,11 @@ class Cause(StrEnum):
 
 
 class PlacementRefusedError(Exception):
-    """Raised where the agent refuses to start a container; the kubelet shows the message at the pod.
+    """Raised if the agent refuses to start a container; the kubelet shows the message at the pod.
 
     Attributes:
         cause: the cause.
-        pods: the namespace, name and uid of each pod to which the container may belong; none where no pod is known.
+        pods: the namespace, name and uid of each pod to which the container may belong; none if no pod is known.
     """
 
     def __init__(self, cause: Cause, message: str, *pods: tuple[str, str, str]) -> None:

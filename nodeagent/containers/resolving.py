@@ -95,7 +95,7 @@ def holder(listing: Iterable[Listed], slots: frozenset[str], pods: Iterable[Mapp
 
 
 def live_pod(pods: Iterable[Mapping[str, Any]], namespace: str, name: str) -> Mapping[str, Any] | None:
-    """Returns the one pod of a namespace and name that has not ended, as JSON; None where there is none.
+    """Returns the one pod of a namespace and name that has not ended, as JSON; None if there is none.
 
     Raises:
         PlacementRefusedError: several pods that have not ended have that name.
@@ -237,7 +237,7 @@ def _check_amounts(
 
 
 def devices_of(pod: Mapping[str, Any], container: str) -> frozenset[str] | None:
-    """Returns the uuids of the GPUs that a pod's allocation gives to a container; None where it cannot be read.
+    """Returns the uuids of the GPUs that a pod's allocation gives to a container; None if it cannot be read.
 
     Args:
         pod: the pod as JSON.
@@ -250,7 +250,7 @@ def devices_of(pod: Mapping[str, Any], container: str) -> frozenset[str] | None:
 
 
 def gpus_of(container: Mapping[str, Any]) -> int:
-    """Returns the number of GPUs in a container's limits; 0 where there is none, or it is not a whole number.
+    """Returns the number of GPUs in a container's limits; 0 if there is none, or it is not a whole number.
 
     Args:
         container: the container as in its pod's spec.

@@ -260,9 +260,9 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         resource: the name of the extended resource that the plugin offers.
         slots: the slots that are offered, which are the units of the resource.
         prepare: called with the ids of a container's slots before each of its starts.
-        wait: waits for a number of seconds, and returns true where the plugin is to end.
+        wait: waits for a number of seconds, and returns true if the plugin is to end.
         attempted: called with None after each registration, and with the error after each failure.
-        looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None where it
+        looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None if it
             does.
         shown: returns whether the Node shows the slots that are offered, and the version of the status that the kubelet
             wrote last.
@@ -371,7 +371,7 @@ def _is_ours(entry: Mapping[str, Any]) -> bool:
 
 
 def _identity(path: Path) -> Identity | None:
-    """Returns the identity of a file as it is now, which a restarted kubelet makes anew; None where there is none."""
+    """Returns the identity of a file as it is now, which a restarted kubelet makes anew; None if there is none."""
     try:
         status = path.stat()
     except OSError:

@@ -19,7 +19,7 @@ LARGEST_ANSWER = 16 << 20
 
 
 class KubeletError(Exception):
-    """Raised where the kubelet does not answer; the message contains gRPC's."""
+    """Raised if the kubelet does not answer; the message contains gRPC's."""
 
 
 class PodResources:

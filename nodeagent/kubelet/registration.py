@@ -60,7 +60,7 @@ class Look:
         is_followed: whether the kubelet's call that follows the slots is open.
         is_shown: whether the Node shows all slots that are offered.
         foreign: the ids of the resource's slots in the kubelet's file that are not this plugin's.
-        written: the version of the Node's status that the kubelet wrote last; empty where the Node does not say.
+        written: the version of the Node's status that the kubelet wrote last; empty if the Node does not say.
         answered: the pod's uid and the name of each container whose slots another plugin allocated, by the kubelet's
             file.
     """
@@ -94,7 +94,7 @@ class Registration:
         foreign: another plugin's slots in the kubelet's file at the registration.
         is_listed: whether the kubelet's file has shown no other plugin's slots since.
         is_taken: whether another plugin has registered since, so that the kubelet asks that one. It stays until the
-            next registration, even where the kubelet's file and the Node show this plugin's slots again.
+            next registration, even if the kubelet's file and the Node show this plugin's slots again.
     """
 
     kubelet: Identity | None = None
@@ -141,7 +141,7 @@ def observed(registration: Registration, look: Look, now_seconds: float) -> Regi
 
 
 def loss(registration: Registration, look: Look, now_seconds: float) -> Loss | None:
-    """Returns why the kubelet does not ask this device plugin; None where it does.
+    """Returns why the kubelet does not ask this device plugin; None if it does.
 
     Args:
         registration: the last registration, with what this look has added.

@@ -31,7 +31,7 @@ INJECTING = "nvidia-container-runtime"
 
 
 class RuntimeSilentError(Exception):
-    """Raised where the container runtime does not answer; the message is gRPC's status and text."""
+    """Raised if the container runtime does not answer; the message is gRPC's status and text."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class RuntimeConfiguration:
     """The way in which the container runtime gives devices to containers, by its own statement.
 
     Attributes:
-        applies_cdi: whether the runtime applies the CDI specs of the agent's folder; None where it does not say.
-        injects: the name and the program of the default runtime, where that gives GPUs to containers by their
-            environment; empty where it does not.
+        applies_cdi: whether the runtime applies the CDI specs of the agent's folder; None if it does not say.
+        injects: the name and the program of the default runtime, if that gives GPUs to containers by their
+            environment; empty if it does not.
     """
 
     applies_cdi: bool | None = None
@@ -84,7 +84,7 @@ class RuntimeStatus:
 def configuration(info: Mapping[str, str], cdi_folder: Path) -> RuntimeConfiguration:
     """Returns how the container runtime gives devices to containers, by its verbose Status.
 
-    It is unknown where the Status is not of containerd's form.
+    It is unknown if the Status is not of containerd's form.
 
     Args:
         info: the entry `info` of the Status.
@@ -136,7 +136,7 @@ def running(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> dic
 
 
 def is_applied(bundles: Path, container_id: str) -> bool | None:
-    """Returns whether a container was made with its CDI spec; None where the runtime keeps no configuration of it.
+    """Returns whether a container was made with its CDI spec; None if the runtime keeps no configuration of it.
 
     Args:
         bundles: the folder in which the runtime keeps the OCI configuration of each container.

@@ -47,8 +47,8 @@ class Found:
         model: its model's name.
         memory_mib: its memory less the driver's reserve, in MiB.
         pci: its PCI address.
-        numa: its NUMA node; None where neither NVML nor the kernel names one.
-        refused: the reason why it cannot be shared; empty where it can.
+        numa: its NUMA node; None if neither NVML nor the kernel names one.
+        refused: the reason why it cannot be shared; empty if it can.
     """
 
     index: int
@@ -246,7 +246,7 @@ def offered(
 ) -> Offer:
     """Returns the GPUs to offer, and the reasons to withhold the others.
 
-    A GPU is offered where it can be shared and the specs of NVIDIA's toolkit have an entry for it.
+    A GPU is offered if it can be shared and the specs of NVIDIA's toolkit have an entry for it.
 
     Args:
         found: the GPUs, as NVML describes them.
@@ -315,7 +315,7 @@ def tier(level: int) -> Link:
 
 
 def _refused(nvml: Any, handle: Any) -> str:
-    """Returns why a GPU cannot be shared in turns; empty where it can."""
+    """Returns why a GPU cannot be shared in turns; empty if it can."""
     try:
         if nvml.nvmlDeviceGetMigMode(handle)[0]:
             return "it is in MIG mode: FairGPU shares whole GPUs only (switch MIG off: nvidia-smi -mig 0)"

@@ -119,7 +119,7 @@ def follow_lease(
     Args:
         acting: takes the Lease as it is read, and gives the mark to write.
         clock: returns seconds of a monotonic clock that counts the time in which the machine is suspended.
-        wait: waits for a number of seconds, and returns true where the process ends.
+        wait: waits for a number of seconds, and returns true if the process ends.
     """
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
     pod = f"/api/v1/namespaces/{namespace}/pods/{acting.pod_name}/status"
@@ -138,7 +138,7 @@ def follow_lease(
 def mark_of(pod: dict[str, Any]) -> str:
     """Returns the mark that the acting extender writes on its own pod, for others to see which replica leads.
 
-    It is the message of the condition `fairgpu.io/Leads`; empty where the pod has no such condition.
+    It is the message of the condition `fairgpu.io/Leads`; empty if the pod has no such condition.
     """
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((str(one.get("message")) for one in conditions if one.get("type") == CONDITION), "")

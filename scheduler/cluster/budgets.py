@@ -14,7 +14,7 @@ class BudgetEffect(Enum):
     IN_BUDGET = "in budget"
     """The budget has money, its state has no effect, or its state was never known."""
     OVER = "over budget"
-    """The pod is placed only where no pod within budget waits."""
+    """The pod is placed only if no pod within budget waits."""
     HELD = "held"
     """The pod is not placed."""
 

@@ -32,7 +32,7 @@ class Earmark:
     """The devices that are kept for a waiting pod, and the pods that are evicted for it.
 
     Attributes:
-        node: the name of the node with the devices; empty where no devices are kept.
+        node: the name of the node with the devices; empty if no devices are kept.
         pieces: the parts of devices that are kept.
         victims: the uids of the pods that are evicted for the waiting pod.
         until: when the earmark is withdrawn at the latest, in seconds since 1970.

@@ -51,7 +51,7 @@ class Rules:
     Attributes:
         node_selector: the labels that a node must have.
         tolerations: the pod's tolerations of taints, as in its spec.
-        node_terms: the terms of the required node affinity, of which a node must meet one; None where the pod has none.
+        node_terms: the terms of the required node affinity, of which a node must meet one; None if the pod has none.
         only_where_named: whether the pod is planned only on nodes that kube-scheduler has named for it, since other
             pods, volumes, resource claims or the node's network also decide.
     """

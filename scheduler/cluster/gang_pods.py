@@ -49,7 +49,7 @@ class GangRefusal:
     """The reason why a gang could not be placed, and the state of the cluster in which it holds.
 
     Attributes:
-        text: the reason; empty where the gang could be placed.
+        text: the reason; empty if the gang could be placed.
         version: the version of the fleet (`Fleet.version`).
         rows: the indexes of the nodes that were tried, as the bytes of an array.
         uids: the uids of the gang's waiting pods.
@@ -68,12 +68,12 @@ class Gang:
     Attributes:
         waiting: the gang's pods that are not placed, keyed by their uid.
         placed: the uids of the gang's pods that are bound, or are being bound.
-        hold: the devices held for the waiting pods; None where none are held.
+        hold: the devices held for the waiting pods; None if none are held.
         awaited: the uids of the pods for which kube-scheduler did not call during the last hold. The next hold waits
             for these calls.
         rows: for each pod's uid, the indexes of the nodes that kube-scheduler last named for the pod.
         refusal: the reason why the last attempt to place the gang failed; None before one has failed.
-        forecast: the last computed reason why an attempt would fail, with an empty text where it would not; None before
+        forecast: the last computed reason why an attempt would fail, with an empty text if it would not; None before
             the first computation.
     """
 
@@ -106,11 +106,11 @@ class GangPods:
         self._held: set[GangKey] = set()
 
     def of(self, key: GangKey) -> Gang:
-        """Returns a gang by its key; creates an empty one where no pod has named it."""
+        """Returns a gang by its key; creates an empty one if no pod has named it."""
         return self._gangs.setdefault(key, Gang())
 
     def key_of(self, uid: str) -> GangKey | None:
-        """Returns the key of the gang to which the pod with this uid belongs; None where the pod is in no gang."""
+        """Returns the key of the gang to which the pod with this uid belongs; None if the pod is in no gang."""
         return self._of_pod.get(uid)
 
     def count(self) -> dict[str, int]:
@@ -123,7 +123,7 @@ class GangPods:
         return [(key, self._gangs[key]) for key in self._held]
 
     def begin_hold(self, key: GangKey, until: float) -> Hold:
-        """Returns the present hold of a gang's devices; begins one where there is none.
+        """Returns the present hold of a gang's devices; begins one if there is none.
 
         Args:
             until: when a new hold ends at the latest, in monotonic seconds.

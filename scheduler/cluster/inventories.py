@@ -10,7 +10,7 @@ from scheduler.placement.fleet import Fleet, Node
 class Inventories:
     """All nodes with their inventories of devices; the sound ones are kept in the scheduler's fleet.
 
-    A node is left out of the fleet where another node offers one of its devices as well.
+    A node is left out of the fleet if another node offers one of its devices as well.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -60,7 +60,7 @@ class Inventories:
         return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
     def shared(self, name: str) -> str | None:
-        """Returns the uuid of a device of this node that another node offers as well; None where there is none."""
+        """Returns the uuid of a device of this node that another node offers as well; None if there is none."""
         node = self._nodes.get(name)
         devices = node.inventory.devices if node is not None else ()
         return next((device.uuid for device in devices if len(self._offering[device.uuid]) > 1), None)

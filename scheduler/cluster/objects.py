@@ -82,7 +82,7 @@ class WaitingPod:
         prefers: whether it has soft preferences among nodes, which other plugins of kube-scheduler weigh.
         priority: the number of its priority class.
         created: when it was created (RFC 3339).
-        gang: its gang's name and number of pods; None where it has none.
+        gang: its gang's name and number of pods; None if it has none.
         high_priority: whether its task priority is high.
         rules: the part of its spec that decides on which nodes it may run.
     """
@@ -106,19 +106,19 @@ class PodNote:
 
     Attributes:
         uid, namespace, name: identify the pod.
-        holding: the part of its node that it holds; None where it is not bound, or has ended.
+        holding: the part of its node that it holds; None if it is not bound, or has ended.
         starts: the parts of devices that it holds, one tuple for each main container, as each starts by itself. One
             tuple has all parts if there is one main container, or an init container has devices.
         fault: the reason why its allocation does not count; empty for a sound allocation or none.
         waits: the pod with its request, if kube-scheduler has found no node for it yet; else None.
         ended: whether it has ended, and holds nothing any more.
-        gang: its gang's name and number of pods; None where it has none.
+        gang: its gang's name and number of pods; None if it has none.
         member: the pod with its request, if it belongs to a gang and kube-scheduler may place it; else None.
-        placeable: the message of its condition fairgpu.io/Placeable; empty where it has none.
-        earmark: the value of its annotation fairgpu.io/earmark; empty where it has none or is bound.
-        reclaim_at: when the scheduler will evict it, as its annotation says (RFC 3339); empty where it has no notice.
+        placeable: the message of its condition fairgpu.io/Placeable; empty if it has none.
+        earmark: the value of its annotation fairgpu.io/earmark; empty if it has none or is bound.
+        reclaim_at: when the scheduler will evict it, as its annotation says (RFC 3339); empty if it has no notice.
         leaving: whether it was deleted, and is ending.
-        since: when it was bound, in seconds since 1970; 0 where no condition states it.
+        since: when it was bound, in seconds since 1970; 0 if no condition states it.
         high_priority: whether its task priority is high.
         priority: the number of its priority class.
         labelled: whether it has FairGPU's label, without which it is not evicted.
@@ -187,7 +187,7 @@ def read_waiting(pod: Json) -> WaitingPod:
 def read_note(pod: Json) -> PodNote:
     """Returns the facts about a pod that the scheduler keeps, read from the pod's JSON object.
 
-    A bound pod holds the devices of its allocation where that is sound. FairGPU's annotations count on pods with its
+    A bound pod holds the devices of its allocation if that is sound. FairGPU's annotations count on pods with its
     label, and on pods that ask for its resources: the extender places these without the label, too. On any other pod
     the policies let its author write them.
     """
@@ -230,7 +230,7 @@ def read_note(pod: Json) -> PodNote:
 def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, tuple[tuple[Piece, ...], ...], str]:
     """Returns what a bound pod holds, in all and apart by `_starts`, and why its allocation counts for nothing.
 
-    The last is empty where the allocation is sound or absent.
+    The last is empty if the allocation is sound or absent.
     """
     cpu_milli, host_mib = host_demand(spec)
     text = annotations.get(names.ALLOCATION)
@@ -263,7 +263,7 @@ def _starts(
 
 
 def read_node(item: Json) -> Node | None:
-    """Returns a node with the devices that it offers, read from the node's JSON object; None where it offers none.
+    """Returns a node with the devices that it offers, read from the node's JSON object; None if it offers none.
 
     Raises:
         InventoryError: the inventory in the node's annotation is invalid.

@@ -1,4 +1,4 @@
-"""Caches why a kind of request fits on none of a set of nodes, until the fleet changes.
+"""Caches the reasons why a kind of request fits on none of a set of nodes, until the fleet changes.
 
 Pods of one kind wait together, and are asked about again and again.
 """
@@ -94,7 +94,7 @@ class Refusals:
         Args:
             text: the text.
             key: identifies the set of nodes, for the cache; None for an answer that is not cached.
-            names: returns the names of the nodes; called where the answer is not in the cache.
+            names: returns the names of the nodes; called if the answer is not in the cache.
         """
         kept = self._texts.get((text, key)) if key is not None else None
         if kept is None:

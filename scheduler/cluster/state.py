@@ -57,7 +57,7 @@ class Reservation:
         pod: the pod.
         placed: the chosen node, and the devices there.
         until: when the devices are freed, in monotonic seconds; None while the pod is being bound.
-        site: the node's labels and taints when the devices were chosen; None where they were not known.
+        site: the node's labels and taints when the devices were chosen; None if they were not known.
         sent: the allocation in the Binding that was sent. From then on only an answer of the API server frees the
             devices. Empty before.
     """
@@ -373,7 +373,7 @@ class State:
     def not_offered(self, note: PodNote) -> str:
         """Returns a text that names a GPU of a bound pod's allocation which its node does not offer.
 
-        The text is empty where the node offers all of them, or is not known.
+        The text is empty if the node offers all of them, or is not known.
         """
         with self.lock:
             row = None if note.holding is None else self.fleet.rows.get(note.holding.node)
@@ -466,7 +466,7 @@ class State:
             looks: how many of the best nodes of the fleet are looked at.
 
         Returns:
-            The node; None where kube-scheduler asks about none of the best `looks` nodes.
+            The node; None if kube-scheduler asks about none of the best `looks` nodes.
         """
         names = self.fleet.names
         return next((row for row in islice(self.chooser.in_order(pod.request), looks) if named(names[row])), None)
@@ -487,7 +487,7 @@ class State:
             names: the JSON list of names in the call `prioritize`.
 
         Returns:
-            The nodes; None where they have other names than these, or a node's devices have changed since.
+            The nodes; None if they have other names than these, or a node's devices have changed since.
         """
         offers, known, rows = self._scored
         return rows if (offers, known) == (self.offers, names) else None
@@ -500,7 +500,7 @@ class State:
             now: the present time, in seconds of a monotonic clock.
 
         Returns:
-            The reservation; None where the pod fits on none of the nodes.
+            The reservation; None if the pod fits on none of the nodes.
         """
         row = self.chooser.best(pod.request, rows)
         return None if row is None else self.reserve(pod, row, now)
@@ -513,7 +513,7 @@ class State:
             now: the present time, in seconds of a monotonic clock.
 
         Returns:
-            The reservation; None where the pod does not fit on the node.
+            The reservation; None if the pod does not fit on the node.
         """
         self.forget(pod.uid)
         placed = self.chooser.place(pod.request, row)
@@ -540,7 +540,7 @@ class State:
             self._reservations[uid] = replace(kept, until=now + HOLD_SECONDS)
 
     def reservation(self, uid: str) -> Reservation | None:
-        """Returns the reservation of the pod with this uid; None where it has none."""
+        """Returns the reservation of the pod with this uid; None if it has none."""
         return self._reservations.get(uid)
 
     def bound(self, uid: str) -> bool:
@@ -548,7 +548,7 @@ class State:
         return uid in self._bound
 
     def withdrawn(self, kept: Reservation) -> str:
-        """Returns why a pod can no longer go where devices are reserved for it; empty where it can.
+        """Returns why a pod can no longer go where devices are reserved for it; empty if it can.
 
         Since the devices were chosen the node may have been deleted, cordoned or tainted, and a GPU lost or fenced.
         """

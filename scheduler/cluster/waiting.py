@@ -20,8 +20,8 @@ class Waiting:
 
     Attributes:
         pod: the pod, with its request.
-        text: the message of its condition fairgpu.io/Placeable; empty where it has none.
-        answer: the reason that the extender last gave to kube-scheduler; empty where this replica has not refused it.
+        text: the message of its condition fairgpu.io/Placeable; empty if it has none.
+        answer: the reason that the extender last gave to kube-scheduler; empty if this replica has not refused it.
         fragmented: whether, at the last refusal, some node had enough free in sum but in pieces on several GPUs.
         kept_from: the names of the nodes that had room at the last refusal, and about which kube-scheduler did not ask.
     """

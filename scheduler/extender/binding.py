@@ -67,7 +67,7 @@ class Clock:
 
     Attributes:
         now: returns seconds of a monotonic clock.
-        wait: waits for a number of seconds, and returns true where the process ends.
+        wait: waits for a number of seconds, and returns true if the process ends.
     """
 
     now: Callable[[], float]
@@ -75,7 +75,7 @@ class Clock:
 
 
 class BindError(RuntimeError):
-    """Raised where a pod is not bound, or may not be; the message becomes an event of the pod."""
+    """Raised if a pod is not bound, or may not be; the message becomes an event of the pod."""
 
 
 class Fate(Enum):
@@ -94,7 +94,7 @@ class Attempts:
     """The attempts to post one Binding, the last of which failed.
 
     Attributes:
-        error: the API server's answer to the last attempt; None where this replica no longer led and sent none.
+        error: the API server's answer to the last attempt; None if this replica no longer led and sent none.
         open: whether an attempt, of this bind or an earlier one, may still succeed: it had no definite answer.
     """
 
@@ -158,7 +158,7 @@ def settle(state: State, pods: Pods, now: float, failed: Callable[[], None] = la
     """Reads pods whose Binding had no definite answer long ago, and frees the devices of those that are not bound.
 
     The holding of a pod that is bound is stored. No attempt at such a Binding is under way any more, so the API
-    server's present answer is final. The answer is ignored where the pod was bound anew, or the watch has shown the
+    server's present answer is final. The answer is ignored if the pod was bound anew, or the watch has shown the
     pod, after the read began.
 
     Args:

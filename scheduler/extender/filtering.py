@@ -268,7 +268,7 @@ def prioritize_nodes(state: State, arguments: FilterArguments) -> Ints:
 
 
 def _asked_before(state: State, arguments: FilterArguments) -> WaitingPod | None:
-    """Returns the pod as filter has read it a moment ago, else as it is in the question; None where it has a fault."""
+    """Returns the pod as filter has read it a moment ago, else as it is in the question; None if it has a fault."""
     known = state.pod_asked_about(str(mapping(arguments.pod.get("metadata")).get("uid", "")))
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""Answers preempt: the pods to evict so that a pod's devices are free, where the admin allows preemption.
+"""Answers preempt: the pods to evict so that a pod's devices are free, if the admin allows preemption.
 
 kube-scheduler proposes victims by sums over a node, which free no device in particular. A node in the answer without a
 victim fails its whole preemption

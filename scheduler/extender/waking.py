@@ -171,7 +171,7 @@ def wake(
 
     Args:
         state: the scheduler's state.
-        wait: waits for a number of seconds, and returns true where the process ends.
+        wait: waits for a number of seconds, and returns true if the process ends.
         uids: the uids of the pods to look at; None for all.
         but: the uids of the pods to leave out.
         last: the uids of the pods that come after all others, because they failed before.

@@ -60,7 +60,7 @@ _POWERS = _Powers()
 
 
 def key_of_names(text: bytes) -> NamesKey | None:
-    """Returns a key that is equal for JSON lists of the same names in any order; None where there is no key.
+    """Returns a key that is equal for JSON lists of the same names in any order; None if there is no key.
 
     A list with an escape character, without a name, or longer than MAX_RECOGNISED_BYTES has no key. Each name has a
     polynomial hash of 64 bits, which is mixed before all are added. A set of names is found by its key in half the time
@@ -194,7 +194,7 @@ class BindResult(msgspec.Struct, rename="pascal", frozen=True):
     """The answer to kube-scheduler's call `bind`.
 
     Attributes:
-        error: the reason why the pod is not bound; empty where it is bound.
+        error: the reason why the pod is not bound; empty if it is bound.
     """
 
     error: str = ""

@@ -25,7 +25,7 @@ FREED = "gang: the devices that were held for its pods are free again"
 
 
 def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list[str], str]:
-    """Returns the node for a pod of a gang; places all pods of the gang where devices are not held for them yet.
+    """Returns the node for a pod of a gang; places all pods of the gang if devices are not held for them yet.
 
     Args:
         state: the scheduler's state; the caller holds its lock.
@@ -33,7 +33,7 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
         now: the present time, in seconds of a monotonic clock.
 
     Returns:
-        At most one node's name, and the reason why the pod waits because of its gang. Both are empty where no node has
+        At most one node's name, and the reason why the pod waits because of its gang. Both are empty if no node has
         room for the pod.
     """
     key = _key(pod)
@@ -62,7 +62,7 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
         now: the present time, in seconds of a monotonic clock.
 
     Returns:
-        The hold for whose outcome the bind waits; None where the bind need not wait.
+        The hold for whose outcome the bind waits; None if the bind need not wait.
     """
     with state.lock:
         key = state.gangs.key_of(uid)
@@ -90,7 +90,7 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
 
 
 def _withdrawn(state: State, hold: Hold) -> str:
-    """Returns why a pod of a hold can go no more to its node; empty where each can."""
+    """Returns why a pod of a hold can go no more to its node; empty if each can."""
     kept = [reservation for uid in sorted(hold.uids) if (reservation := state.reservation(uid)) is not None]
     return next((fault for one in kept if (fault := state.withdrawn(one))), "")
 
@@ -142,7 +142,7 @@ def cause(key: GangKey, fitting: int) -> str:
 
 
 def explain_member(state: State, pod: WaitingPod, rows: Ints) -> str:
-    """Returns why a pod waits because of its gang; empty where the gang fits now. It reserves nothing.
+    """Returns why a pod waits because of its gang; empty if the gang fits now. It reserves nothing.
 
     Args:
         state: the scheduler's state; the caller holds its lock.
@@ -174,7 +174,7 @@ def _key(pod: WaitingPod) -> GangKey:
 
 
 def _missing(key: GangKey, gang: Gang) -> str:
-    """Returns why no devices may be held for the gang yet; empty where they may."""
+    """Returns why no devices may be held for the gang yet; empty if they may."""
     there = len(gang.placed) + len(gang.waiting)
     if there < key.pods:
         return f"gang: {there} of {key.pods} pods are there"

@@ -17,7 +17,7 @@ MAX_NAMED = 4
 
 
 class Cause(IntEnum):
-    """The causes that keep a request from a node. Where several apply, the one with the lowest number is reported."""
+    """The causes that keep a request from a node. If several apply, the one with the lowest number is reported."""
 
     DEVICES = 0
     """The node offers too few GPUs in all."""

@@ -68,7 +68,7 @@ class _Figures:
 
     Attributes:
         version: the fleet's when they were computed.
-        of_row: by row; a gain is NONE where the request does not fit.
+        of_row: by row; a gain is NONE if the request does not fit.
         cut: by row, whether the search for devices ended without an answer, so that the node counts as not fitting.
         unreached: by row, whether the tries ended before, so that the next refresh searches it.
         device: by row, the device to take for a request for one GPU; 0 for any other request.
@@ -113,7 +113,7 @@ class Chooser:
         fleet: the nodes with the free parts of their devices.
         worth: the learned figures that say which free parts are most useful to later requests. None before the first
             learning: the first node that fits is then chosen.
-        tries: the number of tries that searches for devices may still use, over all calls. None where each computation
+        tries: the number of tries that searches for devices may still use, over all calls. None if each computation
             has CALL_TRIES.
         cut: how often a node counted as not fitting because the search for its devices reached its limit.
     """
@@ -142,7 +142,7 @@ class Chooser:
 
         The gain of a node is the change in the worth of its free parts if it takes the request. With the placement
         `spread` it grows with the free part instead, and with `topology` the links between devices count first. It is
-        NONE where the request does not fit, or the search for devices reached its limit.
+        NONE if the request does not fit, or the search for devices reached its limit.
         """
         return self._refreshed(request).of_row
 
@@ -157,7 +157,7 @@ class Chooser:
         return kept
 
     def best(self, request: Request, rows: Ints) -> int | None:
-        """Returns the best of some nodes for a request; None where the request fits on none of them.
+        """Returns the best of some nodes for a request; None if the request fits on none of them.
 
         Args:
             rows: the nodes' indexes in the fleet. The answer is one of them.
@@ -179,7 +179,7 @@ class Chooser:
             gains[row] = NONE
 
     def place(self, request: Request, row: int) -> Placed | None:
-        """Returns the devices that a request gets on one node; None where it does not fit there.
+        """Returns the devices that a request gets on one node; None if it does not fit there.
 
         Args:
             row: the node's index in the fleet.
@@ -421,7 +421,7 @@ class Chooser:
         return np.asarray(np.maximum(np.minimum(core, memory), 0).astype(np.int32))
 
     def _single(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """Returns the gain of each device of each row; NONE where the need does not fit on it."""
+        """Returns the gain of each device of each row; NONE if the need does not fit on it."""
         fleet = self.fleet
         if request.wanted.placement is Placement.SPREAD:
             return np.where(fitting, fleet.idle[rows].astype(np.float64), NONE)

@@ -1,6 +1,6 @@
 """Gives devices to the containers of a pod that has several, on many nodes at once.
 
-The containers that run together take theirs in turn, the largest first. Where devices run out so, the emptiest are
+The containers that run together take theirs in turn, the largest first. If devices run out so, the emptiest are
 tried first, which leaves room for those that need several devices each. What neither way places and no sum or count
 rules out is searched node by node (scheduler/placement/search.py).
 """
@@ -36,7 +36,7 @@ class Free(NamedTuple):
         core, memory, slots: the free part of each device in percent of GPU time, in MiB and in containers.
         total: the MiB that each device offers.
         usable: whether the request that is being placed may use each device.
-        idle: the free percent of each device, the smaller of GPU time and memory; 0 where no slot is left.
+        idle: the free percent of each device, the smaller of GPU time and memory; 0 if no slot is left.
         rows: the index of each row's node in the fleet.
     """
 
@@ -64,7 +64,7 @@ class Free(NamedTuple):
     def compact(self) -> Free:
         """Returns the same figures in the smallest integer types that hold them, which halves the time of computations.
 
-        A device of which pods hold more than there is has -1 free. Memory keeps its 64 bits where a device offers too
+        A device of which pods hold more than there is has -1 free. Memory keeps its 64 bits if a device offers too
         much for 32.
         """
         core, slots, idle = (np.maximum(part, -1).astype(np.int16) for part in (self.core, self.slots, self.idle))
@@ -84,7 +84,7 @@ class Free(NamedTuple):
     def memory_after(self, need: Need) -> Ints:
         """Returns the MiB that would be free on each device after a container with this need took its share.
 
-        The figure is below 0 where the container does not fit.
+        The figure is below 0 if the container does not fit.
         """
         return np.asarray(self.memory - self.mib(need))
 
@@ -116,7 +116,7 @@ class Free(NamedTuple):
     def percent_after(self, need: Need, memory_after: Ints) -> Ints:
         """Returns the percent that would be free of each device after a container took its share.
 
-        It is the smaller of GPU time and memory, and 0 where no slot would be left.
+        It is the smaller of GPU time and memory, and 0 if no slot would be left.
 
         Args:
             need: the container's need of each of its GPUs.
@@ -162,7 +162,7 @@ class Given(NamedTuple):
         taken: for each container, node and device, whether the container takes the device.
         idle: the percent that is left free of each device, on nodes where the containers fit.
         first: for each node, whether the first of the picks placed the containers.
-        reached: for each node, whether the answer is final. Where it is not, more tries may place the containers.
+        reached: for each node, whether the answer is final. If it is not, more tries may place the containers.
         cut: for each node, whether the search for devices reached its limit.
     """
 

@@ -52,18 +52,18 @@ class Fleet:
 
     Attributes:
         rows: the row of each node, keyed by the node's name. A node keeps its row until it is removed.
-        nodes: the node of each row; None where it was removed.
-        names: the name of each row's node; empty where it was removed.
+        nodes: the node of each row; None if it was removed.
+        names: the name of each row's node; empty if it was removed.
         places: the row and column of each device, keyed by the device's uuid.
         classes: the device classes; the first is that of a column without a device.
         version: a number that grows with each change.
         changed: the version at which each row changed last.
         cls: the class of each device, as an index into `classes`.
         core, memory, slots: the free part of each device in percent of GPU time, in MiB and in containers. It is below
-            0 where pods hold more than the device has.
+            0 if pods hold more than the device has.
         total: the MiB that each device offers.
         offered: whether new containers may be placed on a device.
-        idle: the free percent of each device, the smaller of GPU time and memory; 0 where the device is not offered or
+        idle: the free percent of each device, the smaller of GPU time and memory; 0 if the device is not offered or
             has no slot left.
         cpu, host: the free processor time (thousandths of a core) and memory (MiB) of each node.
         links: the index in `link_sets` of the links between each node's devices.
@@ -153,7 +153,7 @@ class Fleet:
             self._count_node(holding.node)
 
     def held_by(self, uid: str) -> Holding | None:
-        """Returns the part of a node that the pod with this uid holds; None where it holds nothing."""
+        """Returns the part of a node that the pod with this uid holds; None if it holds nothing."""
         return self._held.get(uid)
 
     def holders(self, name: str) -> dict[str, Holding]:

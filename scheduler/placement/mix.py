@@ -23,7 +23,7 @@ class Kind(NamedTuple):
         gpus: the number of GPUs, each with the share below.
         core_percent: the percent of each GPU's time.
         memory_mib, memory_percent: the memory of each GPU, in MiB or in percent; one of the two is 0.
-        use_models, avoid_models: the parts of models' names that are allowed (all where empty) and excluded.
+        use_models, avoid_models: the parts of models' names that are allowed (all if empty) and excluded.
         cpu_milli, host_mib: the processor time (thousandths of a core) and memory (MiB) of the node.
     """
 

@@ -17,8 +17,8 @@ class Need(NamedTuple):
     Attributes:
         gpus: the number of GPUs, all different.
         core_percent: the percent of each GPU's time; 0 for best effort.
-        memory_mib: the memory of each GPU, in MiB; 0 where `memory_percent` says it.
-        memory_percent: the memory of each GPU, in percent of what the device offers; 0 where `memory_mib` says it.
+        memory_mib: the memory of each GPU, in MiB; 0 if `memory_percent` says it.
+        memory_percent: the memory of each GPU, in percent of what the device offers; 0 if `memory_mib` says it.
     """
 
     gpus: int
@@ -85,7 +85,7 @@ class Request:
 
     @property
     def single(self) -> Need | None:
-        """The need of the only GPU container; None where there are several, or an init container has one."""
+        """The need of the only GPU container; None if there are several, or an init container has one."""
         return self.containers[0] if len(self.containers) == 1 and not self.init else None
 
 

@@ -59,7 +59,7 @@ class Room(NamedTuple):
 
         Args:
             need: the container's need.
-            *holders: the container's index in `Request.steps`, where it is to be noted.
+            *holders: the container's index in `Request.steps`, if it is to be noted.
         """
         return self._replace(
             core_percent=self.core_percent - need.core_percent,
@@ -95,7 +95,7 @@ class Tries:
 
 
 def assign(rooms: Sequence[Room], request: Request, tries: Tries) -> Assignment | None:
-    """Returns the devices that a request's containers get on one node; None where no way was found.
+    """Returns the devices that a request's containers get on one node; None if no way was found.
 
     A search that used up its tries also returns None. The emptiest devices are tried first, which finds a way soonest.
 

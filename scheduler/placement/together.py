@@ -3,7 +3,7 @@
 Which requests share a node is a bin packing problem, for which no fast way finds every solution. Two ways are quick:
 one by one, each where its own placement has it; then the largest first, on the emptiest devices of a node, which finds
 room for the most containers that need several devices each. Of requests of one kind, with one GPU each, the first is
-exact. Where both fail, a search tries the choices of nodes and devices in turn, as far as its limits reach.
+exact. If both fail, a search tries the choices of nodes and devices in turn, as far as its limits reach.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Search:
         self._rows = [self._candidates(part) for part in parts]
 
     def places(self, at: int = 0, first: int = 0) -> dict[str, Placed] | None:
-        """Returns the places of the parts from `at` on; None where none were found.
+        """Returns the places of the parts from `at` on; None if none were found.
 
         Args:
             at: the first part without a place.

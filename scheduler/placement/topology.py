@@ -41,7 +41,7 @@ def spread_of(links: Links, numa: Sequence[int | None], devices: Sequence[int]) 
 
     Args:
         links: the links between all devices of the node, as a table.
-        numa: the NUMA node of each device of the node; None where the system does not state it.
+        numa: the NUMA node of each device of the node; None if the system does not state it.
         devices: the indexes, in `links` and `numa`, of the devices to measure.
     """
     tiers = [links[one][other] for at, one in enumerate(devices) for other in devices[:at]]
@@ -61,7 +61,7 @@ def best_set(
 
     Args:
         links: the links between all devices of the node, as a table.
-        numa: the NUMA node of each device of the node; None where the system does not state it.
+        numa: the NUMA node of each device of the node; None if the system does not state it.
         candidates: the indexes of the devices to choose from, in order.
         count: the number of devices to choose, at most as many as there are candidates.
         fixed: the indexes of devices that the container has already, which count beside the chosen ones.
@@ -127,7 +127,7 @@ def best_sets(
 
     Args:
         links: the links between all devices of the node, as a table.
-        numa: the NUMA node of each device of the node; None where the system does not state it.
+        numa: the NUMA node of each device of the node; None if the system does not state it.
         candidates: the indexes of the devices to choose from, in order; at least as many as the sets have.
         counts: the number of devices of each set.
     """

@@ -56,7 +56,7 @@ class Worth:
             node's level, the device's class and its free percent, in this order.
         several: the kinds of requests that need several GPUs.
         cpu_per_percent: the processor time (thousandths of a core) that requests ask for with each percent of a GPU; 0
-            where that is not known.
+            if that is not known.
     """
 
     cpu_levels: Ints

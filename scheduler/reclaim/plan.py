@@ -112,7 +112,7 @@ class _Node(NamedTuple):
 
 
 def plan_reclaim(fleet: Fleet, victims: Victims, pods: Sequence[PodToPlace], spare_pods: Ints) -> Plan | None:
-    """Returns a plan to place all of some waiting pods, with the evictions that it needs; None where none suffice.
+    """Returns a plan to place all of some waiting pods, with the evictions that it needs; None if none suffice.
 
     It chooses the evictions that cost least, as far as its search finds them, and none that is not needed.
 
@@ -223,7 +223,7 @@ class _Planner:
         return bool(victims.in_budget[at]), bool(holders.high_priority[at]), spent, holders.uids[at]
 
     def _cheapest(self, pod: PodToPlace) -> tuple[int, list[int]] | None:
-        """Returns the node with the cheapest victims, and these; None where no victims make room."""
+        """Returns the node with the cheapest victims, and these; None if no victims make room."""
         best: tuple[Cost, int, list[int]] | None = None
         order = self._in_order(pod)
         for start in range(0, len(order), SEARCHED):
@@ -296,7 +296,7 @@ class _Planner:
         return np.asarray(np.sort(of_node, axis=1)[:, : need.gpus].sum(axis=1))
 
     def on_node(self, pod: PodToPlace, row: int) -> list[int] | None:
-        """Returns the cheapest victims on one node that the search finds; None where no victims make room."""
+        """Returns the cheapest victims on one node that the search finds; None if no victims make room."""
         may_go = self._may_go(pod) & (self._holders.row == row)
         dearest_first = sorted(np.flatnonzero(may_go).tolist(), key=self._dearness, reverse=True)
         whole = self._spare(pod, row, dearest_first)
@@ -341,7 +341,7 @@ class _Planner:
         return chosen
 
     def _spare(self, pod: PodToPlace, row: int, dearest_first: Sequence[int]) -> list[int] | None:
-        """Returns those of the given pods that must be evicted; None where evicting all does not suffice."""
+        """Returns those of the given pods that must be evicted; None if evicting all does not suffice."""
         node = self._node(pod, row, dearest_first)
         if not _fits(node, pod.request, self._tries):
             return None

@@ -99,7 +99,7 @@ def keep_reclaiming(reclaimer: Reclaimer, wait: Callable[[float], bool]) -> None
 
     Args:
         reclaimer: plans the evictions and carries them out.
-        wait: waits for a number of seconds, and returns true where the process ends.
+        wait: waits for a number of seconds, and returns true if the process ends.
     """
     while not wait(LOOK_SECONDS):
         if reclaimer.acts():
@@ -144,7 +144,7 @@ class Reclaimer:
     def step(self) -> None:
         """Does all that is due now: makes plans, writes earmarks and notices, and evicts pods whose notice has passed.
 
-        Where the settings do not enable reclaim, it only withdraws earmarks and notices that an earlier replica has
+        If the settings do not enable reclaim, it only withdraws earmarks and notices that an earlier replica has
         written.
         """
         with self._state.lock:
@@ -200,7 +200,7 @@ class Reclaimer:
         }
 
     def _judged(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, str]:
-        """Returns why earmarks must be withdrawn, by the pod's uid; empty where they stay.
+        """Returns why earmarks must be withdrawn, by the pod's uid; empty if they stay.
 
         Those of a gang stand and fall together. A gang is left out where one of its pods pauses, or where an unknown
         error arises: no pod may be evicted for an earmark that cannot be judged.
@@ -221,7 +221,7 @@ class Reclaimer:
         return judged
 
     def _why_fall(self, some: Sequence[tuple[WaitingPod, Earmark]]) -> str:
-        """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; empty where they stay."""
+        """Returns why the earmarks of a pod or of a gang's pods must be withdrawn; empty if they stay."""
         state, settings, pods = self._state, self._settings, [pod for pod, _ in some]
         with state.lock:
             if state.budgets.effect(pods[0].namespace) is not BudgetEffect.IN_BUDGET:
@@ -252,7 +252,7 @@ class Reclaimer:
         return "" if self._clocks.wall() < until else "the pods that were to go are still there"
 
     def _why_kept(self, pod: WaitingPod, victim: PodNote) -> str:
-        """Returns why a pod that was to go for another one stays; empty where it goes."""
+        """Returns why a pod that was to go for another one stays; empty if it goes."""
         if self._in_budget(victim) and (victim.high_priority or not pod.high_priority):
             return "a pod that was to go is within its budget again"
         if not victim.labelled and not victim.leaving:
@@ -530,7 +530,7 @@ class Reclaimer:
 
 
 def _whole(state: State, pod: WaitingPod) -> list[WaitingPod]:
-    """Returns the pods that must be placed together with a pod; none where its gang is not complete."""
+    """Returns the pods that must be placed together with a pod; none if its gang is not complete."""
     if pod.gang is None:
         return [pod]
     gang = state.gangs.wait(pod)

@@ -73,7 +73,7 @@ def conditions_of(pod: Json) -> list[tuple[str, str]]:
 
 
 def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
-    """Returns the causes that keep a pod from each node that offers GPUs; none where the pod fits on a node.
+    """Returns the causes that keep a pod from each node that offers GPUs; none if the pod fits on a node.
 
     The taints, affinity, processor time and memory of nodes are kube-scheduler's to check, and are not among the
     causes.
