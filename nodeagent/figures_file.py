@@ -36,7 +36,7 @@ def decode(content: bytes) -> dict[str, dict[tuple[int, int], Figure]]:
     """Returns the driver's figures of each container on each GPU, from the content of a file that `encode` made.
 
     Returns:
-        By the GPU's uuid, the figures of each container by its slot and the key of its start (see `PageSlot`).
+        For each GPU's uuid, the figures of each container, keyed by its slot and the key of its start (see `PageSlot`).
 
     Raises:
         ValueError: the content is not JSON of this form.

@@ -95,8 +95,8 @@ def members_of(containers: Iterable[Container]) -> dict[int, int]:
 def registered_pids(containers: Iterable[Container]) -> dict[int, frozenset[int]]:
     """Returns the ids of the processes that each container's shim has registered, keyed by the container's slot.
 
-    The ids are those in the processes' own PID namespaces. The processes live, or have just ended. A container whose
-    ledger file cannot be read is left out.
+    The ids are those in the processes' own PID namespaces. The processes live, or have just ended. A container is left
+    out if its ledger file cannot be read.
     """
     pids = {}
     for container in containers:
@@ -108,7 +108,7 @@ def registered_pids(containers: Iterable[Container]) -> dict[int, frozenset[int]
 def living_pids(
     slots: Mapping[int, int | None], own: Mapping[int, int], living_by_slot: Mapping[int, frozenset[int]]
 ) -> frozenset[int]:
-    """Returns the processes on a GPU, by the host's ids, that their container's shim lists as living.
+    """Returns the host's ids of the processes on a GPU that their container's shim lists as living.
 
     Args:
         slots: the slot of the container of each process on the GPU, keyed by the host's process id.
@@ -137,7 +137,7 @@ def own_pids(pids: Iterable[int]) -> dict[int, int]:
 def unregistered(
     slots: Mapping[int, int | None], own: Mapping[int, int], registered: Mapping[int, frozenset[int]]
 ) -> frozenset[int]:
-    """Returns the containers' processes on a GPU, by the host's ids, that no shim has registered.
+    """Returns the host's ids of the containers' processes on a GPU that no shim has registered.
 
     A container can write to its ledger file what it likes, so that only processes are found that do not hide.
 
@@ -205,7 +205,7 @@ class Figures:
         self._find_unregistered(containers, sample, placed, own)
 
     def ask(self, wanted_ns: int) -> None:
-        """Asks `watch` for a new sample, unless one began since a time.
+        """Asks `watch` for a new sample, unless a sample began after a time.
 
         Args:
             wanted_ns: the time, in ns of CLOCK_MONOTONIC.

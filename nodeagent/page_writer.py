@@ -96,7 +96,7 @@ class PageWriter:
         self._to_show = gpus
 
     def set_gpus(self, uuids: Iterable[str]) -> None:
-        """Replaces the set of GPUs, by uuid, whose schedule pages the process has to write."""
+        """Replaces the set of GPUs, given by uuid, whose schedule pages the process has to write."""
         now_ns, before = self._clock(), self._has
         self._has = {uuid: before.get(uuid, now_ns) for uuid in uuids}
 

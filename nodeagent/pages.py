@@ -66,7 +66,7 @@ class Ledgers:
         self._open: dict[Path, int] = {}
 
     def activity(self, ledger: Path, device: int) -> Activity:
-        """Returns the activity of a container on one of its GPUs, from its ledger; none while there is no sound ledger.
+        """Returns the activity of a container on one of its GPUs, from its ledger; all 0 without a sound ledger.
 
         Args:
             ledger: the path of the container's ledger file.
@@ -114,7 +114,7 @@ class Gpu:
         return len(self._state.active) >= CONTENDED
 
     def write(self, containers: tuple[Container, ...], ledgers: Ledgers, figures: Keyed, now_ns: int) -> None:
-        """Plans the turns of the GPU's containers by their activity, and writes the schedule page.
+        """Plans the turns of the GPU's containers from their activity, and writes the schedule page.
 
         Args:
             ledgers: the containers' ledger files.
@@ -226,7 +226,7 @@ def read_shown(root: Path, uuid: str) -> frozenset[Shown] | None:
 
 
 def last_write_ns(root: Path, uuids: Iterable[str]) -> int | None:
-    """Returns when the most recent of some schedule pages was written, in ns of CLOCK_MONOTONIC; None without any page.
+    """Returns when the latest write of some schedule pages was, in ns of CLOCK_MONOTONIC; None without any page.
 
     Args:
         root: the agent's folder.
@@ -253,7 +253,7 @@ class Writer:
         self._round = 0
 
     def look(self) -> None:
-        """Runs one round: reads the input file if it has changed, and writes the pages that are due."""
+        """Runs one round: reads the input files if they have changed, and writes the pages that are due."""
         changed = self._reread()
         self._reread_figures()
         quiet = changed or self._round % QUIET_EVERY == 0

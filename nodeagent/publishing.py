@@ -84,6 +84,8 @@ def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: 
 
     Args:
         pods: the node's pods as JSON.
+        wall: the present time of the calendar.
+        monotonic_ns: the present time, in ns of CLOCK_MONOTONIC.
     """
     found = {}
     for pod in pods:

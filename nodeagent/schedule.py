@@ -126,7 +126,7 @@ class PageFile:
 def read_activity(container: Container) -> Activity:
     """Returns the activity of a container on a GPU, from its shim's ledger file.
 
-    There is none while the file is missing or invalid.
+    All its figures are 0 while the file is missing or invalid.
     """
     try:
         descriptor = os.open(container.ledger, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -62,7 +62,7 @@ class PageSlot(NamedTuple):
         driver_sampled_ns: when the driver was asked.
         notice_ns: when it will be evicted.
         trim_permille: the part of each of its turns that it may use, in thousandths.
-        dead_gone_ns: the time of the last sample of the driver by which the memory of all its ended processes was free.
+        dead_gone_ns: the time of the driver's last sample that showed the memory of all its ended processes as free.
     """
 
     slot: int
@@ -291,9 +291,9 @@ def activity_bytes(device: int) -> int:
 
 
 def unpack_one(beginning: bytes, device: int) -> Activity:
-    """Returns a container's activity on one of its GPUs, from its shim's ledger file; none if that is incomplete.
+    """Returns a container's activity on one of its GPUs, from its shim's ledger file; all 0 if that is incomplete.
 
-    It does without the fifteen other GPUs: a node's writer reads every ledger file fifty times a second.
+    It reads no figures of the fifteen other GPUs: a node's writer reads every ledger file fifty times a second.
 
     Args:
         beginning: the first bytes of the file, at least `activity_bytes(device)`.

@@ -213,7 +213,7 @@ class Agent:
         keep_running(name, part, self._stop.wait, self._measures.part_failures.labels(name).inc)
 
     def stop(self) -> None:
-        """Stops the agent. Containers continue by the last schedule pages."""
+        """Stops the agent. Containers go on with the turns of the last schedule pages."""
         self._stop.set()
         self._woken.set()
 
@@ -592,7 +592,7 @@ def _name(part: Callable[[], None]) -> str:
 
 
 def vendor_of(settings: Nodeagent) -> Vendor:
-    """Returns the access to the driver of this node's GPUs, by the agent's settings."""
+    """Returns the access to the driver of this node's GPUs that the agent's settings choose."""
     from nodeagent.vendors.nvidia import Nvidia  # noqa: PLC0415 - another vendor's needs other libraries
 
     folders: tuple[Path, ...] = settings.vendor_cdi_folders

@@ -51,7 +51,7 @@ class World:
         node: this node's name.
         listing: returns the containers that hold slots of `fairgpu.io/gpu`, as the kubelet lists them.
         pods: the node's pods.
-        read_pod: returns one pod as JSON from the API server, by namespace and name.
+        read_pod: returns a pod as JSON from the API server; takes its namespace and its name.
         offer: returns the GPUs that the node offers now; None until the driver has answered once.
         changed: called with the records of all containers after each change; raises OSError if the host has no room
             for them.
@@ -83,7 +83,7 @@ class Starter:
         self._has_ended = False
 
     def recover(self) -> None:
-        """Reads the containers' records that an earlier agent left on the host, and removes files without a record.
+        """Reads the records that an earlier agent left on the host, and removes containers' files without a record.
 
         A record that cannot be read bars its GPUs until its container starts again, or its pod has ended.
 
@@ -105,7 +105,7 @@ class Starter:
             self._world.changed(list(self._records.values()))
 
     def prepare(self, slots: frozenset[str]) -> Record:
-        """Writes all files that a container needs to start; returns its record.
+        """Writes all files that the container with these slots needs to start; returns its record.
 
         Args:
             slots: the ids of the device plugin's slots that the kubelet gave to the container.

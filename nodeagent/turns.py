@@ -1,4 +1,4 @@
-"""Plans the turns on one GPU: each container's time to launch in the coming period, by its share and activity.
+"""Plans the turns on one GPU: each container's time to launch in the coming period, from its share and activity.
 
 Every container with a share owns a turn of that length in every period, in the order of the slots, so that turns move
 as little as possible. Time that no active container owns (turns of inactive containers, and time that was promised to
@@ -121,7 +121,7 @@ class Plan:
         return self._granted.get(slot, 0)
 
     def owned_ns(self, slot: int) -> int:
-        """Returns the time of the period, in ns, that a container has by its share, without borrowed time.
+        """Returns the time of the period, in ns, that a container gets for its share, without borrowed time.
 
         It is 0 for a container that is not active.
 
@@ -184,14 +184,14 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, period_number: i
 
 
 def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int = PERIOD_NS) -> dict[str, int]:
-    """Returns where in the period the turns of containers with several GPUs begin, at the same place on each GPU.
+    """Returns where in the period the turn of each container with several GPUs begins, at the same place on each GPU.
 
     Kernels that wait for one another on several GPUs meet only while the container has its turn on all of these. A
     container gets the first place that is free on all of its GPUs; a container for which there is no such place is left
     out. Containers with one GPU are never in the answer, since their turns may begin anywhere.
 
     Args:
-        containers: each container's share in percent and the uuids of its GPUs, keyed by the container's name.
+        containers: for each container, keyed by its name, its share in percent and the uuids of its GPUs.
         period_ns: the length of the period, in ns.
 
     Returns:

@@ -46,9 +46,9 @@ class DeviceUse:
     Attributes:
         uuid: the GPU's uuid.
         busy_ns: the time in which the container kept the GPU busy, in ns.
-        span_ns: the time of all intervals between two looks in which it kept the GPU busy at all, in ns.
-        memory_peak_bytes: the most GPU memory that was seen in use.
-        memory_now_bytes: the GPU memory in use at the last look.
+        span_ns: the length of all intervals between two looks in which the container kept the GPU busy at all, in ns.
+        memory_peak_bytes: the most GPU memory that the container had in use at any look.
+        memory_now_bytes: the GPU memory that the container had in use at the last look.
         memory_limit_bytes: the memory of the GPU.
     """
 

@@ -340,7 +340,7 @@ def run(settings: SchedulerSettings, api: KubernetesAPI) -> int:
 
 
 def server_options(extender: ExtenderSettings) -> ServerOptions:
-    """Returns the options of the extender's HTTP server, by its settings."""
+    """Returns the options of the extender's HTTP server, read from its settings."""
     return ServerOptions(
         name="fairgpu-scheduler",
         address=Address(extender.host, extender.port),

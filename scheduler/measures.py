@@ -41,8 +41,8 @@ class Figures:
         waiting: the number of pods that wait for a node.
         fragmented: the number of waiting pods for which some node has enough free in sum, but in pieces on several
             GPUs.
-        gangs: the number of gangs that are not placed, by state, one of GANG_STATES.
-        gang_outcomes: the number of holds for gangs that have ended since the start, by outcome, one of HOLDS.
+        gangs: the number of gangs that are not placed, keyed by state, one of GANG_STATES.
+        gang_outcomes: the number of holds for gangs that have ended since the start, keyed by outcome, one of HOLDS.
         searches_cut: how often since the start a node was left out because the search for devices reached its limit.
         overlapping: the number of devices of which bound pods hold more than there is.
     """

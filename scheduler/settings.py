@@ -38,7 +38,7 @@ class LeaseSettings(Section):
     """The settings of the Lease by which kube-scheduler elects a leader."""
 
     pod_name: str = ""
-    """This pod's name, by the downward API; empty if there is one replica alone, which then always acts."""
+    """This pod's name, by the downward API; empty where there is one replica alone, which then always acts."""
     namespace: str = names.SYSTEM_NAMESPACE
     """The Lease's namespace, and this pod's."""
     name: str = names.SCHEDULER_NAME

@@ -44,8 +44,9 @@ class Mount:
 def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, minor: int) -> tuple[str, dict[str, Any]]:
     """Returns the changes that the vendor's CDI specs make to a container so that it can use one GPU.
 
-    The entry for the GPU is the one named by its uuid; else the one named by its index, if that uses the device node
-    `/dev/nvidiaMINOR`: a spec that was made before GPUs were changed may give the same index to another GPU.
+    The GPU's entry is the one whose name is its uuid. If there is none, it is the one whose name is its index, as long
+    as that one uses the device node `/dev/nvidiaMINOR`: a spec that was made before GPUs were changed may give the same
+    index to another GPU.
 
     Args:
         specs: the vendor's CDI specs, as JSON objects.

@@ -1,4 +1,4 @@
-"""Checks that a container fits beside the node's other containers, by what the node itself has given out. Pure.
+"""Checks that a container fits beside the node's other containers, according to the node's own records. Pure.
 
 The scheduler places by the allocations that it sees. The node checks again, since two allocations of one piece can
 both be written: only one of the two containers starts.
@@ -42,7 +42,7 @@ def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) 
     """Checks that each GPU of a container exists, is healthy, and is as large as the container's part of it.
 
     Args:
-        shares: the container's parts of GPUs, by its allocation.
+        shares: the container's parts of GPUs, according to its allocation.
         offered: the node's GPUs, keyed by uuid.
 
     Raises:
@@ -63,7 +63,7 @@ def check_overlap(shares: Iterable[DeviceShare], held: Iterable[Held], offered: 
     """Checks that a container's parts of GPUs fit beside the parts that other containers hold.
 
     Args:
-        shares: the container's parts of GPUs, by its allocation.
+        shares: the container's parts of GPUs, according to its allocation.
         held: the parts that other containers of the node hold.
         offered: the node's GPUs, keyed by uuid; each GPU of `shares` is among them.
 
@@ -105,7 +105,7 @@ def is_whole(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> bo
     The container is then alone on them, and no shim limits it.
 
     Args:
-        shares: the container's parts of GPUs, by its allocation.
+        shares: the container's parts of GPUs, according to its allocation.
         offered: the node's GPUs, keyed by uuid; each GPU of `shares` is among them.
     """
     return all(share.core_percent == 100 and share.memory_mib == offered[share.uuid].memory_mib for share in shares)

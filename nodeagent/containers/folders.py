@@ -247,7 +247,7 @@ def _specs(folders: Folders) -> list[Path]:
 
 
 def install_shim(folders: Folders, library: Path) -> Path:
-    """Writes the shim to the host, unless it is there and sound; returns its file, whose folder is named by its digest.
+    """Writes the shim to the host, unless it is there and sound; returns its file, in a folder named after its digest.
 
     A disk whose machine loses its power may keep a file's name without its bytes. A program goes on without a library
     that its loader cannot read, and nothing would limit it.

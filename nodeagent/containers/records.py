@@ -188,7 +188,7 @@ def superseded(record: Record, records: Iterable[Record]) -> list[Record]:
 
 
 def pieces(record: Record) -> list[Held]:
-    """Returns the parts of GPUs that a container holds, by its record."""
+    """Returns the parts of GPUs that a container holds according to its record."""
     return [Held(each.uuid, each.core_percent, each.memory_mib, each.slot) for each in record.devices]
 
 

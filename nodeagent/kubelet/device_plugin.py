@@ -262,12 +262,11 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
         prepare: called with the ids of a container's slots before each of its starts.
         wait: waits for a number of seconds, and returns true if the plugin is to end.
         attempted: called with None after each registration, and with the error after each failure.
-        looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None if it
-            does.
+        looked: called every LOOK_SECONDS with the reason why the kubelet does not ask this plugin, or None if it does.
         shown: returns whether the Node shows the slots that are offered, and the version of the status that the kubelet
             wrote last.
-        replaced: called after a registration by which the kubelet may have left another plugin for this one, where
-            `looked` was not called with Loss.TAKEN before.
+        replaced: called after a registration by which the kubelet may have left another plugin for this one, unless
+            `looked` was called with Loss.TAKEN before.
         now: returns seconds of a monotonic clock.
     """
     server: Server | None = None
@@ -331,12 +330,12 @@ class Checkpoint:
         self._others: frozenset[Holder] = frozenset()
 
     def slots(self) -> tuple[str, ...]:
-        """Returns the ids of the healthy slots of the resource that the kubelet knows; none before they are written."""
+        """Returns the ids of the resource's healthy slots that the kubelet knows; none before they are written."""
         self._renew()
         return self._slots
 
     def answered_by_others(self) -> frozenset[Holder]:
-        """Returns the pod's uid and the name of each container whose slots another plugin allocated.
+        """Returns the pod's uid and the container's name for each container whose slots another plugin allocated.
 
         For these the file has another answer than that of `allocated`.
         """

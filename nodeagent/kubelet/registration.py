@@ -110,12 +110,12 @@ class Registration:
 
 
 def foreign_slots(ids: Iterable[str]) -> tuple[str, ...]:
-    """Returns the slot ids, sorted, that are not of the form of this plugin's ids (`nodeagent.offer.slot_ids`)."""
+    """Returns the ids, sorted, of slots that are not this plugin's, whose ids `nodeagent.offer.slot_ids` makes."""
     return tuple(sorted(each for each in ids if not _SLOT.fullmatch(each)))
 
 
 def observed(registration: Registration, look: Look, now_seconds: float) -> Registration:
-    """Returns the last registration, updated by what the agent sees of the kubelet now.
+    """Returns the last registration, with the signs added that the agent sees of the kubelet now.
 
     Another plugin's slots that were in the kubelet's file at the registration count as older than it, until the file
     has been without them or the kubelet has had time to call back.
@@ -144,7 +144,7 @@ def loss(registration: Registration, look: Look, now_seconds: float) -> Loss | N
     """Returns why the kubelet does not ask this device plugin; None if it does.
 
     Args:
-        registration: the last registration, with what this look has added.
+        registration: the last registration, as `observed` returned it for this look.
         look: the kubelet and the plugin as they are now.
         now_seconds: the present time, in seconds of a monotonic clock.
     """

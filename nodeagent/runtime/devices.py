@@ -36,7 +36,7 @@ class RuntimeSilentError(Exception):
 
 @dataclass(frozen=True)
 class RuntimeConfiguration:
-    """The way in which the container runtime gives devices to containers, by its own statement.
+    """The way in which the container runtime gives devices to containers, as it states itself.
 
     Attributes:
         applies_cdi: whether the runtime applies the CDI specs of the agent's folder; None if it does not say.
@@ -82,7 +82,7 @@ class RuntimeStatus:
 
 
 def configuration(info: Mapping[str, str], cdi_folder: Path) -> RuntimeConfiguration:
-    """Returns how the container runtime gives devices to containers, by its verbose Status.
+    """Returns how the container runtime gives devices to containers, read from its verbose Status.
 
     It is unknown if the Status is not of containerd's form.
 
@@ -151,7 +151,7 @@ def is_applied(bundles: Path, container_id: str) -> bool | None:
 
 
 class Bundles:
-    """Checks once for each container whether the runtime made it with its CDI spec, by its OCI configuration."""
+    """Checks once for each container whether the runtime made it with its CDI spec; its OCI configuration says so."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -150,7 +150,7 @@ class Nvidia:
             changed: called after each error.
 
         Raises:
-            OSError: this driver reports no events. Method `offer` finds faults by the GPUs' counters nevertheless.
+            OSError: this driver reports no events. Method `offer` still finds faults, from the GPUs' counters.
         """
         nvml = self._library()
         try:
@@ -249,6 +249,7 @@ def offered(
     A GPU is offered if it can be shared and the specs of NVIDIA's toolkit have an entry for it.
 
     Args:
+        driver: the version of NVIDIA's driver, for the inventory.
         found: the GPUs, as NVML describes them.
         tiers: the link between two GPUs, keyed by their uuids in any order; GPUs without an entry count as far apart.
         specs: the toolkit's CDI specs, as JSON objects.

@@ -1,4 +1,4 @@
-"""Finds the nodes on which a pod may run once there is room, by kube-scheduler's rules.
+"""Finds the nodes on which a pod may run once there is room, according to kube-scheduler's rules.
 
 kube-scheduler drops nodes that are short in aggregate before it asks an extender, so it never names a node full of
 victims. Its rules of unschedulable nodes, taints, node selectors and required node affinity are applied here
@@ -84,7 +84,7 @@ def rules_of(spec: Json) -> Rules:
 
 
 class Sites:
-    """Finds the nodes that a pod's rules allow, by the nodes' labels and taints, for all nodes at once.
+    """Finds the nodes whose labels and taints a pod's rules allow, for all nodes at once.
 
     A look takes a few operations for each rule. A pod's author decides how many rules it has: 1.5 MiB are some 15,000
     terms. So each rule is looked up for all nodes at once, and none is compared with each node.

@@ -69,8 +69,8 @@ class Gang:
         waiting: the gang's pods that are not placed, keyed by their uid.
         placed: the uids of the gang's pods that are bound, or are being bound.
         hold: the devices held for the waiting pods; None if none are held.
-        awaited: the uids of the pods for which kube-scheduler did not call during the last hold. The next hold waits
-            for these calls.
+        awaited: the uids of the pods for which kube-scheduler made no bind call during the last hold. Before the next
+            hold, kube-scheduler must ask about each of them.
         rows: for each pod's uid, the indexes of the nodes that kube-scheduler last named for the pod.
         refusal: the reason why the last attempt to place the gang failed; None before one has failed.
         forecast: the last computed reason why an attempt would fail, with an empty text if it would not; None before
@@ -106,7 +106,7 @@ class GangPods:
         self._held: set[GangKey] = set()
 
     def of(self, key: GangKey) -> Gang:
-        """Returns a gang by its key; creates an empty one if no pod has named it."""
+        """Returns the gang with this key; creates an empty one if no pod has named it."""
         return self._gangs.setdefault(key, Gang())
 
     def key_of(self, uid: str) -> GangKey | None:
@@ -119,7 +119,7 @@ class GangPods:
         return {"waiting": waiting, "held": len(self._held)}
 
     def held(self) -> Iterable[tuple[GangKey, Gang]]:
-        """Returns the gangs for which devices are held, each with its key."""
+        """Returns a pair of key and gang for each gang for which devices are held."""
         return [(key, self._gangs[key]) for key in self._held]
 
     def begin_hold(self, key: GangKey, until: float) -> Hold:

@@ -35,7 +35,7 @@ class Inventories:
         return touched
 
     def remove(self, name: str) -> set[str]:
-        """Removes a node by its name.
+        """Removes the node of this name.
 
         Returns:
             The node's name, and the names of the nodes that offered one of its devices as well.

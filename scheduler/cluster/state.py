@@ -176,7 +176,7 @@ class State:
             return self.inventories.put(node)
 
     def remove_node(self, name: str) -> set[str]:
-        """Removes a node's inventory by the node's name.
+        """Removes the inventory of the node of this name.
 
         Returns:
             The node's name, and the names of the nodes that offered one of its devices as well.
@@ -202,7 +202,7 @@ class State:
             self._sites[site.name] = site
 
     def remove_site(self, name: str) -> None:
-        """Removes a node's labels, taints and limit of pods, by the node's name."""
+        """Removes the labels, taints and limit of pods of the node of this name."""
         with self.lock:
             self.sites += self._sites.pop(name, None) is not None
 
@@ -318,7 +318,7 @@ class State:
             self.fleet.hold(f"{EARMARKED}{uid}", pod_and_earmark[1].holding(pod_and_earmark[0].request))
 
     def left_out(self, uid: str) -> tuple[str, ...]:
-        """Returns the names of the nodes on which no pod is evicted again for the pod with this uid, by its earmark."""
+        """Returns the names of the nodes that the earmark of the pod with this uid leaves out."""
         return self._left_out.get(uid, ())
 
     def name_nodes(self, pod: WaitingPod, names: list[str]) -> None:

@@ -23,7 +23,8 @@ class Waiting:
         text: the message of its condition fairgpu.io/Placeable; empty if it has none.
         answer: the reason that the extender last gave to kube-scheduler; empty if this replica has not refused it.
         fragmented: whether, at the last refusal, some node had enough free in sum but in pieces on several GPUs.
-        kept_from: the names of the nodes that had room at the last refusal, and about which kube-scheduler did not ask.
+        kept_from: the names of the nodes that had room at the last refusal, though kube-scheduler did not ask about
+            them.
     """
 
     pod: WaitingPod
@@ -64,7 +65,7 @@ class WaitingPods:
         Args:
             answer: the reason that kube-scheduler was given.
             fragmented: whether some node has enough free in sum, but in pieces on several GPUs.
-            kept_from: the names of the nodes that have room, and about which kube-scheduler did not ask.
+            kept_from: the names of the nodes that have room, though kube-scheduler did not ask about them.
         """
         self.add(pod)
         self._pods[pod.uid] = replace(self._pods[pod.uid], answer=answer, fragmented=fragmented, kept_from=kept_from)

@@ -103,7 +103,7 @@ class Attempts:
 
     @property
     def message(self) -> str:
-        """The reason why the pod is not bound."""
+        """The reason why the pod is not bound, for an event of the pod."""
         return NOT_LEADING if self.error is None else self.error.message
 
 

@@ -37,7 +37,7 @@ class Kind(NamedTuple):
     host_mib: int = 0
 
     def percent_of(self, device: DeviceClass) -> int:
-        """Returns the percent that a request of this kind takes of one GPU, by the larger of GPU time and memory.
+        """Returns the percent that a request of this kind takes of one GPU: the larger of its GPU time and its memory.
 
         The result is NEVER, more than a GPU has, if the kind may not use the device, or the device is too small.
 

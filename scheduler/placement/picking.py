@@ -1,4 +1,4 @@
-"""Picks devices for one container of several: by what the node is worth then, and by links.
+"""Picks devices for one container of several, according to the worth that the node keeps and to links.
 
 `scheduler.placement.containers` gives containers their devices in turn, and asks a pick at each.
 """

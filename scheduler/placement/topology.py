@@ -1,4 +1,4 @@
-"""Chooses the best linked devices of a node: by the worst link between two of them, then by the sum of all.
+"""Chooses the best linked devices of a node: those with the best worst link, then with the best sum of all.
 
 Collectives wait for the slowest link of a ring, so no number of fast links makes up for a slow one.
 """

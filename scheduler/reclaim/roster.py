@@ -34,7 +34,7 @@ class Pieces(NamedTuple):
 
     Attributes:
         pod: the pod's place in the arrays of `Holders`.
-        device: the device: its row in the fleet times the number of columns, plus its column.
+        device: the device, as a number: its node's row in the fleet times the number of columns, plus its column.
         core, memory, slots: the part in percent of GPU time, in MiB and in containers.
     """
 
