@@ -77,7 +77,7 @@ class Observation:
 
 
 class GpuWatch:
-    """Asks the driver repeatedly what each container uses of the node's GPUs; finds processes without a share."""
+    """Asks the driver repeatedly for each container's use of the node's GPUs; finds processes that no share limits."""
 
     def __init__(self, node: Node, folders: Folders, proc: Path = PROC) -> None:
         self._node = node

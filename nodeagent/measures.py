@@ -127,7 +127,7 @@ class Measures:
         self._confirmed.labels(collection).set_to_current_time()
 
     def not_watched(self, collection: str) -> None:
-        """Removes the time of a collection that the cluster does not have from the metrics: it would grow old."""
+        """Removes the metric of a collection that the cluster does not have, whose time would grow old."""
         self._confirmed.remove(collection)
 
     def started(self, outcome: str, seconds: float) -> None:

@@ -114,7 +114,7 @@ def status_written(node: Mapping[str, Any]) -> str:
 
 
 def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the most that a pod holds of each resource at any time of its life, as the kubelet counts it.
+    """Returns the most of each resource that a pod holds at any time of its life, as the kubelet counts it.
 
     Args:
         pod: the pod as JSON.
@@ -133,7 +133,7 @@ def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
 
 
 def changes(wanted: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the amounts of `status.capacity` that must change, as the text to write; empty if none must.
+    """Returns the amounts of `status.capacity` that must change, as text keyed by resource; empty if none must.
 
     Args:
         wanted: the wanted amount of each resource.

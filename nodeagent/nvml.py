@@ -205,7 +205,7 @@ class Figures:
         self._find_unregistered(containers, sample, placed, own)
 
     def ask(self, wanted_ns: int) -> None:
-        """Asks `watch` for a new sample, unless a sample began after a time.
+        """Asks `watch` for a new sample, unless the last one began at `wanted_ns` or later.
 
         Args:
             wanted_ns: the time, in ns of CLOCK_MONOTONIC.

@@ -35,7 +35,7 @@ class Silence(NamedTuple):
 
     Attributes:
         worked_ns: when the writer last showed a sign of work; 0 for never.
-        found_ns: when the agent first noticed that there was none since.
+        found_ns: when the agent first noticed that there was no sign of work since then.
     """
 
     worked_ns: int
@@ -110,7 +110,7 @@ class PageWriter:
         return max(ages) / NS if ages else None
 
     def outdated_pages(self) -> int:
-        """Returns the number of GPUs whose schedule page is missing, or shows other containers or evictions than due.
+        """Returns the number of GPUs whose page is missing, or shows other containers or notices than it must.
 
         A page that changes counts until it is written, which takes 40 ms. The process goes on with the last page of a
         GPU whose containers it refuses, and of all GPUs if the host has no room for its input.

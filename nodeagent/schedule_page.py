@@ -88,7 +88,8 @@ class Page(NamedTuple):
         epoch_ns: when the present period began.
         period_ns: the length of a period.
         slots: the containers that share the GPU.
-        turns: the slot, start and length of each turn; the start is in ns from the beginning of the period.
+        turns: the slot, start and length of each turn; the start and the length are in ns, the start from the beginning
+            of the period.
     """
 
     uuid: str
@@ -108,7 +109,7 @@ class Activity(NamedTuple):
         activity_ns: when it last had or wanted GPU work; 0 for never.
         waiting_ns: when one of its kernel launches last had to wait for its turn; 0 for never.
         busy_ns: the GPU time that it has used so far, in ns.
-        overrun_ns: the part of that time which ran past the end of its turns, in ns.
+        overrun_ns: the part of that time that ran past the end of its turns, in ns.
         launches: the number of its kernel launches so far.
         charged_bytes: the GPU memory that the shim has charged to it.
         sample_wanted_ns: when it last asked for new figures of the driver.

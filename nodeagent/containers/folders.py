@@ -57,7 +57,7 @@ class Folders:
         return Path(f"{self.root}/containers/{uid}/{container}")
 
     def start(self, record: Record) -> Path:
-        """Returns the folder of the files of a container's present start."""
+        """Returns the folder of the files of a container's present start, given by its record."""
         return Path(self.ledger(record)).parent
 
     def ledger(self, record: Record) -> str:

@@ -110,7 +110,7 @@ class Registration:
 
 
 def foreign_slots(ids: Iterable[str]) -> tuple[str, ...]:
-    """Returns the ids, sorted, of slots that are not this plugin's, whose ids `nodeagent.offer.slot_ids` makes."""
+    """Returns the slot ids, sorted, that do not have the form of this plugin's ids (`nodeagent.offer.slot_ids`)."""
     return tuple(sorted(each for each in ids if not _SLOT.fullmatch(each)))
 
 

@@ -104,7 +104,10 @@ class Sites:
                     self._tainted.setdefault(key, (taint, []))[1].append(at)
 
     def open_to(self, rules: Rules) -> Flags:
-        """Returns, for each node in order, whether a pod with these rules may run on it. Other pods do not count."""
+        """Returns, for each node in the order given to `Sites`, whether a pod with these rules may run on it.
+
+        Pods that run there do not count.
+        """
         flags = self._open.copy()
         for taint, places in self._tainted.values():
             if not any(_tolerates(toleration, taint) for toleration in rules.tolerations):

@@ -271,7 +271,7 @@ class State:
                 self.fleet.release(f"{EARMARKED}{uid}")
 
     def lifted_for(self, pod: WaitingPod) -> list[str]:
-        """Returns the uids of the pods whose kept devices a waiting pod may take.
+        """Returns the uids of the waiting pods whose kept devices a given waiting pod may take.
 
         These are the pod itself, pods of its gang, and pods of lower priority.
         """
@@ -279,7 +279,7 @@ class State:
 
     @contextmanager
     def without(self, uids: list[str]) -> Iterator[None]:
-        """Frees the devices that are kept for some pods within a with block, and keeps them again afterwards."""
+        """Frees the devices that are kept for these pods within a with block, and keeps them again afterwards."""
         for uid in uids:
             self.fleet.release(f"{EARMARKED}{uid}")
         try:
@@ -451,7 +451,7 @@ class State:
         return np.fromiter(map(self.fleet.rows.get, names, repeat(-1)), np.int64, len(names))
 
     def fitting(self, pod: WaitingPod, rows: Ints) -> Ints:
-        """Returns the nodes on which a pod's request fits now.
+        """Returns the indexes in the fleet of the nodes on which a pod's request fits now.
 
         Args:
             rows: the indexes in the fleet of the nodes to look at; the answer has some of them.
@@ -534,7 +534,7 @@ class State:
         return reservation
 
     def hold_until(self, uid: str, now: float) -> None:
-        """Extends the reservation of the pod with this uid to HOLD_SECONDS after `now`, in monotonic seconds."""
+        """Sets the reservation of the pod with this uid to end HOLD_SECONDS after `now`, in monotonic seconds."""
         kept = self._reservations.get(uid)
         if kept is not None:
             self._reservations[uid] = replace(kept, until=now + HOLD_SECONDS)
@@ -576,7 +576,7 @@ class State:
         return sent
 
     def bind_ended(self, uid: str, now: float) -> None:
-        """Keeps the reservation of the pod with this uid until SETTLE_SECONDS after `now`, in monotonic seconds.
+        """Sets the reservation of the pod with this uid to end SETTLE_SECONDS after `now`, in monotonic seconds.
 
         In this time the watch can show whether the pod was bound.
         """
@@ -701,7 +701,7 @@ class State:
             return self._mix.mix()
 
     def learn(self, worth: Worth) -> None:
-        """Uses newly learned figures of worth for all later choices of nodes."""
+        """Stores newly learned figures of worth, which all later choices of nodes use."""
         with self.lock:
             self.chooser.worth = worth
 

@@ -60,7 +60,7 @@ class WaitingPods:
     def refuse(
         self, pod: WaitingPod, answer: str, *, fragmented: bool = False, kept_from: frozenset[str] = frozenset()
     ) -> None:
-        """Notes that the extender has just refused a pod. When the pod fits later, its condition is written.
+        """Stores that the extender has just refused a pod. When the pod fits later, its condition is written.
 
         Args:
             answer: the reason that kube-scheduler was given.
@@ -84,7 +84,7 @@ class WaitingPods:
         return refused
 
     def set_text(self, uid: str, text: str) -> None:
-        """Notes the message that was written into the condition fairgpu.io/Placeable of the pod with this uid."""
+        """Stores the message that was written into the condition fairgpu.io/Placeable of the pod with this uid."""
         if uid in self._pods:
             self._pods[uid] = replace(self._pods[uid], text=text)
 

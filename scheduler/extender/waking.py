@@ -68,7 +68,7 @@ class Unwritten(NamedTuple):
     """The uids of the pods whose conditions one run of `wake` did not write.
 
     Attributes:
-        failed: the pods whose condition could not be written, or at which an unexpected error arose.
+        failed: the pods whose condition could not be written, or for which an unexpected error arose.
         not_tried: the pods that were not reached before one failed, or before this replica ceased to act.
     """
 
@@ -93,7 +93,7 @@ class Conditions:
     measures: Measures
 
     def write(self, pod: WaitingPod, text: str) -> bool:
-        """Writes a pod's condition with a message; returns whether that succeeded, or need not be tried again."""
+        """Writes `text` into a pod's condition; returns whether that succeeded, or need not be tried again."""
         outcome = _patch(self.api, pod, text, self.stamp())
         self.measures.condition(outcome)
         return outcome != "failed"

@@ -162,7 +162,7 @@ class MetaPod(msgspec.Struct, frozen=True):
 
 
 class MetaVictims(msgspec.Struct, frozen=True):
-    """The pods of one node to evict, and how many PodDisruptionBudgets their eviction violates."""
+    """The pods of one node to evict, and the number of PodDisruptionBudgets that their eviction violates."""
 
     pods: list[MetaPod] = msgspec.field(name="Pods", default_factory=list)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
@@ -269,7 +269,7 @@ def encode_names(names: list[str]) -> msgspec.Raw:
 
 
 def joined(first: msgspec.Raw, second: msgspec.Raw) -> msgspec.Raw:
-    """Returns a JSON object with the fields of two JSON objects, which must have no field in common.
+    """Returns one JSON object with the fields of two JSON objects, which must have no field in common.
 
     Neither object may have whitespace before or after it.
     """

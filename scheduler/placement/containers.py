@@ -160,7 +160,7 @@ class Given(NamedTuple):
     Attributes:
         fits: for each node, whether every container gets its devices.
         taken: for each container, node and device, whether the container takes the device.
-        idle: the percent that is left free of each device, on nodes where the containers fit.
+        idle: the percent that is left free of each device of each node on which the containers fit.
         first: for each node, whether the first of the picks placed the containers.
         reached: for each node, whether the answer is final. If it is not, more tries may place the containers.
         cut: for each node, whether the search for devices reached its limit.
@@ -178,9 +178,9 @@ class Way(NamedTuple):
     """The devices that containers get in turn if one Pick chooses them, on many nodes at once.
 
     Attributes:
-        fits: for each node, a row of each array, whether every container gets its devices.
+        fits: for each node, whether every container gets its devices.
         taken: for each container, node and device, whether the container takes the device.
-        idle: the percent that is left free of each device.
+        idle: the percent that is left free of each device of each node.
     """
 
     fits: Flags

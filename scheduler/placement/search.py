@@ -86,7 +86,7 @@ class Tries:
     cut: int = 0
 
     def one(self) -> bool:
-        """Uses one try; returns whether one was left."""
+        """Uses one try, if one is left; returns whether one was left."""
         if self.left:
             self.left -= 1
             return True
@@ -122,7 +122,7 @@ def assignments(rooms: Sequence[Room], request: Request, tries: Tries) -> Iterat
 
 
 def emptiest_first(rooms: Sequence[Room]) -> list[Room]:
-    """Returns the devices in the order of their free percent, the largest first."""
+    """Returns the devices sorted by their free percent, the largest first."""
     return sorted(rooms, key=lambda room: (-room.idle, room[1:], room.device))
 
 

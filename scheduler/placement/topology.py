@@ -53,11 +53,10 @@ def spread_of(links: Links, numa: Sequence[int | None], devices: Sequence[int]) 
 def best_set(
     links: Links, numa: tuple[int | None, ...], candidates: tuple[int, ...], count: int, fixed: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
-    """Returns the `count` devices of a node that, with the fixed ones, are nearest to each other.
+    """Returns the fixed devices of a node and `count` of the candidates, so that all of them are nearest to each other.
 
-    Of equal sets, the one with the lowest indexes is returned. Every set of up to 16 candidates is considered, but for
-    those that begin so that none of them can be better than the best one found. Of more candidates the best of the
-    first MAX_LOOKS is returned.
+    Of equal sets, the one with the lowest indexes is returned. Of up to 16 candidates the best set is found. Of more,
+    the search ends after MAX_LOOKS steps, with the best set that it has found.
 
     Args:
         links: the links between all devices of the node, as a table.

@@ -199,7 +199,7 @@ def device_gains(worth: Worth, left: Left, then: Ints) -> Floats:
 
 
 def rounded(gains: Floats) -> Floats:
-    """Returns gains, in percent of a GPU, as whole numbers of STEP_PERCENT, rounded down."""
+    """Returns gains, which are in percent of a GPU, in whole steps of STEP_PERCENT, rounded down."""
     return np.asarray(np.floor(gains / STEP_PERCENT + 1e-9))
 
 
