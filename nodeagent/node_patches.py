@@ -102,7 +102,7 @@ def shows_slots(node: Mapping[str, Any], slots: int) -> bool:
 
 
 def status_written(node: Mapping[str, Any]) -> str:
-    """Returns the time at which the kubelet last wrote a Node's status, as text of the Node; empty if it has none.
+    """Returns the time at which the kubelet last wrote a Node's status, as the Node's own text; empty if it has none.
 
     The kubelet writes this time with each status, and others that write conditions leave it as it was.
 

@@ -70,7 +70,9 @@ def owner(
     names: Mapping[str, str],
     registered: Callable[[Record], Registered],
 ) -> Owned | None:
-    """Returns a process on a GPU with its container; None while the container is unknown, until a status names it.
+    """Returns a process on a GPU with its container; None while its pod's status does not name the container yet.
+
+    If no container of the pod has a record, the process has no share, and the name is not needed.
 
     Args:
         process: a process that the driver names on the GPU.

@@ -274,9 +274,9 @@ class Routes:
 
 
 def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
-    """Learns again which free GPUs are most useful, each time many more pods have asked or a new model of GPU appears.
+    """Learns the figures of worth anew each time many more pods have asked, or a new model of GPU has appeared.
 
-    It looks every LEARN_LOOK_SECONDS.
+    It checks for both every LEARN_LOOK_SECONDS, until the process ends.
 
     Args:
         state: gives the requests so far and the device classes, and takes the learned figures.

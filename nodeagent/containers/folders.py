@@ -205,7 +205,9 @@ def remove_spec(folders: Folders, record: Record) -> None:
 
 
 def remove_earlier_starts(folders: Folders, record: Record) -> None:
-    """Removes the files of a container's earlier starts. Processes that have them mounted can still use them.
+    """Removes the files of a container's starts before the one in its record.
+
+    Processes that have these files mounted can still use them.
 
     Args:
         folders: the agent's folders.

@@ -56,11 +56,11 @@ class Inventories:
         return touched
 
     def left_out(self) -> tuple[int, int]:
-        """Returns two numbers of nodes: those with an invalid inventory, and those that offer another node's device."""
+        """Returns the number of nodes with an invalid inventory, and of nodes that offer another node's device."""
         return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
     def shared(self, name: str) -> str | None:
-        """Returns the uuid of a device of this node that another node offers as well; None if there is none."""
+        """Returns the uuid of a device of the node of this name that another node offers as well; None for none."""
         node = self._nodes.get(name)
         devices = node.inventory.devices if node is not None else ()
         return next((device.uuid for device in devices if len(self._offering[device.uuid]) > 1), None)

@@ -144,7 +144,7 @@ class PodsView:
         """Stores all pods of the cluster, in place of those that were stored before.
 
         Args:
-            items: the pods as the collection's reader has reduced them.
+            items: the pods, each reduced to its facts (PodNote) and its mark.
         """
         notes = [item[NOTE] for item in items]
         self._state.replace_pods(notes)
@@ -160,7 +160,7 @@ class PodsView:
 
         Args:
             kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
-            item: the pod as the collection's reader has reduced it.
+            item: the pod, reduced to its facts (PodNote) and its mark.
         """
         note: PodNote = item[NOTE]
         if kind == "DELETED":
@@ -243,7 +243,7 @@ class NodesView:
         """Stores all nodes of the cluster, in place of those that were stored before.
 
         Args:
-            items: the nodes as the collection's reader has reduced them.
+            items: the nodes, each reduced to the fields that the scheduler reads.
         """
         names = {item["metadata"]["name"] for item in items}
         for name in self._written.keys() - names:
@@ -257,7 +257,7 @@ class NodesView:
 
         Args:
             kind: the type of the watch's event: ADDED, MODIFIED or DELETED.
-            item: the node as the collection's reader has reduced it.
+            item: the node, reduced to the fields that the scheduler reads.
         """
         if kind == "DELETED":
             self._drop(item["metadata"]["name"])

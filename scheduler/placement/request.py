@@ -90,7 +90,10 @@ class Request:
 
 
 def need_of(request: GPURequest) -> Need:
-    """Returns a container's need of each of its GPUs, from its request, whose amounts are for all its GPUs together."""
+    """Returns a container's need of each of its GPUs, from its request.
+
+    The request's amounts are for all its GPUs together, and the need's for one GPU.
+    """
     gpus = request.gpus
     return Need(
         gpus,

@@ -85,7 +85,7 @@ NO_PODS = _Row((), np.zeros((0, 6)), np.zeros((0, 5), np.int64))
 
 
 class Roster:
-    """The running pods that may be evicted, node by node; each read computes only the nodes that have changed.
+    """The running pods that may be evicted, kept node by node; each read computes only the nodes that have changed.
 
     Attributes:
         namespaces: the namespaces of the pods so far; `Holders.namespace` has indexes into this list.
