@@ -58,7 +58,7 @@ def pieces_of(
         containers: the shares of each main container.
         init: in order, the shares of each init container, and whether it keeps running beside the main containers.
     """
-    if len(containers) == 1 and not init:
+    if len(containers) == 1 and not init and len({share.uuid for share in containers[0]}) == len(containers[0]):
         return tuple(Piece(*share, 1) for share in containers[0])
     steps = [(shares, keeps) for shares, keeps in init]
     uuids = dict.fromkeys(share.uuid for shares in (*(shares for shares, _ in steps), *containers) for share in shares)

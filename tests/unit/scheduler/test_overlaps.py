@@ -115,6 +115,13 @@ def test_a_pod_on_several_gpus_has_one_event_and_each_gpu_counts() -> None:
     assert faults.gpus == 2
 
 
+def test_a_gpu_that_an_allocation_names_twice_for_a_container_counts_twice() -> None:
+    faults = Faults()
+    faults.bound("twice", at=1, gpus=(0, 0))
+    assert faults.named() == ["twice"]
+    assert faults.gpus == 1
+
+
 def test_a_pod_that_fits_beside_those_whose_containers_may_start_is_not_named() -> None:
     faults = Faults()
     faults.bound("first", at=1, core=60)
