@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -12,11 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from fairgpu.request import Placement
 from scheduler.measures import Figures, Measures
 from scheduler.placement import choosing, search
 from scheduler.placement.causes import explain
 from scheduler.placement.choosing import NONE, Chooser
-from scheduler.placement.fleet import Fleet
+from scheduler.placement.fleet import Fleet, Node
 from scheduler.placement.holding import Holding, Piece
 from scheduler.placement.mix import MixCounter
 from scheduler.placement.request import Need, Request, Wanted
@@ -79,33 +81,47 @@ def test_containers_fit_wherever_there_is_a_way(needs: tuple[Need, ...], held: l
 
 ALIKE = [(2, A100), (2, T4), (2, A100)]
 BOTH = Request((Need(2, 50, 100), Need(2, 20, 100)))
+WHOLE = Request((Need(2, 100, memory_percent=100),) * 2, wanted=Wanted(placement=Placement.TOPOLOGY))
+SINGLE = Request((Need(1, 10, memory_percent=50), Need(1, 10, memory_percent=20)), cpu_milli=8000)
 
 
 @settings(max_examples=200)
 @example(Request(BOTH.containers, wanted=Wanted(use_models=("a100",))), ALIKE, [], False)
-@example(BOTH, ALIKE, [(0, (60, 0, 1)), (2, (0, 0, 1))], False)
-@example(BOTH, ALIKE, [(0, (0, 900, 1)), (2, (0, 0, 1))], False)
-@example(BOTH, ALIKE, [(0, (0, 0, 63))], False)
+@example(Request(BOTH.containers, wanted=Wanted(use_uuids=("n2-0", "n2-1"))), ALIKE, [], False)
+@example(Request(BOTH.containers, wanted=Wanted(avoid_uuids=("n0-1",))), ALIKE, [], False)
+@example(WHOLE, [(4, A100), (4, A100)], [], False)
+@example(SINGLE, ALIKE, [(0, (0, 0, 1, 64_000)), (2, (0, 0, 1, 0))], True)
+@example(BOTH, ALIKE, [(0, (60, 0, 1, 0)), (2, (0, 0, 1, 0))], False)
+@example(BOTH, ALIKE, [(0, (0, 900, 1, 0)), (2, (0, 0, 1, 0))], False)
+@example(BOTH, ALIKE, [(0, (0, 0, 63, 0))], False)
 @given(
     requests,
     st.lists(st.tuples(st.sampled_from([2, 5, 9]), st.sampled_from([A100, T4])), max_size=9),
-    st.lists(st.tuples(st.integers(0, 8), st.tuples(shares, st.sampled_from([0, 500]), st.sampled_from([1, 63, 64])))),
+    st.lists(
+        st.tuples(
+            st.integers(0, 8),
+            st.tuples(
+                shares, st.sampled_from([0, 500]), st.sampled_from([1, 63, 64]), st.sampled_from([0, 60_000, 64_000])
+            ),
+        )
+    ),
     st.booleans(),
 )
 def test_a_request_gains_on_each_of_many_nodes_what_it_would_were_the_node_alone(
     request: Request,
     drawn: list[tuple[int, str]],
-    changes: list[tuple[int, tuple[int, int, int]]],
+    changes: list[tuple[int, tuple[int, int, int, int]]],
     learned: bool,  # noqa: FBT001 - drawn
 ) -> None:
     """Nodes of which the same is left are decided together."""
     fleet, worth = fleet_of(), None
     for at, (gpus, model) in enumerate(drawn):
-        fleet.put(node(f"n{at}", gpus, model=model))
+        one = node(f"n{at}", gpus, model=model)
+        fleet.put(bridged_otherwise(one) if at % 2 else one)
         Chooser(fleet).gains(request)
-    for at, (core, memory, slots) in changes:
+    for at, (core, memory, slots, cpu_milli) in changes:
         if at < len(drawn):
-            fleet.hold(f"on-n{at}", Holding(f"n{at}", (Piece(f"n{at}-0", core, memory, slots),)))
+            fleet.hold(f"on-n{at}", Holding(f"n{at}", (Piece(f"n{at}-0", core, memory, slots),), cpu_milli))
             Chooser(fleet).gains(request)
     if learned:
         counter = MixCounter()
@@ -118,6 +134,12 @@ def test_a_request_gains_on_each_of_many_nodes_what_it_would_were_the_node_alone
             other.remove(name)
         alone.append(Chooser(other, worth).gains(request)[row])
     assert Chooser(fleet, worth).gains(request).tolist() == alone
+
+
+def bridged_otherwise(one: Node) -> Node:
+    """A node like this one, each GPU of which has the links of the next."""
+    links, order = one.inventory.links, [*range(1, len(one.inventory.links)), 0]
+    return replace(one, inventory=replace(one.inventory, links=tuple(tuple(links[i][j] for j in order) for i in order)))
 
 
 def test_four_hundred_unequal_nodes_are_decided_within_seconds() -> None:
