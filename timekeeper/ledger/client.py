@@ -132,12 +132,12 @@ def run_one(client: redis.Redis, call: Call) -> Any:
 def run_for_each(
     client: redis.Redis, script: str, always: Sequence[str | int], each: Sequence[tuple[str, Sequence[str | int]]]
 ) -> list[Any]:
-    """Runs a script on each key separately; returns its answer for each key, or redis-py's error.
+    """Runs a script on keys; returns, for each key in order, the script's answer or redis-py's error.
 
     Args:
         script: the name of a script whose answer has one part for each of its keys.
         always: the script's first arguments, which are the same for all keys.
-        each: the keys, each with its further arguments.
+        each: pairs of a key and the script's further arguments for that key.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -159,7 +159,7 @@ def run_for_each(
 
 
 def put(client: redis.Redis, epoch: int | None, command: str, key: str, arguments: Sequence[str | int]) -> None:
-    """Runs a writing Redis command on one key of the book, also on a store without free memory.
+    """Runs a Redis command that writes to a key which all accounts share, also on a store without free memory.
 
     Many arguments are divided over several calls; without arguments nothing is sent.
 
@@ -260,10 +260,10 @@ def is_of_another_type(answer: object) -> bool:
 
 
 def of_another_type(answers: Mapping[str, object]) -> list[str]:
-    """Returns the keys whose answer is Redis's error for another type than the command expects.
+    """Returns the keys that hold another type than the command that read them expects.
 
     Args:
-        answers: the answer of one command for each key; an error is an answer, too.
+        answers: keyed by Redis key, the answer to one command; an error is an answer, too.
     """
     return [key for key, answer in answers.items() if is_of_another_type(answer)]
 
@@ -291,13 +291,15 @@ def readable_answers(answers: Sequence[Any]) -> list[Any]:
 
 
 def isolate_failures(names: Iterable[str], act: Callable[[list[str]], object]) -> dict[str, Exception]:
-    """Acts on accounts together; where the data of one makes that fail, on halves, down to single accounts.
+    """Calls `act` with all these accounts; after a failure, with each half of them, down to single accounts.
+
+    An error that concerns all accounts is raised.
 
     Args:
-        act: acts on several accounts; it may be called again for accounts on which it acted.
+        act: takes several accounts; it may be called again for accounts that it has dealt with.
 
     Returns:
-        The accounts on which the action failed, each with its error. An error that concerns all accounts is raised.
+        Keyed by account, the error of each call for a single account that failed.
     """
     failed: dict[str, Exception] = {}
     groups = [sorted(names)]

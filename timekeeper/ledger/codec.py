@@ -153,12 +153,12 @@ def _pair(document: Any) -> tuple[int, int]:
 
 
 def holding_document(holding: Holding) -> list[Any]:
-    """Returns equal parts of GPUs, held by another stack, as the list that a session's record contains."""
+    """Encodes a holding, equal parts of GPUs held by another stack, as a list for the JSON of a session's record."""
     return [holding.way, holding.model, holding.count, str(holding.time), str(holding.memory)]
 
 
 def read_holding(document: Any) -> Holding:
-    """Reads equal parts of GPUs, held by another stack, from the list that `holding_document` made.
+    """Decodes a holding, equal parts of GPUs held by another stack, from the list that `holding_document` made.
 
     Args:
         document: the list, decoded from JSON.

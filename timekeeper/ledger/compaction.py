@@ -78,11 +78,13 @@ def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequenc
 
 
 def forget_payer(client: redis.Redis, epoch: int, changed: dict[str, Assignments], removed: Sequence[str]) -> None:
-    """Writes the payers of namespaces after an account was removed, and removes namespaces that have none left.
+    """Writes the payers of namespaces after an account was removed, and deletes the namespaces without payers.
 
     Args:
         epoch: the leader's fencing token.
-        changed: (from, account) pairs for each namespace that still has payers; instants are nanoseconds since 1970.
+        changed: keyed by namespace, the payers that are left: pairs of an instant (nanoseconds since 1970) and the
+            account that pays from then on.
+        removed: the namespaces that have no payer left.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.
@@ -146,7 +148,7 @@ def fold_amounts(
 
 
 def with_amounts(client: redis.Redis, account: str, starts: Sequence[int]) -> set[int]:
-    """Returns those of an account's periods, by their starts, in which the store holds the amount of any session.
+    """Returns the starts of the account's periods in which the store holds an amount of at least one session.
 
     Args:
         starts: the starts of the periods, in nanoseconds since 1970.

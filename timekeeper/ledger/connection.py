@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> list[tuple[redis.Redis, str]]:
-    """Returns the servers of the store that take writes, each with a key that lies on it, which `replicated` writes.
+    """Returns the servers of the store that take writes, each with the name of a key on it that `replicated` writes.
 
     Args:
         accounts: the accounts whose servers are wanted; None for all servers.
@@ -43,10 +43,12 @@ def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> li
 
 
 def ask_each(client: redis.Redis, question: Callable[[redis.Redis], Answer]) -> list[Answer]:
-    """Asks each server of the store that takes writes; where a node does not answer, asks its successor.
+    """Returns the answer of each server of the store that takes writes.
+
+    If a node of a Redis Cluster does not answer, the list of nodes is read anew, and each server is asked once more.
 
     Args:
-        question: asks one server, whose client it gets, and returns the answer.
+        question: gets the client of one server, and returns the server's answer.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -157,7 +159,9 @@ ASK_SECONDS = 1.0
 
 
 def is_full_for_pods(client: redis.Redis) -> bool:
-    """Returns whether any server of the store uses PODS_SHARE of its maxmemory or more; one without it never does.
+    """Returns whether a server of the store is too full for reports and new sessions.
+
+    It is if it uses PODS_SHARE of its maxmemory or more; a server without a maxmemory is never too full.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -176,7 +180,7 @@ class MemoryWatch:
         self._full = False
 
     def is_full(self) -> bool:
-        """Returns whether a server used PODS_SHARE of its maxmemory or more when it was asked, at most ASK_SECONDS ago.
+        """Returns the result of `is_full_for_pods`, which may be up to ASK_SECONDS old.
 
         Raises:
             redis.RedisError: the store does not answer.
@@ -313,7 +317,7 @@ def _tls(settings: RedisTLS) -> dict[str, Any]:
 
 
 def unreachable_message(error: Exception) -> str:
-    """Returns the text that a command prints where it cannot reach the store, as no workstation can.
+    """Returns the text that a command prints if it cannot reach the store, which answers only inside the cluster.
 
     Args:
         error: the error of the attempt to reach it.

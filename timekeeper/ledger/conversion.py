@@ -64,7 +64,7 @@ def convert_store(client: redis.Redis, epoch: int) -> int:
 
 
 def check_format(client: redis.Redis) -> int:
-    """Returns the number of the store's format if this timekeeper knows that format; FORMAT for a store without one.
+    """Returns the number of the store's format; for a store without one, the number of the present format.
 
     Args:
         client: the store; its answers are bytes.

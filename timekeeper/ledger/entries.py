@@ -73,7 +73,7 @@ def pack_note(note: str | Ending) -> bytes:
     """Returns the note of a ledger entry as the store holds it: packed for a session's end, else as text in UTF-8.
 
     Args:
-        note: the session's end, or a text, which may be that of an end as `ending_note` writes it.
+        note: the session's end, or a text. A text that `ending_note` wrote is packed as the end that it states.
     """
     ending = note if isinstance(note, Ending) else read_ending(note)
     packed = None if ending is None else _packed(ending)
@@ -116,7 +116,7 @@ class LedgerEntry:
         at: the instant of the entry by the leader's clock, in nanoseconds since 1970.
         session: the session's uid; empty for an entry of no session.
         namespace: the namespace of the session or the correction; empty for none.
-        pod: the pod's name, or that of the grant or correction; empty for neither.
+        pod: the name of the pod, grant or correction that the entry concerns; empty for an entry of none of these.
         note: a text for readers, such as the end of a session.
     """
 
@@ -132,7 +132,7 @@ class LedgerEntry:
 
 
 def entry_order(identifier: str) -> tuple[int, int]:
-    """Returns the sort key of a ledger entry from its id, or from a cursor that is an id without the counter."""
+    """Returns the milliseconds and the counter in a ledger entry's id, as its sort key; a missing counter is 0."""
     milliseconds, _, counter = identifier.partition("-")
     return int(milliseconds), int(counter or 0)
 

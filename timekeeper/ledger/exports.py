@@ -34,11 +34,12 @@ class Export:
     """The record of a month's exported file.
 
     Attributes:
-        change: the number of the month's last late change that the file holds; 0 for none.
+        change: the number of late changes to the month when this record was made; a later one makes the file due again.
         sha256: the SHA-256 of the CSV in the file.
         rows: the number of rows in the file.
-        tag: the destination's name for this version of the file.
-        adopted: whether the file held more than the store, and was left unchanged.
+        tag: a text from the destination that changes with the file's content, such as an ETag.
+        adopted: whether the file counts as it was found, because it holds usage that the store does not, or because
+            the admin chose to keep it.
     """
 
     change: int
@@ -50,10 +51,10 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """The export records of all months, which are named as 2026-11.
+    """The export records of all months, keyed by the month, such as 2026-11.
 
     Attributes:
-        changes: the number of late changes to each month: those after it was closed.
+        changes: the number of late changes to each month, which came after it was closed.
         written: the record of each month's exported file.
     """
 
@@ -61,7 +62,7 @@ class Exports:
     written: Mapping[str, Export]
 
     def is_confirmed(self, month: str) -> bool:
-        """Returns whether a month's exported file holds all that the store knows of the month.
+        """Returns whether a month was exported, and has had no late change since then.
 
         Args:
             month: the month, such as 2026-11.
@@ -108,9 +109,10 @@ def _fields(client: redis.Redis, key: str) -> dict[bytes, bytes] | None:
 
 
 def note_late_changes(client: redis.Redis, months: Iterable[str]) -> None:
-    """Counts a late change of each of these months. A caller does so before the change, so that no change is missed.
+    """Adds 1 to the stored number of late changes of each of these months.
 
-    A count that cannot be read is replaced by one that no exported file has.
+    A caller does so before it changes the month, so that no change is missed. A number that cannot be read is replaced
+    by one that no exported file's record has.
 
     Args:
         client: the store; its answers are bytes.

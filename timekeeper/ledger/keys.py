@@ -224,15 +224,21 @@ class AccountKeys:
 
     @property
     def hour_index(self) -> str:
-        """The name of the key of the index of hours that have use."""
+        """The name of the key that holds the number of writes to each hour with use."""
         return self._key("hours:index")
 
     def rows_of(self, hour: int | str) -> str:
-        """Returns the name of the key of an hour's use, by dimensions; the hour counts from 1970."""
+        """Returns the name of the key of an hour's rows of use, one for each combination of dimensions.
+
+        The hour counts from 1970.
+        """
         return self._key(f"hours:{hour}")
 
     def sums_of(self, hour: int | str) -> str:
-        """Returns the name of the key of an hour's use, summed by namespace and model; the hour counts from 1970."""
+        """Returns the name of the key of an hour's use, summed for each namespace and model.
+
+        The hour counts from 1970.
+        """
         return self._key(f"hours:{hour}:sums")
 
     @property

@@ -109,14 +109,15 @@ def mend(client: redis.Redis, epoch: int, remembered: Iterable[str]) -> bool:
 
 
 def mark_lost(client: redis.Redis, epoch: int, accounts: Iterable[str], known: Container[str]) -> dict[str, str]:
-    """Writes into the store that the kept budgets of accounts are lost, except where a usable version is known.
+    """Marks the kept budgets of accounts as lost in the store, except budgets of which a usable version is known.
 
     Args:
         epoch: the leader's fencing token.
+        accounts: the names of the accounts, which are those of their budgets.
         known: the names of the budgets of which a usable version is known.
 
     Returns:
-        For each account whose budget is lost, the text that the store holds in the budget's place.
+        Keyed by account, the text that the store now holds in place of each lost budget.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.

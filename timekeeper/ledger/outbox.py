@@ -77,7 +77,7 @@ def write(client: redis.Redis, epoch: int, most: int, changes: Sequence[Change])
 
 
 def announced(client: redis.Redis) -> dict[str, Announced]:
-    """Returns the announced milestones of each budget, by the budget's uid.
+    """Returns the announced milestones of budgets, keyed by the budget's uid.
 
     Unreadable ones are left out, so that they are announced again.
 

@@ -49,7 +49,7 @@ class NamespaceUse:
         at: the instant of Prometheus's answer, in nanoseconds since 1970.
         until: the instant from which the figure is not shown any more, in nanoseconds since 1970.
         busy: the busy part of `known`, in microGPU-seconds a second.
-        known: the GPU time that the sessions of known use hold, in the same unit.
+        known: the GPU time held by the sessions whose use is known, in microGPU-seconds a second.
     """
 
     at: int
@@ -63,7 +63,8 @@ def write(client: redis.Redis, uses: Mapping[str, PresentUse], namespaces: Mappi
 
     Args:
         client: the store; its answers are bytes.
-        uses: the present use of sessions, by uid.
+        uses: the present use of sessions, keyed by the session's uid.
+        namespaces: the present use of namespaces, keyed by name.
 
     Raises:
         redis.RedisError: the store does not answer, or refuses.
@@ -83,7 +84,9 @@ def write(client: redis.Redis, uses: Mapping[str, PresentUse], namespaces: Mappi
 
 
 def of_namespaces(client: redis.Redis, names: Sequence[str], now: int) -> dict[str, NamespaceUse]:
-    """Returns the present use of these namespaces, by name; those whose use is unknown at `now` are left out.
+    """Returns the present use of these namespaces, keyed by name.
+
+    A namespace without a stored figure that may be shown at `now` is left out.
 
     Args:
         client: the store; its answers are bytes.
@@ -107,10 +110,10 @@ def _field(namespace: str) -> str:
 
 
 def shown(text: Any, now: int) -> PresentUse | None:
-    """Parses the stored present use of a session; None where there is none, or it may not be shown any more.
+    """Parses a session's stored present use if it may still be shown; returns None if it may not, or cannot be read.
 
     Args:
-        text: the stored value, in bytes; None for none. Any other text counts as none.
+        text: the stored value, in bytes; None for none.
         now: nanoseconds since 1970.
     """
     return _read(_STORED, PresentUse, text, now)

@@ -78,8 +78,8 @@ def account_names(client: redis.Redis) -> list[str]:
 def highest_epoch(client: redis.Redis) -> int:
     """Returns the highest fencing token that the store has given out: a new one must be higher.
 
-    Where the store's entry cannot be read, it is the highest one under which an account was written. It is 0 for a
-    store without one.
+    If the store's entry cannot be read, the result is the highest token under which an account was written. A store
+    without an entry gives 0.
     """
     known = whole(_text(client, keys.BOOK_EPOCH))
     if known is not None and known < EPOCH_LIMIT:
@@ -128,7 +128,7 @@ def period_at(client: redis.Redis, account: str, instant: int) -> Period | None:
 
 
 def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, OrderEntry], dict[str, OrderEntry]]:
-    """Returns the grants and the corrections that were applied to an account, each by name."""
+    """Returns the grants and the corrections that were applied to an account, each keyed by name."""
     names = keys.AccountKeys(account)
     pipeline = client.pipeline(transaction=False)
     pipeline.hgetall(names.grants)
@@ -138,7 +138,7 @@ def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, OrderEntry],
 
 
 def credits_of(client: redis.Redis, account: str, period: int) -> dict[str, Credit]:
-    """Returns the credits of an account's period, by name.
+    """Returns the credits of an account's period, keyed by the credit's name; the empty name is the rollover.
 
     Args:
         period: the start of the period, in nanoseconds since 1970.
@@ -147,7 +147,7 @@ def credits_of(client: redis.Redis, account: str, period: int) -> dict[str, Cred
 
 
 def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, StoredAmount]:
-    """Returns the amount of each session in an account's period, by the session's uid.
+    """Returns the amounts of sessions in an account's period, keyed by the session's uid.
 
     Args:
         period: the start of the period, in nanoseconds since 1970.
@@ -160,8 +160,8 @@ def amounts_of(
 ) -> dict[tuple[str, int], dict[str, StoredAmount]]:
     """Returns the amounts of some sessions in several periods.
 
-    The amounts are by (account, start of the period), then by the session's uid. UNREADABLE_AMOUNT stands for an
-    unreadable one: the store refuses to settle that session, and no other.
+    The result is keyed by (account, start of the period), then by the session's uid. Sessions without an amount are
+    left out. UNREADABLE_AMOUNT stands for an unreadable one: the store refuses to settle that session, and no other.
 
     Args:
         wanted: for each period the account, the start in nanoseconds since 1970, and the sessions' uids.
@@ -220,9 +220,9 @@ def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> li
 
 
 def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
-    """Returns accounts' published figures as JSON, by account, with their present spending and its samples.
+    """Returns the published figures of accounts as JSON, keyed by account, with the amount spent by now.
 
-    Accounts without published figures are left out.
+    The samples of recent spending are in the field `burn`. Accounts without published figures are left out.
     """
     pipeline = client.pipeline(transaction=False)
     for name in accounts:
@@ -237,7 +237,7 @@ def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
 
 
 def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str, str]]:
-    """Returns the (uid, account) of open sessions, ordered by uid.
+    """Returns (uid, account) of each open session, sorted by uid.
 
     Args:
         after: the uid after which the list begins; empty for the beginning.
@@ -249,10 +249,10 @@ def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str
 
 
 def sessions(client: redis.Redis, keys_of_sessions: Sequence[tuple[str, str]]) -> dict[str, Session]:
-    """Reads open sessions; returns them by uid, without those that have ended or cannot be read.
+    """Returns the open sessions among these, keyed by uid; a session that has ended or cannot be read is left out.
 
     Args:
-        keys_of_sessions: the uid of each session, and the account under which it is open.
+        keys_of_sessions: (uid, account) of each session.
     """
     pipeline = client.pipeline(transaction=False)
     for uid, account in keys_of_sessions:
@@ -265,10 +265,10 @@ def readable_sessions(records: Mapping[Any, Any]) -> dict[str, Session]:
     """Decodes the records of sessions; unreadable ones are left out.
 
     Args:
-        records: the stored records by uid, both as text or bytes.
+        records: the stored records keyed by uid, both as text or bytes.
 
     Returns:
-        The sessions by uid.
+        The sessions, keyed by uid.
     """
     return _readable(records, decode_session)[0]
 
@@ -285,9 +285,10 @@ def count_namespaces(client: redis.Redis) -> int:
 
 
 def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Assignments]:
-    """Returns the payers over time of some namespaces, by name, as (from, account) pairs.
+    """Returns the payers over time of some namespaces, keyed by namespace.
 
-    Instants are nanoseconds since 1970. Namespaces without readable payers are left out.
+    The payers are pairs of an instant (nanoseconds since 1970) and the account that pays from then on. Namespaces
+    without readable payers are left out.
     """
     if not namespaces:
         return {}
@@ -297,23 +298,25 @@ def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, 
 
 
 def assignments(client: redis.Redis) -> dict[str, Assignments]:
-    """Returns the payers over time of all namespaces, by name, as (from, account) pairs.
+    """Returns the payers over time of all namespaces, keyed by namespace.
 
-    Instants are nanoseconds since 1970. Namespaces with unreadable payers are left out.
+    The payers are pairs of an instant (nanoseconds since 1970) and the account that pays from then on. Namespaces with
+    unreadable payers are left out.
     """
     return assignments_and_faults(client)[0]
 
 
 def assignments_and_faults(client: redis.Redis) -> tuple[dict[str, Assignments], dict[str, str]]:
-    """Returns the payers over time of all namespaces, by name, and the reason for each whose payers are unreadable.
+    """Returns the payers over time of namespaces, and the reasons why the payers of other namespaces are unreadable.
 
-    The payers are (from, account) pairs; instants are nanoseconds since 1970.
+    Both are keyed by namespace. The payers are pairs of an instant (nanoseconds since 1970) and the account that pays
+    from then on.
     """
     return _readable(client.hgetall(keys.NAMESPACES), decode_assignments)
 
 
 def unreadable_payers(client: redis.Redis) -> dict[str, tuple[str, str]]:
-    """Returns the namespaces with unreadable payers: for each, the stored text, and the reason why it cannot be read.
+    """Returns, keyed by namespace, the stored text of unreadable payers, with the reason why it cannot be read.
 
     Args:
         client: the store; its answers are bytes.
@@ -330,13 +333,16 @@ def namespaces(client: redis.Redis) -> list[str]:
 
 
 def kept_budgets(client: redis.Redis) -> list[str]:
-    """Returns the names of the budgets of which the store keeps a version, readable or not."""
+    """Returns the names of the budgets whose last valid version the store keeps; that version may be unreadable."""
     names: Any = client.hkeys(keys.BUDGETS)
     return [as_text(name) for name in names]
 
 
 def budgets_and_faults(client: redis.Redis) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns each GPUBudget object in its last valid version, by name, and the reason for each that is unreadable."""
+    """Returns GPUBudget objects in their last valid version, and the reasons why other stored versions are unreadable.
+
+    Both are keyed by the budget's name.
+    """
 
     def decode(text: Any) -> Any:
         item = json.loads(text)
@@ -370,7 +376,7 @@ def since(client: redis.Redis) -> int | None:
 
 
 def not_settled(client: redis.Redis) -> set[str]:
-    """Returns the names of the accounts of which the leader's last settlement failed, at least in part.
+    """Returns the names of the accounts whose last settlement failed, at least in part.
 
     Args:
         client: the store; its answers are bytes.
@@ -388,7 +394,7 @@ def watched(client: redis.Redis) -> int | None:
 
 
 def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
-    """Returns the GPU time in each pod's reports, in microGPU-seconds; None for a pod that never sent any.
+    """Returns the GPU time that each pod's reports state as used, in microGPU-seconds; None for a pod without reports.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -408,19 +414,19 @@ def totals_of(sums: Sequence[Any], version: Any = None) -> PeriodTotals | None:
 
 
 def orders_by_name(texts: Mapping[Any, Any]) -> dict[str, OrderEntry]:
-    """Parses the grants or the corrections that were applied to an account.
+    """Parses the grants or the corrections that were applied to an account; returns them keyed by name.
 
     Args:
-        texts: the stored text of each, by name; both are text or bytes.
+        texts: the stored text of each order, keyed by name; both are text or bytes.
     """
     return {as_text(name): OrderEntry(*map(int, as_text(text).split(" "))) for name, text in texts.items()}
 
 
 def credits_by_name(texts: Mapping[Any, Any]) -> dict[str, Credit]:
-    """Parses the credits of a period.
+    """Parses the credits of a period; returns them keyed by name.
 
     Args:
-        texts: the stored text of each, by name; both are text or bytes.
+        texts: the stored text of each credit, keyed by name; both are text or bytes.
     """
     result = {}
     for key, text in texts.items():
@@ -497,12 +503,12 @@ class StoredAccount:
     Attributes:
         name: the account's name.
         periods: its periods, in order.
-        totals: the totals of its latest periods, by the period's start in nanoseconds since 1970.
+        totals: the totals of its latest periods, keyed by the period's start in nanoseconds since 1970.
         sessions: its open sessions.
         closed: its closed sessions whose pods are still on the API server.
-        grants: the grants that were applied to it, by name.
-        corrections: the corrections that were applied to it, by name.
-        credits: the credits of its latest periods, by the period's start, then by name.
+        grants: the grants that were applied to it, keyed by name.
+        corrections: the corrections that were applied to it, keyed by name.
+        credits: the credits of its latest periods, keyed by the period's start, then by name.
         burn: the samples of its recent spending; None without any.
     """
 
@@ -621,11 +627,11 @@ class Changes:
 
     Attributes:
         cursor: the store's present version.
-        full: whether `states` holds all namespaces; otherwise those that changed.
-        states: each namespace once, with its state as JSON.
-        prices: GPU-hours charged for an hour of a whole GPU, by model.
-        default: the state of each namespace that `states` does not name.
-        charge: the admin's settings for charging.
+        full: whether `states` holds all namespaces; otherwise it holds the namespaces whose state changed.
+        states: pairs of a namespace and its state as JSON, each namespace once.
+        prices: keyed by model, the GPU-hours charged for an hour of a whole GPU.
+        default: the state of each namespace that has no published state of its own.
+        charge: the admin's settings for charging, keyed by their name in GET /v1/states, such as unknownDeviceMiB.
     """
 
     cursor: Cursor
@@ -637,10 +643,10 @@ class Changes:
 
 
 def read_changes(client: redis.Redis, since: Cursor | None) -> Changes | None:
-    """Reads the published states that changed since a reader's cursor; None where none changed.
+    """Reads the published states that changed since a reader's cursor; returns None if none changed.
 
-    All states are read without a cursor, or with one of another store id. It returns None, too, where no state was ever
-    published.
+    Without a cursor, or with one of another store id or a later version, all states are read. If no state was ever
+    published, the result is None, too.
 
     Args:
         client: the store; its answers are bytes.

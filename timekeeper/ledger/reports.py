@@ -32,7 +32,7 @@ class SessionReports(NamedTuple):
     """The limits and the totals of a session's reports.
 
     Attributes:
-        limits: the devices that the reports may name, and the most use.
+        limits: the devices that the reports may name, and the most use that they may state.
         intake: the totals of the reports that were received.
     """
 
@@ -67,12 +67,12 @@ def readable_intake(uid: str, text: str | bytes | None) -> Intake:
 
 
 def encode_phases(phases: Sequence[int]) -> str:
-    """Encodes offsets of periods' starts from a quarter of an hour: nanoseconds, separated by spaces."""
+    """Encodes the nanoseconds after a full quarter of an hour at which periods may begin, separated by spaces."""
     return " ".join(map(str, phases))
 
 
 def readable_phases(text: str | bytes | None) -> tuple[int, ...]:
-    """Decodes offsets of periods' starts from a quarter of an hour, in nanoseconds; 0 where none is readable."""
+    """Decodes the nanoseconds after a full quarter of an hour at which periods may begin; (0,) if none is readable."""
     phases = [whole(phase) for phase in (text or b"").split()]
     return tuple(phase for phase in phases if phase is not None) or (0,)
 
@@ -84,15 +84,15 @@ def write_report_limits(
     *,
     replace: bool = False,
 ) -> None:
-    """Writes the limits of sessions' reports, and the offsets of their periods' starts from a quarter of an hour.
+    """Writes the limits of sessions' reports, and the times in a quarter of an hour at which their periods may begin.
 
     Limits that the store holds stay, because earlier reports were priced by them, unless the setting whether use is
     billed has changed. GPU time that an earlier version stored without a bound is reduced to the most that the session
     can have used.
 
     Args:
-        limits: the limits, by the session's uid.
-        phases: the offsets in nanoseconds, by the session's uid.
+        limits: the limits, keyed by the session's uid.
+        phases: keyed by the session's uid, the nanoseconds after a full quarter of an hour at which periods may begin.
         replace: whether to replace limits that the store holds.
 
     Raises:
@@ -112,7 +112,7 @@ def write_report_limits(
 
 
 def end_reports(client: redis.Redis, uids: Sequence[str], seconds: int = REPORT_SECONDS) -> None:
-    """Reduces the stored reports of pods whose sessions have closed to the time of the last report and the GPU time.
+    """Deletes the stored reports of pods with closed sessions, except the time of the last report and the GPU time.
 
     Args:
         seconds: the time for which these two are kept.
@@ -127,12 +127,12 @@ def end_reports(client: redis.Redis, uids: Sequence[str], seconds: int = REPORT_
 
 
 def close_and_read(client: redis.Redis, wanted: Sequence[tuple[str, Marks]]) -> list[SessionReports | None]:
-    """Reads the reports of sessions, and fixes the use before an instant in the same step.
+    """Closes the reports of each session up to an instant, and returns the reports as the store then holds them.
 
     A report that arrives later counts as received at that instant or later.
 
     Args:
-        wanted: each session's uid, and the bounds for its reports, with that instant.
+        wanted: pairs of a session's uid and the bounds for its reports, whose `closed` is that instant.
 
     Returns:
         Each session's reports; None where the store holds no readable limits for it.

@@ -43,9 +43,9 @@ class Terms:
     """The part of the published states that all namespaces share, as in GET /v1/states.
 
     Attributes:
-        prices: GPU-hours charged for an hour of a whole GPU, by model.
+        prices: keyed by model, the GPU-hours charged for an hour of a whole GPU.
         default: the state of each namespace that has no published state of its own.
-        charge: the admin's settings for charging.
+        charge: the admin's settings for charging, keyed by their name in GET /v1/states, such as unknownDeviceMiB.
     """
 
     prices: Mapping[str, float]
@@ -54,11 +54,12 @@ class Terms:
 
 
 def write_assignments(client: redis.Redis, epoch: int, changed: Mapping[str, Assignments]) -> None:
-    """Writes the payers of namespaces, and adds the payers' names to those of all accounts.
+    """Writes the payers of namespaces, and adds the payers to the store's list of all accounts.
 
     Args:
         epoch: the leader's fencing token.
-        changed: (from, account) pairs for each namespace: its payers over time; instants are nanoseconds since 1970.
+        changed: keyed by namespace, its payers over time: pairs of an instant (nanoseconds since 1970) and the account
+            that pays from then on.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -72,7 +73,7 @@ def write_assignments(client: redis.Redis, epoch: int, changed: Mapping[str, Ass
 
 
 def write_accounts(client: redis.Redis, epoch: int, names: Sequence[str]) -> None:
-    """Adds names to those of all accounts in the store.
+    """Adds names to the store's list of all accounts; names that it already holds stay.
 
     Args:
         epoch: the leader's fencing token.
@@ -89,6 +90,7 @@ def write_budgets(client: redis.Redis, epoch: int, budgets: Mapping[str, Any]) -
 
     Args:
         epoch: the leader's fencing token.
+        budgets: the objects, keyed by name.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -108,7 +110,7 @@ def write_prices(client: redis.Redis, epoch: int, prices: Prices) -> None:
 
     Args:
         epoch: the leader's fencing token.
-        prices: the prices, by a model's name or some of its words.
+        prices: the prices over time, keyed by a model's name or some of its words.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -157,11 +159,12 @@ def note_restored(client: redis.Redis, epoch: int, accounts: Sequence[str]) -> N
 def write_not_settled(
     client: redis.Redis, epoch: int, before: AbstractSet[str] | None, names: AbstractSet[str]
 ) -> None:
-    """Writes the names of the accounts whose settlement fails.
+    """Replaces the store's list of accounts whose last settlement failed.
 
     Args:
         epoch: the leader's fencing token.
-        before: the names that the store holds; None where they are not known.
+        before: the names that the store holds; None if they are not known.
+        names: the names that it holds afterwards.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -184,7 +187,7 @@ def write_capacity(client: redis.Redis, epoch: int, instant: int, rates: Mapping
         client: the store; its answers are bytes.
         epoch: the leader's fencing token.
         instant: nanoseconds since 1970.
-        rates: the capacity by model, in microGPU-seconds a second.
+        rates: keyed by model, the capacity in microGPU-seconds a second.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -280,7 +283,7 @@ def index_sessions(
 ) -> None:
     """Adds sessions to the store's index of open sessions, and removes others from it.
 
-    A session that moves stays in the index all the time: reports of sessions outside it are refused.
+    A session that moves to another account is in the index all the time: reports of sessions outside it are refused.
 
     Args:
         epoch: the leader's fencing token.
@@ -319,13 +322,14 @@ def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
 def renew_index(
     client: redis.Redis, epoch: int, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()
 ) -> None:
-    """Rewrites the store's index of open sessions, so that it holds these sessions and no others.
+    """Makes the store's index of open sessions hold exactly these sessions, and the entries of spared accounts.
 
     The index lacks a session where a leader ended after it wrote the session and before it wrote the index.
 
     Args:
         client: the store; its answers are bytes.
         epoch: the leader's fencing token.
+        sessions: (uid, account) of each open session.
         spared: the accounts whose entries in the index stay.
 
     Raises:
@@ -353,7 +357,7 @@ def publish_states(
         epoch: the leader's fencing token.
         new_id: the store id to use where the store has none, or where other servers hold the store than at the last
             publication.
-        states: the changed states as JSON, by namespace.
+        states: keyed by namespace, its changed state as JSON.
         terms: the part that all namespaces share.
         servers: the run ids of the Redis servers that hold the store.
 

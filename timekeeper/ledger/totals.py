@@ -103,13 +103,13 @@ class Summary(NamedTuple):
         granted: the amount that grants added to the period.
         available: allowance and grants; None for no limit.
         spent: the amount spent in the period.
-        rate: the spending of running reservations, a second.
+        rate: the rate of running sessions, in microGPU-seconds a second.
         exhausted_at: the instant at which spending first reached the available amount; None before that.
         computed: the state if it were enforced; None where the leader that wrote the summary did not store it.
         admission: simple or safe.
         committed: the amount that admitted pods may still spend, where admission is safe.
-        own: the money of the period beside its credits.
-        credits: the grants that expire on their own.
+        own: the money of the period without `credits`.
+        credits: the credits of the period that outlive it, each from a grant.
         grace_amount: the amount by which spending may pass the available amount; None sets no limit.
         grace_duration: the time in nanoseconds for which spending may pass it; None sets no limit.
         burns: recent spending; read from the store, and not part of the summary's JSON.
@@ -137,7 +137,7 @@ class Summary(NamedTuple):
 
     @property
     def expiring(self) -> list[tuple[Credit, int]]:
-        """The credits that have not expired, soonest first, each with the amount left of it in microGPU-seconds."""
+        """Pairs of a credit that has not expired and the microGPU-seconds left of it; the next to expire is first."""
         if not self.credits:
             return []
         left = burn(self.own, self.credits, self.period_end, self.spent).credits

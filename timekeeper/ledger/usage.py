@@ -65,12 +65,12 @@ ATTEMPTS = (
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The pieces of an account's use that a script named instead of reading them, and the versions that must be read.
+    """The pieces of an account's use that a script left unread, and the state of the account in which to read them.
 
     Attributes:
         version: the account's version.
         folds: the number of times that the account's hours were packed or folded.
-        hours: each unread hour with its revision.
+        hours: pairs of an unread hour, counted from 1970, and the number of writes to it.
         parts: the names of unread packed values.
         sessions: whether the open sessions were not read.
     """
@@ -83,7 +83,7 @@ class Unread:
 
     @property
     def nothing(self) -> bool:
-        """Whether the script read everything."""
+        """Whether nothing is left unread."""
         return not (self.hours or self.parts or self.sessions)
 
 
@@ -105,12 +105,12 @@ class Rest:
 def read_rest(
     client: redis.Redis, account: str, unread: Unread, periods: Sequence[bytes | None], *, details: bool = True
 ) -> Rest | None:
-    """Reads the pieces of an account's use that a script left unread; None where one has changed since then.
+    """Reads the pieces of an account's use that a script left unread; returns None if one has changed since then.
 
     Args:
         client: the store; its answers are bytes.
-        periods: the starts of the latest periods, in which the sessions' amounts are read.
-        details: whether to read the rows of hours; otherwise their sums by namespace and model.
+        periods: the starts of the periods in which the sessions' amounts are read; None for a period that is missing.
+        details: whether to read each row of an hour; otherwise the sums of its rows for each namespace and model.
     """
     names = keys.AccountKeys(account)
     key_of = names.rows_of if details else names.sums_of
@@ -156,7 +156,8 @@ class Running(NamedTuple):
     Attributes:
         account: the name of the account, which pays.
         record: the session's record.
-        amounts: its stored amounts in the latest periods that it was in, the latest first.
+        amounts: pairs of a period and the session's stored amount in it, the latest first; from the account's two
+            latest periods, without those in which the session has no amount.
     """
 
     account: str
@@ -190,7 +191,7 @@ def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any])
 
 
 def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int | None]:
-    """Returns the GPU time in each session's reports, by uid, in microGPU-seconds; None for one without reports.
+    """Returns the GPU time in each session's reports, keyed by uid, in microGPU-seconds; None for one without reports.
 
     Args:
         client: the store; its answers are bytes.
@@ -203,11 +204,12 @@ def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int 
 
 
 class AddedUsage(NamedTuple):
-    """The usage of an open session that is not posted to hours yet.
+    """The usage that an open session has added and that is not posted to hours yet.
 
     Attributes:
         dimensions: the dimensions that the usage is attributed to, as the list that the store holds.
-        hours: for each hour, counted from 1970, the billed, reserved and used amounts in microGPU-seconds.
+        hours: pairs of an hour, counted from 1970, and its amounts in microGPU-seconds: billed, reserved core,
+            reserved memory, and used (None if not reported).
     """
 
     dimensions: tuple[Any, ...]
@@ -216,10 +218,10 @@ class AddedUsage(NamedTuple):
 
 @lru_cache(SESSIONS_CACHED)
 def added(running: Running, assigned: Assignments, until: int, count: int | None) -> AddedUsage:
-    """Returns the usage of an open session that is not posted to hours yet.
+    """Returns the usage that an open session has added and that is not posted to hours yet.
 
-    The result follows from the arguments alone, so that it is cached: until its account is settled or its pod reports,
-    each question meets the same session with the same arguments.
+    The result is cached, since it depends on the arguments alone. A session's arguments stay the same until its account
+    is settled or its pod reports.
 
     Args:
         assigned: (from, account) pairs: the payers of its namespace over time.
@@ -287,7 +289,7 @@ class UsageReadBefore:
     """The usage of accounts that a caller has read before, and that need not be read again.
 
     Attributes:
-        past: by account, the `AccountUsage.past` that the caller received with that account's usage.
+        past: keyed by account name, the `AccountUsage.past` that the caller received with the account's usage.
         since: the hour, counted from 1970, from which on everything is read again.
     """
 
@@ -334,7 +336,7 @@ class View(NamedTuple):
 
     Attributes:
         details: whether the query names nodes, owners, users or labels.
-        sums: whether sums over the whole window are enough, by namespace, model and user at most.
+        sums: whether sums over the whole window are enough, grouped by no more than namespace, model and user.
     """
 
     details: bool
@@ -392,7 +394,7 @@ def _one_ahead(calls: Sequence[Callable[[], _Result]]) -> Iterator[_Result]:
 
 
 def restored(client: redis.Redis) -> list[str]:
-    """Returns the names of the accounts with spending that cannot be attributed to a pod, sorted.
+    """Returns the names of restored accounts, sorted: a part of their spending cannot be attributed to a pod.
 
     Args:
         client: the store; its answers are bytes.
@@ -402,7 +404,7 @@ def restored(client: redis.Redis) -> list[str]:
 
 
 def capacity(client: redis.Redis) -> dict[int, int]:
-    """Returns the capacity of all nodes, in microGPU-seconds a second, by the instant from which it holds.
+    """Returns the total capacity of all nodes, in microGPU-seconds a second, keyed by the instant from which it holds.
 
     Instants are nanoseconds since 1970. Entries that cannot be read are left out.
 
@@ -414,10 +416,10 @@ def capacity(client: redis.Redis) -> dict[int, int]:
 
 
 def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
-    """Returns the capacity of each model, in microGPU-seconds a second, by the instant from which it holds.
+    """Returns the capacity of each model over time, keyed by model and then by the instant from which it holds.
 
-    Instants are nanoseconds since 1970. An empty name stands for GPUs whose model is not known. Entries that cannot be
-    read are left out.
+    Capacity is in microGPU-seconds a second, instants are nanoseconds since 1970. An empty name stands for GPUs whose
+    model is not known. Entries that cannot be read are left out.
 
     Args:
         client: the store; its answers are bytes.
@@ -435,9 +437,10 @@ def capacity_of_models(client: redis.Redis) -> dict[str, dict[int, int]]:
 
 
 def changes_by_model(client: redis.Redis) -> dict[int, Mapping[str, int]]:
-    """Returns the capacity by model, in microGPU-seconds a second, by each instant at which that of any model changed.
+    """Returns the capacity of all models from each change on, keyed by the instant of the change and then by model.
 
-    Instants are nanoseconds since 1970. Entries that cannot be read are left out.
+    Capacity is in microGPU-seconds a second, instants are nanoseconds since 1970. Entries that cannot be read are left
+    out.
 
     Args:
         client: the store; its answers are bytes.

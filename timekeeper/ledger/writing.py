@@ -470,7 +470,7 @@ def apply_corrections(
 def close_balances(
     client: redis.Redis, epoch: int, now: int, balances: Sequence[ClosingBalance]
 ) -> list[PeriodTotals | StoreError]:
-    """Writes closing balances: what is left of a period becomes credits of the next, or a credit expires.
+    """Writes closing balances: money left in a period becomes credits of the next period, or a credit expires.
 
     A credit that has expired does not change any more.
 
@@ -520,7 +520,7 @@ class Restoration:
         account: the account's name.
         period: start of the period, in nanoseconds since 1970.
         checkpoint: the spending of finalized sessions that are not computed again.
-        apart: the part of the store's finalized sum that is computed again.
+        apart: the amount of sessions that the store counts as finalized and that are computed again all the same.
         version: the account's version when the checkpoint was taken.
         to_finalize: the sessions of the period that are not computed again and that the store does not hold as
             finalized.
@@ -537,13 +537,15 @@ class Restoration:
 
 
 def restore(client: redis.Redis, epoch: int, now: int, wanted: Restoration) -> tuple[int, PeriodTotals]:
-    """Restores a period of an account; returns the amount added beyond its sessions' amounts, and the period's totals.
-
-    The amount is in microGPU-seconds.
+    """Restores a period of an account from a checkpoint; an account of that version or a later one stays unchanged.
 
     Args:
         epoch: the leader's fencing token.
         now: nanoseconds since 1970.
+
+    Returns:
+        The amount by which the checkpoint exceeded the store's finalized sessions and which was added to the period, in
+        microGPU-seconds; and the period's totals.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
