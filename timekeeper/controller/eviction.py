@@ -29,7 +29,7 @@ class Due:
     Attributes:
         pod: the pod.
         step: the write.
-        at: the instant of the pod's eviction, in nanoseconds since 1970; 0 where the notice is removed.
+        at: the instant of the pod's eviction, in nanoseconds since 1970; 0 if the write removes a notice.
     """
 
     pod: PodFacts
@@ -40,7 +40,7 @@ class Due:
 def must_go(budget: Budget, figures: Figures) -> bool:
     """Returns whether the running pods of a budget must be evicted.
 
-    They must where the budget enforces by eviction, its money is spent, and it has no grace left.
+    They must if the budget's enforcement is evict, its money is spent, and it has no grace left.
     """
     return budget.enforcement is Enforcement.EVICT and figures.state in {BudgetState.OVER, BudgetState.HELD}
 
@@ -73,7 +73,9 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: int) ->
 
 
 def ends_anyway(pod: PodFacts) -> bool:
-    """Returns whether a pod is being deleted, with a grace period of at most MAX_TERMINATION_SECONDS.
+    """Returns whether a pod ends soon without an eviction.
+
+    It does if it is being deleted with a grace period of at most MAX_TERMINATION_SECONDS.
 
     The author of a deletion sets its grace period, and a process may ignore the signal to end: with a year of grace it
     would outlast any eviction. The deletionTimestamp proves nothing, since three centuries of grace give one in the
@@ -103,11 +105,11 @@ FRESH = 30 * SECOND
 def evictions(
     books: Books, settled_at: int, surely_past: int, now: int, without_notice_seconds: float
 ) -> tuple[PodWrite, ...] | None:
-    """Plans the notices of eviction, the evictions and the removals of notices for all budgets.
+    """Returns the notices of eviction, the evictions and the removals of notices that are due for all budgets.
 
-    The result is None where the figures prove nothing: where they are too old, or our clock is ahead of the store's. In
-    that case pods were charged for time that may not have passed, and no later charge brings an evicted pod back. Where
-    a budget no longer evicts, its pods' notices are removed.
+    If a budget no longer evicts, its pods' notices are removed. The result is None if the figures are too old, or if
+    our clock is ahead of the store's: pods were then charged for time that may not have passed, and no later charge
+    brings an evicted pod back.
 
     Args:
         settled_at: the instant of the last reconciliation, in nanoseconds since 1970.

@@ -166,7 +166,7 @@ class LeaderTasks:
         self._do("settle", lambda leader_term: self._reconcile(leader_term, full=True))
 
     def release(self) -> None:
-        """Decides which pods to release from their budget's scheduling gate, and hands the writes to the pod writer."""
+        """Hands the pod writer the removals of scheduling gates that are due, and events of pods that still wait."""
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite]:
             progress = self.pod_writer.progress(Plan.RELEASES)
@@ -178,11 +178,11 @@ class LeaderTasks:
         self._decide(Plan.RELEASES, decide)
 
     def remove_finalizers(self) -> None:
-        """Decides which pods lose the meter's finalizer: those whose end is in the ledger."""
+        """Hands the pod writer the removals of the meter's finalizer from all pods whose end is in the ledger."""
         self._decide(Plan.FINALIZERS, lambda leader_term: removals(leader_term.reconciler.books))
 
     def evict(self) -> None:
-        """Hands over which running pods of spent budgets get a notice or are evicted; a thread writes to the pods."""
+        """Hands the pod writer the notices of eviction, the evictions and the removals of notices that are due."""
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite] | None:
             reconciler, wait = leader_term.reconciler, self._without_notice_seconds
@@ -238,7 +238,7 @@ class LeaderTasks:
         )
 
     def books(self) -> BooksRead | None:
-        """Returns the accounts with their present figures and the number of sessions, for the metrics.
+        """Returns the accounts with the figures that were last published, and the number of sessions, for the metrics.
 
         Returns:
             None while this process does not lead.

@@ -277,7 +277,7 @@ class StoreMeasures:
         self._limit = gauge("memory_limit_bytes", "The most memory that Redis may use; 0 for no limit.")
 
     def look(self, client: redis.Redis) -> None:
-        """Reads the health of the store's servers and sets the metrics to it."""
+        """Asks the store's servers for their health, and sets the metrics to it."""
         try:
             health = worst(ask_each(client, lambda server: read_health(server.info())))
         except (redis.RedisError, OSError) as error:
@@ -336,7 +336,7 @@ class BooksRead:
 
     Attributes:
         sessions: the number of metered sessions.
-        accounts: the accounts in no order, each with its figures.
+        accounts: pairs of an account and its figures, in no order.
     """
 
     sessions: int

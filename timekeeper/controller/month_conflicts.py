@@ -81,7 +81,7 @@ def look(client: redis.Redis, place: Destination, now: int, hourly_days: int) ->
 
 
 def keep(client: redis.Redis, place: Destination, month: str) -> Export:
-    """Records the present file of a month as its export, so that the file counts and not the store.
+    """Records a month's present file as its export, so that its usage counts and not the store's; returns the record.
 
     The admin must decide again once the store has later usage of the month.
 
@@ -108,9 +108,9 @@ def keep(client: redis.Redis, place: Destination, month: str) -> Export:
 
 
 def rewrite(client: redis.Redis, place: Destination, month: str) -> tuple[Export, str | None]:
-    """Replaces, in a month's file, the usage of each budget that the store holds by the store's usage.
+    """Writes a month's file anew, with the store's usage of each account that has any.
 
-    The file's usage of other budgets stays, where it is readable.
+    The file's usage of other accounts stays if it is readable. The old file is kept under another name.
 
     Args:
         client: the store; its answers are bytes.

@@ -73,7 +73,7 @@ class Trouble:
 
 
 def failure_of(error: SourceError) -> Failure | None:
-    """Returns the reason why the write to one pod failed; None for an error that the writes to all pods would meet."""
+    """Returns the reason why a write to a pod failed; None for an error that writes to all pods would meet."""
     return next((failure for kind, failure in _FAILURES.items() if isinstance(error, kind)), None)
 
 
@@ -94,7 +94,7 @@ def after_failure(trouble: Trouble | None, step: Step, failure: Failure, now: fl
 
 
 def due_write(write: PodWrite, trouble: Trouble | None, now: float) -> PodWrite:
-    """Returns the write to attempt now: the planned one, or its replacement once it has failed for too long.
+    """Returns the write to attempt now: `write`, or its `instead` once `write` has failed for `instead_seconds`.
 
     Args:
         trouble: the pod's failing write; None after a success.
@@ -150,9 +150,9 @@ class PodWrite:
         budget: the account that pays for it.
         step: the kind of write.
         eviction_at: the instant of eviction for the pod's annotation, as text; empty where the step is no notice.
-        events: returns the events to write once the write has succeeded.
-        instead: the write to do once this one has failed for too long; None where this one is tried for ever.
-        instead_seconds: the time after the first failure that counts as too long.
+        events: gets the pod as it was written, and returns the events to write after that.
+        instead: the write to do once this one has failed for too long; None if this one is tried for ever.
+        instead_seconds: the seconds from the first failure after which `instead` is done.
     """
 
     uid: str

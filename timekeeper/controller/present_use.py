@@ -40,7 +40,7 @@ class AskError(RuntimeError):
     """The error of a query that Prometheus did not answer readably; the text is for the log and holds no token.
 
     Attributes:
-        outcome: the value of the metric's label.
+        outcome: the cause as one word, such as timeout, under which the metric of queries counts it.
     """
 
     def __init__(self, outcome: str, text: str) -> None:
@@ -255,9 +255,10 @@ class PresentUseReader:
 
 
 def sessions_by_pod(sessions: Sequence[Session]) -> dict[FullName, Session]:
-    """Returns sessions by the namespace and name of their pod.
+    """Returns sessions keyed by the namespace and name of their pod.
 
-    Of several sessions with one name the latest counts: the ends of the others are not observed yet.
+    If several sessions have one name, the session that started last counts: the ends of the others are not observed
+    yet.
     """
     latest: dict[FullName, Session] = {}
     for session in sessions:
@@ -268,12 +269,12 @@ def sessions_by_pod(sessions: Sequence[Session]) -> dict[FullName, Session]:
 
 
 def rates_by_namespace(shares: Iterable[tuple[Session, int]]) -> dict[str, tuple[int, int]]:
-    """Returns by namespace the rate of busy GPU time and the rate of held GPU time, in microGPU-seconds a second.
+    """Returns, keyed by namespace, the rates of busy and of held GPU time, in microGPU-seconds a second.
 
     Prices play no part.
 
     Args:
-        shares: sessions, each with the busy part of the GPU time that it holds, in ten-thousandths.
+        shares: pairs of a session and the busy part of the GPU time that it holds, in ten-thousandths.
     """
     rates: dict[str, tuple[int, int]] = {}
     for session, share in shares:

@@ -38,7 +38,7 @@ class Candidate:
     Attributes:
         pod: the pod.
         rate: its rate, in microGPU-seconds a second.
-        needed: the amount of the budget that must be left to release it, in microGPU-seconds.
+        needed: the microGPU-seconds that the budget must have left before the pod is released.
     """
 
     pod: PodFacts
@@ -51,8 +51,8 @@ def pods_to_release(
 ) -> list[Candidate]:
     """Returns the pods to release from their budget's scheduling gate now, in order of creation.
 
-    A pod that the money does not reach holds back those behind it, however small they are: else a large one would wait
-    for ever. A pod that costs more than a whole period's money waits for a grant, and holds back no other.
+    A pod for which too little money is left holds back the pods behind it, however small they are: else a large pod
+    would wait for ever. A pod that costs more than a whole period's money waits for a grant, and holds back no other.
 
     Args:
         waiting: the pods that the gate holds.
@@ -82,7 +82,7 @@ def pods_to_release(
 
 
 def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
-    """Returns waiting pods in their groups, in the order of each group's first pod.
+    """Returns waiting pods as one list for each group, sorted by the group's first pod.
 
     A pod without a group forms one by itself. If only some pods of a group were released, they would hold devices while
     they wait for the others.
@@ -96,7 +96,7 @@ def by_group(queue: Iterable[Candidate]) -> list[list[Candidate]]:
 
 
 def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str, str], Sequence[int]]) -> set[str]:
-    """Returns the uids of waiting pods of whose group some pods were admitted while there was money.
+    """Returns the uids of waiting pods in groups of which other pods were admitted while there was money.
 
     The budget was spent while the group's pods were being created, so the rest is admitted like the first ones. A pod
     that is created more than GROUP_SECONDS later belongs to a later batch, such as the next pod of a Job that runs its
@@ -104,8 +104,8 @@ def of_admitted_groups(waiting: Iterable[Candidate], admitted: Mapping[tuple[str
 
     Args:
         waiting: the pods behind the scheduling gate.
-        admitted: by namespace and name of a group, the instants at which its pods without a gate were created, in
-            nanoseconds since 1970.
+        admitted: keyed by the namespace and name of a group, the instants of creation of its pods that were
+            admitted without a gate, in nanoseconds since 1970.
     """
     return {
         candidate.pod.uid
@@ -217,9 +217,9 @@ def why_it_waits(candidate: Candidate, budget: Budget, figures: Figures, before:
 
 @dataclass(slots=True)
 class Releaser:
-    """Decides which pods leave their budget's scheduling gate, for one term of the leader.
+    """Plans the removals of budgets' scheduling gates from pods, and the events of pods that continue to wait.
 
-    It also decides on the events of the pods that continue to wait.
+    It writes nothing itself, and lives for one term of the leader.
 
     Attributes:
         source: the cluster.

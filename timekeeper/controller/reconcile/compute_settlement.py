@@ -64,12 +64,14 @@ class Basis(NamedTuple):
     """The leader's state that all settlements of a reconciliation are computed from.
 
     Attributes:
-        assignments: by namespace, the accounts that pay for it, in order of time.
-        accounts: the accounts by name, their periods opened up to the instants of settlement.
+        assignments: keyed by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and
+            the account that pays from then on.
+        accounts: the accounts, keyed by name; their periods are open up to the instants of settlement.
         surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970. Periods that end
             later are not final.
         bill: whether reservations, usage or the larger of both is billed.
-        present: finds the period of a namespace's payer at an instant, and the period's end; None where none is open.
+        present: gets a namespace and an instant; returns the payer and the start of its period then, and the period's
+            end; None if no period is open.
     """
 
     assignments: Mapping[str, Assignments]
@@ -122,7 +124,7 @@ class Case(NamedTuple):
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """The cumulative totals of the session's reports, by the time at which each was received; () without reports.
+        """The totals of the session's reports at the instants of receiving them, in order of time; () without reports.
 
         A report after the session's end counts as of its end.
         """
@@ -133,7 +135,7 @@ class Settlement(NamedTuple):
     """The writes that settle one session.
 
     Attributes:
-        items: the items to write, by account and start of the period.
+        items: the items to write, keyed by account and start of the period.
         following: the session as the store holds it once it has taken all items.
     """
 
@@ -212,14 +214,14 @@ Grown = tuple[MeteredSession, Key, int]
 def split_grown(
     basis: Basis, cases: Iterable[tuple[MeteredSession, int]]
 ) -> tuple[list[Grown], list[tuple[MeteredSession, int]]]:
-    """Splits sessions into those of which only the amount grew, and those that need a whole settlement.
+    """Returns the sessions in which only the amount grew, and the sessions that need a whole settlement.
 
-    Sessions of which nothing changed, not even the amount, are in neither list. The function must be used only where
-    reservations are billed.
+    A session in which not even the amount changed is in neither list. The function may be used only if reservations are
+    billed.
 
     Args:
         basis: the leader's state.
-        cases: the sessions, each with the instant up to which it is charged, in nanoseconds since 1970.
+        cases: pairs of a session and the instant up to which it is charged, in nanoseconds since 1970.
     """
     grown, others = list[Grown](), list[tuple[MeteredSession, int]]()
     accounts, assignments = basis.accounts, basis.assignments
@@ -235,7 +237,7 @@ def split_grown(
 
 
 def entries_due(cases: Iterable[tuple[MeteredSession, int]]) -> list[bool]:
-    """Returns, for each session and instant, whether the ledger gets an entry whatever the amount.
+    """Returns, for each session to be settled up to an instant, whether it gets a ledger entry of any amount, even 0.
 
     It does if the session has ended, or if its last entry is old.
     """
@@ -317,8 +319,8 @@ def with_stored_amounts(partly: Iterable[tuple[Acknowledged, Settlement, Collect
     """Returns acknowledged sessions after the store took the amounts of settlements in some of their periods.
 
     Args:
-        partly: each session as the store held it before, the settlement that was sent, and the periods in which the
-            store took the amount, each as account and start.
+        partly: the session as the store held it before, the settlement that was sent, and the account and start of each
+            period in which the store took the amount.
     """
     return [_with_stored_amounts(*each) for each in partly]
 
@@ -603,7 +605,7 @@ def report_marks(
     Args:
         basis: the leader's state.
         cases: the sessions, each with its instant in nanoseconds since 1970.
-        phases: for each session, the distances of its coming periods' starts from a quarter of an hour, in nanoseconds.
+        phases: for each session, the nanoseconds after a full quarter of an hour at which its next periods begin.
     """
     past = basis.surely_past
     wanted = []

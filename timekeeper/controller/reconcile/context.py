@@ -38,9 +38,10 @@ class ReconcileContext:
         epoch: the term's fencing token; the store refuses it once it has received a later one.
         term: the term's number and its leader.
         clocks: the clocks that are read while the cluster is observed.
-        silent: by node, the instant since which it is silent, in nanoseconds since 1970.
+        silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
         servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
-        capacity: the capacity by model that was last written to the store; None before the first write.
+        capacity: keyed by model, the capacity that was last written to the store, in microGPU-seconds a second; None
+            before the first write.
         not_settled: the accounts whose settlement fails, as last written to the store; None before the first write.
         nodes: counts the GPUs of nodes.
         full: whether the store has no memory left for new sessions; they are opened once it has.

@@ -29,9 +29,9 @@ from timekeeper.ledger.writing import ClosingBalance, CreditEntry, Kind, Opening
 
 
 def assign(context: ReconcileContext, now: int) -> set[str]:
-    """Assigns each namespace to the account that pays for it from now on.
+    """Assigns each namespace to the account that pays for it from now on, in the store and in memory.
 
-    The store holds an assignment before any session is charged by it, so that no session is charged by a lost one.
+    The store holds an assignment before any session is charged according to it.
 
     Args:
         context: the leader's state, the store and the clocks.
@@ -111,7 +111,7 @@ def _mark_reports(context: ReconcileContext, now: int, moved: set[str], ruled: s
 
 @lru_cache(maxsize=4096)
 def phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
-    """Returns the distances of the ends of two successive periods from the quarter of an hour before each end.
+    """Returns the nanoseconds after a full quarter of an hour at which a period and the period after it end.
 
     The two may differ: a changed rule holds from the next period on.
 
@@ -120,7 +120,7 @@ def phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
         end: the end of the first period, in nanoseconds since 1970.
 
     Returns:
-        One or two different distances in nanoseconds.
+        One number if both are equal, otherwise both, sorted.
     """
     return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
 
@@ -215,7 +215,7 @@ def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]
 
 
 def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None:
-    """Adopts a closing balance that the store has written into the account in memory.
+    """Updates an account in memory after the store took a closing balance.
 
     Args:
         change: the closing balance that was sent.
@@ -226,7 +226,7 @@ def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None
 
 
 def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance | None:
-    """Returns an account's earliest due change: a credit to expire or a balance to carry over; None where none is due.
+    """Returns an account's earliest due closing balance, which expires a credit or carries money over; None if none is.
 
     Where a clock was ahead, a period may have been opened before the preceding one ended. The balance of the preceding
     one is then carried over once more when it does end.
@@ -253,7 +253,7 @@ def spending(context: ReconcileContext, now: int) -> SpentBy:
     """Returns a function that computes the amount that an account had spent in a period by an instant.
 
     Its arguments are the account, the period and the instant (nanoseconds since 1970); its result is in
-    microGPU-seconds. It is exact where reservations are billed. Where usage is billed, reports do not say when it
+    microGPU-seconds. It is exact if reservations are billed. If usage is billed, reports do not say when usage
     happened, so the amount at the last settlement counts.
 
     Args:

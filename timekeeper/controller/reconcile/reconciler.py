@@ -31,7 +31,7 @@ from timekeeper.sources.base import Source
 
 
 def note_capacity(context: ReconcileContext, now: int) -> None:
-    """Writes the cluster's capacity to the store where it has changed; the idle share of usage is computed from it.
+    """Writes the cluster's capacity to the store if it has changed; the share of idle GPUs is computed from it.
 
     Args:
         now: nanoseconds since 1970.
@@ -52,7 +52,9 @@ def note_capacity(context: ReconcileContext, now: int) -> None:
 
 
 def note_not_settled(context: ReconcileContext) -> None:
-    """Writes to the store which accounts cannot be settled, where that has changed; they get no forecast.
+    """Writes the names of accounts whose settlement failed to the store, if they have changed.
+
+    These accounts get no forecast.
 
     Raises:
         StoreError: the store refused the write, or Redis does not answer.

@@ -124,7 +124,7 @@ def _drop_sessions(context: ReconcileContext, account: Account, finalized: Itera
 
 
 def take_over(context: ReconcileContext, now: int) -> bool:
-    """Builds the leader's state from the store, the mirrors and the checkpoints.
+    """Builds the leader's state from the store, the mirrors and the checkpoints, after it has mended the store.
 
     Args:
         now: nanoseconds since 1970.

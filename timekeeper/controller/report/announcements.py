@@ -213,16 +213,20 @@ class Receiver:
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """Returns the value of the header FairGPU-Signature for a request's body: an HMAC-SHA256."""
+    """Returns the value of the header FairGPU-Signature for a request: an HMAC-SHA256 of its time and body.
+
+    Args:
+        timestamp: the value of the header FairGPU-Timestamp: whole seconds since 1970.
+    """
     return "v1=" + hmac.new(secret, b"v1:" + timestamp.encode() + b":" + body, hashlib.sha256).hexdigest()
 
 
 def retry_seconds(attempts: int, asked: float, random: float) -> float:
-    """Returns the seconds to wait after failed deliveries: twice as long after each, and varied at random.
+    """Returns the seconds to wait before the next delivery: twice as many after each failure, and varied at random.
 
     Args:
         attempts: the number of failed deliveries in a row, at least 1.
-        asked: the seconds of the receiver's Retry-After; 0 for none.
+        asked: the least seconds to wait, from the receiver's Retry-After; 0 for none.
         random: a random number in [0, 1).
     """
     usual = min(FIRST_RETRY_SECONDS * 2.0 ** min(attempts - 1, 16), LAST_RETRY_SECONDS) * (0.5 + random)

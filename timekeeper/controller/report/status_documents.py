@@ -137,10 +137,11 @@ def conditions_of(
 
     Args:
         figures: its figures; None where there are none yet.
-        conflicts: the namespaces that it names and another budget pays for, each with that budget.
+        conflicts: keyed by a namespace that it names, the other budget that pays for that namespace.
         fault: the reason why it is invalid; None if it is valid.
         now: the instant of the figures, in nanoseconds since 1970.
-        yields: false only where the budget is meant to give its pods a lower priority, and no setting lets it.
+        yields: false if the budget should give its pods a lower priority and the settings never do so; this adds the
+            condition NothingYields.
         idle_quotas: its namespaces in which a quota on FairGPU's own resources counts no pod.
     """
     conditions = [
@@ -176,7 +177,7 @@ def conditions_of(
 
 
 def deprioritizes(budget: Budget) -> bool:
-    """Returns whether a spent budget gives new pods a lower priority, and does nothing else."""
+    """Returns whether a budget whose money is spent only gives new pods a lower priority: it holds and evicts none."""
     return (
         budget.allowance is not None
         and budget.on_exhausted is OnExhausted.DEPRIORITIZE
@@ -212,7 +213,7 @@ def _stretch(burn: Burn, figures: Figures, now: int) -> Json:
 
 
 def with_conditions(status: Json, conditions: Iterable[Json], before: Json, generation: int, now: int) -> Json:
-    """Returns a status with its conditions, each with the time of its last transition.
+    """Returns a status with conditions added, each with the time at which its status last changed.
 
     Args:
         status: the other fields of the status.

@@ -348,7 +348,7 @@ class OrderAnswers:
 
 
 def is_another(stored: OrderEntry, amount: int, period: Period | None) -> bool:
-    """Returns whether the ledger holds a different order under the name of this one.
+    """Returns whether the ledger holds another order under the name of this order.
 
     An order that was created again unchanged, for example from a backup of the cluster, is the same order if it falls
     into the same period.
@@ -463,7 +463,7 @@ def shards_of(documents: Json) -> dict[int, Json]:
     """Divides checkpoint documents among a fixed number of objects of the API server, by a hash of their names.
 
     Returns:
-        By the number of the object, its documents by name.
+        Keyed by the object's number, its documents, keyed by name.
     """
     shards: dict[int, Json] = {}
     for name, document in documents.items():
@@ -478,12 +478,13 @@ def _is_account(name: str) -> bool:
 
 
 def fitting(shard: Json, most_bytes: int) -> Json:
-    """Returns the part of an object's checkpoint documents that fits into a size.
+    """Returns as many checkpoint documents as fit into one object of the API server.
 
     Documents that belong to no account come first, then the accounts with the largest sums.
 
     Args:
-        most_bytes: the size as JSON.
+        shard: the documents meant for the object, keyed by name.
+        most_bytes: the largest size of the result as JSON.
     """
     kept: Json = {}
     size = 2

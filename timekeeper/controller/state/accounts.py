@@ -25,15 +25,14 @@ Json = dict[str, Any]
 
 
 def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[str, Assignments]]:
-    """Returns the namespaces that have changed their payer, by each account that ever paid for them.
+    """Returns, for each account, the namespaces that it ever paid for and that have changed their payer.
 
     Args:
-        assignments: by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and the
-            account that pays from then on.
+        assignments: keyed by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and
+            the account that pays from then on.
 
     Returns:
-        By account, a mapping from each such namespace to all of its payers. A namespace that always had one payer is
-        left out.
+        Keyed by account and then by namespace, all payers of the namespace, in the form of `assignments`.
     """
     by_account: dict[str, dict[str, Assignments]] = {}
     for namespace, known in assignments.items():
@@ -44,10 +43,10 @@ def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[s
 
 
 def recorded_moves(moves: Mapping[str, Assignments], since: int) -> list[Json]:
-    """Returns the changes of payer that a budget's checkpoint records.
+    """Returns the changes of namespaces' payers in the form in which a budget's checkpoint records them.
 
     Args:
-        moves: by namespace, its payers in order of time.
+        moves: keyed by namespace, its payers in order of time.
         since: nanoseconds since 1970. A namespace whose last change is not after this instant is left out: earlier
             changes do not affect later periods.
     """
@@ -59,10 +58,10 @@ def recorded_moves(moves: Mapping[str, Assignments], since: int) -> list[Json]:
 
 
 def read_moves(budgets: Iterable[Json]) -> dict[str, Assignments]:
-    """Reads the payers of namespaces that changed their payer from the checkpoints in GPUBudgets' statuses.
+    """Returns the changes of namespaces' payers that checkpoints in the statuses of GPUBudgets record.
 
-    Of several checkpoints that record a namespace, the one with the latest change counts. Unreadable records are
-    skipped.
+    The result is keyed by namespace and holds all its payers, in order of time. If several checkpoints record a
+    namespace, the checkpoint with the latest change counts. Unreadable records are skipped.
     """
     latest: dict[str, Assignments] = {}
     for item in budgets:
@@ -120,12 +119,12 @@ class Account:
         name: the account's name.
         budget: the budget whose rules the account follows.
         periods: the open periods, in order of time.
-        period_totals: by the start of a period, its totals as the store last answered them.
-        credits: by the start of a period, its credits by the name of the grant.
-        grants: by name, the grants that the store holds; None for a grant whose period never opened.
+        period_totals: keyed by the start of a period, its totals as the store last answered them.
+        credits: keyed by the start of a period, its credits, keyed by the name of the grant.
+        grants: keyed by name, the grants that the store holds; None for a grant whose period never opened.
         unconfirmed: the names of the grants that no replica of the store was known to hold when they were last sent.
-        corrections: by name, the corrections that the store holds.
-        refused: by name, the reason for each correction that cannot be applied.
+        corrections: keyed by name, the corrections that the store holds.
+        refused: keyed by the name of a correction that cannot be applied, the reason.
         checkpoint: the checkpoint from which to restore the account; None where the store has lost nothing.
         summary: the figures that were last published, without the amount spent.
         burn: the samples of spending from which burn rates are computed.
@@ -159,11 +158,13 @@ class Account:
         return any(name in period_credits for period_credits in self.credits.values())
 
     def terms_before(self, following: Period) -> tuple[int, int]:
-        """Returns the allowance of a period and the most of its money that could be carried over, in microGPU-seconds.
+        """Returns the allowance of the period before another, and the most of its money that could be rolled over.
+
+        Both are in microGPU-seconds.
 
         Args:
-            following: the period after it, whose totals record both as they were when the earlier period was closed.
-                Without such a record, the present budget counts.
+            following: the other period. Its totals record both as they were when the earlier period was closed; without
+                such a record, the present budget counts.
         """
         kept = self.period_totals[following.start].terms
         return kept if kept is not None else (self.budget.allowance or 0, self.budget.rollover)
@@ -183,11 +184,11 @@ class Account:
         return given + self.period_totals[period.start].granted - beside
 
     def expiring(self, period: Period) -> dict[str, Credit]:
-        """Returns the period's credits by the name of their grant, without the amount that was carried over."""
+        """Returns the period's credits that outlive it, keyed by the name of their grant; the rollover is left out."""
         return {name: credit for name, credit in self.credits.get(period.start, {}).items() if name != OWN}
 
     def present(self, now: int) -> Period:
-        """Returns the period that contains an instant; the latest period where none is open then.
+        """Returns the open period that contains an instant and has totals in memory; without one, the latest period.
 
         Args:
             now: nanoseconds since 1970.
@@ -207,7 +208,7 @@ class Account:
         return period is not None and period.start not in self.period_totals
 
     def totals(self) -> dict[int, int]:
-        """Returns the amount spent in each period in memory, in microGPU-seconds, by the period's start."""
+        """Returns the amount spent in each period in memory, in microGPU-seconds, keyed by the period's start."""
         return {start: totals.total for start, totals in self.period_totals.items()}
 
     def forget_old_periods(self, now: int) -> None:
@@ -258,14 +259,14 @@ def reassigned(
     now: int,
     latest: int,
 ) -> dict[str, Assignments]:
-    """Returns the namespaces whose payer changes now, each with all its payers.
+    """Returns, keyed by namespace, all payers of each namespace whose payer changes now.
 
     A payer that is assigned from a later instant than `latest` was assigned by a clock that was ahead. It then pays
     from now on.
 
     Args:
-        assignments: by namespace, its payers until now.
-        payers: by namespace, the budget that names it and pays for it.
+        assignments: keyed by namespace, its payers until now.
+        payers: keyed by namespace, the budget that names it and pays for it.
         namespaces: further namespaces that are metered.
         now: nanoseconds since 1970.
         latest: the latest instant that any clock says is now, in nanoseconds since 1970.

@@ -88,8 +88,8 @@ class ControllerRules:
         bill: whether reservations, usage or the larger of both is billed.
         template: the budget of a namespace that no budget names; without an allowance it limits nothing.
         holds_pods: whether a finalizer keeps pods on the API server until their end is in the ledger.
-        own_resources: by resource, the admin's settings for resources of other stacks; None where pods of other stacks
-            are not metered.
+        own_resources: keyed by resource, the admin's settings for resources of other stacks; None if pods of other
+            stacks are not metered.
         overhead: the namespaces that are charged to the account overhead.
         drivers: the drivers of Dynamic Resource Allocation whose devices are charged.
         gives_classes: whether a spent budget that deprioritizes gives its pods the lower priority class.
@@ -119,7 +119,7 @@ class RecoverySnapshot:
     """The leader's state before it read the store again, kept until the store holds all of that state once more.
 
     Attributes:
-        checkpoints: by account, its totals without the sessions that are computed again.
+        checkpoints: keyed by account, its totals without the sessions that are computed again.
         metered: the uids of the sessions that are computed again: those that were metered or had ended shortly before.
     """
 
@@ -137,26 +137,26 @@ class Books:
         pods: the pods as last read, and all sessions.
         claims: the ResourceClaims as last read.
         accounts: the accounts by name.
-        assignments: by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and the
-            account that pays from then on.
-        payers: by namespace, the budget that names it and pays for it.
+        assignments: keyed by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and
+            the account that pays from then on.
+        payers: keyed by namespace, the budget that names it and pays for it.
         paying: the budgets from which `payers` and `conflicts` were determined.
-        conflicts: by budget, the namespaces that it names and another budget pays for, each with that budget.
+        conflicts: keyed by a budget and then by a namespace that it names, the other budget that pays for it.
         prices: the price of each model over time, as sessions are charged.
         since: the instant from which pods of other stacks are metered, in nanoseconds since 1970; 0 where they are not.
-        figures: by account, the figures that were last published.
-        published: by namespace, the state that was last published.
-        finalized: finalized sessions that no checkpoint includes yet, each with the instant at which the store took its
-            end.
+        figures: keyed by account, the figures that were last published.
+        published: keyed by namespace, the state that was last published.
+        finalized: pairs of an instant and a finalized session that no checkpoint includes yet; the store took the
+            session's end at that instant.
         snapshot: the state before the store was read again; None once it is not needed.
-        unanswered: the namespaces whose payers were sent to the store without an answer, so that it may hold others
-            than `assignments`; they are sent again.
-        payers_unreadable: by namespace, why its payers in the store are unreadable; its sessions are not settled.
-        unreadable: by account, why its data in the store was unreadable at the last reading.
-        ends_unreadable: by account, why the amount of one of its ended sessions was unreadable at the last reading.
-        failed: by account, why a step of this reconciliation failed. Later steps leave the account out: its figures in
-            the store stay as they are.
-        not_settled: by account, why its last settlement or publication failed in part.
+        unanswered: the namespaces whose payers were sent to the store without an answer. The store may hold other
+            payers than `assignments`, so they are sent again.
+        payers_unreadable: keyed by namespace, why its payers in the store are unreadable; its sessions are not settled.
+        unreadable: keyed by account, why its data in the store was unreadable when it was last read.
+        ends_unreadable: keyed by account, why the amount of one of its ended sessions was unreadable then.
+        failed: keyed by account, why a step of this reconciliation failed. Later steps leave the account out: its
+            figures in the store stay as they are.
+        not_settled: keyed by account, why its last settlement or publication failed in part.
     """
 
     rules: ControllerRules
@@ -188,7 +188,7 @@ class Books:
         return {name for (_, name), end in zip_longest(assigned, ends) if end is None or end > instant}
 
     def account_of(self, namespace: str) -> str:
-        """Returns the account that pays for a namespace now; before any is assigned, the one that the budgets imply."""
+        """Returns the account that pays for a namespace now; before any is assigned, the result of `payer_named`."""
         assigned = self.assignments.get(namespace)
         return assigned[-1][1] if assigned else self.payer_named(namespace)
 
@@ -204,7 +204,7 @@ class Books:
         return self.payers[namespace].name if namespace in self.payers else default_account(namespace)
 
     def namespaces_of(self) -> dict[str, list[str]]:
-        """Returns by account the namespaces that it pays for now."""
+        """Returns, keyed by account, the namespaces that it pays for now."""
         by_account: dict[str, list[str]] = {}
         for namespace, assigned in self.assignments.items():
             by_account.setdefault(assigned[-1][1], []).append(namespace)
@@ -221,7 +221,7 @@ class Books:
         return self.pods.sessions.of_namespaces(namespaces)
 
     def running_rates(self, names: Iterable[str], now: int) -> dict[str, int]:
-        """Returns by account the sum of the rates of its running sessions, in microGPU-seconds a second.
+        """Returns, keyed by account, the sum of the rates of its running sessions, in microGPU-seconds a second.
 
         Args:
             names: the accounts. Those without an open period are left out.
@@ -235,7 +235,7 @@ class Books:
         return {name: sum_of_rates(running, now) for name, running in tariffs.items()}
 
     def concerned(self, uids: Iterable[str]) -> set[str]:
-        """Returns the accounts that the sessions with these uids are charged to now or were charged to before."""
+        """Returns the accounts that pay for the sessions with these uids now, or have been charged for them."""
         accounts: set[str] = set()
         for uid in uids:
             metered = self.pods.sessions.get(uid)
@@ -245,7 +245,7 @@ class Books:
         return accounts
 
     def refresh_budgets(self) -> set[str]:
-        """Gives each account in memory its budget as last read; returns the accounts whose budget changed.
+        """Sets the budget of each account in memory as it was last read; returns the accounts whose budget changed.
 
         The account of a deleted budget keeps only the budget's rule for periods, and has no limit.
         """
@@ -282,7 +282,7 @@ class Books:
 
 
 def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Account, Period, Opening]]:
-    """Returns the periods that these accounts must open by now, each with its account and the request to the store.
+    """Returns the periods that these accounts must open by now: the account, the period, and the request to the store.
 
     A period for which the account has a checkpoint is opened with the checkpoint's figures.
 
@@ -313,7 +313,7 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
 def due_grants(
     books: Books, names: Container[str], now: int, latest: int
 ) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
-    """Returns the grants that are due and that the store does not hold, each with its period.
+    """Returns the grants that are due and that the store does not hold, and the grants whose period never opened.
 
     A grant that was created after now waits until its period opens: a clock that is behind must give no money to a
     period that is over. A grant that was created more than SKEW after `latest` counts as created now.
@@ -327,7 +327,7 @@ def due_grants(
         latest: the latest instant that any clock says is now, in nanoseconds since 1970.
 
     Returns:
-        The due grants with their periods, and the names of the grants whose period never opened, each with its account.
+        Pairs of a due grant and its period; and, for each grant whose period never opened, its account and its name.
     """
     due: list[tuple[Grant, Period]] = []
     without_period: list[tuple[Account, str]] = []

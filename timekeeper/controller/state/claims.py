@@ -129,7 +129,7 @@ class ClaimView:
         return sum(facts.unlisted for facts in self.facts.values())
 
     def take_loaded(self, sessions: Meters) -> None:
-        """Records the open sessions of ResourceClaims among sessions that were read from the store.
+        """Adopts the open sessions of ResourceClaims from the sessions that were read from the store.
 
         Args:
             sessions: all sessions that the store holds.
@@ -173,10 +173,10 @@ class ClaimView:
         return changed
 
     def decide_again(self, session: Session, mirrors: Mirrors, drivers: frozenset[str]) -> Decision:
-        """Returns the parts of GPUs that a ResourceClaim's session holds, by the devices that are published now.
+        """Returns the parts of GPUs that a ResourceClaim's session holds, decided anew from the devices published now.
 
         Args:
-            session: the session; where the cluster no longer has its claim, it holds nothing.
+            session: the session, which stays unchanged; if the cluster no longer has its claim, it holds nothing.
             drivers: the drivers whose devices are metered.
         """
         claim = mirrors.claims.get(_claim_of(session))
@@ -255,7 +255,7 @@ class ClaimView:
         return {metered.session.uid}
 
     def capacity(self, mirrors: Mirrors) -> Mapping[str, Fraction]:
-        """Returns by model the number of GPUs that drivers of Dynamic Resource Allocation publish."""
+        """Returns, keyed by model, the number of GPUs that drivers of Dynamic Resource Allocation publish."""
         self._published(mirrors)
         return self._capacity
 

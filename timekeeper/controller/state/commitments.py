@@ -71,14 +71,14 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def overdue(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """Counts the pods that have waited for a node longer than safe admission reserves money for them.
+    """Returns the numbers of pods that have waited for a node longer than safe admission reserves money for them.
 
     Args:
         names: the accounts; those without safe admission are left out.
         now: nanoseconds since 1970.
 
     Returns:
-        The number of such pods by account.
+        Keyed by account, the number of such pods.
     """
     counts = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     for facts in books.pods.facts.values() if counts else ():
@@ -115,7 +115,9 @@ def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def commitment_of(books: Books, facts: PodFacts, now: int) -> int:
-    """Returns the amount that a pod without devices may spend at the dearest price, in microGPU-seconds.
+    """Returns the amount that a pod without devices may spend, in microGPU-seconds.
+
+    Its devices are not chosen yet, so the dearest price that may apply counts.
 
     Args:
         books: the leader's state, with the prices and the budget that pays.

@@ -155,11 +155,11 @@ def summary(account: Account, figures: Figures, namespaces: tuple[str, ...]) -> 
 def changed_states(
     account: Account, figures: Figures, namespaces: Iterable[str], published: Mapping[str, NamespaceState]
 ) -> dict[str, NamespaceState]:
-    """Returns the states of an account's namespaces that must be published again.
+    """Returns, keyed by namespace, the states of an account's namespaces that differ enough to be published again.
 
     Args:
         namespaces: the namespaces that the account pays for now.
-        published: the states that were last published, by namespace.
+        published: keyed by namespace, the state that was last published.
     """
     safe = _safe(account, figures)
     available, remaining = figures.limits.available or 0, figures.remaining

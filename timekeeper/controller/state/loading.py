@@ -84,7 +84,7 @@ _log = structlog.get_logger()
 
 
 def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]]:
-    """Returns the checkpoint document with the prices by which sessions were charged, under its name.
+    """Returns a dict with one checkpoint document, keyed by its name: the prices by which sessions were charged.
 
     The result is empty where the settings state the same prices, so that nothing must be kept.
 
@@ -100,10 +100,10 @@ def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]
 
 
 def kept_since(since: int) -> dict[str, dict[str, Any]]:
-    """Returns the checkpoint document with the instant from which pods of other stacks are metered, under its name.
+    """Returns a dict with one checkpoint document, keyed by its name: since when pods of other stacks are metered.
 
     Args:
-        since: nanoseconds since 1970; 0 gives no document.
+        since: nanoseconds since 1970; 0 gives an empty dict.
     """
     return {SINCE: {"since": str(since)}} if since else {}
 
@@ -152,10 +152,10 @@ def kept_holdings(sessions: Iterable[MeteredSession]) -> dict[str, dict[str, Any
 
 
 def read_holdings(documents: Mapping[str, Any]) -> dict[str, Decided]:
-    """Returns the starts and the holdings of sessions as checkpoint documents keep them, by the session's uid.
+    """Returns the starts and the holdings of sessions that checkpoint documents keep, keyed by the session's uid.
 
     Args:
-        documents: the checkpoint documents by name. Documents of other contents and unreadable ones are left out.
+        documents: the checkpoint documents, keyed by name. Unreadable ones and those of other contents are left out.
     """
     decided: dict[str, Decided] = {}
     for name, document in documents.items():
@@ -187,11 +187,12 @@ def read_prices(documents: Mapping[str, Any]) -> Prices:
 
 
 def later_prices(stored: Prices, kept: Prices, now: int) -> Prices:
-    """Returns either the store's prices or those of a checkpoint, whichever have the later change up to now.
+    """Returns the store's prices or a checkpoint's prices: the ones that changed later, of the changes up to now.
 
     A store may be empty, or older than a change of prices that a checkpoint records.
 
     Args:
+        stored: the store's prices, which are returned if both changed last at the same instant.
         kept: the prices that a checkpoint records.
         now: nanoseconds since 1970.
     """
@@ -302,7 +303,7 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
     version is later.
 
     Args:
-        kept: by name, the checkpoints of accounts without a GPUBudget, as the API server holds them.
+        kept: keyed by name, the checkpoints of accounts without a GPUBudget, as the API server holds them.
 
     Returns:
         The accounts that the store does not hold, and those that it holds in an earlier state.
@@ -326,7 +327,7 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 
 
 def bring_back(books: Books, behind: set[str]) -> None:
-    """Meters again, in memory, the sessions that ended after the checkpoint from which their account was restored.
+    """Meters again, in memory, finalized sessions that ended after the checkpoint of an account to be restored.
 
     Args:
         behind: the accounts that the store holds in an earlier state.
@@ -586,7 +587,7 @@ def reprice(books: Books, now: int) -> bool:
 
 
 def bring_rates_up(books: Books, since: int) -> None:
-    """Sets the rates of sessions after a change of prices that the store lost when it returned to an earlier state.
+    """Sets the sessions' rates from `since` on, because the store lost the price changes of that time.
 
     Args:
         books: the leader's state, with the prices by which sessions were charged.
@@ -603,7 +604,7 @@ def bring_rates_up(books: Books, since: int) -> None:
 
 
 def catch_rates_up(books: Books, now: int) -> None:
-    """Sets the rates of sessions after price changes that came while their account could not be settled.
+    """Corrects the rates of sessions that missed price changes while their account could not be settled.
 
     The store then has the new prices, and the sessions' records have the old rates. A session keeps its rates if its
     rate equals neither the one before a change nor the one after it: it was charged by other rules than the present

@@ -36,18 +36,18 @@ class BudgetView:
     periods by it.
 
     Attributes:
-        budgets: the valid budgets by name.
-        objects: the GPUBudget objects by name.
-        budget_faults: by name, why a GPUBudget is invalid.
-        grants: the valid grants by name.
-        grant_objects: the GPUGrant objects by name.
-        grant_faults: by name, why a GPUGrant is invalid.
-        corrections: the valid corrections by name.
-        correction_objects: the GPUCorrection objects by name.
-        correction_faults: by name, why a GPUCorrection is invalid.
-        last_valid: by name, the last valid version of each budget.
-        stored: by name, the versions of budgets that the store is known to hold.
-        unreadable: by name, why a budget's version in the store is unreadable.
+        budgets: the valid budgets, keyed by name, as is each of the following.
+        objects: the GPUBudget objects.
+        budget_faults: why a GPUBudget is invalid.
+        grants: the valid grants.
+        grant_objects: the GPUGrant objects.
+        grant_faults: why a GPUGrant is invalid.
+        corrections: the valid corrections.
+        correction_objects: the GPUCorrection objects.
+        correction_faults: why a GPUCorrection is invalid.
+        last_valid: the last valid version of each budget.
+        stored: the versions of budgets that the store is known to hold.
+        unreadable: why a budget's version in the store is unreadable.
     """
 
     budgets: dict[str, Budget] = field(default_factory=dict)
@@ -78,15 +78,15 @@ class BudgetView:
         }
 
     def unknown(self) -> dict[str, str]:
-        """Returns, by name, the budgets whose last valid version is lost, each with the reason."""
+        """Returns, keyed by name, the reason why the last valid version of a budget is lost."""
         return {name: why for name, why in self.unreadable.items() if name not in self.last_valid}
 
     def not_stored(self) -> dict[str, Json]:
-        """Returns, by name, the last valid versions of budgets that the store does not hold yet."""
+        """Returns, keyed by name, the last valid versions of budgets that the store does not hold yet."""
         return {name: item for name, item in self.last_valid.items() if self.stored.get(name) is not item}
 
     def forget(self, name: str) -> None:
-        """Drops a deleted budget from memory once it pays for no namespace any more."""
+        """Drops a deleted budget's versions from memory. The caller knows that it pays for no namespace."""
         for versions in (self.last_valid, self.stored, self._rules):
             versions.pop(name, None)
 
@@ -221,7 +221,7 @@ class PodView:
 
         Args:
             rules: the rules that start a meter and set its rate.
-            silent: by node, the instant since which the node is silent, in nanoseconds since 1970.
+            silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
             reported: returns the instant of the last report of the pod with a uid, or None.
             now: nanoseconds since 1970.
             clocks: the clocks; ours is read after the mirror.
@@ -380,7 +380,7 @@ def latest_believed(stamps: Iterable[int], now: int, store_clock: Callable[[], i
 
 
 def nodes_that_are_silent(mirrors: Mirrors) -> dict[str, int]:
-    """Returns by name the silent nodes, each with its last sign of life in nanoseconds since 1970.
+    """Returns, keyed by the name of a silent node, its last sign of life in nanoseconds since 1970.
 
     A node is silent while its Ready condition is Unknown.
     """

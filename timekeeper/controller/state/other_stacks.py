@@ -92,7 +92,7 @@ class NodeCapacity:
     _known: dict[str, tuple[Json, Mapping[str, Fraction]]] = field(default_factory=dict)
 
     def gpus(self, nodes: Sequence[Json], own: Mapping[str, Listed] | None) -> dict[str, Fraction]:
-        """Returns by model the number of all nodes' GPUs, both FairGPU's and those of other stacks.
+        """Returns, keyed by model, the number of GPUs of all nodes, whether FairGPU or another stack shares them.
 
         Args:
             own: by resource, the admin's settings for resources of other stacks; None where pods of other stacks are
@@ -115,7 +115,7 @@ def _full_name(item: Json) -> FullName:
 
 
 def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int) -> set[str]:
-    """Decides again on the holdings of young sessions for which a node's labels or a pod's claim were missing.
+    """Corrects the holdings of sessions younger than PROVISIONAL that were decided without a node's labels or a claim.
 
     Args:
         books: the leader's state, which is changed.
@@ -157,7 +157,7 @@ def complete_holdings(books: Books, mirrors: Mirrors, held_of: HeldOf, now: int)
 
 
 def unknown_models(books: Books) -> int:
-    """Returns the rate of open sessions' holdings of unknown GPU models, in microGPU-seconds a second at price 1."""
+    """Returns the rate, at price 1, of the GPUs of unknown model in open sessions, in microGPU-seconds a second."""
     return sum(
         holding_rate(holding, ONE, books.rules.charge.best_effort_floor_percent)
         for metered in books.pods.sessions.all()
@@ -168,7 +168,7 @@ def unknown_models(books: Books) -> int:
 
 
 def doubtful(books: Books) -> Counter[Doubt]:
-    """Counts the open sessions whose holdings the cluster's objects do not state completely, by the cause."""
+    """Returns, keyed by doubt, the number of open sessions that have it."""
     return Counter(
         doubt
         for metered in books.pods.sessions.all()
@@ -178,7 +178,7 @@ def doubtful(books: Books) -> Counter[Doubt]:
 
 
 def held_idle(books: Books, now: int) -> int:
-    """Returns the rate of open sessions of ResourceClaims that no pod reserves, in microGPU-seconds a second.
+    """Returns the rate of all allocated ResourceClaims that no pod reserves, in microGPU-seconds a second.
 
     Args:
         now: the instant of the prices, in nanoseconds since 1970.

@@ -46,13 +46,14 @@ class AcknowledgedAmount(NamedTuple):
 
 
 class RecordedUse(NamedTuple):
-    """The part of a session's record that its reports fill, in microGPU-seconds.
+    """The part of a session's record that its reports fill. Amounts are microGPU-seconds.
 
     Attributes:
         billed: where usage is billed, the cost of the reported use at the start of each segment.
         reported: the reported GPU time at the start of each segment.
         total: where usage is billed, the cost of all reported use; None before the first report.
-        missing: the reserved rate of the devices that no report has named, and that of all devices.
+        missing: if usage is billed, the reserved rates of the devices that no report has named, and of all devices, in
+            microGPU-seconds a second; (0, 0) if reports have named every device.
     """
 
     billed: Bases = ()
@@ -68,7 +69,7 @@ class Acknowledged(NamedTuple):
     """A session as the store holds it: the base from which the next settlement is computed.
 
     Attributes:
-        periods: the amount in each period that may still change, by account and start of the period.
+        periods: the amount in each period that may still change, keyed by account and start of the period.
         settled_until: the instant up to which periods are final, in nanoseconds since 1970. The amount of a period that
             ends by then is computed again only if the session turns out to have ended earlier.
         session: the session by the store's record; None where there is no record.
@@ -114,11 +115,12 @@ def posting(
     """Returns the instant up to which the ledger has entries of an open session, and the session's rate then.
 
     The instant (nanoseconds since 1970) is the last hourly point in the latest period of the account under which the
-    session is open. Without an hourly point, it is the start of the session's segment in that period.
+    session is open. Without an hourly point, it is the start of the session's segment in that period. Both results are
+    0 if that account has no amount of the session.
 
     Args:
         payers: the payers of its namespace, in order of time.
-        periods: its stored amounts, by account and start of the period.
+        periods: its stored amounts, keyed by account and start of the period.
     """
     starts = [start for account, start in periods if account == open_under]
     if not starts:
@@ -242,7 +244,7 @@ class Meters:
         return set(self._by_namespace)
 
     def keep(self, metered: MeteredSession) -> MeteredSession:
-        """Adds a metered session; returns the one that is kept under its uid, which may be an earlier one."""
+        """Adds a metered session, unless one with its uid is kept already; returns the session that is kept."""
         known = self._by_uid.setdefault(metered.session.uid, metered)
         self._by_namespace.setdefault(known.session.namespace, {})[known.session.uid] = known
         return known
@@ -282,7 +284,7 @@ class MeterRules:
         since: the instant from which such parts are metered, in nanoseconds since 1970.
         drivers: the drivers of Dynamic Resource Allocation whose claims are metered; None where pods of other stacks
             are not metered.
-        decided: by uid, an earlier leader's decisions on sessions that the store lacks.
+        decided: keyed by uid, an earlier leader's decisions on sessions that the store lacks.
     """
 
     charge: ChargeRules
@@ -342,7 +344,7 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
 def update_from_pod(
     metered: MeteredSession, pod: PodFacts, rules: MeterRules, alive: Callable[[], int | None], now: int
 ) -> None:
-    """Updates a session from the present object of its pod.
+    """Adds to a session the facts that its pod now shows: its end, and a reservation or namespace uid that it lacked.
 
     Args:
         rules: the rules that set its rate.
