@@ -49,7 +49,7 @@ def due(budget: Budget, figures: Figures, pods: Iterable[PodFacts], now: int) ->
     """Returns the notices, evictions and removals of notices that are due on a budget's pods, in the order of writing.
 
     Pods admitted over budget go first, then pods without a high task priority. Among equals, the pod that has run for
-    the shortest time goes first, since the least work is lost with it. Where the budget deprioritizes, pods admitted
+    the shortest time goes first, since the least work is lost with it. If the budget deprioritizes, pods admitted
     over budget stay: they run on spare GPUs and are the first to lose them.
 
     Args:

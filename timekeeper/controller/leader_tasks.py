@@ -97,7 +97,7 @@ class TaskEnvironment:
         source: pods, budgets and grants.
         term: says whether this process leads.
         now: returns nanoseconds since 1970.
-        most_notifications: the most that may wait for delivery; 0 where notifications are not configured.
+        most_notifications: the most that may wait for delivery; 0 if notifications are not configured.
         holder: identifies this process alone; the store records it with the fencing token.
         without_notice_seconds: the time for which the write of an eviction notice is tried; after it, the pod is
             evicted without one.
@@ -195,7 +195,7 @@ class LeaderTasks:
         self._do("tell", lambda leader_term: leader_term.events.record_changes() if self._reconciled_at else None)
 
     def notify(self) -> None:
-        """Stores a message for each new milestone of a budget, where notifications are configured."""
+        """Stores a message for each new milestone of a budget, if notifications are configured."""
 
         def run(leader_term: _LeaderTerm) -> None:
             if leader_term.notifier is not None and self._reconciled_at:
@@ -222,7 +222,7 @@ class LeaderTasks:
         )
 
     def write_on(self) -> None:
-        """Continues the writing of budgets' statuses where it had stopped so that other tasks could run."""
+        """Writes the budgets' statuses that the last `write` left, if it stopped so that other tasks could run."""
         if self._leader_term is not None and self._leader_term.statuses.waiting:
             self.write()
 

@@ -172,7 +172,7 @@ class ExportMeasures:
 
 
 class PresentUseMeasures:
-    """The metrics of the queries for present use, shown only where a Prometheus is configured."""
+    """The metrics of the queries for present use, shown only if a Prometheus is configured."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.queries = _by_outcome(
@@ -229,7 +229,7 @@ class StoreHealth:
 
 
 def read_health(info: dict[str, Any]) -> StoreHealth:
-    """Returns the health of a Redis server by its answer to the command INFO.
+    """Returns the health of a Redis server, read from its answer to the command INFO.
 
     Args:
         info: the answer (https://redis.io/docs/latest/commands/info/).
@@ -245,9 +245,9 @@ def read_health(info: dict[str, Any]) -> StoreHealth:
 
 
 def worst(healths: list[StoreHealth]) -> StoreHealth:
-    """Combines the health of several primaries of Redis into that of the worst.
+    """Combines the health of several primaries of Redis: the worst of each figure, and the sums of their memory.
 
-    Their memory is added up. Its limit is 0, for none, where any of them has none.
+    The limit of memory is 0, for none, if any of them has none.
     """
     return StoreHealth(
         append_only=all(health.append_only for health in healths),

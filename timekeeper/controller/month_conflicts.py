@@ -51,7 +51,7 @@ class Month:
     Attributes:
         month: the month, such as 2026-10.
         state: the state of its file.
-        rows: the number of rows that were last written; None where none were written.
+        rows: the number of rows that were last written; None if none were written.
     """
 
     month: str
@@ -118,7 +118,7 @@ def rewrite(client: redis.Redis, place: Destination, month: str) -> tuple[Export
         month: the month, such as 2026-10.
 
     Returns:
-        The store's record of the new file, and the name under which the old file is kept; None where there was none.
+        The store's record of the new file, and the name under which the old file is kept; None if there was none.
 
     Raises:
         UndecidableError: the store holds nothing of that month.

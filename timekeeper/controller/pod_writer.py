@@ -310,9 +310,9 @@ def event_of(
     A pod gets one event when a PodDisruptionBudget blocks its eviction, and one when its writes keep failing.
 
     Args:
-        write: the write that was tried; it differs from the planned one where that had failed for too long.
+        write: the write that was tried; it differs from the planned one if the planned one had failed for too long.
         trouble: the failures of the pod's writes so far.
-        item: the pod as JSON; empty where it is not known.
+        item: the pod as JSON; empty if it is not known.
         error: the error that the API server answered.
     """
     if failure is Failure.BLOCKED:

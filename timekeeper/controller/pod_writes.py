@@ -149,7 +149,7 @@ class PodWrite:
         pod: the pod's name.
         budget: the account that pays for it.
         step: the kind of write.
-        eviction_at: the instant of eviction for the pod's annotation, as text; empty where the step is no notice.
+        eviction_at: the instant of eviction for the pod's annotation, as text; empty if the step is no notice.
         events: gets the pod as it was written, and returns the events to write after that.
         instead: the write to do once this one has failed for too long; None if this one is tried for ever.
         instead_seconds: the seconds from the first failure after which `instead` is done.

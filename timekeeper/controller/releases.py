@@ -338,7 +338,7 @@ def release_event(item: Json, candidate: Candidate, budget: Budget, figures: Fig
 
 
 def time_in_words(nanoseconds: int) -> str:
-    """Returns a duration in words: in minutes, or in seconds where it is no whole number of minutes."""
+    """Returns a duration in words: in minutes, or in seconds if it is no whole number of minutes."""
     minutes, rest = divmod(nanoseconds, MINUTE)
     return f"{nanoseconds // SECOND} seconds" if rest else "1 minute" if minutes == 1 else f"{minutes} minutes"
 
@@ -359,7 +359,7 @@ def finalizer_removable(pod: PodFacts, metered: MeteredSession | None, *, holds:
     It may if the pod has ended and its session is closed, or if the pod never had a session.
 
     Args:
-        metered: its session; None where it never held a device.
+        metered: its session; None if it never held a device.
         holds: whether the settings give pods a finalizer at all; if not, leftover ones are removed.
     """
     if not holds:

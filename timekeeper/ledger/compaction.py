@@ -260,7 +260,7 @@ class _Change:
 def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges: Sequence[int]) -> bool:
     """Folds an account's hours of use that end before an instant into days; returns whether none is left to fold.
 
-    One call folds the hours of one step. It also returns False where the hours changed while they were read.
+    One call folds the hours of one step. It also returns False if the hours changed while they were read.
 
     Args:
         client: the store; its answers are bytes.
@@ -298,7 +298,7 @@ def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges
 def pack_hours(client: redis.Redis, epoch: int, account: str, before: int) -> bool:
     """Packs an account's hours of use that end before an instant, still as hours; returns whether none is left to pack.
 
-    One call packs the hours of one step. It also returns False where the hours changed while they were read.
+    One call packs the hours of one step. It also returns False if the hours changed while they were read.
 
     Args:
         client: the store; its answers are bytes.

@@ -66,7 +66,7 @@ def ask_each(client: redis.Redis, question: Callable[[redis.Redis], Answer]) -> 
 def identity(client: redis.Redis) -> tuple[str, bool]:
     """Returns the ids of the runs of the store's servers as one text, and whether the store has ever had a leader.
 
-    The text changes where data may be lost: a restarted server has another run_id, and a promoted replica has another
+    The text changes if data may be lost: a restarted server has another run_id, and a promoted replica has another
     run_id and another replication id (https://redis.io/docs/latest/commands/info/).
 
     Raises:

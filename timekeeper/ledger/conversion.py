@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 def convert_store(client: redis.Redis, epoch: int) -> int:
-    """Converts the accounts of the store that are in an earlier format; returns the number of those that it converted.
+    """Converts the accounts of the store that are in an earlier format; returns the number of converted accounts.
 
     An account that cannot be converted does not hold up the others.
 

@@ -38,7 +38,7 @@ class Ending(NamedTuple):
         proof: the evidence of the end, one of PROOFS.
         start: the session's start.
         end: its end.
-        uid: the uid of the pod's namespace; empty where it was not observed.
+        uid: the uid of the pod's namespace; empty if it was not observed.
     """
 
     proof: str

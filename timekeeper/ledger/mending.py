@@ -113,7 +113,7 @@ def mark_lost(client: redis.Redis, epoch: int, accounts: Iterable[str], known: C
 
     Args:
         epoch: the leader's fencing token.
-        accounts: the names of the accounts, which are those of their budgets.
+        accounts: the names of the accounts, each of which is its budget's name, too.
         known: the names of the budgets of which a usable version is known.
 
     Returns:

@@ -26,7 +26,7 @@ class Change:
 
     Attributes:
         uid: the budget's uid.
-        announced: the budget's milestones; None where the budget was deleted.
+        announced: the budget's milestones; None if the budget was deleted.
         message: the notification as JSON; empty for none.
     """
 

@@ -108,7 +108,7 @@ def _text(client: redis.Redis, key: str) -> Any:
 
 
 def period_totals(client: redis.Redis, account: str, period: int) -> PeriodTotals | None:
-    """Returns the totals of an account's period; None where the period was never opened.
+    """Returns the totals of an account's period; None if the period was never opened.
 
     Args:
         period: the start of the period, in nanoseconds since 1970.
@@ -117,7 +117,7 @@ def period_totals(client: redis.Redis, account: str, period: int) -> PeriodTotal
 
 
 def period_at(client: redis.Redis, account: str, instant: int) -> Period | None:
-    """Returns an account's period that contains an instant; None where there is none.
+    """Returns an account's period that contains an instant; None if there is none.
 
     Args:
         instant: nanoseconds since 1970.
@@ -353,7 +353,7 @@ def budgets_and_faults(client: redis.Redis) -> tuple[dict[str, Any], dict[str, s
 
 
 def prices(client: redis.Redis) -> Prices:
-    """Returns the prices of all models over time, as they were charged; none where the store holds none.
+    """Returns the prices of all models over time, as they were charged; none if the store holds none.
 
     Raises:
         RecordError: the stored prices cannot be read.
@@ -370,7 +370,7 @@ def prices(client: redis.Redis) -> Prices:
 def since(client: redis.Redis) -> int | None:
     """Returns the instant from which pods of other stacks are metered, in nanoseconds since 1970.
 
-    It returns None where the store holds no readable one.
+    It returns None if the store holds no readable one.
     """
     return whole(_text(client, keys.SINCE))
 
@@ -388,7 +388,7 @@ def not_settled(client: redis.Redis) -> set[str]:
 def watched(client: redis.Redis) -> int | None:
     """Returns the latest instant at which all open sessions were known to be alive, in nanoseconds since 1970.
 
-    It returns None where the store holds no readable one.
+    It returns None if the store holds no readable one.
     """
     return whole(_text(client, keys.WATCHED))
 
@@ -404,11 +404,11 @@ def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
 
 
 def totals_of(sums: Sequence[Any], version: Any = None) -> PeriodTotals | None:
-    """Returns a period's totals from stored fields; None where the period was never opened.
+    """Returns a period's totals from stored fields; None if the period was never opened.
 
     Args:
         sums: the values of the fields that SUMS names.
-        version: the account's version; None where it is not needed.
+        version: the account's version; None if it is not needed.
     """
     return None if sums[0] is None else read_totals([*sums, version])
 
@@ -531,7 +531,7 @@ def load_accounts(
     Args:
         client: the store; its answers are bytes.
         latest_periods: the number of latest periods whose totals are read.
-        now: nanoseconds since 1970, or None. Where it is given, the latest periods are those that have begun by then.
+        now: nanoseconds since 1970, or None. If it is given, the latest periods are those that have begun by then.
             The totals of periods that have not begun are read, too: a clock that was ahead has opened them.
 
     Raises:

@@ -41,7 +41,7 @@ class SessionReports(NamedTuple):
 
 
 def readable_limits(uid: str, text: str | bytes | None) -> ReportLimits | None:
-    """Decodes the limits of a pod's reports; None where the store holds no readable ones.
+    """Decodes the limits of a pod's reports; None if the store holds no readable ones.
 
     Args:
         uid: the pod's uid, for the log.
@@ -135,7 +135,7 @@ def close_and_read(client: redis.Redis, wanted: Sequence[tuple[str, Marks]]) -> 
         wanted: pairs of a session's uid and the bounds for its reports, whose `closed` is that instant.
 
     Returns:
-        Each session's reports; None where the store holds no readable limits for it.
+        Each session's reports; None if the store holds no readable limits for it.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.

@@ -134,7 +134,7 @@ def write_since(client: redis.Redis, epoch: int, instant: int) -> None:
 
 
 def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
-    """Writes the leader's fencing token and term again where the store lost them, or returned to earlier ones.
+    """Writes the leader's fencing token and term again if the store lost them, or returned to earlier ones.
 
     Raises:
         FencedError: the store has given a fencing token to a later leader.
@@ -324,7 +324,7 @@ def renew_index(
 ) -> None:
     """Makes the store's index of open sessions hold exactly these sessions, and the entries of spared accounts.
 
-    The index lacks a session where a leader ended after it wrote the session and before it wrote the index.
+    The index lacks a session if a leader ended after it wrote the session and before it wrote the index.
 
     Args:
         client: the store; its answers are bytes.
@@ -355,7 +355,7 @@ def publish_states(
 
     Args:
         epoch: the leader's fencing token.
-        new_id: the store id to use where the store has none, or where other servers hold the store than at the last
+        new_id: the store id to use if the store has none, or if other servers hold the store than at the last
             publication.
         states: keyed by namespace, its changed state as JSON.
         terms: the part that all namespaces share.

@@ -17,8 +17,8 @@ class PeriodTotals(NamedTuple):
     """The totals of an account's period. Amounts are microGPU-seconds.
 
     Attributes:
-        total: the amount spent; below 0 where a correction and a refund of a session coincide.
-        granted: the amount added by grants and by credits carried in; negative where more was taken away.
+        total: the amount spent; below 0 if a correction and a refund of a session coincide.
+        granted: the amount added by grants and by credits carried in; negative if more was taken away.
         finalized: the part of the total that finalized sessions spent, which a checkpoint must contain.
         exhausted_at: the instant at which spending first reached the available amount, in nanoseconds since 1970; None
             before that.
@@ -72,7 +72,7 @@ def totals_or_error(answer: Any) -> PeriodTotals | StoreError:
 def totals_and_flag_or_error(answer: Any) -> PeriodTotals | StoreError:
     """Reads a period's totals as `totals_or_error` does, from an answer with one more value before them.
 
-    That value is 1 where the call created the account or applied the order.
+    That value is 1 if the call created the account or applied the order.
     """
     return answer if isinstance(answer, StoreError) else _read_or_error(answer[1:], new=answer[0] == 1)
 
@@ -94,10 +94,10 @@ class Summary(NamedTuple):
     Instants are nanoseconds since 1970.
 
     Attributes:
-        name: the budget's name, or the account's where no budget pays.
+        name: the budget's name; the account's name if no budget pays.
         namespaces: the namespaces that spend from it, sorted.
         state: the published state.
-        enforcement: observe, enforce or evict; empty where no budget pays.
+        enforcement: observe, enforce or evict; empty if no budget pays.
         period_start: start of the period, inclusive.
         period_end: its end, exclusive.
         granted: the amount that grants added to the period.
@@ -105,9 +105,9 @@ class Summary(NamedTuple):
         spent: the amount spent in the period.
         rate: the rate of running sessions, in microGPU-seconds a second.
         exhausted_at: the instant at which spending first reached the available amount; None before that.
-        computed: the state if it were enforced; None where the leader that wrote the summary did not store it.
+        computed: the state if it were enforced; None if the leader that wrote the summary did not store it.
         admission: simple or safe.
-        committed: the amount that admitted pods may still spend, where admission is safe.
+        committed: the amount that admitted pods may still spend, if admission is safe.
         own: the money of the period without `credits`.
         credits: the credits of the period that outlive it, each from a grant.
         grace_amount: the amount by which spending may pass the available amount; None sets no limit.

@@ -363,7 +363,7 @@ def accounts_usage(
     Args:
         client: the store; its answers are bytes.
         assignments: (from, account) pairs for each namespace: its payers over time.
-        read_before: the use that the caller has read before, which is not read again where it has not changed.
+        read_before: the use that the caller has read before, which is not read again if it has not changed.
 
     Raises:
         StoreError: the store refused to read.

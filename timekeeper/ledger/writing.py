@@ -154,7 +154,7 @@ class Publication:
         exhausted_at: the instant at which spending first reached the available amount, in nanoseconds since 1970; None
             before that.
         summary: the figures as JSON.
-        burn: the samples of recent spending as JSON; empty where they have not changed.
+        burn: the samples of recent spending as JSON; empty if they have not changed.
     """
 
     account: str
@@ -169,7 +169,7 @@ class HeldTerm(NamedTuple):
 
     Attributes:
         number: the number.
-        holder: a text that identifies the leader's process; empty where it is not known.
+        holder: a text that identifies the leader's process; empty if it is not known.
     """
 
     number: int
@@ -193,7 +193,7 @@ def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
 
     Args:
         client: the store; its answers are bytes.
-        holder: a text that identifies the leader's process; empty where it is not known.
+        holder: a text that identifies the leader's process; empty if it is not known.
 
     Raises:
         FencedError: a fencing token was given to a later term, or to another holder of this term.
@@ -276,7 +276,7 @@ def write_each_settlement(
         now: nanoseconds since 1970.
 
     Returns:
-        The totals of the period, None where no session was accepted; and the error of each refused session, by its uid.
+        The totals of the period, None if no session was accepted; and the errors of refused sessions, keyed by uid.
 
     Raises:
         StoreUnavailableError: Redis does not answer; some of the changes may have been done.
@@ -335,9 +335,9 @@ class GrantEntry:
         account: the account's name.
         period: the start of the period, in nanoseconds since 1970.
         name: the grant's name.
-        amount: microGPU-seconds; below 0 where money is taken away.
+        amount: microGPU-seconds; below 0 if money is taken away.
         note: the note of the ledger entry.
-        expires: the instant at which the money expires, in nanoseconds since 1970; None where it ends with the period.
+        expires: the instant at which the money expires, in nanoseconds since 1970; None if it ends with the period.
         since: the amount that the period had spent when the grant was made, in microGPU-seconds.
     """
 
@@ -358,12 +358,12 @@ class CorrectionEntry:
         account: the account's name.
         period: the start of the period, in nanoseconds since 1970.
         name: the correction's name.
-        amount: microGPU-seconds; below 0 where less was spent.
+        amount: microGPU-seconds; below 0 if less was spent.
         namespace: the namespace whose use is corrected; empty for the account as a whole.
         note: the note of the ledger entry.
         hour: the hour, counted from 1970, that the corrected use is attributed to.
         again: whether the store had applied the correction before the store was lost: it is then applied whatever has
-            been settled since. Any other correction is refused where it would take spending below 0.
+            been settled since. Any other correction is refused if it would take spending below 0.
     """
 
     account: str
@@ -399,10 +399,10 @@ class ClosingBalance:
         account: the account's name.
         period: the start of the period, in nanoseconds since 1970.
         credits: the credits.
-        previous_spent: the spending of the period before, in microGPU-seconds, where credits are carried over from it;
+        previous_spent: the spending of the period before, in microGPU-seconds, if credits are carried over from it;
             otherwise None.
         terms: the allowance of the period before, and the part of it that could be rolled over, in microGPU-seconds;
-            None where nothing is carried over.
+            None if nothing is carried over.
     """
 
     account: str

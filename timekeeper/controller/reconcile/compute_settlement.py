@@ -111,9 +111,9 @@ class Case(NamedTuple):
     Attributes:
         acknowledged: the session as the store holds it.
         session: the session, as its pod shows it.
-        until: the instant up to which it is charged, in nanoseconds since 1970; its end where it has ended.
+        until: the instant up to which it is charged, in nanoseconds since 1970; its end if it has ended.
         pod_deleted: whether its pod is deleted from the API server.
-        reports: its reports; None where they were not read, or where the store has none.
+        reports: its reports; None if they were not read, or if the store has none.
     """
 
     acknowledged: Acknowledged
@@ -124,7 +124,7 @@ class Case(NamedTuple):
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """The totals of the session's reports at the instants of receiving them, in order of time; () without reports.
+        """The totals of the session's reports over time, earliest first; () without reports.
 
         A report after the session's end counts as of its end.
         """
@@ -163,8 +163,8 @@ def amount_going_on(
 ) -> tuple[Key, int] | None:
     """Returns the new amount of a session in which only time has passed, as in most; None for any other session.
 
-    The full settlement of such a session would write that amount and nothing else. The result is None where the session
-    needs a ledger entry. The function must be used only where reservations are billed.
+    The full settlement of such a session would write that amount and nothing else. The result is None if the session
+    needs a ledger entry. The function must be used only if reservations are billed.
 
     Args:
         acknowledged: the session as the store holds it.

@@ -98,7 +98,7 @@ class ReconcileContext:
     def held_of(self) -> HeldOf:
         """Returns a function that decides what parts of GPUs a bound pod holds by another stack.
 
-        It decides by the nodes as they are now. Where pods of other stacks are not metered, it finds no parts.
+        It decides by the nodes as they are now. If pods of other stacks are not metered, it finds no parts.
         """
         own = self.books.rules.own_resources
         drivers = self.books.rules.drivers
@@ -108,7 +108,7 @@ class ReconcileContext:
         """Returns the instant of the last report of the pod with this uid, in nanoseconds since 1970.
 
         Returns:
-            None where the pod sent no report, or the store's entry is unreadable.
+            None if the pod sent no report, or the store's entry is unreadable.
         """
         try:
             return whole(self.client.hget(keys.report(uid), "at"))
@@ -137,7 +137,7 @@ class ReconcileContext:
         """Waits for the store's replicas to hold the last writes to these accounts; returns whether they do in time.
 
         After False, the caller sends the writes again. Writes to a server that was replaced since count as lost. The
-        result is True where the store has no replicas.
+        result is True if the store has no replicas.
 
         Args:
             what: the kind of write, for the log.
@@ -151,7 +151,7 @@ class ReconcileContext:
 
 
 def raise_if_general(error: StoreError) -> None:
-    """Raises an error of the store that every write would meet; returns where it concerns one write alone."""
+    """Raises an error of the store that every write would meet; returns if it concerns one write alone."""
     if is_general(error):
         raise error
 

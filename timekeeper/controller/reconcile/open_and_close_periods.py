@@ -226,9 +226,11 @@ def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None
 
 
 def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance | None:
-    """Returns an account's earliest due closing balance, which expires a credit or carries money over; None if none is.
+    """Returns an account's earliest closing balance that is due: it expires a credit or carries money over.
 
-    Where a clock was ahead, a period may have been opened before the preceding one ended. The balance of the preceding
+    The result is None if no closing balance is due.
+
+    If a clock was ahead, a period may have been opened before the preceding one ended. The balance of the preceding
     one is then carried over once more when it does end.
 
     Args:

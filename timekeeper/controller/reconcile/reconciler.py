@@ -124,7 +124,7 @@ class Reconciler:
     def ahead_of_store(self, now: int) -> int:
         """Returns the nanoseconds by which our clock was ahead of the store's at the last reconciliation.
 
-        The result is below 0 where our clock was behind.
+        The result is below 0 if our clock was behind.
 
         Args:
             now: our clock's time when that reconciliation began, in nanoseconds since 1970.
@@ -135,7 +135,7 @@ class Reconciler:
     def past(self) -> int:
         """The instant up to which time had passed by every clock at the last reconciliation; 0 before the first.
 
-        It is in nanoseconds since 1970. A clock of ours that is behind does not count where the store's clock confirms
+        It is in nanoseconds since 1970. A clock of ours that is behind does not count if the store's clock confirms
         the timestamps of the API server.
         """
         return self._past
@@ -149,11 +149,11 @@ class Reconciler:
         return self._context.surely_past(now)
 
     def reconcile(self, now: int, *, full: bool = True) -> set[str]:
-        """Brings the store up to an instant, for all accounts or for those that have changed or are due.
+        """Brings the ledger and the published states up to an instant, for all accounts or for some.
 
         Args:
             now: nanoseconds since 1970.
-            full: whether to settle every session of all accounts.
+            full: whether to settle every session of all accounts; otherwise only accounts that have changed or are due.
 
         Returns:
             The accounts that were brought up to date.

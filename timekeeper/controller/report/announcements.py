@@ -186,7 +186,7 @@ class DeliveryError(RuntimeError):
 
     Attributes:
         permanent: whether further attempts are useless.
-        after: the seconds that the receiver asks to wait; 0 where it does not ask.
+        after: the seconds that the receiver asks to wait; 0 if it does not ask.
     """
 
     def __init__(self, text: str, *, permanent: bool = False, after: float = 0.0) -> None:
@@ -226,7 +226,8 @@ def retry_seconds(attempts: int, asked: float, random: float) -> float:
 
     Args:
         attempts: the number of failed deliveries in a row, at least 1.
-        asked: the least seconds to wait, from the receiver's Retry-After; 0 for none.
+        asked: the seconds of the receiver's Retry-After, which are the least wait up to LONGEST_RETRY_AFTER_SECONDS; 0
+            for none.
         random: a random number in [0, 1).
     """
     usual = min(FIRST_RETRY_SECONDS * 2.0 ** min(attempts - 1, 16), LAST_RETRY_SECONDS) * (0.5 + random)
@@ -414,7 +415,7 @@ class EventRecorder:
 
 
 def state_written(item: Json) -> BudgetState:
-    """Returns the state in the status of a GPUBudget (JSON); open where the status has none."""
+    """Returns the state in the status of a GPUBudget (JSON); open if the status has none."""
     try:
         return BudgetState(str((item.get("status") or {}).get("state")))
     except ValueError:
@@ -422,7 +423,7 @@ def state_written(item: Json) -> BudgetState:
 
 
 def change_of_state(item: Json, budget: Budget, figures: Figures, before: BudgetState) -> ObjectEvent | None:
-    """Returns the event of a budget's change of state; None where the change needs no event.
+    """Returns the event of a budget's change of state; None if the change needs no event.
 
     Args:
         before: the state that was last announced.

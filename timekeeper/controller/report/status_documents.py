@@ -136,7 +136,7 @@ def conditions_of(
     its money lasts.
 
     Args:
-        figures: its figures; None where there are none yet.
+        figures: its figures; None if there are none yet.
         conflicts: keyed by a namespace that it names, the other budget that pays for that namespace.
         fault: the reason why it is invalid; None if it is valid.
         now: the instant of the figures, in nanoseconds since 1970.
@@ -213,7 +213,7 @@ def _stretch(burn: Burn, figures: Figures, now: int) -> Json:
 
 
 def with_conditions(status: Json, conditions: Iterable[Json], before: Json, generation: int, now: int) -> Json:
-    """Returns a status with conditions added, each with the time at which its status last changed.
+    """Returns a status with conditions added, and in each condition the time at which it last changed.
 
     Args:
         status: the other fields of the status.
@@ -252,7 +252,7 @@ def grant_status(grant: Grant, period: int | None, generation: int, now: int, be
     """Returns the status of a grant that was applied, or whose period was over before it could be applied.
 
     Args:
-        period: the start of its period, in nanoseconds since 1970; None where the grant was not applied.
+        period: the start of its period, in nanoseconds since 1970; None if the grant was not applied.
         generation: the generation of the GPUGrant's spec.
         now: nanoseconds since 1970.
         before: the status that the GPUGrant has now.

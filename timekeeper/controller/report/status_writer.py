@@ -355,7 +355,7 @@ def is_another(stored: OrderEntry, amount: int, period: Period | None) -> bool:
 
     Args:
         amount: the amount of this order, in microGPU-seconds.
-        period: the period of this order; None where it is not known.
+        period: the period of this order; None if it is not known.
     """
     return stored.amount != amount or (period is not None and stored.period != period.start)
 

@@ -98,7 +98,7 @@ class Checkpoint:
         amount: the amount that finalized sessions had spent in the period, in microGPU-seconds.
         exhausted_at: the instant at which the budget's money was spent, in nanoseconds since 1970; None if it was not.
         credits: the period's credits.
-        previous_spent: the amount that the preceding period had spent; None where it is not known.
+        previous_spent: the amount that the preceding period had spent; None if it is not known.
         version: the number of changes of the account. A store whose number is lower has returned to an earlier state.
     """
 
@@ -125,7 +125,7 @@ class Account:
         unconfirmed: the names of the grants that no replica of the store was known to hold when they were last sent.
         corrections: keyed by name, the corrections that the store holds.
         refused: keyed by the name of a correction that cannot be applied, the reason.
-        checkpoint: the checkpoint from which to restore the account; None where the store has lost nothing.
+        checkpoint: the checkpoint from which to restore the account; None if the store has lost nothing.
         summary: the figures that were last published, without the amount spent.
         burn: the samples of spending from which burn rates are computed.
     """
@@ -176,7 +176,7 @@ class Account:
         period.
 
         Args:
-            allowance: the allowance in microGPU-seconds; None for that of the present budget.
+            allowance: the allowance in microGPU-seconds; None for the present budget's allowance.
         """
         period_credits = self.credits.get(period.start, {})
         beside = sum(credit.amount for name, credit in period_credits.items() if name != OWN)
@@ -199,7 +199,7 @@ class Account:
     def lacks_present(self, now: int) -> bool:
         """Returns whether the period that contains an instant is open but its totals are not in memory.
 
-        That happens where a clock was ahead and the leader read only the totals of later periods.
+        That happens if a clock was ahead and the leader read only the totals of later periods.
 
         Args:
             now: nanoseconds since 1970.
@@ -233,7 +233,7 @@ class Account:
         return self.periods[bisect_right(self.periods, instant, key=_end) :]
 
     def period_at(self, instant: int) -> Period | None:
-        """Returns the open period that contains an instant (nanoseconds since 1970); None where there is none."""
+        """Returns the open period that contains an instant (nanoseconds since 1970); None if there is none."""
         index = bisect_right(self.periods, instant, key=_end)
         return self.periods[index] if index < len(self.periods) and self.periods[index].start <= instant else None
 

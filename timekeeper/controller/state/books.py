@@ -95,7 +95,7 @@ class ControllerRules:
         gives_classes: whether a spent budget that deprioritizes gives its pods the lower priority class.
         replica_wait_seconds: how long the end of a session, or a grant, waits for a replica of the store, where there
             is one.
-        labels: the keys of the pod labels by which usage is kept.
+        labels: the keys of the pod labels that usage is attributed to.
         retention: how long each kind of record is kept.
     """
 
@@ -136,14 +136,14 @@ class Books:
         budgets: the budgets, grants and corrections as last read.
         pods: the pods as last read, and all sessions.
         claims: the ResourceClaims as last read.
-        accounts: the accounts by name.
+        accounts: the accounts, keyed by name.
         assignments: keyed by namespace, its payers in order of time: pairs of an instant (nanoseconds since 1970) and
             the account that pays from then on.
         payers: keyed by namespace, the budget that names it and pays for it.
         paying: the budgets from which `payers` and `conflicts` were determined.
         conflicts: keyed by a budget and then by a namespace that it names, the other budget that pays for it.
         prices: the price of each model over time, as sessions are charged.
-        since: the instant from which pods of other stacks are metered, in nanoseconds since 1970; 0 where they are not.
+        since: the instant from which pods of other stacks are metered, in nanoseconds since 1970; 0 if they are not.
         figures: keyed by account, the figures that were last published.
         published: keyed by namespace, the state that was last published.
         finalized: pairs of an instant and a finalized session that no checkpoint includes yet; the store took the
@@ -197,7 +197,7 @@ class Books:
         return self.accounts[name].is_budget and (name != OVERHEAD or name in self.budgets.objects)
 
     def payer_named(self, namespace: str) -> str:
-        """Returns the account that should pay for a namespace by the present budgets.
+        """Returns the account that should pay for a namespace according to the present budgets.
 
         That is the account of the budget that names it, or else an account for this namespace alone.
         """
@@ -318,7 +318,7 @@ def due_grants(
     A grant that was created after now waits until its period opens: a clock that is behind must give no money to a
     period that is over. A grant that was created more than SKEW after `latest` counts as created now.
 
-    A grant that outlives its period goes to the first open period before its expiry. Where it was applied to a period
+    A grant that outlives its period goes to the first open period before its expiry. If it was applied to a period
     that is no longer in memory, what is left of it is among the credits carried over.
 
     Args:

@@ -106,7 +106,7 @@ class ClaimView:
     """The ResourceClaims as last read from the API server, and the open session of each allocated claim.
 
     Attributes:
-        facts: the claims by uid.
+        facts: the claims, keyed by uid.
     """
 
     facts: dict[str, ClaimFacts] = field(default_factory=dict)

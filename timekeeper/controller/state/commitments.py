@@ -19,7 +19,7 @@ def left_to_run(deadline: int | None, ran: int, default: int) -> int:
     """Returns the time that a pod may still run, in nanoseconds.
 
     Args:
-        deadline: the pod's activeDeadlineSeconds in nanoseconds; None where it has none.
+        deadline: the pod's activeDeadlineSeconds in nanoseconds; None if it has none.
         ran: how long it has run, in nanoseconds; 0 while it waits.
         default: the time that a pod without a deadline is assumed to run on, in nanoseconds, however long it has run.
     """
@@ -31,7 +31,7 @@ def commitment(rate: int, deadline: int | None, ran: int, default: int) -> int:
 
     Args:
         rate: the pod's rate, in microGPU-seconds a second.
-        deadline: its activeDeadlineSeconds in nanoseconds; None where it has none.
+        deadline: its activeDeadlineSeconds in nanoseconds; None if it has none.
         ran: how long it has run, in nanoseconds; 0 while it waits.
         default: the time that a pod without a deadline is assumed to run on, in nanoseconds.
     """

@@ -50,15 +50,15 @@ class Figures(NamedTuple):
         spent: the amount spent in the period.
         rate: the rate of the account's running sessions, in microGPU-seconds a second.
         exhausted_at: the instant at which spending first reached the available amount; None if it has not.
-        state: the state by the figures.
-        published: the state that admission acts on; it differs where the budget's limit is only observed.
+        state: the state that follows from the figures.
+        published: the state that admission acts on; it differs if the budget's limit is only observed.
         due: the instant by which the figures must be computed again: the next change of state, the expiry of a grant,
             or the end of the period.
         burns: the amounts spent over the last hour and the last day.
         committed: with safe admission, the amount that admitted pods may still spend.
         queued: with safe admission, the amount that the pods behind the scheduling gate need.
         overdue: the number of pods that have waited for a node longer than safe admission reserves money for them.
-        credits: the credits of the period that outlive it, by the names of their grants.
+        credits: the credits of the period that outlive it, sorted by the names of their grants.
         budget: the budget's name; empty for the account of a namespace that no budget names.
     """
 

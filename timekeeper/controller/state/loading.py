@@ -86,11 +86,11 @@ _log = structlog.get_logger()
 def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]]:
     """Returns a dict with one checkpoint document, keyed by its name: the prices by which sessions were charged.
 
-    The result is empty where the settings state the same prices, so that nothing must be kept.
+    The result is empty if the settings state the same prices, so that nothing must be kept.
 
     Args:
         charged: the price of each model over time, as sessions were charged.
-        configured: the price of each model over time, by the settings.
+        configured: the price of each model over time, according to the settings.
     """
     lists = (charged, configured)
     moments = {0, *(point.effective_from for prices in lists for points in prices.values() for point in points)}
@@ -112,10 +112,10 @@ def read_since(documents: Mapping[str, Any]) -> int | None:
     """Returns the instant from which pods of other stacks are metered, in nanoseconds since 1970.
 
     Args:
-        documents: the checkpoint documents by name, one of which keeps the instant.
+        documents: the checkpoint documents, keyed by name; one of them keeps the instant.
 
     Returns:
-        None where that document is missing or unreadable.
+        None if that document is missing or unreadable.
     """
     document = documents.get(SINCE)
     text = document.get("since") if isinstance(document, dict) else None
@@ -131,7 +131,7 @@ def kept_holdings(sessions: Iterable[MeteredSession]) -> dict[str, dict[str, Any
         sessions: the metered sessions; those without holdings are left out.
 
     Returns:
-        The documents by name. A hash of a session's uid decides in which document it is.
+        The documents, keyed by name. A hash of a session's uid decides in which document the session is.
     """
     kinds: dict[str, dict[tuple[Holding, ...], int]] = {}
     begun: dict[str, dict[str, list[int]]] = {}
@@ -178,7 +178,7 @@ def _in_force(prices: Prices, instant: int) -> tuple[bool, Mapping[str, Fraction
 
 
 def read_prices(documents: Mapping[str, Any]) -> Prices:
-    """Returns the prices that a checkpoint document keeps; empty where the document is missing or unreadable."""
+    """Returns the prices that a checkpoint document keeps; empty if the document is missing or unreadable."""
     try:
         return decode_prices((documents.get(PRICES) or {}).get("prices", "{}"))
     except (RecordError, AttributeError) as error:
@@ -204,7 +204,7 @@ def first_forgotten(stored: Prices, charged: Prices, now: int) -> int:
 
     Args:
         charged: the prices by which sessions were charged.
-        now: nanoseconds since 1970. Later changes do not count. Where the store lacks no change, the result is this
+        now: nanoseconds since 1970. Later changes do not count. If the store lacks no change, the result is this
             instant.
     """
     return min(price_changes(charged, last_change(stored, now), now + 1), default=now)
@@ -299,8 +299,8 @@ def snapshot_of(books: Books) -> RecoverySnapshot:
 def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
     """Sets the checkpoint of each account that the store has lost or holds in an earlier state.
 
-    The checkpoint is that of the leader's snapshot. One in a budget's status, or in `kept`, counts instead if its
-    version is later.
+    The checkpoint comes from the leader's snapshot. A checkpoint in a budget's status, or in `kept`, counts instead if
+    its version is later.
 
     Args:
         kept: keyed by name, the checkpoints of accounts without a GPUBudget, as the API server holds them.
@@ -352,7 +352,7 @@ def _replace(sessions: Meters, metered: MeteredSession) -> None:
 
 
 def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None:
-    """Reads the checkpoint in a GPUBudget's status; returns None where there is none or it is unreadable.
+    """Reads the checkpoint in a GPUBudget's status; returns None if there is none or it is unreadable.
 
     Args:
         item: the GPUBudget as JSON.

@@ -68,8 +68,8 @@ class BudgetView:
         """Adopts the versions of budgets that the store holds; a newer version in memory stays.
 
         Args:
-            stored: by name, the last valid version of each budget in the store.
-            unreadable: by name, why a version in the store is unreadable.
+            stored: keyed by name, the last valid version of each budget in the store.
+            unreadable: keyed by name, why a budget's version in the store is unreadable.
         """
         self.stored, self.unreadable = stored, unreadable
         self.last_valid = {
@@ -94,7 +94,7 @@ class BudgetView:
         """Returns the rule for the periods of the budget with this name, by its last valid version.
 
         Returns:
-            None where no version is known.
+            None if no version is known.
         """
         item = self.last_valid.get(name)
         if item is None:
@@ -182,7 +182,7 @@ class PodView:
     """The pods of the mirror and all sessions.
 
     Attributes:
-        facts: the pods by uid.
+        facts: the pods, keyed by uid.
         sessions: the sessions of pods and of ResourceClaims.
         namespaces: the namespaces of these pods.
     """
@@ -216,8 +216,8 @@ class PodView:
     ) -> set[str]:
         """Reads new and deleted pods from the mirror; returns the uids of the sessions that changed.
 
-        Where our clock is behind a timestamp of the API server, that timestamp counts as now. No session ends later
-        than now. A timestamp far ahead of our clock counts only where the store's clock shows that ours is wrong.
+        If our clock is behind a timestamp of the API server, that timestamp counts as now. No session ends later
+        than now. A timestamp far ahead of our clock counts only if the store's clock shows that ours is wrong.
 
         Args:
             rules: the rules that start a meter and set its rate.
@@ -296,7 +296,7 @@ class PodView:
         """Ends the open sessions in the store whose pods no longer exist; returns the uids of these sessions.
 
         Args:
-            watched: the instant up to which the last leader watched pods, in nanoseconds since 1970; None where none is
+            watched: the instant up to which the last leader watched pods, in nanoseconds since 1970; None if none is
                 known.
             reported: returns the instant of the last report of the pod with a uid, or None.
             now: nanoseconds since 1970.
@@ -361,15 +361,15 @@ def _is_gated(facts: PodFacts) -> bool:
 
 
 def latest_believed(stamps: Iterable[int], now: int, store_clock: Callable[[], int]) -> int:
-    """Returns the latest of some creation timestamps that is ahead of our clock by SKEW at most; 0 where none is.
+    """Returns the latest of some creation timestamps that is ahead of our clock by SKEW at most; 0 if none is.
 
-    An API server whose clock is wrong must not open future periods, nor spend their money. Where the store's clock is
+    An API server whose clock is wrong must not open future periods, nor spend their money. If the store's clock is
     ahead of ours, too, ours is the one that is behind, and a timestamp may be ahead of the store's clock by SKEW.
 
     Args:
         stamps: the creation timestamps, in nanoseconds since 1970; at least one.
         now: the present by our clock, in nanoseconds since 1970.
-        store_clock: returns the present by the store's clock, in nanoseconds since 1970; called only where a timestamp
+        store_clock: returns the present by the store's clock, in nanoseconds since 1970; called only if a timestamp
             is further ahead.
     """
     in_order = sorted(stamps)
@@ -388,7 +388,7 @@ def nodes_that_are_silent(mirrors: Mirrors) -> dict[str, int]:
 
 
 def namespace_uids(mirrors: Mirrors) -> Callable[[str], str]:
-    """Returns a function from a namespace's name to its uid, or an empty text where the cluster has no such namespace.
+    """Returns a function from a namespace's name to its uid, or to an empty text if the cluster has no such namespace.
 
     The first call of that function reads the mirror of namespaces.
     """

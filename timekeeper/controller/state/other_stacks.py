@@ -57,7 +57,7 @@ def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed], drivers: frozenset[
     out, since the claim is metered.
 
     Args:
-        own: by resource, the admin's settings for resources of other stacks.
+        own: keyed by resource, the admin's settings for resources of other stacks.
         drivers: the drivers of Dynamic Resource Allocation whose claims are metered.
     """
 
@@ -95,8 +95,8 @@ class NodeCapacity:
         """Returns, keyed by model, the number of GPUs of all nodes, whether FairGPU or another stack shares them.
 
         Args:
-            own: by resource, the admin's settings for resources of other stacks; None where pods of other stacks are
-                not metered.
+            own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks
+                are not metered.
         """
         known: dict[str, tuple[Json, Mapping[str, Fraction]]] = {}
         for node in nodes:

@@ -49,9 +49,9 @@ class RecordedUse(NamedTuple):
     """The part of a session's record that its reports fill. Amounts are microGPU-seconds.
 
     Attributes:
-        billed: where usage is billed, the cost of the reported use at the start of each segment.
+        billed: if usage is billed, the cost of the reported use at the start of each segment.
         reported: the reported GPU time at the start of each segment.
-        total: where usage is billed, the cost of all reported use; None before the first report.
+        total: if usage is billed, the cost of all reported use; None before the first report.
         missing: if usage is billed, the reserved rates of the devices that no report has named, and of all devices, in
             microGPU-seconds a second; (0, 0) if reports have named every device.
     """
@@ -72,13 +72,13 @@ class Acknowledged(NamedTuple):
         periods: the amount in each period that may still change, keyed by account and start of the period.
         settled_until: the instant up to which periods are final, in nanoseconds since 1970. The amount of a period that
             ends by then is computed again only if the session turns out to have ended earlier.
-        session: the session by the store's record; None where there is no record.
+        session: the session in the store's record; None if there is no record.
         use: the recorded use of the session's reports.
         open_under: the account under which the session is open; empty for none.
         posted_at: the instant up to which the ledger has entries of the session, in nanoseconds since 1970 (see
             `posting`).
         posted_rate: the session's rate at that instant, in microGPU-seconds a second.
-        closed: whether the store, and a replica where there is one, holds the session's end.
+        closed: whether the store holds the session's end, and a replica holds it, too, if there is one.
         also_open: further accounts under which the session may be open, because only a part of its change to another
             payer was written.
         ended_under: the account that holds the record of the session's end; empty for none.
@@ -96,7 +96,7 @@ class Acknowledged(NamedTuple):
     ended_under: str = ""
 
     def amount(self, key: Key) -> int:
-        """Returns the session's stored amount in a period, in microGPU-seconds; 0 where the store holds none.
+        """Returns the session's stored amount in a period, in microGPU-seconds; 0 if the store holds none.
 
         Args:
             key: the account and the start of the period.
@@ -169,7 +169,7 @@ def recorded_use_alone(acknowledged: Acknowledged) -> Acknowledged:
 
 
 def first_known(use: RecordedUse) -> int:
-    """Returns the start of the first period whose use is recorded, in nanoseconds since 1970; 0 where none is.
+    """Returns the start of the first period whose use is recorded, in nanoseconds since 1970; 0 if none is.
 
     Earlier periods are final.
     """
@@ -203,7 +203,7 @@ class MeteredSession:
 
     Attributes:
         session: the session, as its pod shows it.
-        reservation: the pod's reservation, needed when prices change; None where the pod is deleted.
+        reservation: the pod's reservation, needed when prices change; None if the pod is deleted.
         pod_deleted: whether the pod is deleted from the API server.
         acknowledged: the session as the store holds it.
     """
@@ -228,7 +228,7 @@ class Meters:
         return uid in self._by_uid
 
     def get(self, uid: str) -> MeteredSession | None:
-        """Returns the metered session with this uid; None where there is none."""
+        """Returns the metered session with this uid; None if there is none."""
         return self._by_uid.get(uid)
 
     def all(self) -> list[MeteredSession]:
@@ -278,11 +278,11 @@ class MeterRules:
         charge: the rules for the cost of a reservation.
         meter_from: the event that starts a pod's session.
         prices: the price of each model over time.
-        namespace_uid: returns the uid of the namespace with this name; empty where there is none.
-        labels: the keys of the pod labels by which usage is kept.
+        namespace_uid: returns the uid of the namespace with this name; empty if there is none.
+        labels: the keys of the pod labels that usage is attributed to.
         held_of: returns the parts of GPUs that a bound pod holds by another stack.
         since: the instant from which such parts are metered, in nanoseconds since 1970.
-        drivers: the drivers of Dynamic Resource Allocation whose claims are metered; None where pods of other stacks
+        drivers: the drivers of Dynamic Resource Allocation whose claims are metered; None if pods of other stacks
             are not metered.
         decided: keyed by uid, an earlier leader's decisions on sessions that the store lacks.
     """
@@ -308,7 +308,7 @@ def loaded(record: Session) -> MeteredSession:
 
 
 def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
-    """Starts the session of a pod that is observed for the first time; returns None where the pod holds no reservation.
+    """Starts the session of a pod that is observed for the first time; returns None if the pod holds no reservation.
 
     The session of a pod that has ended is ended at once. The holdings and the start that an earlier leader decided
     stay.
@@ -349,7 +349,7 @@ def update_from_pod(
     Args:
         rules: the rules that set its rate.
         alive: returns the instant until which a pod on a silent node counts as alive, in nanoseconds since 1970; None
-            where the node is not silent.
+            if the node is not silent.
         now: nanoseconds since 1970.
     """
     if metered.reservation is None:
@@ -371,7 +371,7 @@ def end_deleted(
 
     Args:
         departure: the deletion as observed: its proof and instant.
-        silent: the instant since which its node is silent, in nanoseconds since 1970; None where it is not silent.
+        silent: the instant since which its node is silent, in nanoseconds since 1970; None if it is not silent.
         reported: the instant of the pod's last report, in nanoseconds since 1970; None without a report.
         now: nanoseconds since 1970.
     """
