@@ -94,11 +94,11 @@ class TaskEnvironment:
 
     Attributes:
         client: the store; its answers are bytes.
-        source: pods, budgets and grants.
-        term: says whether this process leads.
+        source: the cluster: pods, budgets and grants.
+        term: the term in which this process leads, if it does.
         now: returns nanoseconds since 1970.
-        most_notifications: the most that may wait for delivery; 0 if notifications are not configured.
-        holder: identifies this process alone; the store records it with the fencing token.
+        most_notifications: the most notifications that may wait for delivery; 0 if notifications are not configured.
+        holder: a text that identifies this process; the store keeps it with the fencing token.
         without_notice_seconds: the time for which the write of an eviction notice is tried; after it, the pod is
             evicted without one.
         progress: records each begin and end of a task, and each answer of the store and of the API server.

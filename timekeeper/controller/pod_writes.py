@@ -53,7 +53,7 @@ class Trouble:
     """A write to a pod that keeps failing. Times are seconds of a monotonic clock.
 
     Attributes:
-        step: the write that was decided on.
+        step: the kind of the planned write.
         since: the time of the first failure.
         until: the time of the next attempt.
         failures: the number of failures in a row.

@@ -40,11 +40,14 @@ _SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemo
 
 
 class StoreError(RuntimeError):
-    """Redis refused a change, and made no part of it."""
+    """The error of a change that Redis refused: no part of it was made."""
 
 
 class StoreUnavailableError(StoreError):
-    """Redis does not answer or is not ready. The change may have been done or not; the caller may repeat it."""
+    """Redis does not answer or is not ready. Unlike with other StoreErrors, the change may have been made.
+
+    The caller may repeat it.
+    """
 
 
 class ScriptError(StoreError):

@@ -171,7 +171,7 @@ def folded_months(client: redis.Redis, accounts: Sequence[str]) -> set[str]:
 
 
 def month_rows(client: redis.Redis, window: Window) -> Iterator[tuple[str, Sequence[Row]]]:
-    """Yields each account's name with its rows of use in a month that has ended, folded into days.
+    """Yields the name of each account with its use in a month that has ended, as rows that are folded into days.
 
     Args:
         client: the store; its answers are bytes.

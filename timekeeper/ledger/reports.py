@@ -190,6 +190,7 @@ class IntakeOutcome(Enum):
     """The outcome of a pod's report that was to be written to the store."""
 
     TAKEN = "taken"
+    """The report was written."""
     OLDER = "older"
     """A later report of the same start was taken before. Nothing changed."""
     EARLY = "early"

@@ -332,7 +332,7 @@ NOTHING_READ = UsageReadBefore({}, 0)
 
 
 class View(NamedTuple):
-    """The detail in which a query needs the use of accounts.
+    """The level of detail in which a query reads the use of accounts.
 
     Attributes:
         details: whether the query names nodes, owners, users or labels.

@@ -29,7 +29,7 @@ MAX_ITEMS = 500
 
 
 class LedgerAction(StrEnum):
-    """The effect that the settlement of a session has beside setting the session's amount."""
+    """The further effect of a session's settlement, besides setting the session's amount in a period."""
 
     HOLD = "hold"
     """No further effect."""
@@ -51,13 +51,21 @@ class Kind(StrEnum):
     """The reason why a ledger entry was written."""
 
     CLOSE = "close"
+    """A session ended."""
     RATE = "rate"
+    """A session's rate changed."""
     PERIOD = "period"
+    """A period ended while a session went on."""
     HOURLY = "hourly"
+    """A session went on for an hour."""
     MOVE = "move"
+    """A session went on in another account."""
     CORRECTION = "correction"
+    """A correction was applied."""
     GRANT = "grant"
+    """A grant was applied."""
     CHECKPOINT = "checkpoint"
+    """Spending was restored from a checkpoint."""
     CARRY = "carry"
     """A credit carried over from the preceding period."""
     EXPIRY = "lapse"
@@ -71,7 +79,7 @@ class Item(NamedTuple):
         uid: the session's uid.
         amount: the whole amount in the period so far, in microGPU-seconds.
         action: the further effect of the settlement. With HOLD, only `uid` and `amount` are used.
-        kind: the reason of the ledger entry.
+        kind: the reason why the ledger entry is written.
         namespace: the session's namespace.
         pod: the pod's name.
         note: the note of the ledger entry.
@@ -95,7 +103,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The place of a settlement in the order of all: first by the leader's fencing token, then by a counter.
+    """The place of a settlement among all settlements, sorted by the leader's fencing token and then by a counter.
 
     Attributes:
         epoch: the leader's fencing token.
@@ -244,7 +252,7 @@ def write_settlements(
     """Sets the amounts of sessions in periods of accounts.
 
     Args:
-        revision: the place of this settlement in the order of all; an amount of the same place or a later one stays.
+        revision: the place of this settlement among all; an amount that has the same revision or a later one stays.
         now: nanoseconds since 1970.
 
     Returns:
@@ -362,8 +370,8 @@ class CorrectionEntry:
         namespace: the namespace whose use is corrected; empty for the account as a whole.
         note: the note of the ledger entry.
         hour: the hour, counted from 1970, that the corrected use is attributed to.
-        again: whether the store had applied the correction before the store was lost: it is then applied whatever has
-            been settled since. Any other correction is refused if it would take spending below 0.
+        again: whether the store had applied the correction before its data was lost. Such a correction is applied
+            always; any other is refused if it would take spending below 0.
     """
 
     account: str
@@ -382,7 +390,7 @@ class CreditEntry:
 
     Attributes:
         credit: the credit.
-        kind: the reason of the ledger entry.
+        kind: the reason why the ledger entry is written.
         note: the note of the ledger entry.
     """
 
@@ -401,8 +409,8 @@ class ClosingBalance:
         credits: the credits.
         previous_spent: the spending of the period before, in microGPU-seconds, if credits are carried over from it;
             otherwise None.
-        terms: the allowance of the period before, and the part of it that could be rolled over, in microGPU-seconds;
-            None if nothing is carried over.
+        terms: the allowance of the period before, and the most of its money that could be rolled over, both in
+            microGPU-seconds; None if nothing is carried over.
     """
 
     account: str
@@ -514,7 +522,9 @@ class FinalizedSession(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """The state that a period of an account is restored to after the store lost it. Amounts are microGPU-seconds.
+    """The state that a period of an account is restored to after the store returned to an earlier state.
+
+    Amounts are microGPU-seconds.
 
     Attributes:
         account: the account's name.

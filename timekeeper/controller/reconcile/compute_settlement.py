@@ -161,7 +161,7 @@ class _Inputs(NamedTuple):
 def amount_going_on(
     acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
 ) -> tuple[Key, int] | None:
-    """Returns the new amount of a session in which only time has passed, as in most; None for any other session.
+    """Returns the new amount of a session in which only time has passed; None for any other session.
 
     The full settlement of such a session would write that amount and nothing else. The result is None if the session
     needs a ledger entry. The function must be used only if reservations are billed.
@@ -250,7 +250,7 @@ def _is_entry_of_any_amount_due(known: Acknowledged, session: Session, until: in
 
 
 def is_closed(acknowledged: Acknowledged) -> bool:
-    """Returns whether the store holds the session's end: its amounts stand, whatever its reports say."""
+    """Returns whether the store holds the session's end, so that later reports change no amount."""
     return acknowledged.closed and bool(acknowledged.periods)
 
 

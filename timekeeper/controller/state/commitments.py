@@ -39,7 +39,7 @@ def commitment(rate: int, deadline: int | None, ran: int, default: int) -> int:
 
 
 def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """Returns, for each account with safe admission, the amount that its admitted pods may still spend.
+    """Returns, keyed by account with safe admission, the microGPU-seconds that its admitted pods may still spend.
 
     Safe admission admits a pod only if the budget's money pays for its whole run. A running pod counts for the time
     that it may still run. An admitted pod that waits for a node counts in full for as long as the budget says: a pod
@@ -49,9 +49,6 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
     Args:
         names: the accounts; those without safe admission are left out.
         now: nanoseconds since 1970.
-
-    Returns:
-        MicroGPU-seconds by account.
     """
     sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     if not sums:
@@ -89,7 +86,7 @@ def overdue(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """Returns, for each account with safe admission, the amount that the pods behind its scheduling gate need.
+    """Returns, keyed by account with safe admission, the microGPU-seconds that pods behind its scheduling gate need.
 
     These pods precede new ones. A pod that costs more than a whole period's money waits for a grant, and is not
     counted.
@@ -97,9 +94,6 @@ def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
     Args:
         names: the accounts; those without safe admission are left out.
         now: nanoseconds since 1970.
-
-    Returns:
-        MicroGPU-seconds by account.
     """
     sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     if not sums:

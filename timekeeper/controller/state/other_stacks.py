@@ -87,7 +87,7 @@ def holdings_of(mirrors: Mirrors, own: Mapping[str, Listed], drivers: frozenset[
 
 @dataclass(slots=True)
 class NodeCapacity:
-    """Counts the GPUs of nodes by model; it examines a node again only once the node has changed."""
+    """Counts the GPUs of nodes for each model; it examines a node again only after the node has changed."""
 
     _known: dict[str, tuple[Json, Mapping[str, Fraction]]] = field(default_factory=dict)
 
