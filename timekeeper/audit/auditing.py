@@ -39,7 +39,7 @@ from timekeeper.settings import TimekeeperSettings
 
 
 def request_of(settings: TimekeeperSettings, accounts: tuple[str, ...] = (), period: int | None = None) -> AuditRequest:
-    """Returns the request for an audit by the rules of the timekeeper's settings.
+    """Returns a request for an audit, whose rules of billing come from the timekeeper's settings.
 
     Args:
         accounts: the accounts to audit; empty for all of them.
@@ -72,7 +72,7 @@ def check_period(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def check(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
-    """Returns the differences in one period of one account.
+    """Returns the differences between stored and recomputed figures in one period of one account.
 
     Args:
         context: payers, prices, the cluster and the rules.
@@ -111,7 +111,7 @@ def _check_shown(snapshot: Snapshot, sums: Sums, context: AuditContext) -> Itera
 
 
 ACCOUNTS_PER_STEP = 50
-"""The number of accounts held in memory at once."""
+"""The most accounts whose snapshots are in memory at once."""
 POLL_SECONDS = 0.5
 
 
@@ -123,8 +123,8 @@ class AuditRequest:
         accounts: the accounts to audit; empty for all of them.
         period: the start of the period to audit, in nanoseconds since 1970; None for each account's present one.
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
-        from_binding: whether pods are metered from their binding on.
-        patience_seconds: the time that a derived figure may lag behind before it counts as different.
+        from_binding: whether pods are metered from their binding on; otherwise, once they run.
+        patience_seconds: the longest wait for figures that the leader writes later than the figures they derive from.
     """
 
     accounts: tuple[str, ...] = ()
@@ -161,10 +161,10 @@ class Audit:
         sessions: the number of audited sessions.
         entries: the number of audited ledger entries.
         differences: every figure that differs from its expected value.
-        missing: the requested accounts that have no such period.
-        saw_pods: whether budgets and pods were compared, too.
+        missing: the requested accounts without the requested period.
+        saw_pods: whether the API server was read, so that budgets and pods were compared, too.
         billed: the amount billed in the hours of the audited periods, in microGPU-seconds.
-        unknown_model: the part of that amount for devices whose model is unknown, which have the price of `*`.
+        unknown_model: the part of `billed` for devices of unknown model, at the price of `*`, in microGPU-seconds.
         unseen: the sessions whose end was not observed.
     """
 
@@ -194,7 +194,9 @@ class _Pass:
 
 
 def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
-    """Audits the ledger; it only reads the store, and delays no other process.
+    """Recomputes the ledger's figures and returns those that differ; it only reads, and delays no other process.
+
+    Figures that the leader writes late are compared a second time, after a wait, if they differ.
 
     Args:
         environment: the store, the cluster and the clock.

@@ -18,24 +18,24 @@ from timekeeper.audit.snapshot import SessionRecord
 GPU_SECOND = 1_000_000
 ANY_MODEL = "*"
 BY_WORDS = ":by-words"
-"""A key among the models: from its instant on, a key is a run of words of a model's name.
+"""A marker among the models of a price list: from its instant on, a price is for each model whose name has its words.
 
 A price below 0 marks a key that the settings no longer name.
 """
 
 Json = Mapping[str, Any]
 PriceList = Mapping[str, list[tuple[int, Fraction]]]
-"""The (from, price) of each model, in order of time."""
+"""Keyed by model: pairs of an instant (nanoseconds since 1970) and the price from then on, in order of time.
+
+A price is the GPU-seconds that are charged for a second of a whole GPU.
+"""
 
 
 def read_price_list(text: str | bytes | None) -> PriceList:
-    """Parses the prices in the form in which the store holds them; empty where they are missing or unreadable.
+    """Parses the store's price list; returns an empty list if it is missing or unreadable.
 
     Args:
-        text: the JSON text; None where the store has none.
-
-    Returns:
-        By model, pairs of an instant (nanoseconds since 1970) and the price from then on.
+        text: the JSON text; None if the store has none.
     """
     try:
         document = json.loads(text) if text else {}
@@ -45,10 +45,10 @@ def read_price_list(text: str | bytes | None) -> PriceList:
 
 
 def pod_rate(pod: Json, prices: PriceList, instant: int) -> int | None:
-    """Returns the rate of a pod in microGPU-seconds a second; None where its allocation alone does not decide it.
+    """Returns the rate of a pod in microGPU-seconds a second; None if its allocation alone does not decide it.
 
-    That is so without an allocation that names the devices of every container with a GPU request. It is also so for
-    best effort, where a setting at the time of the pod's first observation decides the least rate.
+    The allocation does not decide it if it lacks the devices of a container with a GPU request, or is of another node.
+    It does not decide it for best effort either: the least rate then follows from a setting of an earlier time.
 
     Args:
         prices: the price of each model over time.

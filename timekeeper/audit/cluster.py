@@ -28,7 +28,7 @@ class BudgetLimits:
         grace_duration: the time after exhaustion in which pods run as before; None for no such limit.
         holds: whether an exhausted budget holds new pods behind a scheduling gate.
         observed: whether the limit is only observed and not enforced.
-        simple: whether admission is simple, and not safe.
+        simple: whether the budget's admission is `simple`, and not `safe`.
     """
 
     allowance: int | None
@@ -88,7 +88,7 @@ def state(limits: BudgetLimits, available: int | None, spent: int, exhausted_at:
 
 
 def acted_on(limits: BudgetLimits, true_state: str) -> str:
-    """Returns the state that admission gets for a budget: open where its limit is only observed.
+    """Returns the state on which admission acts: open if the budget's limit is only observed, else the true state.
 
     Args:
         true_state: the state that the budget's figures imply.
@@ -122,7 +122,7 @@ class ClusterView:
     template: BudgetLimits | None = None
 
     def limits_of(self, account: str) -> BudgetLimits | None:
-        """Returns the limits of an account; None where its budget does not exist or is invalid."""
+        """Returns the limits of an account; None if its budget does not exist, is invalid or is not reconciled yet."""
         if account.startswith(DEFAULT_ACCOUNT):
             return self.template
         item = self.budgets.get(account)
@@ -151,7 +151,7 @@ def read_cluster(mirrors: Mirrors, template: Json | None) -> ClusterView | None:
 
 
 ReadCluster = Callable[[], ClusterView | None]
-"""Reads the cluster again; None while it cannot be observed."""
+"""Returns the budgets and pods of the cluster as of the call; None while they cannot be read."""
 
 
 def _goes_on_as_before(item: Json) -> bool:
@@ -174,7 +174,7 @@ def _silent(nodes: Mirror) -> frozenset[str]:
 
 
 RESERVED, MAX = "reserved", "max"
-"""The quantities that are billed; the third is "used"."""
+"""Two of the three quantities that can be billed; the third is "used"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,8 @@ class AuditContext:
     """The inputs of an audit beside the snapshots of accounts.
 
     Attributes:
-        payers: by namespace, its payers in order of time, read after the snapshots.
-        states: by namespace, its published state as JSON.
+        payers: keyed by namespace, its payers in order of time, read after the snapshots.
+        states: keyed by namespace, its published state as JSON.
         prices: the price of each model over time, as sessions were charged.
         cluster: budgets and pods, read before the snapshots; None where the API server cannot be read.
         settled: the instant up to which all sessions were settled before the snapshots, in nanoseconds since 1970; None

@@ -150,7 +150,7 @@ FIRST_READ_SECONDS = 60.0
 def run(
     client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.Namespace, environ: Mapping[str, str]
 ) -> int:
-    """Runs the command `fairgpu audit`; returns 0 where every figure is as expected, else 1.
+    """Runs the command `fairgpu audit`; returns 1 if a figure differs or a requested period is missing, else 0.
 
     Args:
         client: the store; its answers are bytes.

@@ -10,7 +10,7 @@ class Figure(StrEnum):
     """The figures that an audit recomputes."""
 
     SPENT = "spent"
-    """A period's total."""
+    """The amount that a period has spent."""
     CHECKPOINT = "checkpoint"
     """The amount with which a period was opened."""
     GRANTED = "granted"
@@ -20,7 +20,7 @@ class Figure(StrEnum):
     BALANCE = "balance"
     """The closing balance of the preceding period, from which money was carried over."""
     FOLDED = "folded"
-    """The sum of sessions whose amounts the store no longer keeps."""
+    """The sum of the amounts that the store no longer keeps session by session."""
     POSTED = "posted"
     """The part of a session's amount that the ledger holds."""
     AMOUNT = "amount"
@@ -46,9 +46,9 @@ class Figure(StrEnum):
     START = "start"
     """The start of a session's meter."""
     HOURS = "hours"
-    """The hours and dimensions that spending is attributed to."""
+    """The usage by hour, which must add up to the spending."""
     BURNED = "burned"
-    """The amount that is left of grants with an expiry of their own."""
+    """The amount that spending has left of a grant with an expiry of its own."""
     PAYERS = "payers"
     """The accounts that paid for a namespace, and from when."""
 
@@ -71,7 +71,7 @@ FOLLOWING = frozenset(
 """Figures that are written after those that they derive from, so they may differ for a moment."""
 
 SUMMARY = "summary"
-"""The subject of figures that are published for an account's readers; all of these follow."""
+"""The subject of a difference in the summary that an account's readers get; all its figures are written later."""
 
 
 def shown(value: object) -> str:
@@ -87,7 +87,7 @@ class Difference:
         account: the budget, or `namespace:NAME` for a namespace that no budget names.
         period: the period's start, in nanoseconds since 1970; None for a figure of no period.
         figure: the kind of figure.
-        subject: the session, grant or namespace of the figure; empty for a figure of the account itself.
+        subject: the session, grant, namespace or field of the figure; empty for a figure of the account itself.
         stored: the value in the store or in a status.
         expected: the value that was recomputed.
         reason: the data from which it was recomputed.
@@ -103,5 +103,5 @@ class Difference:
 
     @property
     def follows(self) -> bool:
-        """Whether the figure is written a moment after those from which it derives, so that it may differ then."""
+        """Whether the leader writes the figure later than its sources, so that it may differ for a moment."""
         return self.figure in FOLLOWING or self.subject == SUMMARY

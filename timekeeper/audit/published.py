@@ -21,7 +21,7 @@ from timekeeper.audit.sums import CORRECTION, MONEY, Sums, difference
 from timekeeper.domain.timestamps import format_instant, instant_or_none
 
 REFRESH_SHARE = 100
-"""The fraction of the available amount by which the remaining amount changes before it is published again."""
+"""The remaining amount is published again once it has changed by the available amount divided by this number."""
 NANOSECONDS = 1_000_000_000
 EXPIRED = "l"
 """The flag of a credit that has expired."""
@@ -212,10 +212,11 @@ class _Credit:
 
 
 def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
-    """Checks the amounts left of expiring grants in a budget's status, and yields each difference.
+    """Checks the amounts that spending has left of expiring grants in a budget's status; yields each difference.
 
     Args:
         snapshot: the period that the status describes.
+        item: the GPUBudget as JSON.
     """
     status = mapping(item.get("status"))
     spent, available, granted = (_money(status, name) for name in ("spent", "available", "granted"))
@@ -236,13 +237,13 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
 
 
 def burned(own: int, open_credits: list[_Credit], end: int, spent: int) -> dict[str, int | None]:
-    """Returns the amount left of each credit once an amount is spent; None for an expired credit.
+    """Returns the amount left of each credit after an amount is spent, keyed by grant; None for an expired credit.
 
-    Amounts are microGPU-seconds.
+    Amounts are microGPU-seconds. The money that expires soonest is spent first.
 
     Args:
         own: the period's money that expires with the period; below 0 it is a debt.
-        open_credits: the credits, which outlive the period.
+        open_credits: the credits, which outlive the period; the function lowers what is left of each.
         end: the period's end, in nanoseconds since 1970.
         spent: the amount that the period has spent.
     """
@@ -286,7 +287,7 @@ def _expiring(status: Json) -> dict[str, int | None]:
 
 
 REWRITTEN = 20 * 60 * 10**9
-"""The oldest that a status may be: each is written every ten minutes, and ten thousand take minutes more."""
+"""The largest allowed age of a status, in nanoseconds: each is written every ten minutes, or later if many are due."""
 SETTLED_WITHIN = 60 * 10**9
 """The most by which the figures of a status may be older than the status, in nanoseconds."""
 

@@ -19,11 +19,13 @@ from timekeeper.ledger.usage import ATTEMPTS, Rest, Unread, read_rest
 
 ENTRIES_PER_PAGE = 5000
 HOUR_MS = 3_600_000
-"""The assumed largest difference between the leader's clock and that of Redis, which orders the entries."""
+"""The assumed largest difference between the leader's clock and Redis's, in milliseconds; Redis orders the entries."""
 
 
 def present_periods(client: redis.Redis, accounts: Sequence[str], now: int) -> dict[str, int]:
-    """Returns by account the start of its present period, in nanoseconds since 1970; accounts without one are left out.
+    """Returns the start of each account's present period, in nanoseconds since 1970, keyed by account.
+
+    Accounts without a period are left out.
 
     Args:
         client: the store; its answers are bytes.
@@ -52,7 +54,7 @@ def read_snapshots(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledg
 
     Args:
         client: the store; its answers are bytes.
-        wanted: by account, the start of the period in nanoseconds since 1970.
+        wanted: keyed by account, the start of the period in nanoseconds since 1970.
         whole_ledger: whether to read entries that were written before their period began, too; only a wrong clock
             writes such entries.
 
@@ -69,9 +71,10 @@ def read_snapshots(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledg
 
 
 def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Changes]:
-    """Returns by namespace its payers in order of time; namespaces without a readable record are left out.
+    """Returns the payers of each namespace in order of time, keyed by namespace.
 
-    The function must be called after the snapshots are taken: a later change of payers affects no session before it.
+    Namespaces without a readable record are left out. The function must be called after the snapshots are taken: a
+    later change of payers affects no session before it.
 
     Args:
         client: the store; its answers are bytes.
@@ -83,11 +86,12 @@ def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Chang
 
 
 def left_on_nodes(client: redis.Redis, payers: Mapping[str, Changes], nodes: Container[str]) -> list[SessionRecord]:
-    """Returns the open sessions on some nodes that former payers of their namespaces still hold.
+    """Returns the open sessions on the given nodes that stand in accounts of former payers.
 
     Args:
         client: the store; its answers are bytes.
-        payers: by namespace, its payers in order of time.
+        payers: keyed by namespace, its payers in order of time; all but the last one are former payers.
+        nodes: the names of the nodes.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -101,7 +105,7 @@ def left_on_nodes(client: redis.Redis, payers: Mapping[str, Changes], nodes: Con
 
 
 def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
-    """Returns by namespace its published state as JSON; namespaces without one are left out.
+    """Returns the published state of each namespace as JSON, keyed by namespace; those without one are left out.
 
     Args:
         client: the store; its answers are bytes.
@@ -116,7 +120,7 @@ def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
 
 
 def prices(client: redis.Redis) -> bytes | None:
-    """Returns the prices by which sessions were charged, as JSON; None where the store has none."""
+    """Returns the price list that sessions were charged by, as JSON; None if the store has none."""
     stored: Any = client.get(keys.PRICES)
     return stored if isinstance(stored, bytes) else None
 

@@ -31,7 +31,7 @@ from timekeeper.domain.timestamps import instant_or_none
 
 Json = Mapping[str, Any]
 Missing = tuple[int, int]
-"""The reserved rate of the devices that no report has named, and that of all devices."""
+"""The reserved rate of the devices that no report has named, and of all devices, in microGPU-seconds a second."""
 
 LATE = 60 * 10**9
 """The longest time between the receipt of a report and its write to the store, in nanoseconds."""
@@ -48,6 +48,7 @@ def check_use(
     Args:
         context: payers, prices, and the quantity that is billed.
         moment: the progress of settlement at the snapshot.
+        pods: keyed by uid, the pods of the cluster as JSON.
     """
     for uid, text in sorted({**snapshot.ended, **snapshot.sessions}.items()):
         record, stored = read_session(text), read_amount(snapshot.amounts.get(uid, ""))
@@ -133,9 +134,9 @@ class Moment:
     Instants are nanoseconds since 1970.
 
     Attributes:
-        settled: the instant up to which every open session, except on silent nodes, was settled; None where unknown.
+        settled: the instant up to which every open session, except on silent nodes, was settled; None if unknown.
         now: the instant beyond which no session was settled.
-        bill: the quantity that is billed; where it is "reserved", amounts follow from time alone.
+        bill: the quantity that is billed; if it is "reserved", amounts follow from time alone.
         silent: the silent nodes. A session is settled only up to the last sign of life of its node or pod.
     """
 
@@ -149,7 +150,7 @@ def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Mo
     """Checks that every session has one valid record from which its amount follows; yields each difference.
 
     Args:
-        payers: by namespace, its payers in order of time.
+        payers: keyed by namespace, its payers in order of time.
         moment: the progress of settlement at the snapshot.
     """
     for uid in sorted(snapshot.sessions.keys() & snapshot.ended.keys()):
@@ -257,8 +258,8 @@ def _devices(claim: Json) -> list[Any]:
 def unmetered(cluster: ClusterView, metered: set[str], settled: int) -> Iterator[tuple[str, str]]:
     """Yields the pods and ResourceClaims that hold a GPU and have no session, each as namespace and uid.
 
-    A pod counts if it runs and was bound well before the last settlement. A claim counts if it has an accelerator, and
-    a pod that was bound by then.
+    A pod counts if it has not ended and was bound more than a minute before the last settlement. A claim counts if it
+    has an accelerator, and such a pod uses it.
 
     Args:
         metered: the uids of the open sessions.
@@ -294,7 +295,7 @@ def bound_at(pod: Json) -> int | None:
     """Returns the instant at which a pod was bound, in nanoseconds since 1970 by the API server's clock.
 
     Returns:
-        None where the pod has no node, or its status does not state the instant.
+        None if the pod has no node, or its status does not state the instant.
     """
     if not mapping(pod.get("spec")).get("nodeName"):
         return None

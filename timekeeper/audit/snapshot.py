@@ -20,7 +20,7 @@ class Entry:
 
     Attributes:
         id: the entry's id.
-        kind: the kind of entry.
+        kind: the reason for the entry, such as close or grant.
         period: the start of its period, in nanoseconds since 1970.
         amount: its amount, in microGPU-seconds.
         at: the instant at which it was written, in nanoseconds since 1970.
@@ -49,20 +49,20 @@ class Snapshot:
         account: the account.
         start: the period's start, in nanoseconds since 1970.
         head: the fields of the account as a whole.
-        periods: by the start of each of its periods, the end.
-        sums: the period's sums by name.
-        amounts: by session, `epoch counter amount posted flag`.
-        sessions: the open sessions' records.
-        ended: the records of closed sessions whose pods still exist.
-        grants: by name, `START amount`.
-        corrections: by name, `START amount`.
-        credits: by name, `amount expires since flag` of the period's credits.
+        periods: keyed by the start of each of its periods, the end.
+        sums: keyed by name, the period's sums.
+        amounts: keyed by session, `epoch counter amount posted flag`.
+        sessions: keyed by session, the records of open sessions.
+        ended: keyed by session, the records of closed sessions whose pods still exist.
+        grants: keyed by name, `START amount`; START is the period's start.
+        corrections: keyed by name, `START amount`.
+        credits: keyed by the grant's name, `amount expires since flag` of the period's credits.
         entries: the ledger's entries of this period.
-        hours: by `HOUR DIMENSIONS`, the use `billed core memory used` in the entries of all periods.
-        hour_sums: the sums of these rows by namespace and model, in the same format.
+        hours: keyed by `HOUR DIMENSIONS`, the use `billed core memory used`, whichever period it belongs to.
+        hour_sums: keyed likewise, the sums of these rows for each hour, namespace and model.
         folded: packed values with the rows of older hours and days around the period.
         before: the total of the preceding period; empty where it is unknown.
-        reports: by open session, its report limits and the state of its reports, as JSON, read a moment later.
+        reports: keyed by open session, its report limits and its reports so far, as JSON, read a moment later.
     """
 
     account: str
@@ -95,7 +95,7 @@ class Snapshot:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """The namespaces that the account's figures name."""
+        """The namespaces in the account's published summary; empty if it is unreadable."""
         try:
             return tuple(str(name) for name in json.loads(self.head.get("summary", "{}"))["namespaces"])
         except (ValueError, KeyError, TypeError):
@@ -110,11 +110,11 @@ class Snapshot:
 def present_start(latest: int, periods: Iterable[str], now: int) -> int:
     """Returns the start of an account's present period, in nanoseconds since 1970.
 
-    That is its latest period or, where a clock that was ahead opened later ones, the last period that has begun.
+    That is its latest period. If a clock that was ahead has opened later periods, it is the last that has begun.
 
     Args:
         latest: the start of the latest period, by the account's record.
-        periods: the starts of its periods as text; read only where the latest one has not begun.
+        periods: the starts of its periods as text; read only if the latest one has not begun.
     """
     if latest <= now:
         return latest
@@ -150,7 +150,7 @@ class SessionRecord:
         bases: for each segment its account, the start of its period, and the cost of all use that was reported when it
             began, in microGPU-seconds; empty if reservations are billed.
         used: the cost of all reported use, in microGPU-seconds; 0 if reservations are billed.
-        missing: the reserved rate of the devices that no report names, and the reserved rate of all devices.
+        missing: two reserved rates: of the devices that no report names, and of all devices.
         elsewhere: whether the pod holds its parts of GPUs by another stack.
         claim: the uid of the ResourceClaim that the session meters; empty for a pod's session.
     """
@@ -179,10 +179,10 @@ class AuditedReports:
 
     Attributes:
         rate: the rate of the reservation when the session opened, in microGPU-seconds a second.
-        most: the highest rate of its use: `rate`, or that of its whole devices where it may borrow.
+        most: the highest rate of its use: `rate`, or `whole` if it may use more than it reserves.
         whole: the rate of all of its devices as a whole, in microGPU-seconds a second.
         samples: in order of time: the instant at which a report was received (nanoseconds since 1970), the cost of all
-            reported use by then, and the reserved rate of the devices that no report had named.
+            reported use by then (microGPU-seconds), and the reserved rate of the devices that no report had named.
     """
 
     rate: int

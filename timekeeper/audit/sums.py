@@ -24,7 +24,7 @@ LONGEST_DAYS = 62
 def hours_around(start: int) -> tuple[int, int]:
     """Returns the first hour of usage that a period may contain, and the hour after the last.
 
-    Both are counted from 1970.
+    Both are whole hours since 1970.
 
     Args:
         start: the period's start, in nanoseconds since 1970.
@@ -35,7 +35,7 @@ def hours_around(start: int) -> tuple[int, int]:
 def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
     """Checks the usage by hour in a period against its ledger entries, and yields each difference.
 
-    A period that does not begin and end with an hour is skipped.
+    A period is skipped if it does not begin and end with an hour, is too long, or was restored after its end.
     """
     start, end = snapshot.start, snapshot.end
     if end is None or not _reads_all_hours(snapshot):
@@ -63,7 +63,7 @@ def billed_hours(snapshot: Snapshot) -> tuple[int, int]:
     """Returns the amount billed in the hours of a period, and the part of it for devices of unknown model.
 
     Both are in microGPU-seconds, and 0 for a period that `check_hours` skips. Hours that only partly lie in the period
-    are left out, and so are unreadable rows. Corrections and restored checkpoints name no node, and do not count as of
+    are left out, and so are unreadable rows. Corrections and restored checkpoints name no node: they never count as of
     unknown model.
     """
     start, end = snapshot.start, snapshot.end
@@ -249,9 +249,9 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
 
 
 def check_closing_balance(snapshot: Snapshot, now: int) -> Iterator[Difference]:
-    """Checks the amount that the present period's closing balance was based on; yields a difference at most.
+    """Checks the closing balance of the preceding period, as the present one recorded it; yields at most a difference.
 
-    That amount must be the total of the preceding period, from which money was carried over.
+    It must be the total of the preceding period, since money was carried over according to it.
 
     Args:
         snapshot: the present period; any other is skipped.
@@ -267,7 +267,7 @@ def _amounts(snapshot: Snapshot) -> dict[str, SessionAmount]:
 
 
 def posted_by_session(snapshot: Snapshot) -> dict[str, int]:
-    """Returns by session the sum of its ledger entries in the period, in microGPU-seconds."""
+    """Returns the sum of each session's ledger entries in the period, in microGPU-seconds, keyed by uid."""
     posted: dict[str, int] = defaultdict(int)
     for entry in snapshot.entries:
         if entry.kind not in MONEY | {CHECKPOINT} and not _of_no_session(entry):
@@ -340,7 +340,7 @@ def difference(snapshot: Snapshot, figure: Figure, subject: str, stored: str, ex
     """Returns a difference in the account and the period of a snapshot.
 
     Args:
-        subject: the session, grant or namespace of the figure; empty for a figure of the account itself.
+        subject: the session, grant, namespace or field of the figure; empty for a figure of the account itself.
         expected: the value that was recomputed.
         reason: the data from which it was recomputed.
     """

@@ -57,19 +57,19 @@ class ExpiringCache(Generic[Key, Value]):
         """Guards the dropping of the oldest entry against a second thread."""
 
     def get(self, key: Key, now: float) -> Value | None:
-        """Returns the value under a key; None where there is none or it has expired.
+        """Returns the value under a key; None if there is none or it has expired.
 
         Args:
-            now: the present by the clock of `put`.
+            now: the present time of the clock that gave `put` its `ends_at`.
         """
         entry = self._entries.get(key)
         return entry[1] if entry is not None and now < entry[0] else None
 
     def put(self, key: Key, value: Value, ends_at: float) -> None:
-        """Stores a value under a key until a time; drops the oldest value where the cache is full.
+        """Stores a value under a key until a time; drops the oldest value if the cache is full.
 
         Args:
-            ends_at: the time at which the value expires, by the clock of `get`.
+            ends_at: the time at which the value expires, of the clock that gives `get` its `now`.
         """
         with self._writing:
             self._entries.pop(key, None)
@@ -205,7 +205,7 @@ class Caller:
         name: the user's name.
         uid: the user's uid; empty where there is none.
         groups: the user's groups.
-        extra: further fields, each with its values.
+        extra: further fields, as pairs of a key and its values.
     """
 
     name: str
@@ -256,7 +256,7 @@ class Reviewer(Protocol):
 
 
 class AccessControl(Protocol):
-    """Identifies callers and decides their rights: the API server, or a folder in standalone mode."""
+    """Authenticates callers and decides their rights, as a reviewer does, and may limit how often a caller asks."""
 
     def authenticate(self, token: str, origin: str = "", /) -> Caller:
         """Returns the caller whom a token identifies.
@@ -361,10 +361,10 @@ def _key_of(caller: Caller) -> str:
 
 
 def require(access: AccessControl, token: str, action: Action, origin: str = "") -> Caller:
-    """Returns the caller whom a token identifies, if that caller may do an action.
+    """Returns the caller whom a token identifies; raises an error if that caller may not do an action.
 
     Args:
-        access: decides who the caller is and what the caller may do.
+        access: authenticates the caller and decides the caller's rights.
         origin: the address from which the token came.
 
     Raises:

@@ -27,7 +27,7 @@ EVERYWHERE = "*"
 
 
 class Rule(BaseModel):
-    """One line of access.yaml."""
+    """One rule of access.yaml: the verbs that a person may do in a namespace; `*` is every one and cluster scope."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

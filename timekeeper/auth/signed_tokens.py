@@ -95,7 +95,8 @@ class KeySet:
     def wants_refresh(self, key_id: str) -> bool:
         """Returns whether to fetch the keys again before a key is looked up.
 
-        That is so where the key is unknown or the keys are old, and the last fetch is some time ago.
+        That is so if the key is unknown or the keys are old, unless a fetch was tried in the last ten seconds; in the
+        last second while there are no keys.
 
         Args:
             key_id: the id that the token names.
@@ -126,7 +127,7 @@ class KeySet:
 
 
 def usable_keys(document: Mapping[str, Any]) -> dict[str, PyJWK]:
-    """Returns, by id, the keys of a JSON Web Key Set that sign with an allowed algorithm.
+    """Returns the keys of a JSON Web Key Set that sign with an allowed algorithm, keyed by their id.
 
     A key without an id is left out.
 
@@ -185,7 +186,7 @@ class PodTokens:
         return self._keys.wants_refresh(_key_id(token))
 
     def has_key(self, token: str) -> bool:
-        """Returns whether the issuer's key that a token names is known.
+        """Returns whether the last fetch returned the key that a token names.
 
         Raises:
             UnauthenticatedError: the text is no JWT.

@@ -18,10 +18,10 @@ from timekeeper.auth.signed_tokens import LEEWAY_SECONDS, Issuer, KeySet
 
 
 def is_forged(token: str, keys: KeySet) -> bool:
-    """Returns whether a token claims to be of the cluster's issuer and its signature or its time is not valid.
+    """Returns whether a token names the cluster's issuer, and its signature or its times are not valid.
 
-    The keys of the issuer may be fetched. Tokens of other issuers (OpenID Connect, static files) are left to the API
-    server, and so are all tokens while no keys are known.
+    It fetches the issuer's keys if they are due. Tokens of other issuers (OpenID Connect, static files) are left to the
+    API server, and so are all tokens while no keys are known.
     """
     try:
         header = jwt.get_unverified_header(token)
@@ -75,7 +75,7 @@ class ClusterReviewer:
     def authenticate(self, token: str) -> Caller:
         """Returns the caller whom a token identifies.
 
-        The token's audience is the timekeeper or, where that is accepted, the API server.
+        The token's audience must be the timekeeper or, unless only that is accepted, the API server.
 
         Raises:
             UnauthenticatedError: the token is forged, or the API server does not accept it.
