@@ -45,7 +45,7 @@ class StoredPair:
 
     Attributes:
         pair: the certificate and the key, in PEM.
-        version: the stored version, by which a later write proves that nothing has changed.
+        version: identifies what was read; `Vault.replace` writes only if the store still has this version.
     """
 
     pair: Pair
@@ -62,10 +62,10 @@ class Vault(Protocol):
         """Returns the certificate and key under a name; None where there are none."""
 
     def create(self, name: str, pair: Pair) -> bool:
-        """Stores a certificate and key under a new name; returns False where another replica has stored one first."""
+        """Stores a certificate and key under a new name; returns False if another replica has stored one first."""
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces one version of a certificate and key; returns False where another replica has replaced it first.
+        """Replaces one version of a certificate and key; returns False if another replica has replaced it first.
 
         Args:
             pair: the new certificate and key.
@@ -83,7 +83,7 @@ def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
 
 
 def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> Chain:
-    """Returns the REST API's certificate chain to present now; makes or renews the certificates where that is due.
+    """Returns the certificate chain that the REST API presents now; makes or renews the certificates if that is due.
 
     Args:
         vault: stores the certificates.
@@ -101,7 +101,7 @@ def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], date
 
 
 def keep_store_certificate(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> None:
-    """Makes or renews the certificate of the Redis that FairGPU's manifests bring, under the same authority (CA).
+    """Makes the certificate of the Redis that FairGPU's manifests bring, or renews it if that is due.
 
     Args:
         vault: stores the certificates.
@@ -286,7 +286,7 @@ class FolderVault:
     def replace(self, name: str, pair: Pair, version: str) -> bool:
         """Replaces a file whose content is still of this version; returns whether it did.
 
-        Where two replicas replace it at once, the content of the later one stays.
+        If two replicas replace it at once, both get True, and the content of the later one stays.
 
         Args:
             name: the certificate's name.

@@ -109,11 +109,11 @@ class Findings:
 
     Attributes:
         version: the version of the API server.
-        stacks: by stack, the number of nodes that have it.
-        pods: the pods that hold GPUs, the most expensive first.
+        stacks: keyed by stack, the number of nodes that have it.
+        pods: the pods and ResourceClaims that hold GPUs, the most expensive first.
         waiting: the number of pods that ask for GPUs and have no node.
         unlisted: the drivers of Dynamic Resource Allocation whose devices are not metered.
-        policies: the faults of an installation's policies and webhook rules, by policy.
+        policies: keyed by the policy's name, its fault as a phrase; policies without a fault are left out.
         unreadable: the collections of Dynamic Resource Allocation that could not be read, or its API group.
     """
 
@@ -361,10 +361,10 @@ def _nodes_of_drivers(slices: Iterable[Json], drivers: frozenset[str]) -> dict[s
 
 
 def stacks_of(nodes: Iterable[HostNode], own: Mapping[str, Listed]) -> dict[str, int]:
-    """Returns by stack the number of nodes that have it, by the resources and labels of the nodes.
+    """Returns the number of nodes that have each stack, keyed by stack, according to their resources and labels.
 
     Args:
-        own: by resource, the admin's settings for resources of other stacks.
+        own: keyed by resource, the admin's settings for resources of other stacks.
     """
     counts: dict[str, int] = {}
     for node in nodes:
@@ -400,7 +400,7 @@ def as_text(findings: Findings, prices: Prices) -> str:
     """Returns the findings on a cluster as text: its stacks, the cost of each namespace's pods, and the doubts.
 
     Args:
-        prices: the price of each model over time; the text says where only the default price is set.
+        prices: the price of each model over time; the text says so if only the default price is set.
     """
     lines = [f"Kubernetes {findings.version}", ""]
     stacks = [[name, str(count)] for name, count in sorted(findings.stacks.items())]

@@ -30,11 +30,11 @@ NODES_NAMESPACE: Final = "fairgpu-nodes"
 AUTHORITY: Final = "fairgpu-timekeeper-ca"
 WEBHOOKS: Final = "zz-fairgpu"
 NEAR_END: Final = timedelta(days=14)
-"""The most time before a certificate's end at which it should have been renewed; less for one of a short life."""
+"""A CA that ends within this time should have been renewed; for a short-lived one it is a sixth of its life."""
 LEASES_TO_WAIT: Final = 2
-"""The lengths of the Lease without a renewal after which no replica leads: a follower needs one to take over."""
+"""No replica leads if the Lease was not renewed for this many of its lengths: a follower takes over within one."""
 BEHIND: Final = 3
-"""The most names in a sentence."""
+"""The most names of budgets that a sentence lists."""
 OWN_CONTAINERS: Final = frozenset({"certificates", "extender", "jobs", "nodeagent", "rest", "webhook"})
 """The containers of FairGPU's images by the names in its manifests: a mirror may give an image any name."""
 _VERSION: Final = re.compile(r"v?[0-9]+\.[0-9]+.*")
@@ -73,10 +73,10 @@ class Observed:
     Attributes:
         parts: its workloads.
         renewed: the instant at which the leader renewed its Lease, in nanoseconds since 1970; None without one.
-        bundles: by the service that presents a certificate, the CAs (PEM) that its clients trust; empty for a CA that
-            is not published yet.
-        behind: the budgets whose status describes an older spec.
-        lines: where the webhook is installed, the budgets of the mode look's ConfigMap that are no GPUBudgets.
+        bundles: keyed by service, such as `the webhook`, the CAs (PEM) that its clients trust; empty if none is
+            published yet.
+        behind: the names of the budgets whose status describes an older spec.
+        lines: the names of the budgets in the mode look's ConfigMap that are no GPUBudgets; empty without the webhook.
         unreadable: the collections and objects that could not be read.
     """
 
@@ -104,10 +104,12 @@ class Installation:
 
 
 def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
-    """Reads the objects of an installation of FairGPU; returns None where FairGPU is not installed.
+    """Returns the objects of an installation of FairGPU; None if FairGPU is not installed.
 
-    Where a collection of workloads may not be read, and no other collection has a workload of FairGPU, nothing else is
-    read.
+    If no workload of FairGPU is found and a collection of workloads may not be read, the result only names that one.
+
+    Args:
+        lease: the name of the leader's Lease.
 
     Raises:
         ApiError: the API server refuses another request, or does not answer.
@@ -139,9 +141,10 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
 
 
 def judge(observed: Observed, version: str, lease_seconds: int, now: int) -> Installation:
-    """Finds the faults of an installation of FairGPU.
+    """Judges the objects of an installation of FairGPU; returns its parts and its faults.
 
     Args:
+        version: the version of this command.
         lease_seconds: the length of the leader's Lease.
         now: nanoseconds since 1970.
     """

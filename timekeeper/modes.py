@@ -33,7 +33,7 @@ from timekeeper.sources.base import name_of, namespace_of
 from timekeeper.sources.kubernetes import BUDGETS, COLLECTIONS, QUOTAS, counts_own_resources
 
 FLOOR: Final = (1, 32)
-"""The first Kubernetes whose policies have everything that the guards of account and share use (docs/install.md)."""
+"""The oldest Kubernetes, as major and minor version, whose policies suffice for account and share (docs/install.md)."""
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1"
 _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 _VERSION: Final = re.compile(r"v?([0-9]+)\.([0-9]+)")
@@ -66,7 +66,7 @@ FOR_LOOK: Final = (
     Needed("apps", "deployments", names.SYSTEM_NAMESPACE),
     Needed("apps", "statefulsets", names.SYSTEM_NAMESPACE),
 )
-"""The objects of the overlay of look, as far as the rights to create them differ."""
+"""The rights to create the objects of the mode look. Objects that take the same right as another are left out."""
 FOR_ACCOUNT: Final = (
     Needed("apiextensions.k8s.io", "customresourcedefinitions"),
     Needed("scheduling.k8s.io", "priorityclasses"),
@@ -75,7 +75,7 @@ FOR_ACCOUNT: Final = (
     Needed(_POLICIES, "mutatingwebhookconfigurations"),
     Needed(_POLICIES, "validatingwebhookconfigurations"),
 )
-"""The objects that the overlays of account and share create beside those of look."""
+"""The further rights to create the objects of the modes account and share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,7 @@ def read_missing(api: KubernetesAPI, version: str, *, installed: bool = False) -
     """Asks the API server which rights and features are missing for an installation of FairGPU.
 
     Args:
+        version: the version of the API server, such as v1.34.1.
         installed: whether FairGPU is installed, so that its Redis needs no new volume.
 
     Raises:
@@ -203,8 +204,8 @@ WRITERS: Final = {
     "kai": ("kai-scheduler:scheduler", "kai-scheduler:binder"),
     "aliyun": ("kube-system:gpushare-schd-extender",),
 }
-"""The service accounts by which each stack's scheduler writes the status of pods, or the annotations by which they are
-charged, as its own manifests name them: NAMESPACE:NAME."""
+"""Keyed by stack: the service accounts, as NAMESPACE:NAME, with which its scheduler writes the status of pods, or the
+annotations by which pods are charged. The stack's own manifests name them."""
 _SCHEDULERS: Final = {"hami-scheduler": "hami", "volcano": "volcano", "kai-scheduler": "kai"}
 _CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
@@ -254,10 +255,10 @@ class ModeChanges:
 
     Attributes:
         pods: the pods that ask for GPUs.
-        refused_schedulers: by scheduler, the number of its pods. The mode account refuses the pods of these schedulers
+        refused_schedulers: keyed by scheduler, the number of its pods. The mode account refuses these schedulers' pods
             while their budget is held.
-        writers: by stack, the service accounts that write the status or annotations by which GPU pods are charged. They
-            need a right for that.
+        writers: keyed by stack, the service accounts, as NAMESPACE:NAME, that write the status or annotations by which
+            GPU pods are charged, and still lack the right to do so.
         nothing_yields: the budgets whose only effect is to deprioritize; without priority classes they change no pod.
         idle_quotas: the namespaces with a quota on FairGPU's own resources, which counts no pod in the mode account.
         queues: Kueue's ClusterQueues that cover GPUs.
@@ -276,12 +277,12 @@ class ModeChanges:
 def read_changes(
     api: KubernetesAPI, existing: Existing, stacks: Iterable[str], own: Mapping[str, Listed]
 ) -> ModeChanges:
-    """Finds the changes that the modes account and share would bring to a cluster, which is only read.
+    """Returns the changes that the modes account and share would bring to a cluster, which is only read.
 
     Args:
         existing: the settings for pods of other stacks: which resources they name, which schedulers start no gated pod.
         stacks: the names of the cluster's stacks.
-        own: the settings for further resources of other stacks, by the name of the resource.
+        own: keyed by resource, the admin's settings for resources of other stacks.
 
     Raises:
         ApiError: the API server refuses the list of pods, or does not answer.
@@ -489,7 +490,7 @@ UNNAMED: Final = "no pool label"
 MIG: Final = "nvidia with MIG"
 CLAIMS: Final = "claims of gpu.nvidia.com"
 PLUGINS: Final = frozenset({"nvidia", "nvidia with shared GPUs", MIG, "hami", "volcano", "aliyun", "gpu-manager"})
-"""The stacks whose nodes have NVIDIA's GPUs by a device plugin. The mode share knows no GPUs of others."""
+"""The stacks that offer NVIDIA's GPUs by a device plugin. The mode share can use no GPUs of other makers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,8 +543,8 @@ class NodePool:
     Attributes:
         alike: the pool's name, the stacks and the models that these nodes share.
         nodes: the number of nodes.
-        pods: by namespace, the number of GPU pods on them.
-        readable: the number of those pods whose request FairGPU understands in the mode share.
+        pods: keyed by namespace, the number of GPU pods on them.
+        readable: the number of these pods whose request FairGPU understands in the mode share.
         rate: the cost of the GPUs that pods and claims hold on them, in microGPU-seconds a second.
     """
 
@@ -586,8 +587,9 @@ def node_pools(
     """Groups nodes with the same pool, stacks and GPU models; returns the groups sorted by the pool's name.
 
     Args:
-        held: the pods and claims that hold GPUs; those on other nodes are left out.
-        asked: the pods that ask for GPUs and move with a team; those on other nodes are left out.
+        nodes: keyed by name, the nodes with GPUs.
+        held: the pods and claims that hold GPUs; the ones on other nodes are left out.
+        asked: the pods that ask for GPUs and move with a team; the ones on other nodes are left out.
     """
     counts: dict[PoolNode, int] = {}
     for node in nodes.values():

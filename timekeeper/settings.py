@@ -107,7 +107,7 @@ class RedisTLS(Section):
 
 
 class RedisSettings(Section):
-    """Where the ledger is stored."""
+    """The connection to the Redis that stores the ledger."""
 
     url: str = BUNDLED_URL
     """One server: redis:// or rediss:// (TLS). Write user and password into `username` and `password`, not here."""
@@ -268,6 +268,7 @@ class PriceSetting(Section):
     """The price of a GPU model from an instant on."""
 
     effective_from: AwareDatetime = datetime(1970, 1, 1, tzinfo=UTC)
+    """The instant from which the price holds."""
     price: Annotated[Decimal, Field(ge=0, le=1_000_000, max_digits=12)]
     """GPU-hours charged for an hour of a whole GPU."""
 
@@ -276,7 +277,7 @@ class CurrencySetting(Section):
     """The currency that people see beside GPU-hours."""
 
     code: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
-    """As in ISO 4217: EUR, USD."""
+    """The code of the currency in ISO 4217, such as EUR."""
     per_gpu_hour: Annotated[Decimal, Field(gt=0, le=1_000_000, max_digits=12)]
     """The cost of an hour of a whole GPU at price 1."""
 
@@ -516,7 +517,7 @@ class TimekeeperSettings(Section):
 
     @property
     def own_resources(self) -> dict[str, Listed] | None:
-        """By resource, the admin's settings for resources of other stacks; None where pods of those are not metered."""
+        """The admin's settings for other stacks' resources, keyed by resource; None if their pods are not metered."""
         if self.mode == "share":
             return None
         return {

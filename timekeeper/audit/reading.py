@@ -86,7 +86,7 @@ def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Chang
 
 
 def left_on_nodes(client: redis.Redis, payers: Mapping[str, Changes], nodes: Container[str]) -> list[SessionRecord]:
-    """Returns the open sessions on the given nodes that stand in accounts of former payers.
+    """Returns the open sessions on the given nodes that the store keeps under accounts of former payers.
 
     Args:
         client: the store; its answers are bytes.
@@ -120,7 +120,7 @@ def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
 
 
 def prices(client: redis.Redis) -> bytes | None:
-    """Returns the price list that sessions were charged by, as JSON; None if the store has none."""
+    """Returns the price list at which sessions were charged, as JSON; None if the store has none."""
     stored: Any = client.get(keys.PRICES)
     return stored if isinstance(stored, bytes) else None
 

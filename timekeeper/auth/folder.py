@@ -27,7 +27,7 @@ EVERYWHERE = "*"
 
 
 class Rule(BaseModel):
-    """One rule of access.yaml: the verbs that a person may do in a namespace; `*` is every one and cluster scope."""
+    """One rule of access.yaml: the verbs that a person may do in a namespace, or everywhere if that is `*`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

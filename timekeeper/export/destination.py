@@ -53,7 +53,7 @@ class Stored(NamedTuple):
 
     Attributes:
         body: its bytes.
-        tag: a text that differs from that of any other content under this name, such as an ETag.
+        tag: a text that changes whenever the content under this name changes, such as an ETag.
     """
 
     body: bytes

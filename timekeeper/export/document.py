@@ -102,7 +102,7 @@ ESCAPED = ("=", "+", "-", "@", "\t", "\r", "'")
 """Characters that a spreadsheet takes for the beginning of a formula (OWASP, CSV injection), and the escape itself."""
 
 Account = tuple[str, Sequence[Row]]
-"""A budget's name, or that of a namespace's account, and its rows in order."""
+"""An account's name, which is its budget's or `namespace:NAME`, and its rows of use in order."""
 
 
 class DocumentError(ValueError):
@@ -125,7 +125,7 @@ class Document:
 
 
 def write(accounts: Iterable[Account]) -> Document:
-    """Writes the usage of accounts as a compressed CSV file.
+    """Writes the usage of accounts as compressed CSV into memory; returns the content of the file.
 
     Args:
         accounts: pairs of an account's name and its rows, sorted by name.
@@ -142,7 +142,10 @@ def write(accounts: Iterable[Account]) -> Document:
 
 
 def read(body: bytes) -> Iterator[tuple[str, Row]]:
-    """Yields the rows of a month's file, each with the name of its budget.
+    """Yields the rows of a month's file, each after the name of its account.
+
+    Args:
+        body: the file's bytes, compressed.
 
     Raises:
         DocumentError: the file is not a month of usage, or is truncated; rows before the fault have been yielded.
@@ -177,12 +180,12 @@ def content_sha256(body: bytes) -> str:
 
 
 def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss: bool = False) -> Iterator[Account]:
-    """Replaces the rows of a month's file by the new rows of each account that has any; yields all accounts.
+    """Yields each account with its new rows, or with its rows in the month's file if it has no new ones.
 
-    An account without new rows keeps those of the file: the store has deleted them.
+    The store has deleted the rows of an account without new ones.
 
     Args:
-        kept: the rows of the file, each with its account, sorted by account.
+        kept: the rows of the file, each after its account, sorted by account.
         new: pairs of an account and its new rows, sorted by account.
         allow_loss: whether the new rows of an account may have less GPU time than the file.
 

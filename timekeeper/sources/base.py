@@ -18,22 +18,23 @@ _log = structlog.get_logger()
 
 
 class DepartureProof(StrEnum):
-    """The way in which the deletion of an object became known."""
+    """The evidence by which the deletion of an object became known."""
 
     DELETED = "deleted"
     """The watch delivered its deletion: the object was deleted at that moment."""
     MISSED = "missed"
-    """A later list lacks it: the object was deleted at an unknown time after the last confirmation."""
+    """A later list lacks it: it was deleted at an unknown time after the mirror was last known to be current."""
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A deleted object.
+    """The deletion of an object from a mirror.
 
     Attributes:
         item: the object in its last observed version.
         proof: the proof of its deletion.
-        at: the time at which its deletion was received, or the last one at which it existed; nanoseconds since 1970.
+        at: an instant in nanoseconds since 1970: when the watch delivered a deletion, or when a missed object was last
+            known to exist.
     """
 
     item: Json
@@ -79,17 +80,17 @@ class Mirror:
             return list(self._items.values())
 
     def by_uid(self) -> dict[str, Json]:
-        """Returns all objects that the mirror holds, by their uid (see `uid_of`)."""
+        """Returns all objects that the mirror holds, keyed by uid (see `uid_of`)."""
         with self._lock:
             return dict(self._items)
 
     def get(self, uid: str) -> Json | None:
-        """Returns the object with this uid; None where the mirror holds none."""
+        """Returns the object with this uid; None if the mirror holds none."""
         with self._lock:
             return self._items.get(uid)
 
     def take_departures(self) -> list[Departure]:
-        """Returns the objects that were deleted since the last call, each once: the caller must handle them."""
+        """Returns the deletions since the last call and forgets them, so that the caller must handle each."""
         with self._lock:
             departures, self._departures = self._departures, []
             return departures
@@ -207,7 +208,7 @@ class ExistsError(SourceError):
 
 
 OBSERVED_TO_THE_END = ("pods", "claims")
-"""The collections whose deletions end sessions; those of others are not used."""
+"""The collections whose deletions end sessions. Deletions from the other collections are not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +260,8 @@ class ObjectEvent:
         reason: one word in CamelCase.
         message: what happened, and what to do.
         warning: whether somebody should look.
-        occasion: the key that distinguishes events of one reason at one object. The next leader that records the same
-            occasion again records the same event. Empty where each event is new.
+        occasion: a text that identifies the event among the object's events of this reason. A later leader that records
+            the same occasion creates no second event. Empty if each call is to create an event.
     """
 
     regarding: Json
@@ -358,7 +359,7 @@ class Source(Protocol):
         """
 
     def read_checkpoints(self) -> dict[str, Json]:
-        """Returns the checkpoint documents that the API server holds outside GPUBudgets, by name.
+        """Returns the checkpoint documents that the API server holds outside GPUBudgets, keyed by name.
 
         For an account without a GPUBudget the document has the form of a GPUBudget's status.
         """
@@ -368,6 +369,7 @@ class Source(Protocol):
 
         Args:
             shard: the object's number, from 0 to CHECKPOINT_SHARDS - 1.
+            checkpoints: the documents of this object, keyed by name.
         """
 
     def write_grant_status(self, name: str, status: Json) -> None:

@@ -20,7 +20,8 @@ def cluster_source(settings: TimekeeperSettings, api: KubernetesAPI | None, fold
 
     Args:
         settings: the timekeeper's settings; in the mode look, the source writes no pod.
-        folder: the folder; read only without an API server.
+        api: the API server; None for the folder.
+        folder: the folder in place of the API server; not used if there is one.
     """
     own = settings.own_resources
     if api is None:

@@ -50,7 +50,8 @@ class FolderSource:
         Args:
             folder: the folder.
             now: returns nanoseconds since 1970.
-            own: the resources of other stacks that the admin lists; None where pods of those are not metered.
+            own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are
+                not metered.
         """
         self._folder = folder
         self._is_kept = keeps(own)
@@ -151,11 +152,11 @@ class FolderSource:
             write_json(file, {**_load(file)[0], "metadata": {**metadata, "finalizers": left}})
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
-        """Writes the time of a pod's eviction into the pod's file, or removes it.
+        """Writes the time of a pod's eviction to an annotation in the pod's file, or removes the annotation.
 
         Args:
             pod: the pod as the mirror has it.
-            at: the time as an RFC 3339 timestamp; None removes it.
+            at: the time as an RFC 3339 timestamp; None removes the annotation.
 
         Raises:
             ChangedMeanwhileError: there is no such file.
@@ -191,7 +192,7 @@ class FolderSource:
         write_json(self._status_file("budget", name), status)
 
     def read_checkpoints(self) -> dict[str, Json]:
-        """Returns the checkpoint documents in the files status/checkpoints-SHARD.json, by name."""
+        """Returns the checkpoint documents in the files status/checkpoints-SHARD.json, keyed by name."""
         files = sorted((self._folder / "status").glob("checkpoints-*.json"))
         return {name: checkpoint for shard in self._objects(files) for name, checkpoint in shard.items()}
 

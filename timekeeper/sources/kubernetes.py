@@ -67,19 +67,21 @@ CONDITION: Final = ("type", "status", "lastTransitionTime")
 STATES: Final = {"running": ("startedAt",), "terminated": ("startedAt", "finishedAt")}
 """The states of a container that are read, with the fields of each."""
 MOST_SHARED: Final = 8192
-"""The most values that pods share in memory where theirs are equal: lists of at most FEW containers, labels, owners."""
+"""The most values in the cache by which equal fields of pods are one object in memory: labels, owners, and lists of at
+most FEW containers."""
 NONE: Final[Json] = {}
 FEW: Final = 8
 MOST_INTERNED: Final = 64
 SOME_CLAIMS: Final[list[Json]] = [{}]
-"""Stands for the claims that a pod names; the claims themselves name the pods that reserve them."""
+"""Stands for the claims in a pod's spec, of which only their presence counts: each claim names the pods that use it."""
 RESULT: Final = ("driver", "pool", "device", "adminAccess", "consumedCapacity")
 SLICE: Final = ("driver", "pool", "nodeName", "sharedCounters")
 MOST_GROUPS: Final = 16
-"""The most of KAI's labels that are kept of a pod: one for each GPU of a node with the most."""
+"""The most of KAI's labels that are kept of a pod: one for each GPU of the largest node."""
 OwnResources = Mapping[str, Listed] | None
+"""Keyed by resource, the admin's settings for resources of other stacks; None if pods of these are not metered."""
 OTHER_GATE: Final[Json] = {"name": ""}
-"""Stands for every other gate, so that ours keeps its place."""
+"""Stands for each scheduling gate but FairGPU's own, which thereby keeps its index in the list."""
 
 
 def is_metered(pod: Json) -> bool:
@@ -99,7 +101,7 @@ def may_hold(pod: Json, own: OwnResources) -> bool:
     """Returns whether a pod asks for a part of a GPU of another stack: by a resource, a claim, or KAI's annotations.
 
     Args:
-        own: by resource, the admin's settings for resources of other stacks; None where pods of other stacks are not
+        own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are not
             metered: the result is then False.
     """
     spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
@@ -128,13 +130,13 @@ def metered_pod(
     Volumes, commands and environments are most of a pod, and a large cluster has tens of thousands of pods. Fields of a
     size that the author chooses are not kept either: the API server takes 1.5 MiB of labels.
 
-    The annotations of a pod without the label of GPU pods are not guarded by any policy, and are not read: once bound,
-    the pod is metered by its request.
+    Without the label of GPU pods no policy guards a pod's annotations, so they are not read: once bound, the pod is
+    metered according to its request.
 
     Args:
         pod: the pod as the API server has it.
-        kept_labels: the keys of the labels by which usage is kept.
-        own: by resource, the admin's settings for resources of other stacks; None where pods of other stacks are not
+        kept_labels: the keys of the labels that are kept with usage.
+        own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are not
             metered.
         known: whether the pod was metered before: it stays so, whatever was removed from it since.
     """
@@ -266,7 +268,7 @@ def keeps(own: OwnResources) -> Callable[[Json], bool]:
     """Returns a function that says whether the mirror of pods keeps a pod (see `metered_pod`).
 
     Args:
-        own: by resource, the admin's settings for resources of other stacks; None where pods of other stacks are not
+        own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are not
             metered.
     """
     return lambda pod: is_metered(pod) or may_hold(pod, own)
@@ -281,7 +283,7 @@ def read_claim_object(claim: Json, kept_labels: Iterable[str] = ()) -> Json:
 
     Args:
         claim: the ResourceClaim as the API server has it.
-        kept_labels: the keys of the labels by which usage is kept.
+        kept_labels: the keys of the labels that are kept with usage.
     """
     metadata, status = mapping(claim.get("metadata")), mapping(claim.get("status"))
     read_metadata = _chosen(metadata, METADATA)
@@ -330,7 +332,7 @@ def _read_quota(quota: Json) -> Json | None:
 
 
 def slim(item: Json) -> Json:
-    """Returns a Kubernetes object without managedFields, and a node without the names of its images.
+    """Returns a copy of a Kubernetes object without managedFields; of a node, also without the list of its images.
 
     Args:
         item: the object as the API server has it.
@@ -368,13 +370,13 @@ QUOTAS = "/api/v1/resourcequotas"
 POD_WRITE_SECONDS = 5
 """The time that the API server may take for a write to a pod, and that the client waits for its answer.
 
-It gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go reads `timeout`."""
+The API server gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go reads `timeout`."""
 _POD_WRITE = {"timeout": f"{POD_WRITE_SECONDS}s"}
 
 ASK_AGAIN_SECONDS: Final = 30.0
 """The time after which an API server without Dynamic Resource Allocation, or Kueue, is asked for it again."""
 FIRST_QUEUES_SECONDS: Final = 5.0
-"""The longest time that the first list of pods waits for that of Kueue's LocalQueues."""
+"""The longest time that the first list of pods waits for the first list of Kueue's LocalQueues."""
 FORBIDDEN: Final = 403
 
 _TOO_LARGE = "request is too large"
@@ -387,7 +389,7 @@ _log = structlog.get_logger()
 
 
 class ConfirmedView(View, Protocol):
-    """A collection as last seen, which also says when it was current."""
+    """A view of a collection that also says when it was last known to be current."""
 
     @property
     def confirmed_at(self) -> int | None:
@@ -395,9 +397,9 @@ class ConfirmedView(View, Protocol):
 
 
 class OptionalView:
-    """Passes a collection that a cluster may lack on to its mirror.
+    """A view of a collection that the cluster may lack; it passes each object on to a mirror.
 
-    Where the API server does not have the collection, or forbids it, the mirror counts as read and empty.
+    If the API server does not have the collection, or forbids it, the mirror counts as read and empty.
     """
 
     def __init__(self, mirror: ConfirmedView) -> None:
@@ -458,7 +460,7 @@ def follow_optional(
     wait: Callable[[float], bool],
     random: Callable[[], float],
 ) -> None:
-    """Keeps a mirror current, until the process ends, for a collection that not every cluster has.
+    """Keeps the mirror of a collection that the cluster may lack current, until the process ends.
 
     The API server is asked for the version of the group that it serves at the start, and again once that version is
     gone.
@@ -487,9 +489,9 @@ def follow_optional(
 
 
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
-"""The label by which its author gives a pod to a LocalQueue of its namespace."""
+"""The label in which a pod's author names the LocalQueue, of the same namespace, that the pod is to wait in."""
 CLUSTER_QUEUE: Final = "kueue.x-k8s.io/cluster-queue-name"
-"""The label that says by which ClusterQueue a pod was admitted."""
+"""The label that names the ClusterQueue that admitted the pod."""
 
 
 def read_local_queue(item: Json) -> Json:
@@ -499,11 +501,11 @@ def read_local_queue(item: Json) -> Json:
 
 
 def with_cluster_queue(pod: Json, cluster_queue: Callable[[str, str], str]) -> Json:
-    """Returns a pod with the label of its ClusterQueue, where it has the label of its LocalQueue alone.
+    """Returns a pod with the label of its ClusterQueue, added if the pod names only its LocalQueue.
 
     Args:
         pod: the pod as the API server has it; it stays unchanged.
-        cluster_queue: returns the ClusterQueue of a LocalQueue by namespace and name; empty where it is not known.
+        cluster_queue: returns the ClusterQueue of the LocalQueue with this namespace and name; empty if it is unknown.
     """
     metadata = mapping(pod.get("metadata"))
     labels = mapping(metadata.get("labels"))
@@ -605,8 +607,9 @@ class KubernetesSource:
             api: the API server.
             now: a clock, in nanoseconds since 1970.
             random: a source of numbers in [0, 1).
-            kept_labels: the keys of those labels of pods that showback keeps.
-            own: the resources of other stacks that the admin lists; None where pods of those are not metered.
+            kept_labels: the keys of the pods' labels that are kept with usage.
+            own: keyed by resource, the admin's settings for resources of other stacks; None if pods of other stacks are
+                not metered.
             drivers: the drivers of Dynamic Resource Allocation whose claims are metered.
         """
         self.api = api
@@ -650,9 +653,9 @@ class KubernetesSource:
             mirror.confirmed()
 
     def watch_claims(self, wait: Callable[[float], bool]) -> None:
-        """Watches ResourceClaims and ResourceSlices in a thread each, by the newest version that the API server has.
+        """Watches ResourceClaims and ResourceSlices in a thread each, in the newest version that the API server has.
 
-        Where pods of other stacks are not metered, nothing is watched, and both mirrors stay empty.
+        If pods of other stacks are not metered, nothing is watched, and both mirrors stay empty.
 
         Args:
             wait: sleeps that many seconds, or until the process ends; returns whether it ends.
@@ -667,7 +670,7 @@ class KubernetesSource:
             self._follow(OptionalCollection(resource_claims.RESOURCE, kind, read), mirror, wait)
 
     def watch_queues(self, wait: Callable[[float], bool]) -> None:
-        """Watches Kueue's LocalQueues in a thread, where the cluster has them and usage is kept by ClusterQueue.
+        """Watches Kueue's LocalQueues in a thread, if the ClusterQueue of pods is kept with usage.
 
         They add a label to pods and change no charge. Only the first list of pods waits for them, and not long.
 
@@ -691,6 +694,7 @@ class KubernetesSource:
         """Watches a collection in a thread of its own.
 
         Args:
+            name: the name of its mirror, such as pods.
             path: the collection's path at the API server.
             wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         """
@@ -712,6 +716,8 @@ class KubernetesSource:
 
         Args:
             name: the collection's name, for the thread.
+            collection: the path, and the fields of each object that are kept.
+            view: the mirror.
             wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         """
         start_thread(f"watch-{name}", partial(reflect, self.api, collection, view, wait, self._random), wait)
@@ -828,7 +834,7 @@ class KubernetesSource:
         self.request(lambda: self._replace_status(f"{BUDGETS}/{name}", status, version))
 
     def read_checkpoints(self) -> dict[str, Json]:
-        """Returns the checkpoint documents in the ConfigMaps of all shards, by name.
+        """Returns the checkpoint documents in the ConfigMaps of all shards, keyed by name.
 
         An unreadable ConfigMap counts as empty.
         """
@@ -881,7 +887,10 @@ class KubernetesSource:
             raise _pod_error(error) from error
 
     def request(self, request: Callable[[], Json]) -> Json:
-        """Sends a request to the API server; returns its answer.
+        """Sends a request to the API server and returns its answer; errors of the API server become SourceErrors.
+
+        Args:
+            request: sends the request; may raise ApiError.
 
         Raises:
             ChangedMeanwhileError: there is no such object, or it has another version.

@@ -33,7 +33,7 @@ LINES: Final = f"{CONFIG_MAPS}/{BUDGETS_MAP}"
 STATUSES_MAP: Final = "fairgpu-budget-statuses"
 STATUSES: Final = f"{CONFIG_MAPS}/{STATUSES_MAP}"
 WATCHED: Final = ("pods", "nodes", "node_leases", "namespaces")
-"""The collections that are watched as in every mode; there are no orders."""
+"""The collections that are watched as in every mode. Grants and corrections do not exist in the mode look."""
 
 _UNREADABLE = (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError)
 """The errors of PyYAML on a text that it cannot read: `2026-02-30` is a ValueError, and `!!bool maybe` a KeyError."""
@@ -48,6 +48,7 @@ def budgets_of(config_map: Json, statuses: Json) -> list[Json]:
 
     Args:
         config_map: the ConfigMap: each key is a budget's name, and its value the YAML of the budget's spec.
+        statuses: the statuses that were written, keyed by the budget's name.
     """
     metadata = mapping(config_map.get("metadata"))
     budgets = []
@@ -78,8 +79,8 @@ _Manifests.add_representer(str, _represent_text)
 def as_gpubudgets(config_map: Json) -> str:
     """Returns the budgets of a ConfigMap as manifests of GPUBudgets, in YAML: of the same names, with the same specs.
 
-    They are sorted by name. Created in this order, they pay for the same namespaces as the ConfigMap's: where two name
-    a namespace, the older pays, and of two of one second the first by name.
+    They are sorted by name. Created in this order, they pay for the same namespaces as the ConfigMap's budgets: if two
+    name a namespace, the older one pays; if both were created in the same second, the first one by name.
 
     Args:
         config_map: the ConfigMap: each key is a budget's name, and its value the YAML of the budget's spec.
@@ -115,7 +116,7 @@ class BudgetsView:
     """Passes the ConfigMap of budgets on to a mirror as GPUBudgets, each with the status that was written for it."""
 
     def __init__(self, mirror: Mirror, read_statuses: Callable[[], Json]) -> None:
-        """Makes an empty view; `read_statuses` returns the statuses by name, and may raise ApiError."""
+        """Makes an empty view; `read_statuses` returns the statuses keyed by budget, and may raise ApiError."""
         self._mirror = mirror
         self._read_statuses = read_statuses
         self._lock = threading.Lock()
@@ -152,7 +153,7 @@ class BudgetsView:
         self._mirror.failed(error)
 
     def stated(self, name: str, status: Json) -> None:
-        """Sets the status of a budget in the mirror after it was written.
+        """Puts a budget's status into the mirror, once it was written to the API server.
 
         Args:
             name: the budget's name.
@@ -162,7 +163,7 @@ class BudgetsView:
             self._show(self._config_map)
 
     def without_budget(self) -> list[str]:
-        """Returns the names of the budgets that have a status and no longer exist."""
+        """Returns the names of the statuses without a budget: their budgets no longer exist."""
         with self._lock:
             return sorted((self._statuses or {}).keys() - mapping(self._config_map.get("data")).keys())
 
@@ -226,7 +227,7 @@ class LookingSource(KubernetesSource):
         raise _refused()
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:  # noqa: ARG002 - lines have none
-        """Writes a budget's status to a ConfigMap, and removes those of budgets that no longer exist.
+        """Writes a budget's status to a ConfigMap, and removes the statuses of budgets that no longer exist.
 
         Args:
             version: ignored, since budgets in a ConfigMap have no version.
