@@ -30,7 +30,7 @@ POLL_SECONDS = 0.2
 _log = structlog.get_logger()
 
 ReadChanges = Callable[[Cursor | None], Changes | None]
-"""Reads the states that changed in the store since a cursor, all without one; None where nothing changed.
+"""Returns the states that changed in the store since a cursor, or all states without one; None if none changed.
 
 May raise redis.RedisError.
 """
@@ -63,7 +63,7 @@ def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Callable
 
 
 SILENCE_SECONDS = 10.0
-"""The longest time since the store's last answer with which a worker is ready."""
+"""A worker is ready only if the store's last answer is more recent than this."""
 
 
 class Freshness:
@@ -112,7 +112,7 @@ class Loop:
 
 
 class RestApplication:
-    """The ASGI application of a worker; it replaces the address of a trusted proxy by that of the proxy's client."""
+    """The ASGI application of a worker; it replaces the address of a trusted proxy by its client's address."""
 
     def __init__(self, served: Application, loop: Loop, trusted_proxies: Sequence[Network] = ()) -> None:
         self._served = served
@@ -129,10 +129,11 @@ class RestApplication:
 
 
 def behind_proxies(scope: Scope, trusted: Sequence[Network]) -> Scope:
-    """Returns the ASGI scope of a request, with the client's address where trusted proxies passed the request on.
+    """Returns the ASGI scope of a request; a client's address replaces the address of a proxy that passed it on.
 
     Args:
         scope: the scope as the server made it.
+        trusted: the networks of the proxies that may pass requests on.
     """
     peer, port = scope.get("client") or ("", 0)
     forwarded = b",".join(value for name, value in scope.get("headers", ()) if name == FORWARDED_FOR)
@@ -140,14 +141,15 @@ def behind_proxies(scope: Scope, trusted: Sequence[Network]) -> Scope:
 
 
 def origin_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
-    """Returns the last address on a request's way that is not that of a trusted proxy.
+    """Returns the last address on a request's way to this server that belongs to no trusted proxy.
 
     A trusted proxy appends its client's address to `X-Forwarded-For`; the client may have invented all before that. A
     connection from any other peer counts as the peer's own address, whatever its headers say.
 
     Args:
         peer: the address that the connection comes from.
-        forwarded: the header `X-Forwarded-For`, all its lines joined by commas; empty where there is none.
+        forwarded: the header `X-Forwarded-For`, all its lines joined by commas; empty if there is none.
+        trusted: the networks of the trusted proxies.
     """
     origin = plain_address(peer)
     for hop in reversed(forwarded.rsplit(",", MOST_HOPS)[-MOST_HOPS:]):

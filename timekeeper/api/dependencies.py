@@ -79,10 +79,10 @@ GPU_CORRECTIONS = "gpucorrections"
 
 
 def may(access: AccessControl, action: Action) -> Caller:
-    """Returns the caller of the HTTP request that is being answered, if the caller may do an action.
+    """Returns the caller of the present HTTP request; raises an error if the caller may not do an action.
 
     Args:
-        access: decides who the caller is and what the caller may do.
+        access: authenticates the caller and decides the caller's rights.
 
     Raises:
         UnauthenticatedError: the request has no valid token.
@@ -94,25 +94,25 @@ def may(access: AccessControl, action: Action) -> Caller:
 
 
 def may_read_namespace(access: AccessControl, namespace: str) -> Caller:
-    """Returns the HTTP request's caller, if the caller may read the budget of a namespace; raises as `may` does."""
+    """Returns the HTTP request's caller; raises as `may` does unless the caller may read a namespace's budget."""
     return may(access, Action("get", GPU_BUDGETS, namespace))
 
 
 def may_read_budget(access: AccessControl, name: str) -> Caller:
-    """Returns the HTTP request's caller, if the caller may read the budget with this name; raises as `may` does."""
+    """Returns the HTTP request's caller; raises as `may` does unless the caller may read the budget with this name."""
     return may(access, Action("get", GPU_BUDGETS, name=name))
 
 
 def may_read_all(access: AccessControl) -> Caller:
-    """Returns the caller of the HTTP request, if the caller may read every budget; raises as `may` does."""
+    """Returns the HTTP request's caller; raises as `may` does unless the caller may read every budget."""
     return may(access, Action("list", GPU_BUDGETS))
 
 
 def may_grant(access: AccessControl) -> Caller:
-    """Returns the caller of the HTTP request, if the caller may grant money to budgets; raises as `may` does."""
+    """Returns the HTTP request's caller; raises as `may` does unless the caller may grant money to budgets."""
     return may(access, Action("create", GPU_GRANTS))
 
 
 def may_correct(access: AccessControl) -> Caller:
-    """Returns the caller of the HTTP request, if the caller may correct budgets' spending; raises as `may` does."""
+    """Returns the HTTP request's caller; raises as `may` does unless the caller may correct budgets' spending."""
     return may(access, Action("create", GPU_CORRECTIONS))

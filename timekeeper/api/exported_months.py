@@ -30,7 +30,7 @@ MOST_MONTHS = 24
 LISTED_SECONDS = 60.0
 """The longest time for which the list of files is reused."""
 Held = Collection[tuple[str, str]]
-"""Accounts and months of which the store holds usage."""
+"""Pairs of an account's name and a month, such as 2026-10, of which the store still holds usage."""
 
 
 class ExportedMonths:
@@ -146,9 +146,10 @@ class ExportedMonths:
 
 
 def held_before(account: str, use: Use, before: int) -> set[tuple[str, str]]:
-    """Returns (account, month) for each month that has usage of the account before an instant.
+    """Returns the pairs of an account and a month, such as 2026-10, in which it has usage before an instant.
 
     Args:
+        use: the account's usage in the store.
         before: nanoseconds since 1970.
     """
     return {(account, month_of(hour)) for hour in {row[0] for row in use.raw_rows} if hour * HOUR < before}

@@ -43,8 +43,8 @@ class SessionFigures:
         rate: its present rate, in microGPU-seconds a second.
         amount: its cost in the present period of its account, in microGPU-seconds.
         reported_at: the instant of its pod's last report, in nanoseconds since 1970; None without a report.
-        used: the GPU time that its containers used, by its reports, in microGPU-seconds; None without a report.
-        present_use: how busy its GPUs are by Prometheus; None where that is not known, or its pod sends reports.
+        used: the GPU time that its containers used, according to its reports, in microGPU-seconds; None without one.
+        present_use: how busy its GPUs are now, according to Prometheus; None if that is unknown, or its pod reports.
     """
 
     session: Session
@@ -65,7 +65,7 @@ class Book:
         self._now = now
 
     def budgets(self, after: str, limit: int) -> list[Summary]:
-        """Returns the figures of GPUBudgets in the order of their names; accounts of single namespaces are left out.
+        """Returns a page of GPUBudgets' figures, sorted by name; accounts of single namespaces are left out.
 
         Args:
             after: the name after which the page begins; empty for the first page.
@@ -106,16 +106,20 @@ class Book:
         return account in self._accounts_of(namespace)
 
     def has_taken(self, account: str, kind: str, name: str) -> bool:
-        """Returns whether the ledger of a budget holds an order of this name.
+        """Returns whether a budget's ledger has taken an order of this name.
 
         Args:
-            kind: GPUGrant or GPUCorrection.
+            account: the budget's name.
+            kind: the kind of the order: GPUGrant or GPUCorrection.
+            name: the order's name.
         """
         names = keys.AccountKeys(account)
         return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
 
     def present_use(self, budgets: Sequence[Summary]) -> dict[str, NamespaceUse]:
-        """Returns by namespace how busy its pods keep their GPUs now; namespaces where that is not known are left out.
+        """Returns how busy the pods of each namespace keep their GPUs now, keyed by namespace.
+
+        A namespace without a known figure is left out.
 
         Args:
             budgets: the budgets whose namespaces are wanted.
@@ -124,7 +128,7 @@ class Book:
         return present_use.of_namespaces(self._client, names, self._now())
 
     def spent_in_period_of(self, account: str, instant: int) -> int | None:
-        """Returns the amount that an account has spent in a period, in microGPU-seconds.
+        """Returns the amount that an account has spent in the period of an instant, in microGPU-seconds.
 
         Args:
             instant: an instant in the period, in nanoseconds since 1970.
@@ -151,7 +155,7 @@ class Book:
         return reading.ledger_page(self._client, account, after, limit)
 
     def sessions(self, namespace: str, after: str, limit: int) -> list[SessionFigures]:
-        """Returns a page of open sessions in the order of their uids.
+        """Returns a page of open sessions, sorted by uid.
 
         Args:
             namespace: the namespace of the sessions; empty for all namespaces.
@@ -232,7 +236,7 @@ class Book:
 
 
 def is_budget(summary: Summary) -> bool:
-    """Returns whether figures are those of a GPUBudget, to which money can be granted."""
+    """Returns whether figures belong to a GPUBudget, to which money can be granted, and not to a single namespace."""
     return bool(summary.enforcement)
 
 

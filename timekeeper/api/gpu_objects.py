@@ -71,7 +71,7 @@ class GPUPod:
     Attributes:
         uid, namespace, name: identify the pod.
         node: the node on which it holds GPUs; empty where it holds none.
-        held: by the GPU's uuid, the pod's part of it.
+        held: keyed by the GPU's uuid, the pod's part of it.
         body: its JSON document without the API version, the kind and the resourceVersion.
     """
 
@@ -89,8 +89,8 @@ class GPUNode:
 
     Attributes:
         name: its name.
-        inventory: its GPUs by the annotation that the node agent writes; None where the annotation is invalid.
-        fault: why the annotation is invalid; empty where it is valid.
+        inventory: its GPUs, from the annotation that the node agent writes; None if the annotation is invalid.
+        fault: the reason why the annotation is invalid; empty if it is valid.
     """
 
     name: str
@@ -139,7 +139,7 @@ def read_pod(item: Json) -> GPUPod:
 
 
 def read_node(item: Json) -> GPUNode | None:
-    """Parses a Node; returns None where no node agent has written which GPUs the node offers."""
+    """Parses a Node; returns None if no node agent has written which GPUs the node offers."""
     metadata = mapping(item.get("metadata"))
     text = mapping(metadata.get("annotations")).get(names.INVENTORY)
     if not isinstance(text, str):
@@ -278,7 +278,7 @@ MAX_CHANGES = 20_000
 GATHER_SECONDS = 0.1
 """The time for which changes are gathered before watches are woken."""
 CATCH_UP_SECONDS = 3.0
-"""The longest wait for a worker that is behind the resourceVersion of a watch."""
+"""The longest wait until this worker has read the API server's objects up to a client's resourceVersion."""
 BOOKMARK_SECONDS = 15.0
 LINES_AT_ONCE = 500
 NODES, PODS = "nodes", "pods"
@@ -347,7 +347,7 @@ class _Changes:
 class GPUFeed:
     """The GPUNodes and GPUPods of a cluster as last seen, and their recent changes. Thread-safe.
 
-    A change has a number, which grows by one. `kind` is gpunodes or gpupods.
+    The changes of each kind, gpunodes and gpupods, are numbered from 1.
     """
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
@@ -484,7 +484,7 @@ class GPUFeed:
     # Questions of clients.
 
     def is_known(self) -> bool:
-        """Returns whether the whole collections of nodes and pods have been read."""
+        """Returns whether the nodes and the pods have been read once."""
         with self._lock:
             return {NODES, PODS} <= self._reached.keys()
 
@@ -803,9 +803,9 @@ JSON_LINES = b"application/json;stream=watch"
 """The content type of a watch, as the Kubernetes API answers it."""
 PARAMETERS = ("watch", "resourceVersion", "timeoutSeconds", "allowWatchBookmarks")
 DEFAULT_SECONDS, MAX_SECONDS = 300, 600
-"""The longest time for which a watch lasts, in seconds. Rights are checked when it begins, so it is not endless."""
+"""The duration of a watch in seconds, by default and at most. It ends since rights are checked only when it begins."""
 MAX_WATCHES = 200
-"""The most watches of a worker."""
+"""The most watches that a worker answers at a time."""
 UNKNOWN_YET = "nodes and pods are not read yet; try again"
 
 
@@ -820,9 +820,10 @@ class GPURoute:
         measures: Measures,
         threads: ThreadPoolExecutor,
     ) -> None:
-        """Makes the route; without `watches` there is no cluster, and nothing of the kind.
+        """Makes the route of one kind of objects, gpunodes or gpupods.
 
-        `threads` are those in which callers are authenticated, and lists are made.
+        Without a cluster `watches` is None, and a valid request gets the status 404. Callers are authenticated and
+        lists are made in `threads`.
         """
         self._kind = kind
         self._watches = watches

@@ -88,7 +88,11 @@ class _Reported(BaseModel):
 
 
 class DeviceReport(_Reported):
-    """One container's use of one device since its sidecar started; nanoseconds, MiB and counts."""
+    """One container's use of one device since its sidecar started.
+
+    `busyNs` is GPU time, `spanNs` the wall time with queued work, `throttledNs` the time for which launches were held
+    back, `launches` the number of kernel launches, and `oom` the number of refused allocations of memory.
+    """
 
     uuid: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
     busyNs: Counter  # noqa: N815 - the wire's name
@@ -100,7 +104,7 @@ class DeviceReport(_Reported):
 
 
 class ContainerReport(_Reported):
-    """One container and its devices."""
+    """One container's use of each of its devices, in a report."""
 
     name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
     devices: Annotated[list[DeviceReport], Field(max_length=MAX_DEVICES)]
@@ -115,7 +119,8 @@ class ContainerReport(_Reported):
 class Report(_Reported):
     """One report of a sidecar: `boot` names its start, `seq` grows with each report of that start.
 
-    One that is `last` is taken at once: its sidecar ends.
+    A report that is `last` is taken however soon it follows another, since its sidecar ends.
+    `v` is the version of the format.
     """
 
     v: Literal[1]
@@ -160,14 +165,14 @@ class CorrectionRequest(_Given):
 
 
 class IncreaseRequest(_Given):
-    """One-off money as the ancestor's clients ask for it."""
+    """A request for one-off money for a namespace's budget, in the format of FairGPU's ancestor."""
 
     gpu_hours: GpuHours
     reason: Reason
 
 
 class PodReport(_Given):
-    """A proof of life as the ancestor's sidecars send it."""
+    """A pod's proof of life in the format of FairGPU's ancestor; `usage_factor` is not used."""
 
     usage_factor: Annotated[float, Field(ge=0, le=1e6)]
     pod_name: Name
@@ -205,7 +210,8 @@ class AccessAnswer(Answer):
     """The caller and the namespaces that the caller may read.
 
     `readsAll` is true for a caller who may list every budget; `namespaces` is empty then. Else it lists the namespaces
-    that were found readable; where `complete` is false there may be more, which a client asks for by name.
+    that were found readable; if `complete` is false there may be more, which a client asks for by name. `grants` is
+    true for a caller who may grant money.
     """
 
     name: str
@@ -311,13 +317,17 @@ class CorrectionAnswer(Answer):
 
 
 class ReportAnswer(Answer):
-    """A report was accepted, or was older than an accepted one; `interval_s` is the seconds until the next."""
+    """The answer to a report that was accepted, or was older than one; `interval_s` is the seconds until the next."""
 
     interval_s: int
 
 
 class SafeAnswer(Answer):
-    """The terms of safe admission; `committed` is what admitted pods may still spend, in microGPU-seconds."""
+    """The terms of safe admission; `committed` is the amount that admitted pods may still spend, in microGPU-seconds.
+
+    `defaultCommitSeconds` is the assumed run time of a pod without a deadline; `hold` is true if a pod that does not
+    fit waits.
+    """
 
     committed: Exact
     defaultCommitSeconds: int  # noqa: N815 - the wire's name
@@ -334,7 +344,7 @@ class ChargeAnswer(Answer):
 class StateAnswer(Answer):
     """The state of a namespace, which its next pod meets; amounts in microGPU-seconds, the rate per second.
 
-    `enforced` is false where the budget is only observed; `safe` is there where its admission is.
+    `enforced` is false if the budget is only observed; `safe` is there only if its admission is safe.
     """
 
     namespace: str
@@ -348,10 +358,10 @@ class StateAnswer(Answer):
 
 
 class StatesAnswer(Answer):
-    """The published states of namespaces: all where `full`, else those that changed since the cursor in the request.
+    """The published states of namespaces: all if `full` is true, else only changes since the cursor in the request.
 
     `default` is the state of a namespace that is not listed. `prices` has the GPU-hours charged for an hour of a whole
-    GPU, by model; `*` is any other model. `charge` has the rules by which a webhook assumes what a pod costs.
+    GPU, keyed by model; `*` is any other model. `charge` has the rules by which a webhook assumes what a pod costs.
     """
 
     cursor: str
@@ -379,7 +389,10 @@ class GPUHolder(GPUFigures):
 
 
 class GPUOfNode(Answer):
-    """A GPU that a node offers, and what pods hold of it; `why` says why a fenced one takes no new containers."""
+    """A GPU of a node, and the parts of it that pods hold; `why` is the reason why it is fenced, if it is.
+
+    A fenced GPU takes no new containers.
+    """
 
     uuid: str
     model: str
@@ -393,7 +406,7 @@ class GPUOfNode(Answer):
 
 
 class GPUNodeStatus(Answer):
-    """The GPUs of a node; `fault` says why its inventory is invalid."""
+    """The GPUs of a node; `fault` is the fault of its inventory, if any, and `slots` the most containers on one GPU."""
 
     fault: str | None
     vendor: str | None = None
@@ -403,7 +416,7 @@ class GPUNodeStatus(Answer):
 
 
 class ObjectMetadata(Answer):
-    """An object's name, and the resourceVersion from which a watch goes on."""
+    """The identity of a GPUNode or GPUPod, and the resourceVersion from which a watch continues."""
 
     resourceVersion: str  # noqa: N815 - the wire's name
     name: str
@@ -413,7 +426,7 @@ class ObjectMetadata(Answer):
 
 
 class ListMetadata(Answer):
-    """The resourceVersion of a list."""
+    """The resourceVersion of a list, from which a watch continues."""
 
     resourceVersion: str  # noqa: N815 - the wire's name
 
@@ -428,7 +441,7 @@ class GPUNodeAnswer(Answer):
 
 
 class GPUNodesAnswer(Answer):
-    """The nodes that offer GPUs, by name."""
+    """The nodes that offer GPUs, sorted by name."""
 
     apiVersion: Literal["fairgpu.io/v1"]  # noqa: N815 - the wire's name
     kind: Literal["GPUNodeList"]
@@ -446,7 +459,7 @@ class GPUShare(Answer):
 
 
 class GPUContainer(Answer):
-    """A container's GPUs."""
+    """The shares of GPUs that one container of a pod holds."""
 
     name: str
     devices: list[GPUShare]
@@ -460,7 +473,11 @@ class GPUWait(Answer):
 
 
 class GPUPodStatus(Answer):
-    """A GPU pod's stage, what it holds, and why it waits; `fault` says why its allocation counts for nothing."""
+    """A GPU pod's stage, its shares of GPUs, and the reasons why it waits.
+
+    `fault` is the reason why its allocation counts for nothing. `gang`, `reclaimAt`, `evictionAt` and `earmark` are
+    the pod's annotations as they are.
+    """
 
     stage: Literal["gated", "waits", "placed", "ended"]
     node: str | None
@@ -484,7 +501,7 @@ class GPUPodAnswer(Answer):
 
 
 class GPUPodsAnswer(Answer):
-    """The GPU pods, by namespace and name."""
+    """The GPU pods, sorted by namespace and name."""
 
     apiVersion: Literal["fairgpu.io/v1"]  # noqa: N815 - the wire's name
     kind: Literal["GPUPodList"]
@@ -516,7 +533,7 @@ class Health(Answer):
 
 
 class ProblemFault(Answer):
-    """The fault of one field."""
+    """The fault of one field of a request: the given value, and the values that are allowed."""
 
     field: str
     given: str
@@ -524,7 +541,7 @@ class ProblemFault(Answer):
 
 
 class Problem(Answer):
-    """RFC 9457."""
+    """The answer to a request that is not served: a problem document (RFC 9457)."""
 
     type: str
     title: str
@@ -543,7 +560,7 @@ def money(amount: int) -> Money:
 
 
 def ledger_entry(line: LedgerEntry) -> LedgerEntryAnswer:
-    """Returns a ledger entry as REST answers show it."""
+    """Returns a ledger entry in the form of REST answers."""
     return LedgerEntryAnswer(
         id=line.id,
         time=to_datetime(line.at),
@@ -614,7 +631,7 @@ class PeriodAnswer(Answer):
 
 
 class CurrencyAnswer(Answer):
-    """The cost of a GPU-hour, by the admin's setting; the code is that of ISO 4217."""
+    """The cost of a GPU-hour at price 1 in the admin's currency, whose `code` is from ISO 4217."""
 
     code: str
     perGpuHour: float  # noqa: N815 - the wire's name
@@ -630,9 +647,9 @@ class CostsAnswer(Answer):
 
 
 class StretchAnswer(Answer):
-    """The exact amount spent in a time, and the exhaustion that follows if the rate stays the same.
+    """The exact amount spent between two instants, and the exhaustion that follows if the rate stays the same.
 
-    `exhaustion` is null where it is not before the period's end, and where nothing is left already.
+    `exhaustion` is null if it is not before the period's end, and if nothing is left already.
     """
 
     since: datetime
@@ -643,7 +660,7 @@ class StretchAnswer(Answer):
 
 
 class ForecastAnswer(Answer):
-    """The forecasts by the last hour's and the last day's spending; null until an account was settled twice."""
+    """Forecasts from the spending of the last hour and of the last day; null until an account was settled twice."""
 
     lastHour: StretchAnswer | None  # noqa: N815 - the wire's name
     lastDay: StretchAnswer | None  # noqa: N815 - the wire's name
@@ -665,9 +682,10 @@ class GraceAnswer(Answer):
 
 
 class BudgetUseAnswer(Answer):
-    """The GPUs of a budget's pods that are busy now, of those `known` to the source; advisory, and no part of any bill.
+    """The present use of the GPUs that a budget's pods hold; advisory, and no part of any bill.
 
-    Both are numbers of GPUs without prices. `source` measured them, and `at` is the time of its answer.
+    `known` is the number of these GPUs whose use is known, and `busy` the busy part of it; both are without prices.
+    `source` measured them, and `at` is the time of its answer.
     """
 
     busy: float
@@ -716,7 +734,7 @@ class NamespaceAnswer(Answer):
 
 
 class BudgetsAnswer(Answer):
-    """A page of budgets, by name; `cursor` is null on the last page."""
+    """A page of budgets, sorted by name; `cursor` is null on the last page."""
 
     budgets: list[BudgetAnswer]
     cursor: str | None
@@ -736,7 +754,7 @@ def budget_answer(
         figures: the budget's figures.
         now: the instant of the forecast and of the grace, in nanoseconds since 1970.
         currency: the currency of amounts beside GPU-hours; None for none.
-        uses: the present use of namespaces by name; None where it is not known.
+        uses: keyed by namespace, its present use; None if no use is known.
     """
     available = figures.available
     return BudgetAnswer(
@@ -852,8 +870,8 @@ class UsageItem(Answer):
     `billed` is money as in the ledger; `core` and `memory` are what was reserved of GPU time and of device memory,
     without a price; `used` is the GPU time of reports, null where there are none; `cost` is `billed` in the display
     currency, null where there is none. The key `__idle__` is capacity that no pod held, and
-    `__idle__ MODEL` that of a model. `forecast` is there where the
-    question asks for it: what was billed in the window, and what pods add to it.
+    `__idle__ MODEL` such capacity of one model. `forecast` is there if the request asks for it: the amount that was
+    billed in the window, and what pods add to it.
     """
 
     start: datetime
@@ -868,9 +886,9 @@ class UsageItem(Answer):
 
 
 class UsageAnswer(Answer):
-    """A page of usage, by start and then by key; `next` is the cursor of the next page, null on the last.
+    """A page of usage, sorted by start and then by key; `next` is the cursor of the next page, null on the last.
 
-    `forecast` is there where the question asks for it.
+    `forecast` is there only if the request asks for it.
     """
 
     window: WindowAnswer

@@ -125,7 +125,10 @@ def effective_text(value: str, now: int) -> str:
 
 
 def acceptable(book: Book, spec: Json) -> None:
-    """Checks by the present ledger that a correction would not be refused by the leader later.
+    """Checks that the leader, according to the present ledger, will not refuse a correction.
+
+    Args:
+        spec: the spec of the GPUCorrection.
 
     Raises:
         ProblemError: the budget has never paid for the namespace, has no such period, or has spent less in it than the
@@ -197,7 +200,11 @@ def place_order(
 
 
 def common_fields(stored: Json, noun: str) -> tuple[dict[str, str], Json]:
-    """Returns the answer's fields that every order has, and the stored spec.
+    """Returns the fields that the answers to all orders have, such as the name, and the stored spec.
+
+    Args:
+        stored: the object of the order as the store answered it.
+        noun: the noun for the order in the error: grant or correction.
 
     Raises:
         ProblemError: the stored object has no metadata or no spec.
@@ -269,7 +276,7 @@ def gpu_hours_text(field: str, value: float | str, *, negative: bool = False) ->
 
 
 def name_of_key(caller: str, key: str) -> str:
-    """Returns the name of an order that has an Idempotency-Key: one name for each caller and key.
+    """Returns the name of an order, made from its caller and its Idempotency-Key: equal for equal ones.
 
     See https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/.
 
@@ -314,9 +321,9 @@ def known_budget(book: Book, name: str) -> None:
 
 
 def unused_name(book: Book, item: Json, store: OrderStore) -> None:
-    """Checks that the ledger does not hold the name of an order for an object that was deleted since.
+    """Checks that no order whose object was deleted has used the name of a new order.
 
-    The ledger counts each name once, and would ignore the order.
+    The ledger counts each name once, and would ignore the new order.
 
     Args:
         store: stores objects of its kind.
@@ -401,7 +408,7 @@ class NoOrders:
     """Stores no orders: in the mode look no order is accepted."""
 
     def __init__(self, place: str) -> None:
-        """`place` is where a budget's allowance is changed instead."""
+        """`place` names, for the error, the object in which a budget's allowance is changed instead."""
         self._place = place
 
     def create(self, item: Json) -> Json:

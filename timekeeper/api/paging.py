@@ -50,7 +50,7 @@ def page_limit() -> int:
 
 
 def page_start() -> str:
-    """Returns the item after which the page begins that the HTTP request asks for; empty for the first page.
+    """Returns the key of the item after which the requested page begins; empty for the first page.
 
     Raises:
         ProblemError: no earlier answer contained the request's parameter `cursor`.
@@ -63,7 +63,7 @@ def page_start() -> str:
 
 
 def by_amount() -> bool:
-    """Returns whether the HTTP request asks for the largest amounts first, of which there is one page.
+    """Returns whether the HTTP request asks for the largest amounts first, which takes only one page.
 
     Raises:
         ProblemError: it asks for another order, or for a second page of this one.

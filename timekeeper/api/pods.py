@@ -91,7 +91,7 @@ class _Answer(NamedTuple):
 
 
 class EndedPods:
-    """Says whether a pod's containers but the one that asks have ended, by a recent read. Thread-safe."""
+    """Finds out whether all containers of a pod but the one that asks have ended; caches the answers. Thread-safe."""
 
     def __init__(self, pods: PodReader, clock: Callable[[], float]) -> None:
         """Makes an empty cache; `clock` is monotonic, in seconds."""
@@ -103,7 +103,7 @@ class EndedPods:
         self._reading: set[str] = set()
 
     def ended(self, pod: PodIdentity) -> bool:
-        """Returns whether the pod's containers but the one that asks have ended, by a read at most a few seconds old.
+        """Returns whether all containers of a pod but the one that asks have ended, as of at most a few seconds ago.
 
         While another thread reads the pod, the last answer counts.
 
@@ -139,7 +139,7 @@ def others_have_ended(pod: Json | None) -> bool:
     pod that does not exist any more, or is in a terminal phase, has ended.
 
     Args:
-        pod: the pod as JSON; None where it does not exist.
+        pod: the pod as JSON; None if it does not exist.
     """
     if pod is None:
         return True

@@ -66,7 +66,7 @@ class ProblemError(Exception):
         status: the HTTP status.
         kind: the last part of the problem's type; stable, for programs.
         detail: the fault of this request, for people.
-        faults: for each faulty field, the given value and the allowed ones.
+        faults: one mapping for each faulty field, with the keys `field`, `given` and `allowed`.
         headers: further headers of the answer.
     """
 
@@ -90,6 +90,8 @@ def invalid(name: str, given: Any, allowed: str) -> ProblemError:
     """Returns the problem of an invalid parameter or field of a request.
 
     Args:
+        name: the name of the parameter or field.
+        given: its value in the request.
         allowed: the allowed values, as a phrase.
     """
     fault = {"field": name, "given": show(given), "allowed": allowed}
@@ -122,9 +124,10 @@ def answer(problem: ProblemError) -> Response:
 
 
 def guarded(route: Handler, measures: Measures) -> Handler:
-    """Returns a route of the event loop that answers the errors of another one as problem documents.
+    """Wraps a route of the event loop, so that each error that it raises is answered as a problem document.
 
     Args:
+        route: the route that may raise errors.
         measures: the worker's metrics, which count problems.
     """
 

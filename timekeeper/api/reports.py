@@ -41,7 +41,7 @@ class Batcher(Generic[Item, Result]):
         """Makes a batcher without items.
 
         Args:
-            execute: returns the result or the error of each item; an error that it raises is that of all items.
+            execute: returns the result or the error of each item; an error that it raises counts for all items.
             observe: receives the size of each batch.
         """
         self._execute = execute
@@ -152,7 +152,7 @@ class ReportRoute:
 
 
 def refuse_unless_running(outcome: IntakeOutcome, pod: PodIdentity) -> None:
-    """Raises a problem where the store did not accept a pod's report; returns where it did.
+    """Raises a problem if the store refused a pod's report; does nothing otherwise.
 
     Args:
         outcome: the store's answer; FULL and NOT_RUNNING are refusals.

@@ -91,7 +91,7 @@ JSON, CSV = "application/json", "text/csv"
 
 
 def compressed(response: Response) -> Response:
-    """Compresses a response that is long enough, where the client accepts gzip (RFC 9110 section 12.5.3).
+    """Returns a response, compressed if it is long and the client accepts gzip (RFC 9110 section 12.5.3).
 
     The plain and the compressed body share an entity tag, which is therefore a weak one (section 8.8.3).
     """
@@ -150,11 +150,13 @@ def add_access_route(app: Flask, parts: Dependencies) -> None:
 def access_of(
     caller: Caller, access: AccessControl, known: Callable[[], Sequence[str]], clock: Callable[[], float]
 ) -> AccessAnswer:
-    """Finds the namespaces whose budget a caller may read.
+    """Returns the answer about a caller's rights: the namespaces whose budget the caller may read.
+
+    If more than MAX_TRIED namespaces would have to be tried, or for too long, the answer is not complete.
 
     Args:
         access: checks the caller's rights.
-        known: returns the namespaces of the ledger; called only where the caller may not read all of them.
+        known: returns the namespaces of the ledger; called only if the caller may not read all of them.
         clock: a monotonic clock, in seconds.
 
     Raises:
@@ -180,7 +182,7 @@ def access_of(
 
 
 def likely_first(caller: Caller, known: Iterable[str]) -> list[str]:
-    """Returns namespaces, each once, in the order of how likely the caller may read them.
+    """Returns namespaces, each once, sorted so that the ones that the caller most likely may read come first.
 
     The namespace of a service account comes first, then those that the caller's name or groups contain, then the
     others.

@@ -53,7 +53,7 @@ CHAIN_CHECK_SECONDS = 60.0
 
 
 ALLOWANCES = {"config-map": "the ConfigMap fairgpu-budgets", "objects": "the GPUBudget"}
-"""The place where an allowance is changed, by where budgets come from."""
+"""Keyed by the setting `budgets_from`: the object in which an allowance is changed."""
 
 
 class WorkerEnvironment:
@@ -64,8 +64,8 @@ class WorkerEnvironment:
     ) -> None:
         """Makes the environment of exactly one of an API server and a folder.
 
-        `own_audience_alone`: whether people's tokens must be of the timekeeper's audience. `allowances`: where
-        budgets' allowances are changed, where the cluster is only looked at, so that orders cannot be made; else empty.
+        `own_audience_alone`: whether people's tokens must be of the timekeeper's audience. `allowances`: in
+        the mode look, which takes no orders, the object in which budgets' allowances are changed; else empty.
         """
         self._allowances = allowances
         self._own_audience_alone = own_audience_alone
@@ -74,7 +74,7 @@ class WorkerEnvironment:
 
     @property
     def api(self) -> KubernetesAPI | None:
-        """The API server; None where a folder stands in for it."""
+        """The API server; None if a folder stands in for it."""
         return self._api
 
     @cached_property
@@ -139,9 +139,9 @@ class Service:
         return Measures()
 
     def chain(self) -> Chain:
-        """Returns the server's certificate chain to present now; makes or renews the certificates where that is due.
+        """Returns the certificate chain that the server presents now; makes or renews the certificates if that is due.
 
-        It also renews the certificate of the Redis that FairGPU's manifests bring, where that is used.
+        It does the same for the certificate of the Redis that FairGPU's manifests bring, if that Redis is used.
         """
         chain = read_chain(self._environment.vault, self._names, utc_now)
         if self._keeps_store_certificate:

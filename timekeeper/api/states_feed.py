@@ -23,7 +23,7 @@ LIST_BUDGETS = Action("list", "gpubudgets")
 MAX_WAIT_SECONDS = 60.0
 MAX_CURSOR_LENGTH = 80
 CATCH_UP_SECONDS = 3.0
-"""The longest wait of a client whose cursor, from another worker, is ahead of this one's."""
+"""The longest wait until this worker has read the states up to a client's cursor from another worker."""
 MAX_CACHED_DOCUMENTS = 64
 
 
@@ -83,13 +83,14 @@ class StatesFeed:
     async def answer(self, since: Cursor | None, wait_seconds: float) -> bytes | None:
         """Returns the JSON document of the states that changed since a cursor.
 
-        It returns at once where there is a change, else after the next change or the longest wait.
+        It returns at once if there is a change, else after the next change or the longest wait.
 
         Args:
             since: the cursor; None for all states.
+            wait_seconds: the longest wait.
 
         Returns:
-            None where this worker knows no states yet.
+            None if this worker knows no states yet.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds

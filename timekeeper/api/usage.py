@@ -88,7 +88,7 @@ class Query:
         step: the length of the steps into which the window is divided, as written; None for the whole window.
         aggregate: the dimensions by which usage is added up, such as namespace.
         limit: the most items of an answer.
-        after: the place after which the page begins; None for the first page.
+        after: the number of the step and the key after which the page begins; None for the first page.
         namespace: the only namespace to count; None for all.
         idle: whether to add the capacity that no pod held, as one item.
         idle_models: whether to add the capacity that no pod held, as one item for each model.
@@ -110,6 +110,7 @@ def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, na
     """Parses a usage query from the parameters of an HTTP request.
 
     Args:
+        arguments: the parameters' values, keyed by name.
         labels: the labels of pods by which usage can be queried.
         now: nanoseconds since 1970.
         namespace: the only namespace to count; None for all.
@@ -210,14 +211,14 @@ def place_of(text: str, width: int) -> Place | None:
 
 PARTS = 8
 MOST_CELLS = 150_000
-"""The most sums of a day and a key, and pasts of accounts, that are cached: some 50 MB."""
+"""The most entries in the cache, some 50 MB: one for each sum of a day and a key, and for each account's `past`."""
 OPEN_HOURS = 48
 """The hours before now that are not closed: a day without changes of `past`, and a day for differing clocks."""
 LAGGING_DAYS = 3
 """The most days by which a cached part may lag behind the closed ones; with more, it is added up again."""
 
 PartKey = tuple[int, tuple[str, ...]]
-"""The index of a part, and the dimensions of the aggregation."""
+"""The number of a group of accounts, and the dimensions by which its usage is added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +228,9 @@ class Part:
     Attributes:
         first: the first hour, counted from 1970; a day begins with it.
         end: the hour after the last.
-        past: by account, the store's version of its older usage at the time of reading; a change makes the sums
+        past: keyed by account, the store's version of its older usage at the time of reading; a change makes the sums
             invalid.
-        days: the sums of each day.
+        days: for each day from `first` on, its sums, keyed by the values of the dimensions.
     """
 
     first: int
@@ -252,7 +253,7 @@ class Part:
         return self.first <= first < self.end and closed - self.end <= LAGGING_DAYS * HOURS_OF_A_DAY
 
     def add_to(self, sums: UsageSums, first: int, end: int) -> None:
-        """Adds to the sums of a query those days whose first hour lies in a range.
+        """Adds the days whose first hour lies in a range to the sums of a query.
 
         Args:
             first: the first hour of the range, counted from 1970.
@@ -278,7 +279,7 @@ class ClosedDays:
         self._lock = threading.Lock()
 
     def find(self, key: PartKey) -> Part | None:
-        """Returns the cached sums of a group of accounts; None where they are not cached.
+        """Returns the cached sums of a group of accounts; None if they are not cached.
 
         Args:
             key: the number of the group, and the dimensions by which usage is added up.
@@ -309,7 +310,7 @@ class ClosedDays:
 
 
 def divided(accounts: Iterable[str]) -> dict[int, list[str]]:
-    """Divides accounts into numbered groups; an account always belongs to the same group."""
+    """Divides accounts into groups, keyed by their number; an account always belongs to the same group."""
     parts: dict[int, list[str]] = {}
     for name in accounts:
         parts.setdefault(crc32(name.encode()) % PARTS, []).append(name)
@@ -341,7 +342,7 @@ class WholeUsage:
 
     Attributes:
         client: the store; its answers are bytes.
-        assignments: by namespace, its payers in order of time.
+        assignments: keyed by namespace, its payers in order of time.
         within: the window of time, which begins with a day.
         closed: the cache of closed days.
         now: nanoseconds since 1970.
@@ -439,7 +440,7 @@ def payers(assignments: Mapping[str, Assignments]) -> list[str]:
     """Returns every account that pays, or once paid, for any of these namespaces, sorted by name.
 
     Args:
-        assignments: by namespace, its payers in order of time.
+        assignments: keyed by namespace, its payers in order of time.
     """
     return sorted({account for changes in assignments.values() for _, account in changes})
 
@@ -458,7 +459,7 @@ class Usage:
         query: the query.
         items: the figures of the page.
         following: the cursor of the next page; None on the last.
-        forecast: the forecast; None where the query asks for none.
+        forecast: the forecast; None if the query asks for none.
     """
 
     query: Query
@@ -476,7 +477,7 @@ def find(
 ) -> Usage:
     """Answers a usage query as of an instant, with the cached sums of closed days.
 
-    Usage that the store no longer holds is read from exported files, where there are any.
+    Usage that the store no longer holds is read from exported files, if there are any.
 
     Args:
         client: the store; its answers are bytes.
