@@ -59,7 +59,7 @@ class Vault(Protocol):
     """
 
     def read(self, name: str) -> StoredPair | None:
-        """Returns the certificate and key under a name; None where there are none."""
+        """Returns the certificate and key under a name; None if there are none."""
 
     def create(self, name: str, pair: Pair) -> bool:
         """Stores a certificate and key under a new name; returns False if another replica has stored one first."""
@@ -162,7 +162,7 @@ class ClusterVault:
         self._api = api
 
     def read(self, name: str) -> StoredPair | None:
-        """Returns the certificate and key in the Secret of this name; None where there is no such Secret."""
+        """Returns the certificate and key in the Secret of this name; None if there is no such Secret."""
         try:
             secret = self._api.get(f"{SECRETS}/{name}")
         except ApiError as error:
@@ -177,7 +177,7 @@ class ClusterVault:
         return StoredPair(pair, str(secret["metadata"]["resourceVersion"]))
 
     def create(self, name: str, pair: Pair) -> bool:
-        """Creates a Secret with a certificate and key; returns False where another replica has created it first."""
+        """Creates a Secret with a certificate and key; returns False if another replica has created it first."""
         try:
             self._api.create(SECRETS, _secret(name, pair))
         except ApiError as error:
@@ -187,7 +187,7 @@ class ClusterVault:
         return True
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces the certificate and key in a Secret; returns False where another replica has replaced them first.
+        """Replaces the certificate and key in a Secret; returns False if another replica has replaced them first.
 
         Args:
             name: the Secret's name.
@@ -260,7 +260,7 @@ class FolderVault:
         self._folder = folder / "certificates" / "timekeeper"
 
     def read(self, name: str) -> StoredPair | None:
-        """Returns the certificate and key in the file of this name; None where there is no such file."""
+        """Returns the certificate and key in the file of this name; None if there is no such file."""
         try:
             data = self._file(name).read_bytes()
         except FileNotFoundError:
@@ -271,7 +271,7 @@ class FolderVault:
         return StoredPair(Pair(certificate, _BETWEEN + key), sha256(data).hexdigest())
 
     def create(self, name: str, pair: Pair) -> bool:
-        """Creates a file with a certificate and key; returns False where a file of that name exists."""
+        """Creates a file with a certificate and key; returns False if a file of that name exists."""
         beside = self._write_beside(pair.certificate_pem + pair.key_pem)
         try:
             os.link(beside, self._file(name))

@@ -225,7 +225,7 @@ def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Find
 
 
 def _installation(api: KubernetesAPI, settings: TimekeeperSettings, now: int) -> Installation | None:
-    """Returns the state of what is installed; None where nothing is."""
+    """Returns the state of what is installed; None if nothing is."""
     observed = read_installation(api, settings.jobs.lease_name)
     if observed is None:
         return None
@@ -265,7 +265,7 @@ def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
 
 
 def _dynamic(api: KubernetesAPI, unreadable: list[str]) -> tuple[list[Json], list[Json]]:
-    """Returns the claims and the slices of Dynamic Resource Allocation; none where the API server does not have it.
+    """Returns the claims and the slices of Dynamic Resource Allocation; none if the API server does not have it.
 
     What the API server refuses to show, or cannot show now, is named in `unreadable`.
     """
@@ -292,7 +292,7 @@ def _dynamic(api: KubernetesAPI, unreadable: list[str]) -> tuple[list[Json], lis
 
 
 def _policies(api: KubernetesAPI) -> dict[str, str]:
-    """Returns what is the matter with each policy that is written from the settings; nothing where none is installed.
+    """Returns what is the matter with each policy that is written from the settings; nothing if none is installed.
 
     The webhook knows its settings, and says in a condition what is not as they make it.
     """
@@ -308,7 +308,7 @@ def _policies(api: KubernetesAPI) -> dict[str, str]:
 
 
 def _matter(policy: Json) -> str:
-    """Returns what is the matter with a policy, by the webhook's condition; nothing where all is right."""
+    """Returns what is the matter with a policy, by the webhook's condition; nothing if all is right."""
     conditions = mappings(mapping(policy.get("status")).get("conditions"))
     said = next((one for one in conditions if one.get("type") == names.RENDERED_CONDITION), None)
     if said is None:

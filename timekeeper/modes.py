@@ -128,7 +128,7 @@ def may_write_gpu_pods(api: KubernetesAPI, account: str) -> bool:
 
 
 def missing_lines(missing: Missing) -> list[str]:
-    """Returns the missing rights and features as lines of text; empty where nothing is missing."""
+    """Returns the missing rights and features as lines of text; empty if nothing is missing."""
     lines = []
     for mode, rights in (("look", missing.rights_for_look), ("account or share", missing.rights_for_account)):
         if rights:
@@ -158,7 +158,7 @@ def _lacked(api: KubernetesAPI, needed: Iterable[Needed]) -> tuple[str, ...]:
 
 
 def _review(api: KubernetesAPI, kind: str, spec: Mapping[str, Any]) -> bool | None:
-    """Returns the API server's answer; None where it gives the caller none."""
+    """Returns the API server's answer; None if it gives the caller none."""
     body: Json = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
     try:
         status = mapping(api.create(f"{_REVIEWS}/{kind.lower()}s", body).get("status"))
@@ -170,7 +170,7 @@ def _review(api: KubernetesAPI, kind: str, spec: Mapping[str, Any]) -> bool | No
 
 
 def _volumes(api: KubernetesAPI) -> Iterable[str]:
-    """Says that no StorageClass is the default; nothing where the API server does not show them."""
+    """Says that no StorageClass is the default; nothing if the API server does not show them."""
     try:
         classes = mappings(api.get("/apis/storage.k8s.io/v1/storageclasses").get("items"))
     except ApiError as error:
@@ -325,7 +325,7 @@ def _lacking(api: KubernetesAPI, stacks: AbstractSet[str]) -> dict[str, tuple[st
 
 
 def _queues(api: KubernetesAPI, own: Mapping[str, Listed], unreadable: list[str]) -> tuple[GPUQueue, ...]:
-    """Returns Kueue's ClusterQueues that cover GPUs, by name; none where the API server does not have or show Kueue."""
+    """Returns Kueue's ClusterQueues that cover GPUs, by name; none if the API server does not have or show Kueue."""
     try:
         version = KUEUE.served_version(api)
     except ApiError as error:
@@ -454,7 +454,7 @@ def _asking(stack: StackNames, pod: Json) -> Json | None:
 
 
 def _optional(api: KubernetesAPI, path: str, unreadable: list[str]) -> list[Json]:
-    """Returns a collection; nothing where the API server does not have it, and its name where it refuses."""
+    """Returns a collection; nothing if the API server does not have it, and its name where it refuses."""
     try:
         items, _ = list_collection(api, Collection(path, {}))
     except ApiError as error:
@@ -498,7 +498,7 @@ class PoolNode:
     """A node with GPUs.
 
     Attributes:
-        pool: the name of its node pool; empty where no label names one.
+        pool: the name of its node pool; empty if no label names one.
         stacks: the stacks that share its GPUs.
         models: the models of its GPUs; `*` stands for a model that no label names.
     """
@@ -556,7 +556,7 @@ class NodePool:
 
     @property
     def name(self) -> str:
-        """The pool's name for people; a placeholder where no label names it."""
+        """The pool's name for people; a placeholder if no label names it."""
         return self.alike.pool or UNNAMED
 
     @property
@@ -577,7 +577,7 @@ class NodePool:
 
 
 def pool_of(labels: Mapping[str, str]) -> str:
-    """Returns the name of a node's pool; empty where no label names one."""
+    """Returns the name of a node's pool; empty if no label names one."""
     return next((labels[key] for key in POOL_LABELS if labels.get(key)), "")
 
 

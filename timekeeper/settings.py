@@ -527,7 +527,7 @@ class TimekeeperSettings(Section):
 
     @property
     def overhead_namespaces(self) -> frozenset[str]:
-        """The namespaces that are charged to the account overhead; none where pods of other stacks are not metered."""
+        """The namespaces that are charged to the account overhead; none if pods of other stacks are not metered."""
         return frozenset() if self.mode == "share" else SYSTEM_NAMESPACES.union(self.existing.left_alone)
 
 

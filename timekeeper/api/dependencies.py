@@ -47,8 +47,8 @@ class Dependencies:
         asking: limits a caller's concurrent queries about all namespaces.
         closed_days: caches the sums of closed days.
         currency: the currency of amounts beside GPU-hours; None for none.
-        present_use: the source that knows how busy pods keep their GPUs; None where none is configured.
-        exported: the exported months that the store no longer holds; None where months are not exported.
+        present_use: the source that knows how busy pods keep their GPUs; None if none is configured.
+        exported: the exported months that the store no longer holds; None if months are not exported.
     """
 
     book: Book

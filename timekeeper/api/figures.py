@@ -86,7 +86,7 @@ class Book:
         return reading.namespaces(self._client)
 
     def budget(self, name: str) -> Summary | None:
-        """Returns the figures of the account with this name; None where there is none."""
+        """Returns the figures of the account with this name; None if there is none."""
         if not name or "}" in name:
             return None
         summaries = reading.summaries(self._client, [name])
@@ -96,7 +96,7 @@ class Book:
         """Returns the figures of the account that pays for a namespace.
 
         Returns:
-            None where no budget names the namespace and no pod in it was ever metered.
+            None if no budget names the namespace and no pod in it was ever metered.
         """
         accounts = self._accounts_of(namespace)
         return self.budget(accounts[-1]) if accounts else None
@@ -134,7 +134,7 @@ class Book:
             instant: an instant in the period, in nanoseconds since 1970.
 
         Returns:
-            None where the ledger has no such period.
+            None if the ledger has no such period.
         """
         period = reading.period_at(self._client, account, instant)
         totals = None if period is None else reading.period_totals(self._client, account, period.start)

@@ -70,7 +70,7 @@ class GPUPod:
 
     Attributes:
         uid, namespace, name: identify the pod.
-        node: the node on which it holds GPUs; empty where it holds none.
+        node: the node on which it holds GPUs; empty if it holds none.
         held: keyed by the GPU's uuid, the pod's part of it.
         body: its JSON document without the API version, the kind and the resourceVersion.
     """
@@ -203,7 +203,7 @@ def _figures(held: Held) -> dict[str, int]:
 
 
 def _allocation(annotations: Json, node: str) -> tuple[allocation.Allocation | None, str]:
-    """Returns the allocation of a bound pod, and why it counts for nothing; empty where it is sound or absent."""
+    """Returns the allocation of a bound pod, and why it counts for nothing; empty if it is sound or absent."""
     text = annotations.get(names.ALLOCATION)
     if not isinstance(text, str):
         return None, ""
@@ -517,7 +517,7 @@ class GPUFeed:
             version: the resourceVersion from an earlier answer.
 
         Returns:
-            None where this worker has not yet read the API server's objects up to that version.
+            None if this worker has not yet read the API server's objects up to that version.
 
         Raises:
             VersionError: the text is no resourceVersion of this kind.

@@ -236,7 +236,7 @@ class LedgerEntryAnswer(Answer):
 
 
 class LedgerAnswer(Answer):
-    """A page of a ledger, oldest first. `cursor` asks for later entries; it is set even where none follow yet."""
+    """A page of a ledger, oldest first. `cursor` asks for later entries; it is set even if none follow yet."""
 
     budget: str
     entries: list[LedgerEntryAnswer]
@@ -244,9 +244,9 @@ class LedgerAnswer(Answer):
 
 
 class PresentUseAnswer(Answer):
-    """The part of the GPUs that a pod holds which is busy now, in percent; advisory, and no part of any bill.
+    """The busy part of the GPUs that a pod holds now, in percent from 0 to 100; advisory, and no part of any bill.
 
-    `source` measured it and `at` is the time of its answer. Of a GPU that pods share it is the whole GPU's figure where
+    `source` measured it, and `at` is the time of its answer. For a GPU that pods share, it is the whole GPU's figure if
     the source has none for each pod.
     """
 
@@ -263,7 +263,7 @@ class SessionAnswer(Answer):
     objects do not state what a pod holds by another stack, such as `model-unknown`: it is charged by a rule.
 
     `used` is the GPU time that its containers used, by its reports over all starts of its sidecar; null before the
-    first report. It is not money. `presentUse` is there where the pod has no reports and Prometheus knows it.
+    first report. It is not money. `presentUse` is null unless the pod has no reports and Prometheus knows it.
     """
 
     uid: str
@@ -285,7 +285,7 @@ class SessionAnswer(Answer):
 class SessionsAnswer(Answer):
     """A page of open sessions; `cursor` is null on the last page.
 
-    `presentUseFrom` says where the sessions' present use comes from; null where the admin has configured nothing.
+    `presentUseFrom` names the source of the sessions' present use; null if the admin has configured none.
     """
 
     sessions: list[SessionAnswer]
@@ -510,7 +510,7 @@ class GPUPodsAnswer(Answer):
 
 
 class AncestorBudget(Answer):
-    """A namespace's budget in the ancestor's format, in GPU-hours; null where nothing limits it."""
+    """A namespace's budget in the ancestor's format, in GPU-hours; null if nothing limits it."""
 
     budget_available: bool
     budget: float | None
@@ -695,12 +695,12 @@ class BudgetUseAnswer(Answer):
 
 
 class BudgetAnswer(Answer):
-    """A budget in its present period. `available` and `remaining` are null where nothing limits the spending.
+    """A budget in its present period. `available` and `remaining` are null if nothing limits the spending.
 
-    `currency` and `costs` are null where the admin has set no currency.
-    `state` is what pods meet; `computedState` what they would meet if it were enforced. `committed` is what
-    admitted pods may still spend, where `admission` is safe. `expiring` are the grants that expire on their own,
-    the soonest first. `grace` is null but for a budget that is in it. `presentUse` is null where none is known.
+    `currency` and `costs` are null if the admin has set no currency. `state` is the state that pods meet;
+    `computedState` is the one that they would meet if the budget were enforced. `committed` is the amount that admitted
+    pods may still spend, if `admission` is safe. `expiring` are the grants that expire on their own, the soonest first.
+    `grace` is null unless the budget is in grace. `presentUse` is null if it is unknown.
     """
 
     name: str
@@ -726,7 +726,7 @@ class BudgetAnswer(Answer):
 
 
 class NamespaceAnswer(Answer):
-    """The budget that pays for a namespace; null where none does, and then the state is unlimited."""
+    """The budget that pays for a namespace; null if none does, and then the state is unlimited."""
 
     namespace: str
     budget: BudgetAnswer | None
@@ -834,7 +834,7 @@ class WindowAnswer(Answer):
 
 
 class ExpectedAnswer(Answer):
-    """The amount that is expected to be billed, and its cost in the display currency; null where there is none."""
+    """The amount that is expected to be billed, and its cost in the display currency; null if there is none."""
 
     billed: Money
     cost: float | None
@@ -843,7 +843,7 @@ class ExpectedAnswer(Answer):
 class ItemForecastAnswer(Answer):
     """The amounts that a key comes to by the forecast's end, at the pace of the last hour and of the last day.
 
-    Null while less than ten minutes were metered, or nothing has been settled for ten minutes, and where an account
+    Null while less than ten minutes were metered, or nothing has been settled for ten minutes, and if an account
     that pays a part of it is in the forecast's `notSettled`.
     """
 
@@ -868,8 +868,8 @@ class UsageItem(Answer):
     """The figures of one key in one step.
 
     `billed` is money as in the ledger; `core` and `memory` are what was reserved of GPU time and of device memory,
-    without a price; `used` is the GPU time of reports, null where there are none; `cost` is `billed` in the display
-    currency, null where there is none. The key `__idle__` is capacity that no pod held, and
+    without a price; `used` is the GPU time of reports, null if there are none; `cost` is `billed` in the display
+    currency, null if there is none. The key `__idle__` is capacity that no pod held, and
     `__idle__ MODEL` such capacity of one model. `forecast` is there if the request asks for it: the amount that was
     billed in the window, and what pods add to it.
     """

@@ -174,7 +174,7 @@ class OrderStore(Protocol):
         """
 
     def read(self, name: str) -> Json | None:
-        """Returns the object of the order with this name; None where there is none."""
+        """Returns the object of the order with this name; None if there is none."""
 
 
 def place_order(
@@ -391,7 +391,7 @@ class ClusterOrders:
             raise
 
     def read(self, name: str) -> Json | None:
-        """Returns the object of the order with this name from the API server; None where there is none.
+        """Returns the object of the order with this name from the API server; None if there is none.
 
         Raises:
             ApiError: the API server refuses the request, or does not answer.
@@ -473,7 +473,7 @@ class FolderOrders:
         return created
 
     def read(self, name: str) -> Json | None:
-        """Returns the object of the order with this name from the folder's files; None where there is none.
+        """Returns the object of the order with this name from the folder's files; None if there is none.
 
         Raises:
             SourceError: the file cannot be read.

@@ -27,7 +27,7 @@ class PodReader(Protocol):
     """Reads the object of a pod, to find out whether its containers have ended."""
 
     def read(self, pod: PodIdentity) -> Json | None:
-        """Returns the object of a pod; None where the pod does not exist any more.
+        """Returns the object of a pod; None if the pod does not exist any more.
 
         Args:
             pod: the namespace, name and uid of the pod.
@@ -44,7 +44,7 @@ class ClusterPods:
         self._api = api.within(READ_SECONDS)
 
     def read(self, pod: PodIdentity) -> Json | None:
-        """Returns the object of a pod from the API server; None where the pod does not exist or has another uid.
+        """Returns the object of a pod from the API server; None if the pod does not exist or has another uid.
 
         Args:
             pod: the namespace, name and uid of the pod.
@@ -69,7 +69,7 @@ class FolderPods:
         self._pods = folder / "pods"
 
     def read(self, pod: PodIdentity) -> Json | None:
-        """Returns the object of a pod from the file that its uid names; None where there is no such file.
+        """Returns the object of a pod from the file that its uid names; None if there is no such file.
 
         A uid that would lead out of the folder names no file.
 

@@ -93,14 +93,14 @@ class WorkerEnvironment:
 
     @property
     def grants(self) -> OrderStore:
-        """The place where GPUGrants are stored: the API server or the folder, or none in the mode look."""
+        """The store of GPUGrants: the API server or the folder; in the mode look, a store that accepts none."""
         if self._allowances:
             return NoOrders(self._allowances)
         return ClusterOrders(self._api) if self._api else FolderOrders(self._folder, time.time_ns)
 
     @property
     def corrections(self) -> OrderStore:
-        """The place where GPUCorrections are stored: the API server or the folder, or none in the mode look."""
+        """The store of GPUCorrections: the API server or the folder; in the mode look, a store that accepts none."""
         if self._allowances:
             return NoOrders(self._allowances)
         if self._api:
@@ -114,7 +114,7 @@ class WorkerEnvironment:
 
     @cached_property
     def vault(self) -> Vault:
-        """The place where certificates are stored: the API server's Secrets, or the folder."""
+        """The store of certificates and their keys: the API server's Secrets, or the folder."""
         return ClusterVault(self._api) if self._api else FolderVault(self._folder)
 
 
@@ -211,7 +211,7 @@ def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Pa
     """Serves the REST API until a signal ends it; returns the exit status.
 
     Args:
-        environ: the environment variables, which say where the API server is.
+        environ: the environment variables, which name the API server.
         standalone: the folder that stands in for a cluster; None for the folder in the settings, or else a cluster.
 
     Raises:
@@ -224,7 +224,7 @@ def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Pa
 
 
 def currency_of(settings: TimekeeperSettings) -> Currency | None:
-    """Returns the currency in which amounts are displayed beside GPU-hours; None where the settings name none."""
+    """Returns the currency in which amounts are displayed beside GPU-hours; None if the settings name none."""
     currency = settings.metering.currency
     return None if currency is None else Currency(currency.code, currency.per_gpu_hour)
 

@@ -370,7 +370,7 @@ class WholeUsage:
                 self._add_anew(sums, key, accounts)
 
     def _add_with_what_is_known(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> bool:
-        """Adds a part with its cached days, and reads only the others; returns False where the cache is of no use."""
+        """Adds a part with its cached days, and reads only the others; returns False if the cache is of no use."""
         part = self.closed.find(key)
         if part is None or not part.answers(self._first, self._limit):
             return False
@@ -483,7 +483,7 @@ def find(
         client: the store; its answers are bytes.
         now: nanoseconds since 1970.
         closed: the cache of closed days; None for no cache.
-        exported: the exported months; None where months are not exported.
+        exported: the exported months; None if months are not exported.
 
     Raises:
         MonthUnavailableError: an exported file cannot be read.
@@ -638,7 +638,7 @@ def _everything(client: redis.Redis, query: Query, now: int, closed: ClosedDays 
 
 
 def _in_order(client: redis.Redis, query: Query, divided_window: Steps, now: int) -> UsageSums | None:
-    """Returns sums that fill a page and at least one place more; None where reading in order does not find them.
+    """Returns sums that fill a page and at least one place more; None if reading in order does not find them.
 
     Steps that begin more than a day from now have no usage: no clock is that far ahead.
     """
@@ -786,7 +786,7 @@ def _measured(forecast: UsageForecast) -> dict[str, Any]:
 
 
 def _forecast_of(item: Group, forecast: UsageForecast | None, currency: Currency | None) -> dict[str, Any]:
-    """Returns the field with an item's forecast; nothing where the question asks for none."""
+    """Returns the field with an item's forecast; nothing if the question asks for none."""
     if forecast is None:
         return {}
     amounts = zip(PACES, forecast.expected(item.key, item.figures.billed), strict=True)

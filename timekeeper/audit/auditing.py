@@ -140,7 +140,7 @@ class AuditEnvironment:
 
     Attributes:
         client: the store; its answers are bytes.
-        read_cluster: returns the API server's objects; None where they cannot be read.
+        read_cluster: returns the API server's objects; None if they cannot be read.
         now: returns nanoseconds since 1970.
         wait: sleeps that many seconds; returns whether the process ends.
     """

@@ -85,7 +85,7 @@ def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
 
 
 def price_at(prices: PriceList, model: str, instant: int) -> Fraction:
-    """Returns the price of a model at an instant; 1 where it has none.
+    """Returns the price of a model at an instant; 1 if it has none.
 
     Args:
         prices: the price of each model over time.

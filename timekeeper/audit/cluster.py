@@ -46,7 +46,7 @@ def read_limits(spec: Json | None) -> BudgetLimits | None:
         spec: the spec as JSON; None for a budget without a limit.
 
     Returns:
-        None where the spec is invalid: the ledger then goes on with the last valid one.
+        None if the spec is invalid: the ledger then goes on with the last valid one.
     """
     if spec is None:
         return BudgetLimits(None)
@@ -112,7 +112,7 @@ class ClusterView:
         pods: the pods that hold or ask for a GPU, by uid.
         claims: the ResourceClaims by uid.
         silent: the nodes whose Ready condition is Unknown.
-        template: the limits of a namespace that no budget names; None where they are invalid.
+        template: the limits of a namespace that no budget names; None if they are invalid.
     """
 
     budgets: Mapping[str, Json] = field(default_factory=dict)
@@ -185,9 +185,9 @@ class AuditContext:
         payers: keyed by namespace, its payers in order of time, read after the snapshots.
         states: keyed by namespace, its published state as JSON.
         prices: the price of each model over time, as sessions were charged.
-        cluster: budgets and pods, read before the snapshots; None where the API server cannot be read.
+        cluster: budgets and pods, read before the snapshots; None if the API server cannot be read.
         settled: the instant up to which all sessions were settled before the snapshots, in nanoseconds since 1970; None
-            where it is unknown.
+            if it is unknown.
         now: nanoseconds since 1970, after the snapshots.
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.

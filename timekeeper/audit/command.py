@@ -94,7 +94,7 @@ def as_json(audit: Audit) -> Json:
 
 
 def _unseen(ends: Sequence[UnseenEnd]) -> list[str]:
-    """Formats the sessions whose end was not observed, the dearest first; nothing where there is none."""
+    """Formats the sessions whose end was not observed, the dearest first; nothing if there is none."""
     if not ends:
         return []
     dearest = sorted(ends, key=lambda one: (-one.amount, one.account, one.namespace, one.pod))
@@ -155,7 +155,7 @@ def run(
     Args:
         client: the store; its answers are bytes.
         arguments: `budget`, `period`, `output`, `store_only` and `standalone`.
-        environ: the environment variables, which say where the API server is.
+        environ: the environment variables, which name the API server.
 
     Raises:
         CommandError: the period is not an instant, or the store or the API server does not answer.

@@ -42,7 +42,7 @@ def check_published(
 
     Args:
         sums: the expected totals of the period.
-        limits: the limits of its budget; None where they are unknown.
+        limits: the limits of its budget; None if they are unknown.
         context: states, payers and the time.
     """
     total, granted, now, settled = sums.total, sums.granted, context.now, context.settled
@@ -175,7 +175,7 @@ def check_status(
     Args:
         sums: the expected totals of the period.
         item: the GPUBudget as JSON, read before the snapshot or at the same time.
-        limits: the limits in its spec; None where they are invalid.
+        limits: the limits in its spec; None if they are invalid.
     """
     now = context.now
     status = mapping(item.get("status"))
@@ -264,7 +264,7 @@ def burned(own: int, open_credits: list[_Credit], end: int, spent: int) -> dict[
 
 
 def _open_credits(snapshot: Snapshot) -> list[_Credit] | None:
-    """Returns the period's money with an expiry; None where it is unreadable."""
+    """Returns the period's money with an expiry; None if it is unreadable."""
     credits_read = []
     for name, text in snapshot.credits.items():
         amount, expires, since, flag, *_ = [*text.split(" "), "", "", "", ""]

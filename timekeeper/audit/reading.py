@@ -166,7 +166,7 @@ def _with_rest(client: redis.Redis, name: str, start: int, answer: Any) -> tuple
 
 
 def _rest(client: redis.Redis, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
-    """Returns rows and packed rows, and sums, of the same hours; None where some of these have changed since."""
+    """Returns rows and packed rows, and sums, of the same hours; None if some of these have changed since."""
     rest = read_rest(client, name, unread, ())
     sums = read_rest(client, name, replace(unread, parts=()), (), details=False) if unread.hours else Rest()
     return None if rest is None or sums is None else (rest, sums)

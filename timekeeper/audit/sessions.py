@@ -107,7 +107,7 @@ def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: Audi
 
 
 def _used_in(snapshot: Snapshot, record: SessionRecord, total: int) -> int | None:
-    """Returns the period's part of a total, in microGPU-seconds; None where the last segment is in another period."""
+    """Returns the period's part of a total, in microGPU-seconds; None if the last segment is in another period."""
     totals = [*(base for *_, base in record.bases), total]
     keys = [(payer, since) for payer, since, _ in record.bases]
     if keys[-1] != (snapshot.account, snapshot.start):

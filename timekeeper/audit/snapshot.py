@@ -61,7 +61,7 @@ class Snapshot:
         hours: keyed by `HOUR DIMENSIONS`, the use `billed core memory used`, whichever period it belongs to.
         hour_sums: keyed likewise, the sums of these rows for each hour, namespace and model.
         folded: packed values with the rows of older hours and days around the period.
-        before: the total of the preceding period; empty where it is unknown.
+        before: the total of the preceding period; empty if it is unknown.
         reports: keyed by open session, its report limits and its reports so far, as JSON, read a moment later.
     """
 
@@ -85,7 +85,7 @@ class Snapshot:
 
     @property
     def end(self) -> int | None:
-        """The period's end, in nanoseconds since 1970; None where the store does not state it."""
+        """The period's end, in nanoseconds since 1970; None if the store does not state it."""
         return whole(self.periods.get(str(self.start)))
 
     @property
@@ -234,10 +234,10 @@ def _claim(uid: str) -> str:
 
 
 def read_reports(texts: tuple[str, str] | None) -> AuditedReports | None:
-    """Parses the reports of an open session; returns None where they are missing or unreadable.
+    """Parses the reports of an open session; returns None if they are missing or unreadable.
 
     Args:
-        texts: the session's report limits, and its reports so far, as JSON; None where the store has none.
+        texts: the session's report limits, and its reports so far, as JSON; None if the store has none.
     """
     try:
         limits, state = (json.loads(text) for text in texts or ())

@@ -159,7 +159,7 @@ def bearer_token(header: str | None) -> str:
     """Returns the token of an Authorization header of the form `Bearer TOKEN`.
 
     Args:
-        header: the header's value; None where there is none.
+        header: the header's value; None if there is none.
 
     Raises:
         UnauthenticatedError: there is no such header, or it holds no token.
@@ -203,7 +203,7 @@ class Caller:
 
     Attributes:
         name: the user's name.
-        uid: the user's uid; empty where there is none.
+        uid: the user's uid; empty if there is none.
         groups: the user's groups.
         extra: further fields, as pairs of a key and its values.
     """

@@ -79,7 +79,7 @@ class KeySet:
         return self._issuer
 
     def get(self, key_id: str) -> PyJWK | None:
-        """Returns the public key with this id; None where the issuer has none.
+        """Returns the public key with this id; None if the issuer has none.
 
         Raises:
             IdentityUnavailableError: no keys could be fetched yet.
@@ -244,7 +244,7 @@ def verified_claims(token: str, key: PyJWK, issuer: str) -> dict[str, Any]:
 
 
 def pod_of(claims: Mapping[str, Any]) -> PodIdentity | None:
-    """Returns the pod to which a token's verified claims are bound; None where they name only a service account."""
+    """Returns the pod to which a token's verified claims are bound; None if they name only a service account."""
     bound = claims.get("kubernetes.io")
     pod = bound.get("pod") if isinstance(bound, dict) else None
     if not isinstance(bound, dict) or not isinstance(pod, dict):

@@ -51,11 +51,11 @@ class Bucket:
         return self._do(run)
 
     def tag(self, name: str) -> str | None:
-        """Returns the ETag of the bucket's file with this name; None where there is no such file."""
+        """Returns the ETag of the bucket's file with this name; None if there is no such file."""
         return self._if_there(lambda store: obstore.head(store, name)["e_tag"] or "")
 
     def read(self, name: str) -> Stored | None:
-        """Returns the bucket's file with this name, and its ETag; None where there is no such file."""
+        """Returns the bucket's file with this name, and its ETag; None if there is no such file."""
 
         def run(store: S3Store) -> Stored:
             answer = obstore.get(store, name)

@@ -70,7 +70,7 @@ class Destination(Protocol):
         """Returns the tag of the file with this name, which changes with its content; None without such a file."""
 
     def read(self, name: str) -> Stored | None:
-        """Returns the file with this name, and its tag; None where there is no such file."""
+        """Returns the file with this name, and its tag; None if there is no such file."""
 
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
         """Writes a file whole or not at all; returns its new tag.
@@ -103,7 +103,7 @@ class Folder:
             raise _failed(self._folder, error) from error
 
     def tag(self, name: str) -> str | None:
-        """Returns the tag of the file with this name; None where there is no such file.
+        """Returns the tag of the file with this name; None if there is no such file.
 
         The tag consists of the file's inode, time of change and size.
         """
@@ -115,7 +115,7 @@ class Folder:
             raise _failed(self._folder / name, error) from error
 
     def read(self, name: str) -> Stored | None:
-        """Returns the folder's file with this name, and its tag; None where there is no such file."""
+        """Returns the folder's file with this name, and its tag; None if there is no such file."""
         try:
             with (self._folder / name).open("rb") as file:
                 return Stored(file.read(), _tag(os.fstat(file.fileno())))
@@ -201,7 +201,7 @@ def _failed(path: Path, error: OSError) -> ExportError:
 
 
 def destination(settings: ExportSettings) -> Destination | None:
-    """Returns the destination of exported months; None where none is configured."""
+    """Returns the destination of exported months; None if none is configured."""
     if settings.folder is not None:
         return Folder(settings.folder)
     if settings.bucket.name is not None:

@@ -82,7 +82,7 @@ def closed_months(now: int, hourly_days: int, known: Iterable[str]) -> list[str]
 
 
 def months_between(first: str, last: str) -> list[str]:
-    """Returns the months from the first to the last, both included; empty where the last precedes the first.
+    """Returns the months from the first to the last, both included; empty if the last precedes the first.
 
     Args:
         first: the first month, such as 2026-10.
@@ -191,7 +191,7 @@ def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss
 
     Raises:
         DocumentError: the file has more of an account's time than the new rows, and `allow_loss` is not set. Money may
-            be taken back, but a closed month's time shrinks only where a part of it was lost.
+            be taken back, but a closed month's time shrinks only if a part of it was lost.
     """
     fresh = ((name, 0, rows) for name, rows in new if rows)
     old = ((name, 1, [row for _, row in rows]) for name, rows in groupby(kept, key=lambda pair: pair[0]))

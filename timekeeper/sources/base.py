@@ -152,17 +152,17 @@ class Mirror:
 
 
 def name_of(item: Json) -> str:
-    """Returns the name of a Kubernetes object (JSON); empty where it has none."""
+    """Returns the name of a Kubernetes object (JSON); empty if it has none."""
     return str(mapping(item.get("metadata")).get("name", ""))
 
 
 def namespace_of(item: Json) -> str:
-    """Returns the namespace of a Kubernetes object (JSON); empty where it has none."""
+    """Returns the namespace of a Kubernetes object (JSON); empty if it has none."""
     return str(mapping(item.get("metadata")).get("namespace", ""))
 
 
 def uid_of(item: Json) -> str:
-    """Returns the uid of a Kubernetes object (JSON), or NAMESPACE/NAME where the object has no uid.
+    """Returns the uid of a Kubernetes object (JSON), or NAMESPACE/NAME if the object has no uid.
 
     No later object of the same name has the same uid.
     """
@@ -223,8 +223,8 @@ class Mirrors:
         budgets: GPUBudget objects.
         grants: GPUGrant objects.
         corrections: GPUCorrection objects.
-        claims: ResourceClaim objects; none where pods of other stacks are not metered.
-        slices: ResourceSlice objects; none where pods of other stacks are not metered.
+        claims: ResourceClaim objects; none if pods of other stacks are not metered.
+        slices: ResourceSlice objects; none if pods of other stacks are not metered.
         quotas: ResourceQuota objects that count FairGPU's own resources; none in the modes share and look.
     """
 

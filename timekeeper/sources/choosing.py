@@ -16,7 +16,7 @@ from timekeeper.sources.looking import LookingAtGPUBudgets, LookingSource
 
 
 def cluster_source(settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> Source:
-    """Returns the source of pods and budgets: the API server, or a folder where there is no API server.
+    """Returns the source of pods and budgets: the API server, or a folder if there is no API server.
 
     Args:
         settings: the timekeeper's settings; in the mode look, the source writes no pod.

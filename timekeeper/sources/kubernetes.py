@@ -535,7 +535,7 @@ class LocalQueues:
             return self._confirmed_at
 
     def cluster_queue(self, namespace: str, queue: str) -> str:
-        """Returns the ClusterQueue of a LocalQueue; empty where there is no such LocalQueue.
+        """Returns the ClusterQueue of a LocalQueue; empty if there is no such LocalQueue.
 
         Args:
             namespace: the LocalQueue's namespace.
@@ -916,7 +916,7 @@ def _path_of(metadata: Json) -> str:
 
 
 def _termination_seconds(pod: Json) -> int | None:
-    """The grace period that an eviction must name, in seconds; None where the API server's own choice is the same.
+    """The grace period that an eviction must name, in seconds; None if the API server's own choice is the same.
 
     A pod that is being deleted already keeps its grace period, unless the eviction names a shorter one.
     """

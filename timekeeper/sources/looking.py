@@ -128,7 +128,7 @@ class BudgetsView:
         """Takes the ConfigMap of budgets from a list, and passes its budgets on to the mirror.
 
         Args:
-            items: the ConfigMap alone; empty where there is none.
+            items: the ConfigMap alone; empty if there is none.
         """
         with self._lock:
             if self._statuses is None:
