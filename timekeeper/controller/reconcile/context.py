@@ -41,8 +41,8 @@ class ReconcileContext:
         silent: keyed by node, the instant since which it is silent, in nanoseconds since 1970.
         servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
         capacity: keyed by model, the capacity that was last written to the store, in microGPU-seconds a second; None
-            before the first write.
-        not_settled: the accounts whose settlement fails, as last written to the store; None before the first write.
+            before the first write, and after a write without an answer.
+        not_settled: the accounts whose settlement fails, as last written to the store; None in the same cases.
         nodes: counts the GPUs of nodes.
         full: whether the store has no memory left for new sessions; they are opened once it has.
         held_back: the uids of the sessions that are not opened until the store has memory.
