@@ -70,7 +70,7 @@ def run_jobs(arguments: argparse.Namespace) -> int:
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
-    """Audits the ledger and prints the differences; returns the exit status: 0 if there are none, else 1."""
+    """Audits the ledger and prints the differences; returns the exit status: 0 if no figure differs, else 1."""
     from fairgpu.logs import configure_logs
     from timekeeper.audit.command import run
     from timekeeper.ledger.connection import connect

@@ -82,11 +82,11 @@ _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpol
 
 @dataclass(frozen=True, slots=True)
 class HoldingPod:
-    """A pod that holds parts of GPUs, as `fairgpu doctor` found it.
+    """A pod or ResourceClaim that holds parts of GPUs, as `fairgpu doctor` found it.
 
     Attributes:
         namespace: its namespace.
-        name: its name.
+        name: its name; of a claim, `resourceclaim/NAME`.
         stacks: the stacks by which it holds them.
         models: the models of these GPUs; `*` stands for a model that no label names.
         rate: its cost, in microGPU-seconds a second.

@@ -72,7 +72,7 @@ class Observed:
 
     Attributes:
         parts: its workloads.
-        renewed: the instant at which the leader renewed its Lease, in nanoseconds since 1970; None without one.
+        renewed: the instant at which the leader last renewed its Lease, in nanoseconds since 1970; None without one.
         bundles: keyed by service, such as `the webhook`, the CAs (PEM) that its clients trust; empty if none is
             published yet.
         behind: the names of the budgets whose status describes an older spec.

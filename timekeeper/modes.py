@@ -94,7 +94,7 @@ class Missing:
 
 
 def read_missing(api: KubernetesAPI, version: str, *, installed: bool = False) -> Missing:
-    """Asks the API server which rights and features are missing for an installation of FairGPU.
+    """Asks the API server for the rights and features that an installation of FairGPU needs; returns the missing ones.
 
     Args:
         version: the version of the API server, such as v1.34.1.
@@ -108,7 +108,7 @@ def read_missing(api: KubernetesAPI, version: str, *, installed: bool = False) -
 
 
 def may_write_gpu_pods(api: KubernetesAPI, account: str) -> bool:
-    """Returns whether a service account may write the annotations and the status by which GPU pods are charged.
+    """Returns whether a service account may write the pod annotations and status that decide how GPU pods are charged.
 
     Where the API server gives no verdict, the result is False.
 
@@ -480,7 +480,7 @@ POOL_LABELS: Final = (
     "karpenter.sh/nodepool",
     "kubernetes.azure.com/agentpool",
 )
-"""The labels by which clouds name a node's pool.
+"""The labels of nodes in which clouds write the name of the node's pool.
 
 Sources: https://cloud.google.com/kubernetes-engine/docs/how-to/node-pools,
 https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html,
@@ -610,7 +610,7 @@ def node_pools(
 
 
 def moves(pools: Sequence[NodePool]) -> tuple[tuple[NodePool, ...], ...]:
-    """Groups node pools that must change to the mode share together.
+    """Groups node pools that must change to the mode share together; returns the groups.
 
     The pools of one group have namespaces in common, directly or through other pools.
     """

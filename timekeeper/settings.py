@@ -501,7 +501,7 @@ class TimekeeperSettings(Section):
 
     @property
     def existing(self) -> Existing:
-        """The section `existing` of the settings file, which the webhook reads, too."""
+        """The section `existing` of the settings file, about GPUs of other stacks; the webhook reads it, too."""
         return self._existing
 
     @property

@@ -70,7 +70,7 @@ class Freshness:
     """Records when the store last answered the thread that reads the states of namespaces."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` is a monotonic one, in seconds."""
+        """Makes a record without an answer; `clock` is monotonic, in seconds."""
         self._clock = clock
         self._answered_at: float | None = None
 
@@ -107,7 +107,7 @@ class Loop:
         return self._loop
 
     def note(self) -> None:
-        """Records the running event loop as that of the worker."""
+        """Records the running event loop as the worker's."""
         self._loop = asyncio.get_running_loop()
 
 

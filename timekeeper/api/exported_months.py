@@ -57,10 +57,10 @@ class ExportedMonths:
         self._listed: tuple[float, frozenset[str]] | None = None
 
     def add(self, sums: UsageSums, window: Window, now: int, held: Held, only: frozenset[str] | None) -> None:
-        """Adds the usage in a window of time that exported files hold and the store no longer holds.
+        """Adds the usage in a window that the store no longer holds, from exported files, to the sums of a query.
 
         Args:
-            sums: the sums to which it is added; they already contain the store's usage.
+            sums: the sums; they already contain the store's usage.
             now: nanoseconds since 1970.
             held: pairs of an account and a past month of which the store still holds usage.
             only: the namespaces to add; None for all.

@@ -152,7 +152,7 @@ class GrantRequest(_Given):
 
 
 class CorrectionRequest(_Given):
-    """A correction of a budget's spending in the period that holds `effectivePeriod`; below 0 it spent less."""
+    """A correction of a budget's spending in the period of `effectivePeriod`; below 0, the budget has spent less."""
 
     budget: Name
     gpuHours: SignedGpuHours  # noqa: N815 - the wire's name
@@ -222,7 +222,7 @@ class AccessAnswer(Answer):
 
 
 class LedgerEntryAnswer(Answer):
-    """One entry: the amount that it added to its period's spending or, for a grant, to the available money."""
+    """One ledger entry; it added `amount` to its period's spending or, if it is a grant, to the available money."""
 
     id: str
     time: datetime
@@ -256,7 +256,7 @@ class PresentUseAnswer(Answer):
 
 
 class SessionAnswer(Answer):
-    """A pod's reservation on the meter; `end` is null while it runs, `amount` is that of the present period.
+    """A pod's reservation on the meter; `end` is null while it runs, `amount` is its cost in the present period.
 
     The allocation of a claim of Dynamic Resource Allocation is one session, whose `pod` is `resourceclaim/` and the
     claim's name; `heldIdle` is true while no pod reserves it. `chargedByRule` has the causes for which the cluster's
@@ -510,7 +510,7 @@ class GPUPodsAnswer(Answer):
 
 
 class AncestorBudget(Answer):
-    """A namespace's budget in the ancestor's format, in GPU-hours; null if nothing limits it."""
+    """A namespace's budget in the format of FairGPU's ancestor, in GPU-hours; null if nothing limits it."""
 
     budget_available: bool
     budget: float | None
@@ -518,7 +518,7 @@ class AncestorBudget(Answer):
 
 
 class AncestorVerdict(Answer):
-    """The answer to `POST /budget/{ns}/report` of the legacy API.
+    """The answer to `POST /budget/{ns}/report`, in the format of FairGPU's ancestor.
 
     `terminate` is true once the pod's other containers have ended.
     """
@@ -834,17 +834,17 @@ class WindowAnswer(Answer):
 
 
 class ExpectedAnswer(Answer):
-    """The amount that is expected to be billed, and its cost in the display currency; null if there is none."""
+    """The amount that is expected to be billed; `cost` is in the display currency, null if there is no currency."""
 
     billed: Money
     cost: float | None
 
 
 class ItemForecastAnswer(Answer):
-    """The amounts that a key comes to by the forecast's end, at the pace of the last hour and of the last day.
+    """The amounts expected for a key at the forecast's end, at the pace of the last hour and of the last day.
 
-    Null while less than ten minutes were metered, or nothing has been settled for ten minutes, and if an account
-    that pays a part of it is in the forecast's `notSettled`.
+    They are null while less than ten minutes were metered, or nothing has been settled for ten minutes, and if an
+    account that pays a part of the key's use is in the forecast's `notSettled`.
     """
 
     lastHour: ExpectedAnswer | None  # noqa: N815 - the wire's name

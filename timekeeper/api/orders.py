@@ -341,7 +341,7 @@ def unused_name(book: Book, item: Json, store: OrderStore) -> None:
 
 
 def missing_key(alternative: str) -> ProblemError:
-    """Returns the problem of an order without a name: repeated after a lost answer, the order would be made twice.
+    """Returns the problem of an order without a name: a client that repeats it after a lost answer would make two.
 
     Args:
         alternative: the end of the message, which names another way to give a name; empty for none.

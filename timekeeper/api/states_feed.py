@@ -32,7 +32,7 @@ class CursorError(ValueError):
 
 
 def parse_cursor(text: str) -> Cursor:
-    """Parses a cursor of the states of namespaces, EPOCH.VERSION.
+    """Parses a cursor of the states of namespaces: a store id, a dot and a version.
 
     Raises:
         CursorError: the text is not a cursor.
@@ -58,7 +58,7 @@ class StatesFeed:
 
     @property
     def cursor(self) -> Cursor | None:
-        """The version of the states that this worker has read; None before the first."""
+        """The cursor of the states that this worker has read; None before the first read."""
         return self._cursor
 
     def apply(self, changes: Changes) -> None:
@@ -156,14 +156,14 @@ class StatesRoute:
     def __init__(
         self, access: AccessControl, feed: StatesFeed, measures: Measures, threads: ThreadPoolExecutor
     ) -> None:
-        """Makes the route; `threads` are those in which callers are authenticated by the API server."""
+        """Makes the route; callers are authenticated in `threads`, since the API server may have to answer."""
         self._access = access
         self._threads = threads
         self._feed = feed
         self._waiting = measures.waiting
 
     async def __call__(self, request: Request) -> Response:
-        """Answers at once, or after a change or the wait."""
+        """Answers a request for states at once, after the next change, or at the end of the wait that it asks for."""
         token = bearer_token(request.text_header(b"authorization"))
         loop, origin = asyncio.get_running_loop(), (request.scope.get("client") or ("",))[0]
         await loop.run_in_executor(self._threads, require, self._access, token, LIST_BUDGETS, origin)

@@ -181,7 +181,7 @@ def _limit(text: str | None) -> int:
 
 
 def cursor_of(place: Place) -> str:
-    """Returns the cursor of the page of usage that begins after a place.
+    """Returns the cursor of the page of usage that begins after a place, which is a step and a key.
 
     Args:
         place: the number of the step, and the values of the dimensions.
@@ -190,7 +190,7 @@ def cursor_of(place: Place) -> str:
 
 
 def place_of(text: str, width: int) -> Place | None:
-    """Returns the place of a cursor, after which a page of usage begins; None for an empty text.
+    """Returns the place after which a cursor's page of usage begins: the step and the key; None for an empty text.
 
     Args:
         width: the number of dimensions by which the query adds up.
@@ -215,7 +215,7 @@ MOST_CELLS = 150_000
 OPEN_HOURS = 48
 """The hours before now that are not closed: a day without changes of `past`, and a day for differing clocks."""
 LAGGING_DAYS = 3
-"""The most days by which a cached part may lag behind the closed ones; with more, it is added up again."""
+"""The most closed days that a cached part may lack; a part that lacks more is added up again."""
 
 PartKey = tuple[int, tuple[str, ...]]
 """The number of a group of accounts, and the dimensions by which its usage is added up."""

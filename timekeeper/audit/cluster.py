@@ -108,9 +108,9 @@ class ClusterView:
     """The GPUBudgets, pods, claims and silent nodes of a cluster at one moment.
 
     Attributes:
-        budgets: the GPUBudgets by name.
-        pods: the pods that hold or ask for a GPU, by uid.
-        claims: the ResourceClaims by uid.
+        budgets: keyed by name, the GPUBudgets.
+        pods: keyed by uid, the pods that hold or ask for a GPU.
+        claims: keyed by uid, the ResourceClaims.
         silent: the nodes whose Ready condition is Unknown.
         template: the limits of a namespace that no budget names; None if they are invalid.
     """

@@ -49,7 +49,7 @@ _RULES = TypeAdapter(list[Rule])
 
 
 class FolderAccessControl:
-    """Decides who a caller is and what they may do by the files of a folder, in place of an API server.
+    """Authenticates callers and decides their rights according to files of a folder, in place of an API server.
 
     Tokens are verified with the keys in jwks.json. Rights are the rules in access.yaml, which is read on each call.
     """

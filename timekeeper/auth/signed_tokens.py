@@ -1,4 +1,4 @@
-"""Checks signed tokens by their issuer's public keys, without a request to the API server: above all those of pods.
+"""Checks signed tokens by their issuer's public keys, without a request to the API server: above all pods' tokens.
 
 A JSON Web Key Set is RFC 7517's; the API server serves its own at /openid/v1/jwks
 (https://kubernetes.io/docs/tasks/configure-pod-container/configure-service-account/#service-account-issuer-discovery).

@@ -58,7 +58,7 @@ KEYS = "/openid/v1/jwks"
 
 
 class ClusterReviewer:
-    """Asks the API server who a token's bearer is and what they may do, anew at each call."""
+    """Authenticates callers and decides their rights by asking the API server, anew at each call."""
 
     def __init__(self, api: KubernetesAPI, keys: KeySet, *, own_audience_alone: bool = False) -> None:
         """Makes a reviewer over an API server.

@@ -101,7 +101,7 @@ class Mirror:
             self._departures = [*departures, *self._departures]
 
     def wait_for_change(self, seconds: float) -> bool:
-        """Waits until the mirror has changed since the last wait; returns whether it has within that many seconds.
+        """Waits up to that many seconds until the mirror has changed since the last wait; returns whether it has.
 
         A change that comes as the time passes is found by the next wait.
         """
@@ -216,7 +216,7 @@ class Mirrors:
     """The mirrors of all collections that the timekeeper watches.
 
     Attributes:
-        pods: pods that ask for a GPU in FairGPU's resources or hold devices by them, and those of other stacks.
+        pods: pods that ask for a GPU in FairGPU's resources; if pods of other stacks are metered, these too.
         nodes: Node objects.
         node_leases: the Leases that kubelets renew, in kube-node-lease; their names are the nodes'.
         namespaces: Namespace objects.

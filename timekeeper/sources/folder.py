@@ -57,7 +57,7 @@ class FolderSource:
         self._is_kept = keeps(own)
         self._read: dict[Path, tuple[tuple[int, int, int], list[Json]]] = {}
         self._stated: dict[Path, tuple[Json, Json, Json]] = {}
-        """By file of a status: an object, its status, and the object with it, the same one until either changes."""
+        """Keyed by a status's file: an object, its status, and the object with it, the same until either changes."""
         self._mirrors = Mirrors(
             pods=Mirror("pods", now, self._is_kept),
             nodes=Mirror("nodes", now),
@@ -74,7 +74,7 @@ class FolderSource:
 
     @property
     def mirrors(self) -> Mirrors:
-        """The mirrors of the watched collections; those of the nodes' Leases and of namespaces stay empty."""
+        """The mirrors of the watched collections; the mirrors of the nodes' Leases and of namespaces stay empty."""
         return self._mirrors
 
     def start(self, wait: Callable[[float], bool]) -> None:

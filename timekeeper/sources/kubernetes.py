@@ -67,8 +67,8 @@ CONDITION: Final = ("type", "status", "lastTransitionTime")
 STATES: Final = {"running": ("startedAt",), "terminated": ("startedAt", "finishedAt")}
 """The states of a container that are read, with the fields of each."""
 MOST_SHARED: Final = 8192
-"""The most values in the cache by which equal fields of pods are one object in memory: labels, owners, and lists of at
-most FEW containers."""
+"""The most values in the cache that lets pods with equal fields share memory: labels, owners, lists of at most FEW
+containers."""
 NONE: Final[Json] = {}
 FEW: Final = 8
 MOST_INTERNED: Final = 64
@@ -460,7 +460,7 @@ def follow_optional(
     wait: Callable[[float], bool],
     random: Callable[[], float],
 ) -> None:
-    """Keeps the mirror of a collection that the cluster may lack current, until the process ends.
+    """Keeps a mirror current until the process ends; the cluster may lack the mirrored collection.
 
     The API server is asked for the version of the group that it serves at the start, and again once that version is
     gone.
