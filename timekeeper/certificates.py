@@ -77,7 +77,7 @@ class Vault(Protocol):
 
 
 def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
-    """Returns the DNS names by which clients in the cluster reach a Service in FairGPU's namespace."""
+    """Returns the three DNS names of a Service in FairGPU's namespace that clients in the cluster may use."""
     namespace = names.SYSTEM_NAMESPACE
     return [service, f"{service}.{namespace}", f"{service}.{namespace}.svc"]
 

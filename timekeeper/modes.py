@@ -577,7 +577,7 @@ class NodePool:
 
 
 def pool_of(labels: Mapping[str, str]) -> str:
-    """Returns the name of a node's pool; empty if no label names one."""
+    """Returns the name of a node's pool according to the node's labels; empty if none of them names one."""
     return next((labels[key] for key in POOL_LABELS if labels.get(key)), "")
 
 

@@ -86,7 +86,7 @@ class ExportedMonths:
                 sums.add(account, use, only)
 
     def kept_from(self, now: int) -> int:
-        """Returns the instant from which the store holds all usage, in nanoseconds since 1970."""
+        """Returns the start of the first month whose usage the store is sure to hold, in nanoseconds since 1970."""
         return month_start(now, -self._retention_months)
 
     def _month(

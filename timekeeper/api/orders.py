@@ -66,10 +66,10 @@ def grant_object(order: GrantOrder) -> Json:
 
 
 def expiry_text(value: str | None, gpu_hours: str, now: int) -> str:
-    """Checks the expiry of a grant that was ordered, and returns it; empty for a grant that expires with its period.
+    """Checks the expiry of a grant that was ordered, and returns it unchanged; returns an empty text for None.
 
     Args:
-        value: the expiry as an RFC 3339 timestamp; None for none.
+        value: the expiry as an RFC 3339 timestamp; None for a grant that expires with its period.
         gpu_hours: the grant's amount as decimal text.
         now: nanoseconds since 1970.
 
@@ -106,9 +106,10 @@ def correction_object(name: str, wanted: CorrectionRequest, effective: str, call
 
 
 def effective_text(value: str, now: int) -> str:
-    """Checks the timestamp that names the period of a correction, and returns it.
+    """Checks the timestamp that names the period of a correction, and returns it unchanged.
 
     Args:
+        value: an instant in the period to correct, as an RFC 3339 timestamp.
         now: nanoseconds since 1970.
 
     Raises:

@@ -123,7 +123,7 @@ class ReportRoute:
         interval_seconds: int,
         measures: Measures,
     ) -> None:
-        """Makes the route; `now` returns nanoseconds since 1970, and answers ask sidecars to keep the interval."""
+        """Makes the route; `now` returns nanoseconds since 1970, and sidecars are asked to report at the interval."""
         self._recognise = recognise
         self._submissions = submissions
         self._now = now

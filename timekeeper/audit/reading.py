@@ -29,6 +29,7 @@ def present_periods(client: redis.Redis, accounts: Sequence[str], now: int) -> d
 
     Args:
         client: the store; its answers are bytes.
+        now: the instant that decides which period is present, in nanoseconds since 1970.
 
     Raises:
         redis.RedisError: Redis does not answer.

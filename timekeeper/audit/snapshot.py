@@ -115,6 +115,7 @@ def present_start(latest: int, periods: Iterable[str], now: int) -> int:
     Args:
         latest: the start of the latest period, by the account's record.
         periods: the starts of its periods as text; read only if the latest one has not begun.
+        now: nanoseconds since 1970.
     """
     if latest <= now:
         return latest

@@ -341,6 +341,7 @@ def difference(snapshot: Snapshot, figure: Figure, subject: str, stored: str, ex
 
     Args:
         subject: the session, grant, namespace or field of the figure; empty for a figure of the account itself.
+        stored: the value in the store or in a status.
         expected: the value that was recomputed.
         reason: the data from which it was recomputed.
     """

@@ -64,6 +64,7 @@ def closed_until(now: int, hourly_days: int) -> int:
     later arrived late, and changes the month's file.
 
     Args:
+        now: nanoseconds since 1970.
         hourly_days: the number of whole days before today whose usage is kept by the hour.
     """
     return now // DAY * DAY - (hourly_days + 1) * DAY
@@ -165,6 +166,9 @@ def read(body: bytes) -> Iterator[tuple[str, Row]]:
 
 def content_sha256(body: bytes) -> str:
     """Returns the SHA-256 of the CSV in a month's file, in hexadecimal digits.
+
+    Args:
+        body: the file's bytes, compressed.
 
     Raises:
         DocumentError: the file is not compressed as `write` does it.
