@@ -13,13 +13,15 @@ LIMIT_POINTS = 2
 """A pacer that misjudges its spans is off by five."""
 CROWD_POINTS = 2.5
 """The tolerance for eight processes: how they come to stand to one another is the machine's; 1.2 to 1.8 was seen."""
+WINDOWS = {virtual_shares.MANY_STREAMS: 2, "30/70, kernels of 50 ms": 6}
+"""More windows than one: how 32 streams come to stand decides their first second, and of kernels as long as a period a
+window holds 200, of which a few more or less are chance."""
 ORDERS = virtual_shares.ORDERS[1:] if os.environ.get("CI") == "true" else virtual_shares.ORDERS[1:2]
 
 
 @pytest.mark.parametrize("name", [case[0] for case in virtual_shares.CASES])
 def test_the_pacer_by_itself_keeps_every_share(name: str) -> None:
-    seconds = 2 if name == virtual_shares.MANY_STREAMS else 1  # how 32 streams come to stand decides their first second
-    row, *others = virtual_shares.rows(name, windows=seconds, orders=(0,))
+    row, *others = virtual_shares.rows(name, windows=WINDOWS.get(name, 1), orders=(0,))
     assert row["value"] <= (CROWD_POINTS if "eight processes" in name else LIMIT_POINTS), row["context"]
     assert [other for other in others if not other["met"]] == []
     assert len(others) == (1 if name == virtual_shares.MANY_STREAMS else 0)
