@@ -393,6 +393,14 @@ def watched(client: redis.Redis) -> int | None:
     return whole(_text(client, keys.WATCHED))
 
 
+def past(client: redis.Redis) -> int | None:
+    """Returns the instant up to which time had passed by every clock, in nanoseconds since 1970.
+
+    It is that of the last reconciliation that any leader began. It returns None if the store holds no readable one.
+    """
+    return whole(_text(client, keys.PAST))
+
+
 def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
     """Returns the GPU time that each pod's reports state as used, in microGPU-seconds; None for a pod without reports.
 

@@ -278,6 +278,20 @@ def write_watched(client: redis.Redis, epoch: int, until: int) -> None:
     put(client, epoch, "SET", keys.WATCHED, [str(until)])
 
 
+def write_past(client: redis.Redis, epoch: int, until: int) -> None:
+    """Writes the instant up to which time has passed by every clock.
+
+    Args:
+        epoch: the leader's fencing token.
+        until: nanoseconds since 1970.
+
+    Raises:
+        FencedError: the store has given a fencing token to a later leader.
+        StoreError: the store refused the write, or Redis does not answer.
+    """
+    put(client, epoch, "SET", keys.PAST, [str(until)])
+
+
 def index_sessions(
     client: redis.Redis, epoch: int, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]
 ) -> None:

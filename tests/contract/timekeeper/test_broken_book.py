@@ -178,13 +178,16 @@ def test_prices_that_cannot_be_read_stop_nobody_and_are_written_anew(teams: Ledg
     assert any(event["event"] == "prices cannot be read" for event in logs)
 
 
+@pytest.mark.parametrize("key", [keys.WATCHED, keys.PAST])
 @pytest.mark.parametrize("broken", ["soon", b"\xff", "1e3", "9" * 5000])
-def test_an_instant_of_watching_that_cannot_be_read_stops_nobody(teams: LedgerHarness, broken: str | bytes) -> None:
-    teams.client.set(keys.WATCHED, broken)
+def test_an_instant_of_all_accounts_that_cannot_be_read_stops_nobody(
+    teams: LedgerHarness, key: str, broken: str | bytes
+) -> None:
+    teams.client.set(key, broken)
     teams.lead()
     teams.round(2 * HOUR)
     assert not_settled(teams) == set()
-    assert teams.client.get(keys.WATCHED) == str(teams.now).encode()
+    assert teams.client.get(key) == str(teams.now).encode()
 
 
 @pytest.mark.parametrize(
@@ -298,7 +301,7 @@ def zeros(client: Redis) -> dict[int, int]:
     return dict.fromkeys(capacity(client), 0)
 
 
-@pytest.mark.parametrize("key", [keys.WATCHED, keys.PRICES])
+@pytest.mark.parametrize("key", [keys.WATCHED, keys.PAST, keys.PRICES])
 def test_an_entry_of_another_type_stops_nobody_and_is_written_anew(teams: LedgerHarness, key: str) -> None:
     spoil(teams, key, None)
     teams.lead()
@@ -352,7 +355,7 @@ SHARED_KEYS = {
 LEADERS = ["the leader goes on", "another leader follows"]
 
 
-REPLACED_BY_EACH_WRITE = {"BOOK_EPOCH", "BOOK_TERM", "LATE_CHANGES", "MARK", "PRICES", "WATCHED"}
+REPLACED_BY_EACH_WRITE = {"BOOK_EPOCH", "BOOK_TERM", "LATE_CHANGES", "MARK", "PAST", "PRICES", "WATCHED"}
 
 
 @pytest.mark.parametrize("leader", LEADERS)

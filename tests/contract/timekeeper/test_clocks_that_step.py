@@ -178,6 +178,65 @@ def test_a_capacity_that_is_seen_while_a_clock_is_ahead_holds_once_the_clock_is_
     assert max(capacity_of_models(harness.client)["A100"]) == harness.now
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_nothing_is_taken_back_by_a_second_leader_whose_clock_is_behind(harness: LedgerHarness, full: bool) -> None:  # noqa: FBT001
+    """The first leader's clock is behind as well: a pod that was created and is deleted again told it the time."""
+    harness.budget("a", ["team-a"], gpu_hours=1)
+    harness.pod("p1", "team-a")
+    harness.round(100)
+    harness.pass_time(HOUR // SECOND)
+    harness.ahead = -HOUR
+    harness.lead()
+    harness.pod("p2", "team-b")
+    harness.round()
+    harness.remove("p2")
+    harness.pass_time(10)
+    harness.pod("p3", "team-a")
+    harness.round(full=full)
+    harness.remove("p3")
+    harness.round(full=full)
+    assert harness.spent("a") == (3700 + 10) * GPU_SECOND
+    harness.ahead = -HOUR - 50 * SECOND
+    harness.lead()
+    harness.round(20)
+    assert harness.spent("a") == (3700 + 10) * GPU_SECOND
+    assert published(harness, "a").state is BudgetState.OVER
+    harness.ahead = 0
+    harness.round(30)
+    assert harness.spent("a") == (3700 + 60) * GPU_SECOND
+    assert differences(harness) == []
+
+
+@pytest.mark.parametrize("gpus", [8, 12], ids=["unchanged", "changed"])
+def test_a_capacity_stays_from_when_it_was_seen_under_a_second_leader_whose_clock_is_behind(
+    harness: LedgerHarness, gpus: int
+) -> None:
+    """The first leader's clock is behind as well: a pod that was created and is deleted again told it the time."""
+    harness.budget("a", ["team-a"])
+    node(harness, "n1", 4)
+    harness.round(100)
+    first = harness.now
+    harness.pass_time(HOUR // SECOND)
+    harness.ahead = -HOUR
+    harness.lead()
+    harness.pod("p1", "team-a")
+    node(harness, "n2", 4)
+    harness.round()
+    seen = harness.now
+    harness.remove("p1")
+    harness.round(10)
+    assert capacity(harness.client) == {first: 4 * GPU_SECOND, seen: 8 * GPU_SECOND}
+    harness.ahead = -HOUR - 50 * SECOND
+    node(harness, "n2", gpus - 4)
+    harness.lead()
+    harness.round(10)
+    found = capacity(harness.client)
+    assert found.pop(first) == 4 * GPU_SECOND
+    assert min(found) >= seen
+    assert found[max(found)] == gpus * GPU_SECOND
+    assert capacity_of_models(harness.client)["A100"] == {first: 4 * GPU_SECOND} | found
+
+
 @pytest.mark.parametrize("spec", [{}, {"expires": "2026-02-01T00:00:00Z"}], ids=["lapses", "expires"])
 def test_a_grant_that_is_made_while_a_new_leaders_clock_is_behind_adds_to_the_period_in_which_it_was_made(
     harness: LedgerHarness, spec: dict[str, str]

@@ -183,6 +183,8 @@ class Reconciler:
             now = max(now, self.books.pods.as_of)
             if full:
                 touched = set(self.books.accounts)
+            # Before anything is settled: the next leader takes nothing of it back, however far its clock is behind.
+            shared.write_past(self._context.client, self._context.epoch, self._context.surely_past(now))
             self._settle(now, touched, full=full)
             self._past = self._context.surely_past(now)
             if full:
@@ -309,7 +311,8 @@ class Reconciler:
     def _load(self, now: int) -> bool:
         if self._loaded:
             return False
-        self._past = max(self._past, reading.watched(self._context.client) or 0)
+        stored = reading.past(self._context.client), reading.watched(self._context.client)
+        self._past = max(self._past, *(instant or 0 for instant in stored))
         self._repriced = take_over(self._context, self._not_before_the_past(now))
         self._unread_until = now + READ_AGAIN
         self._loaded = True
