@@ -12,10 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
 from fairgpu.cluster.api import Json
+from fairgpu.keeping import start_thread
 from timekeeper.controller.metrics import PodMeasures
 from timekeeper.controller.pod_writes import (
     EVICTION_STEPS,
@@ -151,7 +153,7 @@ class PodWriter:
     def start(self, ending: threading.Event) -> None:
         """Starts the threads, which write to pods until `ending` is set."""
         for number in range(THREADS):
-            threading.Thread(target=self._run, args=(ending,), name=f"pods-{number}", daemon=True).start()
+            start_thread(f"pods-{number}", partial(self._run, ending), ending.wait)
 
     def _run(self, ending: threading.Event) -> None:
         while not ending.is_set():

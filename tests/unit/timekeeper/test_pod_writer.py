@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from tests.support.ledger.fake_cluster import Json, MirroredWorld
 from tests.support.ledger.pod_jobs import work_off
@@ -283,3 +284,21 @@ def test_namespaces_whose_pods_failed_have_half_of_the_threads_at_most(world: Wo
     wait_until(lambda: set(good) <= set(world.asked), "each of the others is written, and had its turn after them")
     wait_until(lambda: len(world.under_way) >= SUSPECTS, "half of the threads try them again")
     assert len(world.under_way) == SUSPECTS
+
+
+@pytest.mark.usefixtures("threads")
+def test_events_are_written_after_as_many_failed_unexpectedly_as_there_are_threads(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[ObjectEvent] = []
+
+    def record_event(event: ObjectEvent) -> None:
+        recorded.append(event)
+        if len(recorded) <= THREADS:
+            raise KeyError("metadata")
+
+    monkeypatch.setattr(world, "record_event", record_event)
+    events = [ObjectEvent(pod(f"a/{number}"), "PodNotWritten", "") for number in range(THREADS + 1)]
+    with capture_logs():
+        world.writer.record(events)
+        wait_until(lambda: recorded == events, "the last event is written")
