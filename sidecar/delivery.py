@@ -94,7 +94,7 @@ def deliver(settings: Settings, context: ssl.SSLContext, body: bytes) -> Outcome
     try:
         token = read_token(settings.token_file)
     except (OSError, ValueError) as error:
-        return Refused(f"token: {_describe(error)}")
+        return Refused(f"token: {describe(error)}")
     connection = HTTPSConnection(settings.host, settings.port, timeout=TIMEOUT_SECONDS, context=context)
     headers = {
         "Authorization": f"Bearer {token}",
@@ -107,7 +107,7 @@ def deliver(settings: Settings, context: ssl.SSLContext, body: bytes) -> Outcome
         connection.request("POST", settings.base_path + PATH, body, headers)
         return _outcome(connection.getresponse())
     except (OSError, HTTPException, ValueError) as error:  # ValueError: a name that cannot be put into IDNA
-        return Refused(_describe(error))
+        return Refused(describe(error))
     finally:
         connection.close()
 
@@ -137,7 +137,8 @@ def _retry_after(text: str | None) -> float | None:
     return float(text) if text is not None and text.isdecimal() and len(text) < 7 else None
 
 
-def _describe(error: Exception) -> str:
+def describe(error: Exception) -> str:
+    """Returns the type and the message of an error, cut to 200 characters."""
     return f"{type(error).__name__}: {error}"[:200]
 
 

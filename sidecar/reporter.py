@@ -17,7 +17,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from sidecar import events, pacing
-from sidecar.delivery import Accepted, Outcome, Refused, deliver, encode
+from sidecar.delivery import Accepted, Outcome, Refused, deliver, describe, encode
 from sidecar.settings import Settings
 from sidecar.tally import Tally, advance
 from sidecar.usage_record import UsageError, container_names, read_usage
@@ -113,7 +113,11 @@ class Reporter:
         threading.Thread(target=self._send, args=(self._sequence, body), daemon=True).start()
 
     def _send(self, sequence: int, body: bytes) -> None:
-        self._events.put(_Delivered(sequence, self._deliver(body)))
+        try:
+            outcome = self._deliver(body)
+        except Exception as error:  # noqa: BLE001 - without an outcome the loop would send no report again
+            outcome = Refused(describe(error))
+        self._events.put(_Delivered(sequence, outcome))
 
     def _settle(self, outcome: Outcome) -> float:
         """Adjusts the pace to a report's outcome; returns the seconds until the next report."""
