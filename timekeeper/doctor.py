@@ -46,8 +46,8 @@ from timekeeper.modes import (
     pool_of,
     pools_document,
     pools_lines,
-    read_changes,
     read_missing,
+    read_mode_changes,
 )
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.base import name_of, namespace_of
@@ -177,7 +177,7 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
     own = rules.own_resources or {}
     findings, nodes = _holders(api, rules, now)
     try:
-        changes = read_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks}, own)
+        changes = read_mode_changes(api, settings.existing, {stack.partition(" ")[0] for stack in findings.stacks}, own)
         installation = _installation(api, settings, now)
         missing = read_missing(api, findings.version, installed=installation is not None)
     except ApiError as error:

@@ -274,7 +274,7 @@ class ModeChanges:
     unreadable: tuple[str, ...] = ()
 
 
-def read_changes(
+def read_mode_changes(
     api: KubernetesAPI, existing: Existing, stacks: Iterable[str], own: Mapping[str, Listed]
 ) -> ModeChanges:
     """Returns the changes that the modes account and share would bring to a cluster, which is only read.

@@ -38,7 +38,15 @@ from timekeeper.controller.state.loading import DECIDED, PRICES, SINCE, kept_hol
 from timekeeper.controller.state.other_stacks import idle_quotas
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.money import SECOND, display
-from timekeeper.domain.orders import NAME_TAKEN, NO_BUDGET, REFUSED, OrderEntry, condition_reason
+from timekeeper.domain.orders import (
+    NAME_TAKEN,
+    NO_BUDGET,
+    REFUSED,
+    Correction,
+    Grant,
+    OrderEntry,
+    condition_reason,
+)
 from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import FOREVER
 from timekeeper.domain.timestamps import DAY, format_instant
@@ -262,25 +270,17 @@ class OrderAnswers:
         self._without_budget = {order: due for order, due in self._without_budget.items() if order in present}
         count = 0
         for name, item in view.grant_objects.items():
-            count += self._write("grant", name, item, self._grant, self.source.write_grant_status, now)
+            count += self._write("grant", name, item, self.source.write_grant_status, now)
         for name, item in view.correction_objects.items():
-            count += self._write("correction", name, item, self._correction, self.source.write_correction_status, now)
+            count += self._write("correction", name, item, self.source.write_correction_status, now)
         return count
 
-    def _write(
-        self,
-        kind: str,
-        name: str,
-        item: Json,
-        answer: Callable[[str, Json, int, int], Json | None],
-        write: Callable[[str, Json], None],
-        now: int,
-    ) -> bool:
+    def _write(self, kind: str, name: str, item: Json, write: Callable[[str, Json], None], now: int) -> bool:
         before = item.get("status") or {}
         if before.get("applied") is True or (kind, name) in self._answered:
             return False
         generation = int((item.get("metadata") or {}).get("generation") or 0)
-        status = answer(name, before, generation, now)
+        status = self._status(kind, name, before, generation, now)
         if status is None:
             return False
         try:
@@ -308,43 +308,44 @@ class OrderAnswers:
         )
         return refused_order(NO_BUDGET, message, generation, now, before)
 
-    def _grant(self, name: str, before: Json, generation: int, now: int) -> Json | None:
-        books = self.books
-        fault = books.budgets.grant_faults.get(name)
+    def _status(self, kind: str, name: str, before: Json, generation: int, now: int) -> Json | None:
+        """Returns the status of an order; None as long as it is neither applied nor refused."""
+        view = self.books.budgets
+        fault = (view.grant_faults if kind == "grant" else view.correction_faults).get(name)
         if fault is not None:
             return refused_order("Invalid", str(fault), generation, now, before)
-        grant = books.budgets.grants[name]
-        account = books.accounts.get(grant.budget)
+        order = view.grants[name] if kind == "grant" else view.corrections[name]
+        account = self.books.accounts.get(order.budget)
         if account is None:
-            return self._waiting("grant", name, grant.budget, generation, now, before)
-        self._without_budget.pop(("grant", name), None)
-        if name not in account.grants:
-            return None
-        stored = account.grants[name]
-        made_in = account.period_at(min(grant.created or now, now))
-        if stored is not None and is_another(stored, grant.amount, made_in):
-            return refused_order(NAME_TAKEN, name_taken(stored, "grant"), generation, now, before)
-        return grant_status(grant, None if stored is None else stored.period, generation, now, before)
+            return self._waiting(kind, name, order.budget, generation, now, before)
+        self._without_budget.pop((kind, name), None)
+        if isinstance(order, Grant):
+            return _answer_grant(order, account, generation, now, before)
+        return _answer_correction(order, account, generation, now, before)
 
-    def _correction(self, name: str, before: Json, generation: int, now: int) -> Json | None:
-        books = self.books
-        fault = books.budgets.correction_faults.get(name)
-        if fault is not None:
-            return refused_order("Invalid", str(fault), generation, now, before)
-        correction = books.budgets.corrections[name]
-        account = books.accounts.get(correction.budget)
-        if account is None:
-            return self._waiting("correction", name, correction.budget, generation, now, before)
-        self._without_budget.pop(("correction", name), None)
-        if name in account.refused:
-            return refused_order(REFUSED, account.refused[name], generation, now, before)
-        period = account.period_at(correction.effective)
-        stored = account.corrections.get(name)
-        if period is None or stored is None:
-            return None
-        if is_another(stored, correction.amount, period):
-            return refused_order(NAME_TAKEN, name_taken(stored, "correction"), generation, now, before)
-        return correction_status(correction, period, generation, now, before)
+
+def _answer_grant(grant: Grant, account: Account, generation: int, now: int, before: Json) -> Json | None:
+    if grant.name not in account.grants:
+        return None
+    stored = account.grants[grant.name]
+    made_in = account.period_at(min(grant.created or now, now))
+    if stored is not None and is_another(stored, grant.amount, made_in):
+        return refused_order(NAME_TAKEN, name_taken(stored, "grant"), generation, now, before)
+    return grant_status(grant, None if stored is None else stored.period, generation, now, before)
+
+
+def _answer_correction(
+    correction: Correction, account: Account, generation: int, now: int, before: Json
+) -> Json | None:
+    if correction.name in account.refused:
+        return refused_order(REFUSED, account.refused[correction.name], generation, now, before)
+    period = account.period_at(correction.effective)
+    stored = account.corrections.get(correction.name)
+    if period is None or stored is None:
+        return None
+    if is_another(stored, correction.amount, period):
+        return refused_order(NAME_TAKEN, name_taken(stored, "correction"), generation, now, before)
+    return correction_status(correction, period, generation, now, before)
 
 
 def is_another(stored: OrderEntry, amount: int, period: Period | None) -> bool:
