@@ -91,12 +91,12 @@ class Ledgers:
 class Gpu:
     """Writes the schedule page of one GPU, and keeps the state that the next write needs."""
 
-    def __init__(self, uuid: str, page: Path, now_ns: int) -> None:
+    def __init__(self, uuid: str, page: Path, clock: Callable[[], int]) -> None:
         """Opens the page's file, and creates it if it is missing.
 
         Args:
             uuid: the GPU's uuid.
-            now_ns: the present time, in ns of CLOCK_MONOTONIC.
+            clock: returns ns of CLOCK_MONOTONIC.
 
         Raises:
             OSError: the file cannot be opened or created.
@@ -104,7 +104,8 @@ class Gpu:
         page.parent.mkdir(parents=True, exist_ok=True)
         self._uuid = uuid
         self._file = PageFile(page)
-        self._state: State = begun(now_ns)
+        self._clock = clock
+        self._state: State = begun(clock())
         self._written: tuple[turns.Plan, tuple[Container, ...], Keyed] | None = None
         """The content of the page apart from its times."""
 
@@ -124,7 +125,7 @@ class Gpu:
         rested = rest(self._state, containers, now_ns)
         if rested is None or self._wakes(containers, ledgers, now_ns):
             activities = {each.slot: ledgers.activity(each.ledger, each.device) for each in containers}
-            rested = step(self._state, containers, activities, now_ns)
+            rested = step(self._state, containers, activities, now_ns, self._clock())
         self._state, made = rested
         last = self._written
         if last is not None and made is last[0] and containers is last[1] and figures is last[2]:
@@ -287,7 +288,7 @@ class Writer:
         gpus = {**gpus, **{uuid: self._gpus[uuid] for uuid in refused if uuid in self._gpus}}
         for uuid in gpus.keys() - self._pages.keys():
             try:
-                self._pages[uuid] = Gpu(uuid, self._root / "gpus" / uuid / "schedule", self._clock())
+                self._pages[uuid] = Gpu(uuid, self._root / "gpus" / uuid / "schedule", self._clock)
             except OSError as error:
                 _log.error("page not made", uuid=uuid, error=str(error))
                 self._read_again(path, error)

@@ -35,7 +35,7 @@ def growth(before: int, now: int, elapsed_ns: int) -> int:
 
     Args:
         before: the counter at the last look, in ns.
-        elapsed_ns: the time since the last look.
+        elapsed_ns: the longest time that can have passed between the two looks.
     """
     return min(now - before, elapsed_ns) if now > before else 0
 
@@ -94,7 +94,7 @@ class State(NamedTuple):
         wanting: the containers that would have used more in this period.
         lacked: the ns of its own turns that each container lacked in the period before.
         seen: the containers' activities at the last look.
-        seen_ns: the time of the last look.
+        seen_ns: the time before the last look.
         active_until_ns: until when every active container counts as active, if it does nothing more.
         last_wait_ns: when a container that is not in `wanting` last waited, by the activities at the last look; 0 for
             never.
@@ -129,7 +129,11 @@ def begun(now_ns: int) -> State:
 
 
 def step(
-    state: State, containers: tuple[Container, ...], activities: Mapping[int, Activity], now_ns: int
+    state: State,
+    containers: tuple[Container, ...],
+    activities: Mapping[int, Activity],
+    now_ns: int,
+    read_ns: int | None = None,
 ) -> tuple[State, turns.Plan]:
     """Returns the page writer's state and the containers' turns after one look at the containers' activity.
 
@@ -142,7 +146,9 @@ def step(
         containers: the containers that share the GPU now.
         activities: the activity of each container, keyed by its slot. The state keeps it, so the caller must not change
             it.
-        now_ns: the present time, in ns of CLOCK_MONOTONIC.
+        now_ns: the time before the first activity was read, in ns of CLOCK_MONOTONIC.
+        read_ns: the time after the last one was read; None for `now_ns`. A writer that is stopped between the two
+            finds counters that have grown by more than the time between two of its rounds.
 
     Raises:
         OvercommittedError: the containers' shares sum to more than 100 percent.
@@ -151,7 +157,8 @@ def step(
         state = _without_ended(state, containers)
     since_ns = active_since_ns(now_ns)
     active = frozenset([slot for slot, activity in activities.items() if activity.activity_ns > since_ns])
-    period = _observed(state, activities, now_ns, since_ns)
+    elapsed_ns = (now_ns if read_ns is None else read_ns) - state.seen_ns
+    period = _observed(state, activities, elapsed_ns, since_ns)
     passed = (now_ns - state.period_start_ns) // turns.PERIOD_NS
     if passed > 0:
         period = _next_period(period)
@@ -257,11 +264,10 @@ class _Period(NamedTuple):
     lacked: Mapping[int, int]
 
 
-def _observed(state: State, activities: Mapping[int, Activity], now_ns: int, since_ns: int) -> _Period:
+def _observed(state: State, activities: Mapping[int, Activity], elapsed_ns: int, since_ns: int) -> _Period:
     """Returns the present period with the growth of the containers' counters since the last look."""
     overruns = dict(state.overruns)
     used = dict(state.used)
-    elapsed_ns = now_ns - state.seen_ns
     wanting = []
     for slot, activity in activities.items():
         before = state.seen.get(slot)

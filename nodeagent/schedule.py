@@ -202,11 +202,11 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
     start_thread("nvml", partial(driver.watch, stop), stop.wait)
     try:
         while not stop.is_set():
+            now_ns = clock()
             activities = {each.slot: read_activity(each) for each in containers}
             driver.listed = (containers, {slot: activity.charged_bytes for slot, activity in activities.items()})
             driver.ask(max((activity.sample_wanted_ns for activity in activities.values()), default=0))
-            now_ns = clock()
-            state, made = step(state, containers, activities, now_ns)
+            state, made = step(state, containers, activities, now_ns, clock())
             file.write(describe(uuid, containers, state, made, now_ns, driver.latest))
             stop.wait(INTERVAL_SECONDS)
             changed = _version(source)

@@ -33,7 +33,8 @@ from tests.bench.nodeagent import GPUS, lay_out, use
 from tests.support.descriptors import open_below
 from tests.support.schedule_page import unpack
 
-ROUND_NS = 20_000_000
+MS = 1_000_000
+ROUND_NS = 20 * MS
 
 
 class Node:
@@ -56,10 +57,11 @@ class Node:
         given = {"slot": slot, "key": slot + 7, "corePercent": core, "policy": "hard", "ledger": str(ledger)}
         return given | fields
 
-    def works(self, slot: int) -> None:
-        """The container's ledger says that it has work now."""
+    def works(self, slot: int, used_ns: int = 0, overrun_ns: int = 0) -> None:
+        """The container's ledger says that it has work now, and waits for its turn if it counts its time."""
         head = struct.pack("<QQ", schedule_page.LEDGER_MAGIC, schedule_page.LEDGER_VERSION)
-        activity = schedule_page.ACTIVITY.pack(self.now_ns, 0, 0, 0, 1, 0, 0)
+        waiting_ns = self.now_ns if used_ns else 0
+        activity = schedule_page.ACTIVITY.pack(self.now_ns, waiting_ns, used_ns, overrun_ns, 1, 0, 0)
         (self.root / f"ledger-{slot}").write_bytes((head + bytes(48) + activity).ljust(4096, b"\0"))
 
     def look(self, rounds: int = 1) -> None:
@@ -303,6 +305,38 @@ def test_a_round_within_a_period_reads_the_ledgers_of_idle_containers_alone(
     read.clear()
     node.look()
     assert read == ["ledger-0", "ledger-1", "ledger-2"]
+
+
+def test_a_writer_that_is_stopped_while_it_reads_ledgers_lets_all_that_was_overrun_be_paid_back(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Ledgers.activity
+
+    def stopped(ledgers: Ledgers, ledger: Path, device: int) -> Activity:
+        monkeypatch.setattr(Ledgers, "activity", plain)
+        node.now_ns += 25 * MS
+        node.works(0, used_ns=1 + 45 * MS, overrun_ns=35 * MS)
+        node.works(1, used_ns=1)
+        return plain(ledgers, ledger, device)
+
+    both = [node.container(0, core=30), node.container(1, core=70)]
+    node.tell(one=both)
+    node.now_ns -= node.now_ns % PERIOD_NS + ROUND_NS
+    node.works(0, used_ns=1)
+    node.works(1, used_ns=1)
+    node.look()  # a period's first round
+    node.tell(one=both)  # a schedule that is read anew has every ledger read
+    monkeypatch.setattr(Ledgers, "activity", stopped)
+    node.look()
+    paid_back_ns = 0
+    for _ in range(20):
+        node.now_ns += PERIOD_NS - node.now_ns % PERIOD_NS - ROUND_NS
+        node.works(0)
+        node.works(1)
+        node.look()
+        granted_permille = node.page("one").slots[1].effective_permille
+        paid_back_ns += (granted_permille - 700) * PERIOD_NS // 1000
+    assert paid_back_ns == 35 * MS
 
 
 def test_a_page_that_cannot_be_made_leaves_the_others_written(node: Node) -> None:

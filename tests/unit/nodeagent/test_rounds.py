@@ -153,6 +153,17 @@ def test_a_counter_that_runs_backwards_or_faster_than_the_clock_is_not_believed(
     assert state.overruns[0] == 2 * MS
 
 
+@pytest.mark.parametrize(("before_ms", "between_ms"), [(0, 20), (20, 0), (20, 20)])
+def test_a_writer_that_is_stopped_while_it_reads_loses_no_use(before_ms: int, between_ms: int) -> None:
+    def look(state: State, start_ns: int, stopped_ms: int) -> State:
+        end_ns = start_ns + stopped_ms * MS
+        return step(state, (THIRTY,), {0: busy(end_ns, busy_ns=end_ns)}, start_ns, end_ns)[0]
+
+    first = look(State(NOW), NOW, before_ms)
+    second = look(first, NOW + before_ms * MS + 10 * MS, between_ms)
+    assert second.used[0] == (10 + between_ms) * MS
+
+
 def test_an_activity_in_the_future_gains_nothing() -> None:
     state, made = step(State(NOW), (THIRTY,), {0: busy(NOW + 10**15)}, NOW)
     assert state.active == {0}
