@@ -56,7 +56,8 @@ class Measures:
         )
         self.offering = Gauge(
             "fairgpu_nodeagent_offering",
-            "Whether the node takes new GPU pods: no other plugin offers its GPUs, and driver and runtime answer.",
+            "Whether the node takes new GPU pods: no other plugin offers its GPUs or takes the resource, slices were "
+            "read, driver and runtime answer, the runtime applies CDI, and the shim lies on the host.",
             registry=None,
         )
         self.shim_installed = Gauge(

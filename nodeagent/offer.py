@@ -119,6 +119,8 @@ NOT_APPLIED = "CDINotApplied"
 """The reason of the events of a runtime that ignores CDI."""
 RUNTIME_SILENT = "RuntimeSilent"
 """The reason of the event of a runtime that has not answered since the agent's start."""
+RUNTIME_REFUSES = "RuntimeRefuses"
+"""The reason of the event of a runtime that has answered with nothing but errors since the agent's start."""
 NOT_INSTALLED = "ShimNotInstalled"
 """The reason of the event of a host to which the agent cannot write the shim."""
 
@@ -136,13 +138,26 @@ class Withholding:
     message: str
 
 
+@dataclass(frozen=True)
+class RuntimeFailure:
+    """An attempt to learn from the container runtime how it is configured, which failed.
+
+    Attributes:
+        error: the error, in gRPC's words.
+        answers: whether the runtime itself answered with this error; false if it did not answer.
+    """
+
+    error: str
+    answers: bool = False
+
+
 def withholdings(
     foreign: Sequence[str],
     silent_seconds: float,
     look_seconds: float,
     *,
     applies_cdi: bool,
-    runtime_error: str = "",
+    runtime_failure: RuntimeFailure | None = None,
     shim_error: str = "",
 ) -> list[Withholding]:
     """Returns the reasons to offer none of the node's GPUs; none if they are offered.
@@ -152,8 +167,8 @@ def withholdings(
         silent_seconds: the seconds since the driver last answered.
         look_seconds: the seconds between two times at which the driver is asked.
         applies_cdi: false if the container runtime says that it does not apply the containers' CDI specs.
-        runtime_error: the last error of a container runtime that has not answered since the agent started; empty if
-            it has answered, or was not asked yet.
+        runtime_failure: why the container runtime has not said how it is configured since the agent started; None if
+            it has, or was not asked yet.
         shim_error: why the agent cannot write the shim to the host; empty if it has, or has not tried yet.
     """
     withheld = []
@@ -163,10 +178,12 @@ def withholdings(
             "until it is switched off for this node"
         )
         withheld.append(Withholding("ForeignDevicePlugin", message))
-    if silent_seconds > max(SILENT_AFTER_SECONDS, 3 * look_seconds):
+    limit_seconds = max(SILENT_AFTER_SECONDS, 3 * look_seconds)
+    if silent_seconds > limit_seconds:
+        # A message that changes with the time would be a new event at each look.
         message = (
-            f"NVML has not answered for {int(silent_seconds)} seconds: FairGPU offers nothing new here until it does; "
-            "running containers go on"
+            f"NVML has not answered for more than {limit_seconds:g} seconds: FairGPU offers nothing new here until it "
+            "does; running containers go on"
         )
         withheld.append(Withholding("DriverSilent", message))
     if not applies_cdi:
@@ -175,10 +192,18 @@ def withholdings(
             "enable_cdi and cdi_spec_dirs say so in containerd's CRI plugin; running containers go on"
         )
         withheld.append(Withholding(NOT_APPLIED, message))
-    if runtime_error:
+    if runtime_failure is not None and runtime_failure.answers:
+        message = (
+            "what listens at nodeagent.runtime_socket answers the question whether it applies CDI with an error: "
+            f"{runtime_failure.error}; FairGPU offers nothing new here until it answers; let the setting name the "
+            "socket of a container runtime with CRI v1, and take cri out of disabled_plugins in containerd's "
+            "configuration; running containers go on"
+        )
+        withheld.append(Withholding(RUNTIME_REFUSES, message))
+    elif runtime_failure is not None:
         message = (
             "the container runtime has not answered since the node agent started, so that it is not known whether it "
-            f"applies CDI: {runtime_error}; FairGPU offers nothing new here until it answers at "
+            f"applies CDI: {runtime_failure.error}; FairGPU offers nothing new here until it answers at "
             "nodeagent.runtime_socket; running containers go on"
         )
         withheld.append(Withholding(RUNTIME_SILENT, message))

@@ -36,13 +36,19 @@ from nodeagent.ledger_slots import MOST_SLOTS
 from nodeagent.measures import Measures, NodeCollector
 from nodeagent.node_object import NodeMirror, read_node, write_node
 from nodeagent.node_patches import shows_slots, status_written
-from nodeagent.offer import NOT_APPLIED, Offer, Vendor, slot_ids, withholdings
+from nodeagent.offer import NOT_APPLIED, Offer, RuntimeFailure, Vendor, slot_ids, withholdings
 from nodeagent.owners import Owned, ProcessState
 from nodeagent.page_writer import PageWriter
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods, read
 from nodeagent.publishing import notices, schedule, to_show
-from nodeagent.runtime.devices import Bundles, RuntimeConfiguration, RuntimeSilentError, RuntimeStatus
+from nodeagent.runtime.devices import (
+    Bundles,
+    RuntimeConfiguration,
+    RuntimeRefusesError,
+    RuntimeSilentError,
+    RuntimeStatus,
+)
 from nodeagent.settings import Nodeagent
 from nodeagent.starting import Starter, World
 from nodeagent.whole_gpus import WholeGpus
@@ -56,6 +62,8 @@ ROUND_SECONDS = 1.0
 STUCK_SECONDS = 120.0
 """The longest time that the main loop spends without an answer of the API server. Such an answer takes 35 s at most,
 and counts where it fails. All else in a round is files in memory, and a lock under which no thread asks a server."""
+SHIM_SECONDS = 30.0
+"""The time after which a host that has not taken the shim counts as one that does not answer: less than a megabyte."""
 ASKED_SECONDS = 0.05
 """The time between two looks at whether a program asks for the driver's figures."""
 HANDOVER_SECONDS = 0.05
@@ -124,14 +132,18 @@ class Agent:
         )
         self._starter = Starter(world, self._folders)
         self._shim_error = ""
-        """Why the shim is not on the host."""
+        """Why the shim is not on the host, by the last try that ended."""
+        self._shim_since: float | None = None
+        """When the present try to write the shim began; None while there is none."""
+        self._shim_hung_since: float | None = None
+        """When the last try began that was logged as one to which the host does not answer."""
         self._shim_tried = threading.Event()
         node = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)
         self._gpu_watch = GpuWatch(node, self._folders)
         self._bundles = Bundles(settings.bundles)
         self._runtime: RuntimeConfiguration | None = None
-        self._runtime_error = ""
-        """Why the runtime does not answer; it counts until the first answer."""
+        self._runtime_failure: RuntimeFailure | None = None
+        """Why the runtime does not say how it is configured; it counts until it has said so once."""
         self._whole_gpus = WholeGpus(settings.kubelet.pods)
         self._collector = NodeCollector(
             lambda: self._gpu_watch.seen,
@@ -239,14 +251,14 @@ class Agent:
         """Offers the GPUs that were read, and warns of what withholds them."""
         silent_seconds = time.monotonic() - self._answered_at
         foreign = [*foreign_resources(node), *self._slices.offers]
-        runtime = self._runtime
+        runtime, failure = self._runtime, self._runtime_failure
         withheld = withholdings(
             foreign,
             silent_seconds,
             self._settings.look_seconds,
             applies_cdi=runtime is None or runtime.applies_cdi is not False,
-            runtime_error=self._runtime_error if runtime is None else "",
-            shim_error=self._shim_error,
+            runtime_failure=failure if runtime is None else None,
+            shim_error=self._why_no_shim(),
         )
         for reason in withheld:
             self._warn_node(reason.event, reason.message)
@@ -396,6 +408,7 @@ class Agent:
         of the containers' files.
         """
         while not self._stop.is_set():
+            self._shim_since = time.monotonic()
             try:
                 shim = files.install_shim(self._folders, self._settings.shim)
             except OSError as error:
@@ -405,11 +418,23 @@ class Agent:
             else:
                 self._measures.shim_installed.set(1)
                 self._starter.shim, self._shim_error = shim, ""
+            self._shim_since = None
             self._shim_tried.set()
             self._woken.set()
             if not self._shim_error:
                 return
             self._stop.wait(self._settings.look_seconds)
+
+    def _why_no_shim(self) -> str:
+        """Returns why the shim is not on the host; empty while it is, or may soon be."""
+        since = self._shim_since
+        if since is None or time.monotonic() - since <= SHIM_SECONDS:
+            return self._shim_error
+        error = f"it has not answered for more than {SHIM_SECONDS:g} seconds"
+        if since != self._shim_hung_since:
+            _log.error("shim not installed", error=error)
+        self._shim_hung_since = since
+        return error
 
     def _watch_pods(self) -> None:
         selectors = {"fieldSelector": f"spec.nodeName={self._settings.node}"}
@@ -450,11 +475,12 @@ class Agent:
             try:
                 found = status.ask(self._settings.cdi_folder)
                 self._measures.runtime_answered()
-                self._runtime, self._runtime_error = found, ""
-            except RuntimeSilentError as error:
-                if not self._runtime_error:
-                    _log.warning("runtime silent", error=str(error))
-                self._runtime_error = str(error)
+                self._runtime, self._runtime_failure = found, None
+            except (RuntimeSilentError, RuntimeRefusesError) as error:
+                before, answers = self._runtime_failure, isinstance(error, RuntimeRefusesError)
+                if before is None or before.answers is not answers:
+                    _log.warning("runtime refuses" if answers else "runtime silent", error=str(error))
+                self._runtime_failure = RuntimeFailure(str(error), answers)
             self._woken.set()
             self._stop.wait(self._settings.look_seconds if self._runtime is not None else ROUND_SECONDS)
 

@@ -30,8 +30,17 @@ INJECTING = "nvidia-container-runtime"
 """The name of NVIDIA's runtimes, with or without a mode behind it, which read NVIDIA_VISIBLE_DEVICES."""
 
 
+SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+"""The statuses by which gRPC says that no server answered; containerd answers UNAVAILABLE until it has started
+(https://grpc.io/docs/guides/status-codes/)."""
+
+
 class RuntimeSilentError(Exception):
     """Raised if the container runtime does not answer; the message is gRPC's status and text."""
+
+
+class RuntimeRefusesError(Exception):
+    """Raised if what listens at the runtime's socket answers with an error; the message is gRPC's status and text."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +78,13 @@ class RuntimeStatus:
 
         Raises:
             RuntimeSilentError: the runtime does not answer in time.
+            RuntimeRefusesError: it answers with an error.
         """
         try:
             answer = self._status(StatusRequest(verbose=True), timeout=LIMIT_SECONDS)
         except grpc.RpcError as error:
-            raise RuntimeSilentError(f"{error.code().name}: {error.details()}") from error
+            kind = RuntimeSilentError if error.code() in SILENT else RuntimeRefusesError
+            raise kind(f"{error.code().name}: {error.details()}") from error
         return configuration(answer.info, cdi_folder)
 
     def close(self) -> None:

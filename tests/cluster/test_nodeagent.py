@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import hashlib
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from structlog.testing import capture_logs
 
 from fairgpu import keeping, names
 from fairgpu.cluster.api import ApiError
-from nodeagent import offer, page_writer, service, starting
+from nodeagent import handover, offer, page_writer, service, starting
 from nodeagent.containers.resolving import Listed
 from nodeagent.offer import Offer
 from nodeagent.pages import SCHEDULE, last_write_ns
@@ -35,7 +36,7 @@ from tests.cluster.installation import Manifest
 from tests.cluster.pods import canonical_pod
 from tests.support.background import in_background
 from tests.support.fake_kubelet import FakeKubelet
-from tests.support.fake_runtime import runtime_that_hangs, runtime_with_cdi
+from tests.support.fake_runtime import runtime_that_hangs, runtime_with_cdi, runtime_without_cri
 from tests.support.fake_vendor import MEMORY_MIB, FakeVendor, gpus
 from tests.support.other_plugin import another_plugin
 from tests.support.ports import free_port
@@ -296,17 +297,28 @@ RUNTIME_ANSWERED = "fairgpu_nodeagent_runtime_answered_timestamp_seconds"
 OFFERING = "fairgpu_nodeagent_offering"
 
 
-@pytest.mark.parametrize("silent", [runtime_that_hangs, lambda _: contextlib.nullcontext()], ids=["hangs", "is-away"])
-def test_a_node_whose_runtime_has_not_answered_since_the_agents_start_offers_nothing_and_says_why(
-    make_machine: Callable[[str], Machine], silent: Callable[[Path], AbstractContextManager[None]]
+@pytest.mark.parametrize(
+    ("runtime", "event", "until"),
+    [
+        (runtime_that_hangs, "RuntimeSilent", "until it answers at nodeagent.runtime_socket"),
+        (lambda _: contextlib.nullcontext(), "RuntimeSilent", "until it answers at nodeagent.runtime_socket"),
+        (runtime_without_cri, "RuntimeRefuses", "until it answers; let the setting name"),
+    ],
+    ids=["hangs", "is-away", "is-no-runtime"],
+)
+def test_a_node_whose_runtime_has_not_said_since_the_agents_start_how_it_is_configured_offers_nothing_and_says_why(
+    make_machine: Callable[[str], Machine],
+    runtime: Callable[[Path], AbstractContextManager[None]],
+    event: str,
+    until: str,
 ) -> None:
     machine = make_machine("silent-runtime")
     machine.runtime_socket = machine.folder / "late.sock"
     with machine.agent() as port:
         began = shown(port, RUNTIME_ANSWERED)
-        with silent(machine.runtime_socket):
-            (message, *_) = wait_until(lambda: machine.events(machine.node.name, "RuntimeSilent"), "the Node says so")
-            assert "FairGPU offers nothing new here until it answers at nodeagent.runtime_socket" in message
+        with runtime(machine.runtime_socket):
+            (message, *_) = wait_until(lambda: machine.events(machine.node.name, event), "the Node says so")
+            assert f"FairGPU offers nothing new here {until}" in message
             assert shown(port, OFFERING) == 0
             assert not machine.kubelet.healthy.get(names.GPU)
             assert shown(port, RUNTIME_ANSWERED) == began
@@ -352,6 +364,30 @@ def test_an_agent_that_cannot_write_the_shim_to_the_host_offers_nothing_and_all_
         wait_until(lambda: shown(port, OFFERING) == 1, "the node offers its GPUs once the host takes the shim")
         assert shown(port, SHIM_INSTALLED) == 1
         wait_until(lambda: machine.start() == "", "the container starts again")
+
+
+def test_an_agent_whose_host_does_not_answer_while_it_writes_the_shim_says_so_and_goes_on_once_it_does(
+    make_machine: Callable[[str], Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SHIM_SECONDS", 0.2)
+    machine = make_machine("slow-disk")
+    digest = hashlib.sha256((machine.folder / "libvcuda.so.1").read_bytes()).hexdigest()
+    shims = machine.folder / "shim" / digest
+    shims.mkdir(parents=True)
+    disk = contextlib.ExitStack()
+    disk.enter_context(
+        handover.turn_of(shims)
+    )  # the agent's own turn is in the kernel's hands, as a write of a disk is
+    with capture_logs() as logs, disk, machine.agent() as port:
+        (message, *_) = wait_until(lambda: machine.events(machine.node.name, "ShimNotInstalled"), "the Node says so")
+        assert "cannot write the shim to the host: it has not answered for more than 0.2 seconds;" in message
+        assert (shown(port, SHIM_INSTALLED), shown(port, OFFERING)) == (0, 0)
+        disk.close()
+        wait_until(lambda: shown(port, OFFERING) == 1, "the node offers its GPUs once the host answers")
+        assert shown(port, SHIM_INSTALLED) == 1
+        assert [each["error"] for each in logs if each["event"] == "shim not installed"] == [
+            "it has not answered for more than 0.2 seconds"
+        ]
 
 
 def test_a_part_that_fails_unexpectedly_is_run_again_and_ends_no_other(

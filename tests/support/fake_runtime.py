@@ -37,6 +37,19 @@ def runtime_with_cdi(path: Path, cdi_folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def runtime_without_cri(path: Path) -> Iterator[None]:
+    """A gRPC server that knows no service, as containerd without its CRI plugin, until the end of the block."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_insecure_port(f"unix://{path}")
+    server.start()
+    try:
+        yield
+    finally:
+        assert server.stop(grace=0).wait(LIMIT_S), "a question has not ended"
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
 def runtime_that_hangs(path: Path) -> Iterator[None]:
     """A runtime that takes connections and answers nothing, until the end of the block."""
     with socket.socket(socket.AF_UNIX) as listening:
