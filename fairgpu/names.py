@@ -82,8 +82,21 @@ NAMESPACE_MODE: Final = "fairgpu.io/mode"
 
 RENDERED_CONDITION: Final = "RenderedFromSettings"
 """The condition of FairGPU's policies that says whether they, webhook rules and bindings are what the settings make."""
-RENDERED_POLICIES: Final = ("fairgpu-spec", "fairgpu-metadata", "fairgpu-binding")
-"""The policies that are written from the settings."""
+POLICIES: Final = (
+    "fairgpu-spec",
+    "fairgpu-metadata",
+    "fairgpu-binding",
+    "fairgpu-claims",
+    "fairgpu-deletion",
+    "fairgpu-forced-eviction",
+    "fairgpu-eviction",
+    "fairgpu-namespace",
+    "fairgpu-orders",
+    "fairgpu-timekeeper",
+)
+"""The policies of each installation that has a webhook. The settings are written into the first three."""
+COMPONENT_POLICIES: Final = ("fairgpu-nodeagent", "fairgpu-preemption")
+"""The policies that come with the node agent and with preemption by kube-scheduler."""
 
 BUDGET_GATE: Final = "fairgpu.io/budget"
 """The scheduling gate that holds a pod until its budget can pay for it."""

@@ -292,19 +292,22 @@ def _dynamic(api: KubernetesAPI, unreadable: list[str]) -> tuple[list[Json], lis
 
 
 def _policies(api: KubernetesAPI) -> dict[str, str]:
-    """Returns what is the matter with each policy that is written from the settings; nothing if none is installed.
+    """Returns the fault of each policy that has one; nothing if no policy is installed.
 
     The webhook knows its settings, and says in a condition what is not as they make it.
     """
     faults: dict[str, str] = {}
-    for name in names.RENDERED_POLICIES:
+    for name in (*names.POLICIES, *names.COMPONENT_POLICIES):
         try:
             faults[name] = _matter(api.get(f"{_POLICIES}/{name}"))
         except ApiError as error:
             if error.status not in {403, 404}:
                 raise
             faults[name] = _MISSING if error.not_found else "your account may not read it"
-    return {} if set(faults.values()) == {_MISSING} else {name: text for name, text in faults.items() if text}
+    if all(faults[name] == _MISSING for name in names.POLICIES):
+        return {}
+    of_absent = {name for name in names.COMPONENT_POLICIES if faults[name] == _MISSING}
+    return {name: fault for name, fault in faults.items() if fault and name not in of_absent}
 
 
 def _matter(policy: Json) -> str:
@@ -422,8 +425,9 @@ def as_text(findings: Findings, prices: Prices) -> str:
     if findings.unreadable:
         unread = ", ".join(findings.unreadable)
         lines += ["", f"Not read: {unread}. {_without(findings.unreadable)}"]
-    for name, matter in findings.policies.items():
-        lines += ["", f"The policy {name}: {matter}."]
+    for matter in dict.fromkeys(findings.policies.values()):
+        named = [name for name, fault in findings.policies.items() if fault == matter]
+        lines += ["", f"The {'policy' if len(named) == 1 else 'policies'} {', '.join(named)}: {matter}."]
     if findings.unlisted:
         text = "cost nothing. Where their devices are accelerators, list them in timekeeper.other_stacks.drivers."
         lines += ["", f"Resource claims of the drivers {', '.join(findings.unlisted)} {text}"]

@@ -1,8 +1,8 @@
 """`fairgpu render`: writes the settings into the policies, webhook rules and role bindings that depend on them.
 
 These objects cannot read settings, and CEL knows no patterns at run time. So the settings are written into the objects.
-The webhook compares the objects in the cluster with what its own settings would write, and publishes the result in a
-metric and in a condition of each policy.
+The webhook compares the objects in the cluster with what its own settings would write, and the other policies with
+their manifests. It publishes the result in a metric and in a condition of each policy.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import datetime as dt
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from string import Template
 from typing import Final
@@ -22,8 +23,7 @@ from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.dialects import hami, kai
 from fairgpu.dialects.registry import FOREIGN
 from fairgpu.json_values import mapping, mappings
-from fairgpu.names import RENDERED_CONDITION
-from fairgpu.names import RENDERED_POLICIES as _POLICIES
+from fairgpu.names import COMPONENT_POLICIES, POLICIES, RENDERED_CONDITION
 from webhook.settings import Webhook
 
 _log = structlog.get_logger(__name__)
@@ -37,19 +37,35 @@ MANIFESTS: Final = {
     "pod-status-writers": "access/pod-status-writers.yaml",
 }
 """The names of the templates, and the file of deploy/base that each makes with the default settings."""
+FIXED: Final = {
+    "claims": "policies/claims.yaml",
+    "deletion": "policies/deletion.yaml",
+    "eviction": "policies/eviction.yaml",
+    "namespace": "policies/namespace.yaml",
+    "orders": "policies/orders.yaml",
+    "timekeeper": "policies/timekeeper.yaml",
+    "nodeagent": "../nodes/policy.yaml",
+    "preemption": "../preemption/policy.yaml",
+}
+"""The names of the manifests into which no setting is written, and the file of each, relative to deploy/base."""
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _WRITERS: Final = "fairgpu-pod-status-writers"
+_IN_THE_SYSTEM: Final = "fairgpu-timekeeper-in-the-system"
+"""The second binding of the policy fairgpu-timekeeper."""
 IN_FORCE: Final = {
     ("MutatingWebhookConfiguration", "zz-fairgpu"): f"{_ADMISSION}/mutatingwebhookconfigurations/zz-fairgpu",
     ("ValidatingWebhookConfiguration", "zz-fairgpu"): f"{_ADMISSION}/validatingwebhookconfigurations/zz-fairgpu",
-    **{("ValidatingAdmissionPolicy", name): f"{_ADMISSION}/validatingadmissionpolicies/{name}" for name in _POLICIES},
+    **{
+        ("ValidatingAdmissionPolicy", name): f"{_ADMISSION}/validatingadmissionpolicies/{name}"
+        for name in (*POLICIES, *COMPONENT_POLICIES)
+    },
     **{
         ("ValidatingAdmissionPolicyBinding", name): f"{_ADMISSION}/validatingadmissionpolicybindings/{name}"
-        for name in _POLICIES
+        for name in (*POLICIES, _IN_THE_SYSTEM, *COMPONENT_POLICIES)
     },
     ("ClusterRoleBinding", _WRITERS): f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{_WRITERS}",
 }
-"""The API paths of the objects that the webhook compares with its settings, keyed by kind and name."""
+"""The API paths of the objects that the webhook compares with those that it knows, keyed by kind and name."""
 CHECK_SECONDS: Final = 300.0
 _AS_RENDERED: Final = "Policies, webhook rules and role bindings are what the webhook's settings make."
 _DIFFERS: Final = "not what the webhook's settings make; write them with `fairgpu render`, and apply them"
@@ -73,13 +89,14 @@ _SERVICE_ACCOUNT: Final = "system:serviceaccount:"
 
 
 def render(settings: Webhook) -> dict[str, str]:
-    """Returns the policies, webhook rules and role bindings that follow from the settings, as YAML.
+    """Returns the policies, webhook rules and role bindings of an installation with these settings, as YAML.
 
-    The texts are keyed by the names in MANIFESTS. Each has the comments of its file in deploy/base.
+    The texts are keyed by the names in MANIFESTS and FIXED. Each has the comments of its file in deploy.
     """
     values = _values(settings)
     folder = resources.files("webhook") / "manifests"
-    return {name: Template((folder / f"{name}.yaml").read_text()).substitute(values) for name in MANIFESTS}
+    fixed = {name: (folder / f"{name}.yaml").read_text() for name in FIXED}
+    return {name: Template((folder / f"{name}.yaml").read_text()).substitute(values) for name in MANIFESTS} | fixed
 
 
 def as_patches(settings: Webhook) -> str:
@@ -87,7 +104,8 @@ def as_patches(settings: Webhook) -> str:
 
     The text is one YAML file, for an overlay over deploy/base.
     """
-    documents = [document for text in render(settings).values() for document in yaml.safe_load_all(text)]
+    rendered = render(settings)
+    documents = [document for name in MANIFESTS for document in yaml.safe_load_all(rendered[name])]
     head = "# Written by `fairgpu render` from the settings beside it: patches over deploy/base.\n"
     return head + yaml.safe_dump_all(documents, sort_keys=False, width=_WIDTH)
 
@@ -97,22 +115,30 @@ def differences(settings: Webhook, read: Callable[[str], Json | None]) -> tuple[
 
     A name is such as `validatingadmissionpolicies/fairgpu-spec`. A field counts with its value after the API server's
     defaults. The sidecar's image, the webhook's port and its CA do not count, since others write them. Labels and
-    annotations of the objects do not count either.
+    annotations of the objects do not count either. The policy of a component, and its binding, may both be missing.
 
     Args:
         settings: the webhook's settings.
         read: returns the object at a path of the API; None where there is none.
     """
-    wanted = {
-        (document["kind"], document["metadata"]["name"]): document
-        for text in render(settings).values()
-        for document in yaml.safe_load_all(text)
-    }
+    wanted = _wanted(settings)
+    live = {which: read(path) for which, path in IN_FORCE.items()}
+    installed = {name for (_, name), document in live.items() if document is not None}
+    absent = frozenset(COMPONENT_POLICIES) - installed
     return tuple(
         "/".join(path.rsplit("/", 2)[1:])
         for (kind, name), path in IN_FORCE.items()
-        if (live := read(path)) is None or _decisive(kind, live) != _decisive(kind, wanted[kind, name])
+        if name not in absent
+        and ((document := live[kind, name]) is None or _decisive(kind, document) != wanted[kind, name])
     )
+
+
+@cache
+def _wanted(settings: Webhook) -> dict[tuple[str, str], Json]:
+    """Returns what each object does that the settings would write, keyed by kind and name."""
+    documents = [document for text in render(settings).values() for document in yaml.safe_load_all(text)]
+    keyed = {(document["kind"], document["metadata"]["name"]): document for document in documents}
+    return {(kind, name): _decisive(kind, keyed[kind, name]) for kind, name in IN_FORCE}
 
 
 def follow_differences(

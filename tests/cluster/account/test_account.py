@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from fairgpu.cluster.api import ApiError
+from fairgpu.names import POLICIES
 from tests.cluster.account.installed import API, ONE, grant, installed_account, pod, settings_of
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
@@ -323,7 +324,7 @@ def test_the_policies_say_what_is_not_as_the_settings_make_it_and_the_doctor_rep
         (found,) = [one for one in conditions if one["type"] == "RenderedFromSettings"] or [{}]
         return found.get("status", ""), found.get("message", "")
 
-    names = ("fairgpu-spec", "fairgpu-metadata", "fairgpu-binding")
+    names = POLICIES
     wait_until(lambda: {said(name)[0] for name in names} == {"True"}, "the webhook has compared the overlay")
     assert _doctor(plane)["policies"] == {}
 
@@ -336,20 +337,25 @@ def test_the_policies_say_what_is_not_as_the_settings_make_it_and_the_doctor_rep
     assert "`fairgpu render`" in described
     assert _doctor(plane)["policies"] == {name: said(name)[1] for name in names}
 
-    binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/fairgpu-metadata"
+    bindings = [
+        f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/fairgpu-{name}"
+        for name in ("metadata", "claims")
+    ]
     writers = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/fairgpu-pod-status-writers"
     subjects = plane.admin.api.get(writers)["subjects"]
     mallory = {"kind": "User", "name": "mallory", "apiGroup": "rbac.authorization.k8s.io"}
-    plane.admin.api.patch(binding, {"spec": {"validationActions": ["Audit"]}})
+    for binding in bindings:
+        plane.admin.api.patch(binding, {"spec": {"validationActions": ["Audit"]}})
     plane.admin.api.patch(writers, {"subjects": [*subjects, mallory]})
     try:
         (https, metrics) = free_ports(2)
         with webhook_replica(plane, "sees-bindings", Ports(https, metrics), timekeeper, **settings_of("WEBHOOK")):
             named = lambda name: said(name)[1].partition(":")[0].split(", ")  # noqa: E731 - read here alone
-            differing = [path.split("/v1/")[1] for path in (binding, writers)]
+            differing = [path.split("/v1/")[1] for path in (*bindings, writers)]
             wait_until(lambda: all(named(name) == differing for name in names), "it says what does not hold")
     finally:
-        plane.admin.api.patch(binding, {"spec": {"validationActions": ["Deny"]}})
+        for binding in bindings:
+            plane.admin.api.patch(binding, {"spec": {"validationActions": ["Deny"]}})
         plane.admin.api.patch(writers, {"subjects": subjects})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import yaml
 from fairgpu.dialects import kai
 from fairgpu.existing import Existing
 from tests.unit.deploy.test_manifests import quoted
-from webhook.rendering import IN_FORCE, MANIFESTS, as_patches, changed_status, differences, render
+from webhook.rendering import FIXED, IN_FORCE, MANIFESTS, as_patches, changed_status, differences, render
 from webhook.settings import Dialects, Priorities, Webhook, read_settings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -49,9 +50,10 @@ def modes(settings: Webhook) -> dict[str, tuple[str, list[str]]]:
     }
 
 
-@pytest.mark.parametrize("name", MANIFESTS)
+@pytest.mark.parametrize("name", [*MANIFESTS, *FIXED])
 def test_the_base_is_what_the_default_settings_make(name: str) -> None:
-    assert (DEPLOY / "base" / MANIFESTS[name]).read_text() == render(Webhook())[name]
+    file = {**MANIFESTS, **FIXED}[name]
+    assert (DEPLOY / "base" / file).read_text() == render(Webhook())[name]
 
 
 def test_the_overlay_is_what_its_settings_make() -> None:
@@ -264,6 +266,67 @@ def test_each_field_that_is_changed_alone_is_named(edit: str) -> None:
     assert differences(Webhook(), edited(which, field, value).get) == ("/".join(IN_FORCE[which].split("/")[-2:]),)
 
 
+def each_leaf(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yields the path of each text, number and truth value inside a value."""
+    if isinstance(value, (dict, list)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from each_leaf(inner, (*path, key))
+    else:
+        yield path
+
+
+def installed(settings: Webhook) -> dict[tuple[str, str], Any]:
+    """Every policy, binding of one, webhook and role binding of a whole installation in a mode."""
+    files = [
+        *sorted((DEPLOY / "base").rglob("*.yaml")),
+        DEPLOY / "nodes/policy.yaml",
+        DEPLOY / "preemption/policy.yaml",
+    ]
+    files += [ACCOUNT / "rendered.yaml"] if settings.mode == "account" else []
+    return {
+        (document["kind"], document["metadata"]["name"]): document
+        for file in files
+        for document in yaml.safe_load_all(file.read_text())
+        if document and str(document.get("apiVersion")).startswith("admissionregistration.k8s.io/")
+    }
+
+
+@pytest.mark.parametrize("mode", ["share", "account"])
+def test_any_one_value_of_any_policy_or_webhook_of_the_mode_that_differs_is_named(mode: str) -> None:
+    settings = read_settings({}, ACCOUNT / "settings.yaml") if mode == "account" else Webhook()
+    wanted = installed(settings)
+    live = {**in_force(settings), **{IN_FORCE[which]: document for which, document in wanted.items()}}
+    assert len(wanted) == 2 + 12 + 13
+    assert differences(settings, live.get) == ()
+
+    tried = 0
+    for which, document in wanted.items():
+        for path in each_leaf({key: document[key] for key in ("spec", "webhooks") if key in document}):
+            if path[-1] == "port":  # an overlay's, for its network
+                continue
+            other = copy.deepcopy(document)
+            inside = other
+            for step in path[:-1]:
+                inside = inside[step]
+            inside[path[-1]] = "other" if isinstance(inside[path[-1]], str) else 7
+            named = differences(settings, {**live, IN_FORCE[which]: other}.get)
+            assert named == ("/".join(IN_FORCE[which].split("/")[-2:]),), path
+            tried += 1
+    assert tried > 500
+
+
+@pytest.mark.parametrize("component", ["preemption", "nodeagent"])
+def test_the_policy_of_a_component_counts_where_it_or_its_binding_is_installed(component: str) -> None:
+    policy = IN_FORCE["ValidatingAdmissionPolicy", f"fairgpu-{component}"]
+    binding = IN_FORCE["ValidatingAdmissionPolicyBinding", f"fairgpu-{component}"]
+    live = in_force(Webhook())
+
+    assert differences(Webhook(), {**live, policy: None, binding: None}.get) == ()
+    assert differences(Webhook(), {**live, policy: None}.get) == (f"validatingadmissionpolicies/fairgpu-{component}",)
+    missing = (f"validatingadmissionpolicybindings/fairgpu-{component}",)
+    assert differences(Webhook(), {**live, binding: None}.get) == missing
+
+
 def test_a_webhook_that_is_missing_from_its_configuration_is_named() -> None:
     live = copy.deepcopy(in_force(Webhook()))
     live[IN_FORCE[MUTATING]]["webhooks"].pop()
@@ -302,9 +365,11 @@ def test_it_names_what_an_overlay_changes_to_leave_a_namespace_out() -> None:
     assert differences(Webhook(), live.get) == (
         "mutatingwebhookconfigurations/zz-fairgpu",
         "validatingwebhookconfigurations/zz-fairgpu",
-        "validatingadmissionpolicybindings/fairgpu-spec",
-        "validatingadmissionpolicybindings/fairgpu-metadata",
-        "validatingadmissionpolicybindings/fairgpu-binding",
+        *(
+            f"validatingadmissionpolicybindings/fairgpu-{name}"
+            for name in ("spec", "metadata", "binding", "claims", "deletion", "forced-eviction", "timekeeper")
+        ),
+        "validatingadmissionpolicybindings/fairgpu-timekeeper-in-the-system",
     )
 
 

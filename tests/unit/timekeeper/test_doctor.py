@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from fairgpu import names
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.commands import CommandError
 from fairgpu.names import CANONICAL_RESOURCES
@@ -334,37 +335,44 @@ def policy(*conditions: Any) -> dict[str, Any]:
     return {"status": {"conditions": list(conditions)}}
 
 
-def policies(capsys: pytest.CaptureFixture[str], **found: Any) -> tuple[Any, str]:
+def policies(capsys: pytest.CaptureFixture[str], found: Mapping[str, Any]) -> tuple[Any, str]:
     """Returns the answer of doctor about the policies of a cluster, in JSON and in text."""
-    api = cast("KubernetesAPI", Cluster([], [], {f"{POLICIES}/fairgpu-{name}": item for name, item in found.items()}))
+    api = cast("KubernetesAPI", Cluster([], [], {f"{POLICIES}/{name}": item for name, item in found.items()}))
     assert doctor.run(api, TimekeeperSettings(), "json", 0) == 0
     document = json.loads(capsys.readouterr().out)["policies"]
     doctor.run(api, TimekeeperSettings(), "text", 0)
     return document, capsys.readouterr().out
 
 
+ALL_RIGHT = dict.fromkeys(names.POLICIES, policy(RIGHT))
+
+
 def test_policies_that_are_not_what_the_settings_make_are_named_in_the_webhooks_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    differs = {"type": "RenderedFromSettings", "status": "False", "message": "fairgpu-spec: not what the settings make"}
-    document, text = policies(capsys, spec=policy(differs), metadata=policy(RIGHT), binding=policy(RIGHT))
+    said = "fairgpu-spec: not what the settings make"
+    differs = policy({"type": "RenderedFromSettings", "status": "False", "message": said})
+    named = {"fairgpu-spec": differs, "fairgpu-claims": differs, "fairgpu-nodeagent": differs}
+    document, text = policies(capsys, {**ALL_RIGHT, **named})
 
-    assert document == {"fairgpu-spec": "fairgpu-spec: not what the settings make"}
-    assert "The policy fairgpu-spec: fairgpu-spec: not what the settings make." in text
+    assert document == dict.fromkeys(named, said)
+    assert f"The policies fairgpu-spec, fairgpu-claims, fairgpu-nodeagent: {said}." in text
 
 
 def test_a_policy_that_is_missing_or_was_not_compared_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    document, _ = policies(capsys, metadata=policy())
+    found = {name: item for name, item in ALL_RIGHT.items() if name != "fairgpu-spec"}
+    document, text = policies(capsys, found | {"fairgpu-metadata": policy()})
 
-    assert document["fairgpu-spec"] == "missing: apply the overlay again"
-    assert document["fairgpu-metadata"].startswith("not compared with the settings yet")
+    assert document.pop("fairgpu-metadata").startswith("not compared with the settings yet")
+    assert document == {"fairgpu-spec": "missing: apply the overlay again"}
+    assert "The policy fairgpu-spec: missing: apply the overlay again." in text
 
 
 def test_it_says_nothing_of_policies_where_all_is_right_or_nothing_is_installed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert policies(capsys, spec=policy(RIGHT), metadata=policy(RIGHT), binding=policy(RIGHT))[0] == {}
-    assert policies(capsys)[0] == {}
+    assert policies(capsys, ALL_RIGHT)[0] == {}
+    assert policies(capsys, {})[0] == {}
 
 
 def test_a_cluster_without_gpus_gets_sentences_in_place_of_empty_tables(capsys: pytest.CaptureFixture[str]) -> None:
