@@ -1,14 +1,16 @@
 """Reads YAML documents as Kubernetes' tools do, with limits on aliases, and finds repeated keys.
 
-`kubectl` reads YAML 1.1 as Go does: `1:30` and dates are text (https://github.com/kubernetes-sigs/yaml).
+`kubectl` reads YAML by sigs.k8s.io/yaml v1.6.0, and that by go.yaml.in/yaml/v2 v2.4.2. There `089`, `1e3` and `0o17`
+are numbers, `y` is true, and `1:30` and dates are text (https://github.com/yaml/go-yaml/blob/v2.4.2/resolve.go).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import yaml
 
@@ -21,10 +23,19 @@ MAX_GROWTH: Final = 10
 MAX_REPEATED_NAMED: Final = 16
 
 _BASE_TAG = "tag:yaml.org,2002:"
-_INTEGER = re.compile(r"[-+]?(?:0b[0-1_]+|0[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$")
-_FLOAT = re.compile(
-    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
-)
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0[xX][0-9a-fA-F]+|0[oO]?[0-7]+|0[bB][01]+)")
+_FRACTION = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_LEADING_POINT = re.compile(r"\.[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+(?:_[0-9]+)*)?")
+"""Where a number begins with its point, each underscore stands between two digits."""
+_OCTAL = re.compile(r"[-+]?0[0-7]+")
+_NO_NUMBER: Final = {
+    **{f"{sign}{name}": float(f"{sign}inf") for sign in ("", "+", "-") for name in (".inf", ".Inf", ".INF")},
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+_INTEGERS: Final = range(-(2**63), 2**64)
+"""The whole numbers that Go reads as such; it reads others as fractions."""
+_LONGEST: Final = 256
+"""The most characters of a whole number; a longer one is out of range, but for leading zeros."""
 
 
 class DocumentError(ValueError):
@@ -44,20 +55,62 @@ class Document:
     repeated: tuple[tuple[tuple[str | int, ...], str], ...]
 
 
+def _read_number(text: str) -> int | float | None:
+    """Returns the number that a plain value is; None for a text."""
+    if text in _NO_NUMBER:
+        return _NO_NUMBER[text]
+    if not (_LEADING_POINT.fullmatch(text) or text[:1] in {*"+-0123456789"}):
+        return None
+    plain = text.replace("_", "")
+    if len(plain) <= _LONGEST and _INTEGER.fullmatch(plain):
+        whole = int(plain, 8 if _OCTAL.fullmatch(plain) else 0)
+        if whole in _INTEGERS:
+            return whole
+    fraction = float(plain) if _FRACTION.fullmatch(plain) else math.inf
+    return fraction if math.isfinite(fraction) else None
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 without its numbers to the base of 60 and its dates."""
+    """Reads plain values as kubectl does."""
+
+    bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        """Returns the tag of a node, which names its type."""
+        if kind is yaml.ScalarNode and implicit[0] and (number := _read_number(value)) is not None:
+            return f"{_BASE_TAG}{'int' if isinstance(number, int) else 'float'}"
+        return str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call] # it ships none
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """Returns the number of a node with the tag of one."""
+        number = _read_number(str(node.value))
+        if number is None or (node.tag == f"{_BASE_TAG}int" and not isinstance(number, int)):
+            raise yaml.constructor.ConstructorError(None, None, f"{node.value[:20]!r} is no number", node.start_mark)
+        return number
+
+    def construct_choice(self, node: yaml.ScalarNode) -> bool:
+        """Returns the truth value of a node with the tag of one."""
+        found = self.bool_values.get(str(node.value).lower())
+        if found is None:
+            raise yaml.constructor.ConstructorError(None, None, f"{node.value[:20]!r} is no bool", node.start_mark)
+        return found
+
+    def construct_text(self, node: yaml.ScalarNode) -> str:
+        """Returns the text of a node, whatever its tag."""
+        return str(node.value)
 
 
+_KEPT = {f"{_BASE_TAG}{name}" for name in ("bool", "merge", "null")}
 _Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag not in (f"{_BASE_TAG}int", f"{_BASE_TAG}float", f"{_BASE_TAG}timestamp")
-    ]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _KEPT]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(f"{_BASE_TAG}float", _FLOAT, list("-+0123456789."))
-_Loader.add_implicit_resolver(f"{_BASE_TAG}int", _INTEGER, list("-+0123456789"))
+_Loader.add_implicit_resolver(f"{_BASE_TAG}bool", re.compile("[yYnN]$"), list("yYnN"))
+_Loader.add_constructor(f"{_BASE_TAG}int", _Loader.construct_number)
+_Loader.add_constructor(f"{_BASE_TAG}float", _Loader.construct_number)
+_Loader.add_constructor(f"{_BASE_TAG}bool", _Loader.construct_choice)
+for _text in ("merge", "timestamp"):
+    _Loader.add_constructor(f"{_BASE_TAG}{_text}", _Loader.construct_text)
 
 
 def read_documents(text: str) -> Iterator[Document]:

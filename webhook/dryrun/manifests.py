@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -173,8 +174,35 @@ def _as_json(document: Any) -> Any:
     Raises:
         TypeError, ValueError: it contains a value that JSON cannot express.
     """
-    text = json.dumps(document, default=str)
-    return json.loads(text, parse_int=_number, parse_constant=_no_number)
+    text = json.dumps(_with_text_keys(document), default=str)
+    return json.loads(text, parse_int=_number, parse_float=_fraction, parse_constant=_no_number)
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_key(key): _with_text_keys(each) for key, each in value.items()}
+    return [_with_text_keys(each) for each in value] if isinstance(value, list) else value
+
+
+def _key(key: Any) -> Any:
+    """Returns a map's key as kubectl writes it: a fraction with the fewest digits that name its 32-bit float.
+
+    (https://github.com/kubernetes-sigs/yaml/blob/v1.6.0/yaml.go, `convertToJSONableObject`)
+    """
+    if key is None:
+        raise TypeError("null stands as a key of a map; allowed: text")
+    if not isinstance(key, float):
+        return key
+    try:
+        single = struct.pack("f", key)
+    except OverflowError:
+        single = struct.pack("f", math.copysign(math.inf, key))
+    (value,) = struct.unpack("f", single)
+    if not math.isfinite(value):
+        return ".nan" if math.isnan(value) else f"{'-' if value < 0 else ''}.inf"
+    digits = (f"{value:.{count}e}" for count in range(9))
+    text = next(text for text in digits if struct.pack("f", float(text)) == single)
+    return f"{float(text):.9g}" if -4 <= int(text.partition("e")[2]) < 6 else text
 
 
 def _number(text: str) -> int | float:
@@ -183,6 +211,12 @@ def _number(text: str) -> int | float:
     if value.bit_length() < 64:
         return value
     return float(text) if math.isfinite(float(text)) else _no_number(text)
+
+
+def _fraction(text: str) -> int | float:
+    """Returns a fraction; a whole number that fits into 64 bits if it is one, as Go writes `1.0` into JSON as `1`."""
+    value = float(text)
+    return int(value) if value.is_integer() and int(value).bit_length() < 64 else value
 
 
 def _no_number(text: str) -> float:

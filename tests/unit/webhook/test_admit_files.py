@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairgpu.commands import main
+from webhook.dryrun.manifests import read_manifests
 
 POD = "{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {containers: [{name: a}]}}"
 GPU_POD = """
@@ -82,7 +83,7 @@ def test_a_key_that_stands_twice_is_named_with_its_lines(tmp_path: Path, capsys:
 def test_a_key_that_stands_twice_in_an_item_of_a_list_is_said_of_that_item(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    twice = POD.replace("name: %s", "name: x, name: y")
+    twice = POD.replace("name: %s", "name: x, name: z")
     assert admit(tmp_path, f"{{apiVersion: v1, kind: List, items: [{POD % 'a'}, {twice}]}}", "-o", "json") == 0
     first, second = json.loads(capsys.readouterr().out)
     assert first["warnings"] == []
@@ -136,3 +137,96 @@ def test_the_pods_of_a_job_with_a_generated_name_can_be_applied_themselves(
     )
     assert admit(tmp_path, text) == 0
     assert "generateName: sample-job-\n" in capsys.readouterr().out
+
+
+READ_BY_KUBECTL: dict[str, object] = {
+    "089": 89,
+    "-089": -89,
+    "017": 15,
+    "0o17": 15,
+    "0O17": 15,
+    "0b1_1": 3,
+    "-0b11": -3,
+    "0X1f": 31,
+    "1_000": 1000,
+    "+5": 5,
+    "0_8": 8,
+    "_1": "_1",
+    "1e3": 1000,
+    "1E3": 1000,
+    "1.0": 1,
+    "1.": 1,
+    "1.e3": 1000,
+    "-1e-2": -0.01,
+    ".5e1": 5,
+    "-.5": -0.5,
+    ".5_0": 0.5,
+    "._5": "._5",
+    ".e3": ".e3",
+    ".": ".",
+    "1e30": 1e30,
+    "1e999": "1e999",
+    "9223372036854775808": 9223372036854775808.0,
+    "99999999999999999999": 1e20,
+    "0x1FFFFFFFFFFFFFFFFFF": "0x1FFFFFFFFFFFFFFFFFF",
+    "1" * 5000: "1" * 5000,
+    "1:30": "1:30",
+    "2001-01-01": "2001-01-01",
+    "y": True,
+    "N": False,
+    "off": False,
+    "~": None,
+    "=": "=",
+    "<<": "<<",
+    '"1e3"': "1e3",
+    "!!float 3": 3,
+    "!!str 5": "5",
+}
+"""Plain YAML values, and what kubectl v1.34.2 sends for each (`kubectl annotate --local -f FILE x=y -o json`)."""
+
+
+@pytest.mark.parametrize("written", READ_BY_KUBECTL, ids=lambda text: text[:24])
+def test_a_value_is_read_as_kubectl_reads_it(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "manifests.yaml"
+    file.write_text(f"apiVersion: v1\nkind: Pod\nspec: {{a: {written}}}\n")
+    (manifest,) = read_manifests([str(file)]).objects
+    read = manifest.item["spec"]["a"]
+
+    assert (read, type(read)) == (READ_BY_KUBECTL[written], type(READ_BY_KUBECTL[written]))
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        ("089", "89"),
+        ("1e3", "1000"),
+        ("1.5", "1.5"),
+        ("1e7", "1e+07"),
+        ("0.00001", "1e-05"),
+        ("123456.7", "123456.7"),
+        ("12345678.5", "1.2345678e+07"),
+        ("-0.5", "-0.5"),
+        ("1e5", "100000"),
+        ("1e6", "1e+06"),
+        ("1e300", ".inf"),
+        ("-.inf", "-.inf"),
+        ("y", "true"),
+        ("017", "15"),
+    ],
+)
+def test_a_key_is_read_as_kubectl_reads_it(tmp_path: Path, written: str, key: str) -> None:
+    file = tmp_path / "manifests.yaml"
+    file.write_text(f"apiVersion: v1\nkind: Pod\nspec: {{{written}: a}}\n")
+    (manifest,) = read_manifests([str(file)]).objects
+
+    assert manifest.item["spec"] == {key: "a"}
+
+
+@pytest.mark.parametrize(
+    "written", ["{a: .inf}", "{a: -.INF}", "{a: .nan}", "{~: a}", "{a: !!int 1.5}", "{a: !!int x}", "{a: !!bool maybe}"]
+)
+def test_what_kubectl_refuses_to_read_is_refused(
+    tmp_path: Path, written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, f"apiVersion: v1\nkind: Pod\nspec: {written}\n") == 2
+    assert "manifests.yaml: " in capsys.readouterr().err
