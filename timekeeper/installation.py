@@ -29,6 +29,7 @@ from timekeeper.sources.looking import BUDGETS_MAP, LINES
 NODES_NAMESPACE: Final = "fairgpu-nodes"
 AUTHORITY: Final = "fairgpu-timekeeper-ca"
 WEBHOOKS: Final = "zz-fairgpu"
+BUDGETS_FROM: Final = "FAIRGPU_TIMEKEEPER_BUDGETS_FROM"
 NEAR_END: Final = timedelta(days=14)
 """A CA that ends within this time should have been renewed; for a short-lived one it is a sixth of its life."""
 LEASES_TO_WAIT: Final = 2
@@ -76,7 +77,7 @@ class Observed:
         bundles: keyed by service, such as `the webhook`, the CAs (PEM) that its clients trust; empty if none is
             published yet.
         behind: the names of the budgets whose status describes an older spec.
-        lines: the names of the budgets in the mode look's ConfigMap that are no GPUBudgets; empty without the webhook.
+        lines: the names of the budgets in the mode look's ConfigMap that are no GPUBudgets; empty where they count.
         unreadable: the collections and objects that could not be read.
     """
 
@@ -128,7 +129,8 @@ def read_installation(api: KubernetesAPI, lease: str) -> Observed | None:
         trusted = [mapping(hook.get("clientConfig")).get("caBundle") for hook in mappings(found.get("webhooks"))]
         bundles["the webhook"] = min((_decoded(bundle) for bundle in trusted), key=len, default=b"")
     budgets = _list(api, BUDGETS, unreadable)
-    config_map = None if found is None or BUDGETS in unreadable else _get(api, LINES, unreadable)
+    by_objects = found is not None or any(_takes_gpubudgets(item) for item in workloads)
+    config_map = _get(api, LINES, unreadable) if by_objects and BUDGETS not in unreadable else None
     lines = mapping((config_map or {}).get("data")).keys() - {name_of(item) for item in budgets}
     return Observed(
         parts,
@@ -242,8 +244,9 @@ def _of_statuses(behind: Sequence[str]) -> Iterable[str]:
 def _of_lines(lines: Sequence[str]) -> Iterable[str]:
     if lines:
         yield (
-            f"These budgets are lines of the ConfigMap {BUDGETS_MAP}, which counts in the mode look alone: "
-            f"{_some(lines)}. `fairgpu gpubudgets | kubectl apply -f -` makes them GPUBudgets; or delete the ConfigMap"
+            f"These budgets are lines of the ConfigMap {BUDGETS_MAP}, which has no effect where budgets are "
+            f"GPUBudgets: {_some(lines)}. `fairgpu gpubudgets | kubectl apply -f -` makes them GPUBudgets; or take "
+            "them out of the ConfigMap"
         )
 
 
@@ -262,6 +265,13 @@ def _part(item: Json) -> InstalledPart:
     images = [str(container.get("image", "")) for container in own]
     versions = sorted({version for image in images if (version := _version(image))})
     return InstalledPart(name_of(item), _whole(ready), _whole(wanted), tuple(versions))
+
+
+def _takes_gpubudgets(workload: Json) -> bool:
+    """Returns whether a workload is the timekeeper of the mode look with the component deploy/look-gpubudgets."""
+    pod = mapping(mapping(mapping(workload.get("spec")).get("template")).get("spec"))
+    variables = (one for container in mappings(pod.get("containers")) for one in mappings(container.get("env")))
+    return any(one.get("name") == BUDGETS_FROM and one.get("value") == "objects" for one in variables)
 
 
 def _version(image: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from tests.cluster.control_plane.control_plane import AUDIT_LOG, ControlPlane
 from tests.cluster.installation import apply, served
 from tests.cluster.look.devices import create_node
 from tests.cluster.look.installed import GPUBUDGETS, Installed, installed, overlay
+from tests.cluster.services.replicas import COMMAND
 from tests.support.waiting import wait_until
 from timekeeper.domain.money import GPU_SECOND
 from timekeeper.sources.kubernetes import BUDGETS
@@ -70,7 +73,7 @@ def test_a_gpubudget_has_the_bill_of_its_namespaces_in_its_status(plane: Control
     assert (found["state"], found["burnRate"], found["available"]["gpuHours"]) == ("open", "2.00", "1.00")
 
 
-def test_the_lines_of_the_config_map_have_no_effect(look: Installed, team: str) -> None:
+def test_the_lines_of_the_config_map_have_no_effect(plane: ControlPlane, look: Installed, team: str) -> None:
     def of_the_team() -> Any:
         (pod,) = look.client.get("/v1/sessions", namespace=team)["sessions"] or [None]
         return pod
@@ -82,6 +85,10 @@ def test_the_lines_of_the_config_map_have_no_effect(look: Installed, team: str) 
     wait_until(lambda: "vision" in listed(), "the GPUBudget is listed")
     assert int(session["rate"]["microGPUSecondsPerSecond"]) == 2 * GPU_SECOND
     assert "of-the-config-map" not in listed()
+    command = [COMMAND, "doctor", "--kubeconfig", str(plane.admin.kubeconfig)]
+    environ = {"PATH": os.defpath, "HOME": str(plane.folder)}
+    doctor = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert "has no effect where budgets are GPUBudgets: of-the-config-map" in doctor.stdout
 
 
 def test_a_changed_allowance_is_in_force_without_a_restart(plane: ControlPlane, look: Installed) -> None:

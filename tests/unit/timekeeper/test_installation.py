@@ -209,15 +209,33 @@ def test_budgets_whose_status_is_of_an_older_spec_are_named() -> None:
     )
 
 
+LINES_LEFT = (
+    "These budgets are lines of the ConfigMap fairgpu-budgets, which has no effect where budgets are GPUBudgets: "
+    "speech. `fairgpu gpubudgets | kubectl apply -f -` makes them GPUBudgets; or take them out of the ConfigMap"
+)
+
+
 def test_lines_of_the_config_map_that_are_no_gpubudgets_are_named_where_the_mode_is_not_look() -> None:
     lines = {LINES: {"data": {"vision": "", "speech": ""}}}
     looking = {path: item for path, item in installed().items() if path != WEBHOOKS}
 
-    assert matter(lines) == (
-        "These budgets are lines of the ConfigMap fairgpu-budgets, which counts in the mode look alone: speech. "
-        "`fairgpu gpubudgets | kubectl apply -f -` makes them GPUBudgets; or delete the ConfigMap"
-    )
+    assert matter(lines) == LINES_LEFT
     assert judged({**looking, **lines}).matters == ()
+
+
+def test_lines_of_the_config_map_are_named_where_the_mode_look_takes_gpubudgets() -> None:
+    """The Deployment is as deploy/look-gpubudgets patches it."""
+    (component,) = [
+        yaml.safe_load(patch["patch"])
+        for patch in yaml.safe_load((DEPLOY / "look-gpubudgets/kustomization.yaml").read_text())["patches"]
+        if "target" not in patch
+    ]
+    timekeeper = {**workload("fairgpu-timekeeper", 2, 2), "spec": {"replicas": 2, **component["spec"]}}
+    looking = {path: item for path, item in installed().items() if path != WEBHOOKS}
+    lines = {LINES: {"data": {"vision": "", "speech": ""}}, f"{SYSTEM}/deployments": {"items": [timekeeper]}}
+
+    assert judged({**looking, **lines}).matters == (LINES_LEFT,)
+    assert judged({**looking, **lines, LINES: {"data": {"vision": ""}}}).matters == ()
 
 
 @pytest.mark.parametrize("status", [403, 503])
