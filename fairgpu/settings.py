@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fairgpu import yaml_text
 from fairgpu.commands import CommandError
+from fairgpu.setting_faults import explain
 
 USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
 """The file of a service that is not given another one."""
@@ -32,17 +34,8 @@ MAX_FILE_BYTES = 1 << 20
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT(_.*)?)|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?)")
 """Variables that the kubelet sets for each Service of the namespace; `FAIRGPU_WEBHOOK_PORT` is one of these."""
 
-_SECRETS = ("password", "secret", "token")
-_MAX_SHOWN = 80
-_ALLOWED = {
-    "tuple_type": "a list, such as [a, b]",
-    "list_type": "a list, such as [a, b]",
-    "dict_type": "a map, such as {a: 1}",
-    "model_type": "a group of settings",
-    "model_attributes_type": "a group of settings",
-    "string_type": "text; write a number in quotes",
-}
-"""The advice for faults that pydantic states in Python's terms, by type (https://docs.pydantic.dev/latest/errors/)."""
+SECTIONS = ("webhook", "timekeeper", "scheduler", "nodeagent", "existing")
+"""The sections that a settings file may have; each service reads its own, and knows the names of all."""
 
 
 class SettingsError(CommandError):
@@ -70,18 +63,20 @@ def load_settings(
         usual: the file that is read if `file` is None and this one exists; None for none.
 
     Raises:
-        SettingsError: a value is of the wrong type or out of range, a key is unknown, or a section is misspelt.
+        SettingsError: a value is of the wrong type or out of range, a key is unknown or stands twice, or no service has
+            a section of the name.
     """
     read = file or (usual if usual is not None and usual.exists() else None)
     document = _read_file(read) if read else {}
     values: dict[str, Any] = {key: value for key, value in document.items() if key in model.model_fields}
-    _refuse_misspelt(document, model.model_fields)
+    _refuse_unknown(document, model)
     for path, text in _environment(model, environ):
         _place(values, path, text)
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(_explain(error, list(fields(model)))) from error
+        variables = {path: environment_name(path) for path in fields(model)}
+        raise SettingsError(explain(error, model, variables)) from error
 
 
 def environment_name(path: tuple[str, ...]) -> str:
@@ -116,7 +111,7 @@ def _read_file(file: Path) -> dict[str, Any]:
     if len(data) > MAX_FILE_BYTES:
         raise SettingsError(f"{file}: larger than {MAX_FILE_BYTES} bytes")
     try:
-        document = yaml.safe_load(data) or {}
+        document = yaml_text.load(data) or {}
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingsError(f"{file}: cannot be read as YAML: {error}") from error
     if not isinstance(document, dict):
@@ -124,13 +119,17 @@ def _read_file(file: Path) -> dict[str, Any]:
     return document
 
 
-def _refuse_misspelt(sections: Iterable[Any], known: Iterable[str]) -> None:
-    """Refuses a section whose name is nearly one of this service's; other services' sections are ignored."""
-    own = set(known)
+def _refuse_unknown(sections: Iterable[Any], model: type[BaseModel]) -> None:
+    """Refuses a section that no service has: its settings would have no effect, and nobody would be told."""
+    allowed = list(dict.fromkeys((*model.model_fields, *SECTIONS)))
     for section in sections:
-        close = difflib.get_close_matches(str(section), own, n=1, cutoff=0.8)
-        if close and section not in own:
-            raise SettingsError(f"{section}: there is no such section; write {close[0]}")
+        if section in allowed:
+            continue
+        close = difflib.get_close_matches(str(section), allowed, n=1, cutoff=0.8)
+        within = [path for path in fields(model) if str(section) in path[1:]]
+        meant = close[0] if close else ".".join(within[0][: within[0].index(str(section)) + 1]) if within else ""
+        hint = f"write {meant}" if meant else f"allowed: {', '.join(allowed)}"
+        raise SettingsError(f"{section}: there is no such section; {hint}")
 
 
 def _environment(model: type[BaseModel], environ: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -162,34 +161,3 @@ def _place(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
         values[group] = dict(inner) if isinstance(inner, dict) else {}
         values = values[group]
     values[name] = value
-
-
-def _explain(error: ValidationError, known: Sequence[tuple[str, ...]]) -> str:
-    """Returns one line for each fault: the key, the given value, the allowed ones, and the setting to use instead."""
-    lines = []
-    for fault in error.errors(include_url=False, include_context=False):
-        path = tuple(str(part) for part in fault["loc"])
-        if fault["type"] == "extra_forbidden":
-            lines.append(_unknown(path, known))
-            continue
-        secret = any(word in path[-1] for word in _SECRETS) if path else False
-        shown = "a value that is not shown" if secret else _given(fault["input"])[:_MAX_SHOWN]
-        allowed = _ALLOWED.get(fault["type"])
-        reason = f"allowed: {allowed}" if allowed else fault["msg"].removeprefix("Value error, ")
-        lines.append(f"{'.'.join(path)} ({environment_name(path)}): given {shown}; {reason}")
-    return "\n".join(lines)
-
-
-def _given(value: Any) -> str:
-    """Returns a value for people; of a group only its keys, since its values may be secrets."""
-    return f"a group with {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, dict) else repr(value)
-
-
-def _unknown(path: tuple[str, ...], known: Sequence[tuple[str, ...]]) -> str:
-    """Returns the setting that may be meant: of the same group if one is close, else of the same name elsewhere."""
-    beside = {one[: len(path)][-1] for one in known if one[: len(path) - 1] == path[:-1]}
-    close = difflib.get_close_matches(path[-1], beside, n=1)
-    elsewhere = [one for one in known if one[-1] == path[-1]]
-    meant = (*path[:-1], close[0]) if close else next(iter(elsewhere), None)
-    hint = f"; write {'.'.join(meant)}" if meant else f"; allowed there: {', '.join(sorted(beside))}" if beside else ""
-    return f"{'.'.join(path)}: there is no such setting{hint}"

@@ -22,9 +22,10 @@ from pydantic import (
 )
 
 from fairgpu.choices import MODEL
-from fairgpu.existing import Existing
+from fairgpu.existing import Existing, ObjectName
 from fairgpu.models import tie
 from fairgpu.names import SYSTEM_NAMESPACES
+from fairgpu.setting_faults import TIME
 from fairgpu.settings import USUAL_FILE, Section, load_settings
 from timekeeper.domain.holdings.listed import Listed
 from timekeeper.domain.pricing import Bill
@@ -164,6 +165,11 @@ class RedisSettings(Section):
             raise ValueError(f"url begins with {parts.scheme!r}: write redis://, or rediss:// for TLS")
         if parts.username or parts.password:
             raise ValueError("url holds a user or a password, which logs would show: write them in username, password")
+        database = parts.path.strip("/")
+        if parts.scheme != "unix" and database and not database.isdecimal():
+            raise ValueError(
+                f"url ends with {parts.path!r}: write the number of the database there, such as /0, or nothing"
+            )
         if self.tls.enabled and parts.scheme == "redis" and not (self.sentinel.nodes or self.cluster.nodes):
             raise ValueError("tls.enabled is true and url begins with redis://, without TLS: write rediss://")
         return self
@@ -183,11 +189,17 @@ class RedisSettings(Section):
 class BucketSettings(Section):
     """An S3-compatible bucket. Credentials are never settings: see `credentials_folder`."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$")] | None = None
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$")] | None = Field(
+        default=None, examples=["finance"]
+    )
     """The bucket, on S3 or a store that speaks its protocol; without it, nothing is exported into a bucket."""
-    prefix: Annotated[str, Field(max_length=512, pattern=r"^[^/](.*[^/])?$")] | None = None
+    prefix: Annotated[str, Field(max_length=512, pattern=r"^[^/](.*[^/])?$")] | None = Field(
+        default=None, examples=["gpu/usage"]
+    )
     """The prefix of all file names, followed by a `/`."""
-    endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+/?$")] | None = None
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+/?$")] | None = Field(
+        default=None, examples=["https://s3.example.com"]
+    )
     """The store's address; default: AWS in `region`. http:// is for a store on the same node."""
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")] = "us-east-1"
     """The bucket's region; any value for a store of your own."""
@@ -264,10 +276,17 @@ class ServeSettings(Section):
     """The interval at which sidecars are asked to report."""
 
 
+def _dated(given: Any) -> Any:
+    """Refuses a bare number: pydantic takes 2026 for seconds since 1970, and the price would hold from then on."""
+    if isinstance(given, int | float) or (isinstance(given, str) and "-" not in given[1:]):
+        raise ValueError(f"allowed: {TIME}")
+    return given
+
+
 class PriceSetting(Section):
     """The price of a GPU model from an instant on."""
 
-    effective_from: AwareDatetime = datetime(1970, 1, 1, tzinfo=UTC)
+    effective_from: Annotated[AwareDatetime, BeforeValidator(_dated)] = datetime(1970, 1, 1, tzinfo=UTC)
     """The instant from which the price holds."""
     price: Annotated[Decimal, Field(ge=0, le=1_000_000, max_digits=12)]
     """GPU-hours charged for an hour of a whole GPU."""
@@ -276,7 +295,7 @@ class PriceSetting(Section):
 class CurrencySetting(Section):
     """The currency that people see beside GPU-hours."""
 
-    code: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+    code: Annotated[str, Field(pattern=r"^[A-Z]{3}$", examples=["EUR"])]
     """The code of the currency in ISO 4217, such as EUR."""
     per_gpu_hour: Annotated[Decimal, Field(gt=0, le=1_000_000, max_digits=12)]
     """The cost of an hour of a whole GPU at price 1."""
@@ -359,7 +378,7 @@ class JobsSettings(Section):
     without_notice_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
     """The time for which a notice of eviction is tried that cannot be written on a pod. The pod is then evicted
     without it, but no sooner than with the notice."""
-    lease_name: str = "fairgpu-timekeeper"
+    lease_name: ObjectName = "fairgpu-timekeeper"
     """The name of the leader's Lease."""
     lease_seconds: Annotated[int, Field(ge=2, le=300)] = 15
     """The time for which a leader that stops renewing keeps the Lease."""
@@ -464,11 +483,13 @@ class ResourceSetting(Section):
 class OtherStacksSettings(Section):
     """Pods that hold GPUs by other stacks than FairGPU's."""
 
-    resources: dict[Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")], ResourceSetting] = Field(default_factory=dict)
+    resources: dict[Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")], ResourceSetting] = Field(
+        default_factory=dict, examples=["example.com/npu"]
+    )
     """Further resources by name, such as example.com/npu, each with any of parts (the units of a whole device),
     devices (a resource or label of the node that counts its devices), model_labels and model. A line for a resource
     that FairGPU knows counts more than what it knows."""
-    drivers: list[str] = Field(default_factory=list)
+    drivers: list[ObjectName] = Field(default_factory=list, examples=["npu.example.com"])
     """Further drivers of Dynamic Resource Allocation whose devices are accelerators, such as npu.example.com. Claims of
     a driver that is neither listed here nor known to FairGPU cost nothing."""
 

@@ -232,7 +232,7 @@ class Webhook(Section):
     sidecar: Sidecar = Sidecar()
     dialects: Dialects = Dialects()
     certificates: Certificates = Certificates()
-    scheduler: str = names.SCHEDULER_NAME
+    scheduler: ObjectName = names.SCHEDULER_NAME
     """The `schedulerName` of GPU pods."""
     tolerations: tuple[Toleration, ...] = (Toleration(key="nvidia.com/gpu", operator="Exists"),)
     """The tolerations that GPU pods get, one for each taint of your GPU nodes."""

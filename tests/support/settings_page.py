@@ -6,11 +6,12 @@ import enum
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fairgpu.setting_faults import bounds, words
 from fairgpu.settings import environment_name, fields
 from nodeagent.settings import Settings as NodeagentSettings
 from scheduler.settings import Settings as SchedulerSettings
@@ -18,8 +19,6 @@ from timekeeper.settings import Settings as TimekeeperSettings
 from webhook.settings import Settings as WebhookSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
-BOUNDS = (("ge", "from"), ("gt", "above"), ("le", "to"))
-"""The attributes of annotated_types' bounds, in words."""
 INTRODUCTION = f"""# Settings
 
 Write settings into the file `settings.yaml` of [your overlay](../install.md#3-name-your-registry-and-your-settings),
@@ -35,8 +34,10 @@ webhook:
   `{environment_name(("webhook", "dialects", "best_effort"))}=refuse`. Write lists and maps as in YAML, `[a, b]`. Put
   passwords there, from a Secret.
 - **A change** rolls out when you apply the overlay.
-- **A mistake.** With an invalid value or an unknown key the new pods do not start. Their log names the key, what was
-  given and what is allowed. The old pods keep running.
+- **A mistake.** With an invalid value, or a key that is unknown or stands twice, the new pods do not start. Their log
+  names the key, what was given and what is allowed. The old pods keep running.
+- **Several snippets.** Each section (`webhook`, `timekeeper`, `scheduler`, `nodeagent`, `existing`) stands once: write
+  the settings of all snippets that begin with `timekeeper:` under one `timekeeper:`.
 - **Units.** Times are seconds; `_mib` is MiB.
 """
 
@@ -86,15 +87,7 @@ def shown(value: Any) -> str:
 
 def allowed(info: FieldInfo) -> str:
     """The bounds of a number, or the words that there are."""
-    if get_origin(info.annotation) is Literal:
-        return ", ".join(f"`{word}`" for word in get_args(info.annotation))
-    if isinstance(info.annotation, type) and issubclass(info.annotation, enum.Enum):
-        return ", ".join(f"`{member.value}`" for member in info.annotation)
-    if info.annotation is bool:
-        return "`true`, `false`"
-    found = [(word, getattr(bound, name, None)) for bound in info.metadata for name, word in BOUNDS]
-    bounds = [f"{word} {limit}" for word, limit in found if limit is not None]
-    return " ".join(bounds)
+    return ", ".join(f"`{word}`" for word in words(info)) or bounds(info)
 
 
 if __name__ == "__main__":

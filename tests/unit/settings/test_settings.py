@@ -29,7 +29,7 @@ def test_without_a_file_or_environment_the_defaults_hold() -> None:
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("service:\n  listen_port: 1\n  states:\n    stale_after_seconds: 5\nother-service:\n  x: 1\n")
+    file.write_text("service:\n  listen_port: 1\n  states:\n    stale_after_seconds: 5\ntimekeeper:\n  x: 1\n")
     settings = load_settings(Settings, {"FAIRGPU_SERVICE_LISTEN_PORT": "2"}, file)
     assert settings.service.listen_port == 2
     assert settings.service.states.stale_after_seconds == 5

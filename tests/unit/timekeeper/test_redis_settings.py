@@ -24,6 +24,7 @@ def read(folder: Path, text: str, **environ: str) -> RedisSettings:
             "url and sentinel name different stores: keep one of url, sentinel.nodes and cluster.nodes",
         ),
         ("cluster: {nodes: [c-0]}, sentinel: {nodes: [s-0]}", "sentinel and cluster name different stores"),
+        ("url: 'redis://r:6379/books'", "url ends with '/books': write the number of the database there, such as /0"),
         ("url: 'http://r:6379'", "url begins with 'http': write redis://, or rediss:// for TLS"),
         ("url: 'redis://me:hidden@r:6379'", "url holds a user or a password, which logs would show"),
         ("url: 'redis://r:6379', tls: {enabled: true}", "url begins with redis://, without TLS: write rediss://"),

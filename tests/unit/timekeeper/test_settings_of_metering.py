@@ -58,7 +58,9 @@ def test_a_default_budget_is_a_budgets_spec_without_namespaces(tmp_path: Path) -
         ("prices: {':by-words': 1}", "':by-words' is no part of a GPU's name"),
         ("prices: {A100: [{effective_from: 2026-02-01, price: 1}]}", "effective_from"),
         ("best_effort_floor_percent: 0", "FAIRGPU_TIMEKEEPER_METERING_BEST_EFFORT_FLOOR_PERCENT"),
-        ("bill: everything", "'reserved', 'used' or 'max'"),
+        ("bill: everything", "allowed: reserved, used, max"),
+        ("prices: {A100: [{effective_from: 2026, price: 1}]}", "given 2026; allowed: a time with its offset"),
+        ("prices: {A100: [{effective_from: '2026', price: 1}]}", "given '2026'; allowed: a time with its offset"),
     ],
 )
 def test_a_setting_that_cannot_be_used_stops_the_start_with_its_name(tmp_path: Path, text: str, said: str) -> None:

@@ -1,0 +1,45 @@
+"""Reads YAML that a person wrote: a key that stands twice in a map is an error, and not silently the last one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader keeps the last of two equal keys, against YAML 1.2.2, 3.2.1.3 (keys are unique)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's
+        """Builds a map from its keys and values.
+
+        Raises:
+            yaml.constructor.ConstructorError: a key stands twice.
+        """
+        first: dict[str, int] = {}
+        for key, _ in getattr(node, "value", ()):
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            if key.value in first:
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    f"{key.value} stands twice, first on line {first[key.value]}: write all that belongs to it under "
+                    "one of the two",
+                    key.start_mark,
+                )
+            first[key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
+def load(text: str | bytes) -> Any:
+    """Returns the one document of a text in YAML; None if it holds none.
+
+    Raises:
+        yaml.YAMLError: the text is no YAML, holds two documents, or has a key twice in one map.
+        ValueError: a value cannot be, such as the date `2026-02-30`.
+        RecursionError: it is nested too deeply.
+    """
+    return yaml.load(text, _Loader)  # noqa: S506 - a safe loader
