@@ -32,7 +32,9 @@ def register(subparsers: Any) -> None:
         parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="how to print it")
     why = subparsers.add_parser("why", help="what a pod waits for, cause by cause")
     why.add_argument("pod", type=a_name, help="the pod's name")
-    why.add_argument("-n", "--namespace", type=a_name, default="default", help="its namespace; else `default`")
+    why.add_argument(
+        "-n", "--namespace", type=a_name, help="its namespace; else that of the kubeconfig's current context"
+    )
     why.add_argument("-v", "--verbose", action="store_true", help="with the nodes of each cause")
     for parser, name in ((top, "run_top"), (inspect, "run_inspect"), (why, "run_why")):
         parser.set_defaults(run=partial(_view, name), extras="scheduler")

@@ -97,13 +97,19 @@ def run_gpubudgets(arguments: argparse.Namespace) -> int:
     import sys
 
     from fairgpu.cluster.api import ApiError
-    from fairgpu.cluster.connect import connect
-    from timekeeper.sources.looking import LINES, as_gpubudgets
+    from fairgpu.cluster.connect import connect, unreadable
+    from fairgpu.names import SYSTEM_NAMESPACE
+    from timekeeper.sources.looking import BUDGETS_MAP, LINES, as_gpubudgets
 
+    what = f"the ConfigMap {SYSTEM_NAMESPACE}/{BUDGETS_MAP}"
     try:
         config_map = connect(os.environ, arguments.kubeconfig).get(LINES)
     except ApiError as error:
-        raise CommandError(f"{LINES}: {error}") from error
+        if error.not_found:
+            raise CommandError(
+                f"there is no {what.removeprefix('the ')}: only the mode look has budgets there"
+            ) from error
+        raise unreadable(error, what, f"this needs `get` of it, in {SYSTEM_NAMESPACE}") from error
     sys.stdout.write(as_gpubudgets(config_map))
     return 0
 

@@ -14,8 +14,8 @@ from fairgpu import names
 from fairgpu.client.tables import table
 from fairgpu.cluster import resource_claims
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.connect import unreadable
 from fairgpu.cluster.reflector import Collection, list_collection
-from fairgpu.commands import CommandError
 from fairgpu.json_values import mapping, mappings
 from timekeeper.controller.state.books import ControllerRules, controller_rules
 from timekeeper.domain.holdings import hami, nvidia, volcano
@@ -181,23 +181,23 @@ def _examined(api: KubernetesAPI, settings: TimekeeperSettings, rules: Controlle
         installation = _installation(api, settings, now)
         missing = read_missing(api, findings.version, installed=installation is not None)
     except ApiError as error:
-        raise CommandError(f"the cluster cannot be read: {error}") from error
+        raise unreadable(error, "the cluster") from error
     return _Report(findings, changes, missing, installation, _pools(nodes, findings.pods, changes, rules.overhead))
 
 
 def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Findings, dict[str, PoolNode]]:
     """Returns what pods and claims hold at which rate, and the nodes that offer GPUs."""
     own = rules.own_resources or {}
-    unreadable: list[str] = []
+    unread: list[str] = []
     try:
         version = str(api.get("/version").get("gitVersion", ""))
         nodes, _ = list_collection(api, Collection(COLLECTIONS["nodes"], {}, slim))
         pods, _ = list_collection(api, Collection(COLLECTIONS["pods"], {}, partial(_fields, own)))
-        claims, slices = _dynamic(api, unreadable)
+        claims, slices = _dynamic(api, unread)
         policies = _policies(api)
     except ApiError as error:
-        raise CommandError(
-            f"the cluster cannot be read: {error}; doctor lists the pods of all namespaces, and nodes"
+        raise unreadable(
+            error, "the cluster", "doctor needs `list` of nodes and of pods in the whole cluster"
         ) from error
 
     def rate_of(reservation: Reservation) -> int:
@@ -219,7 +219,7 @@ def _holders(api: KubernetesAPI, rules: ControllerRules, now: int) -> tuple[Find
         sum(1 for pod in pods if not mapping(pod.get("spec")).get("nodeName")),
         tuple(sorted(drivers - rules.drivers)),
         policies,
-        tuple(unreadable),
+        tuple(unread),
     )
     return findings, _pool_nodes(hosts, own, published)
 
@@ -264,16 +264,16 @@ def _fields(own: Mapping[str, Listed], pod: Json) -> Json | None:
     return None if mapping(pod.get("status")).get("phase") in names.TERMINAL_PHASES else metered_pod(pod, own=own)
 
 
-def _dynamic(api: KubernetesAPI, unreadable: list[str]) -> tuple[list[Json], list[Json]]:
+def _dynamic(api: KubernetesAPI, unread: list[str]) -> tuple[list[Json], list[Json]]:
     """Returns the claims and the slices of Dynamic Resource Allocation; none if the API server does not have it.
 
-    What the API server refuses to show, or cannot show now, is named in `unreadable`.
+    What the API server refuses to show, or cannot show now, is named in `unread`.
     """
     try:
         version = resource_claims.RESOURCE.served_version(api)
     except ApiError as error:
         if not error.not_found:
-            unreadable.append(resource_claims.GROUP.rpartition("/")[2])
+            unread.append(resource_claims.GROUP.rpartition("/")[2])
         return [], []
     if not version:
         return [], []
@@ -287,7 +287,7 @@ def _dynamic(api: KubernetesAPI, unreadable: list[str]) -> tuple[list[Json], lis
             found[kind], _ = list_collection(api, Collection(f"{resource_claims.GROUP}/{version}/{kind}", {}, read))
         except ApiError as error:
             if not error.not_found:
-                unreadable.append(kind)
+                unread.append(kind)
     return found["resourceclaims"], found["resourceslices"]
 
 
@@ -434,9 +434,9 @@ def as_text(findings: Findings, prices: Prices) -> str:
     return "\n".join(lines)
 
 
-def _without(unreadable: Sequence[str]) -> str:
+def _without(unread: Sequence[str]) -> str:
     """Returns what follows where these collections could not be read."""
-    if list(unreadable) == ["resourceslices"]:
+    if list(unread) == ["resourceslices"]:
         return "Without it, each device of a claim counts as a GPU of unknown model."
     return "What pods hold by resource claims is not known without it."
 

@@ -87,13 +87,13 @@ def run_api_servers(arguments: argparse.Namespace) -> int:
     import json
 
     from fairgpu.cluster.api import ApiError
-    from fairgpu.cluster.connect import connect
+    from fairgpu.cluster.connect import connect, unreadable
     from webhook.ingress import as_document, as_patch, as_text, find_sources
 
     try:
         sources = find_sources(connect(os.environ))
     except ApiError as error:
-        raise CommandError(str(error)) from error
+        raise unreadable(error, "the API servers' addresses") from error
     if not sources:
         raise CommandError(
             "the cluster shows no address of an API server: find out from which addresses it calls webhooks, and let "

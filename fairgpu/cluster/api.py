@@ -6,6 +6,7 @@ The official client supplies the transport: TLS, credentials and their renewal. 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -24,6 +25,9 @@ READ_TIMEOUT_SECONDS = 30.0
 UNANSWERED = "Unanswered"
 """The reason of an ApiError of status 0 whose request was sent, and which the API server may have carried out."""
 
+_OBJECT = re.compile(r"^(<[^>]*>|\w+\(host=[^)]*\)): ")
+"""The connection or the pool that urllib3 names before it says what failed."""
+
 Json = dict[str, Any]
 Decode = Callable[[bytes], Any]
 """Makes objects of a JSON document, or of what its caller reads of it; raises ValueError where it is no JSON."""
@@ -32,6 +36,8 @@ Decode = Callable[[bytes], Any]
 class ApiError(RuntimeError):
     """The API server refused a request, or could not be reached (status 0).
 
+    Its text is the message, behind the status and the reason if the API server answered.
+
     Attributes:
         status: the HTTP status.
         reason: the machine-readable reason of the Status object, such as Conflict or NotFound.
@@ -39,7 +45,7 @@ class ApiError(RuntimeError):
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{status} {reason}: {message}")
+        super().__init__(f"{status} {reason}: {message}" if status else message)
         self.status = status
         self.reason = reason
         self.message = message
@@ -218,7 +224,7 @@ class KubernetesAPI:
                     if line:
                         yield _decode(line, decode)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiError(0, "Unreachable", str(error)) from error
+            raise ApiError(0, "Unreachable", self._silence(error)) from error
         finally:
             response.close()
 
@@ -252,12 +258,23 @@ class KubernetesAPI:
                 preload_content=False,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiError(0, UNANSWERED if _was_sent(error) else "Unreachable", str(error)) from error
+            reason = UNANSWERED if _was_sent(error) else "Unreachable"
+            raise ApiError(0, reason, self._silence(error)) from error
         finally:
             self._answered()
         if response.status >= 400:
             raise _refusal(response)
         return response
+
+    def _silence(self, error: Exception) -> str:
+        """Returns which API server gave no answer, and why."""
+        return f"the API server at {self._configuration.host} does not answer: {_cause(error)}"
+
+
+def _cause(error: Exception) -> str:
+    """Returns why a request failed, without the names of urllib3's objects in front of it."""
+    inner: object = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
+    return _OBJECT.sub("", str(inner))
 
 
 def _read_whole(response: urllib3.BaseHTTPResponse, most_bytes: int | None) -> bytes:

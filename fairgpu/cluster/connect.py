@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.commands import CommandError
 
 if TYPE_CHECKING:
     from kubernetes import client
 
 
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_SAME_CONTEXT = "kubectl and fairgpu ask the API server of the kubeconfig's current context"
+_HINTS = {
+    0: f"\nLook whether `kubectl get --raw /version` answers: {_SAME_CONTEXT}",
+    401: "\nThe API server does not know you: log in anew, until `kubectl auth whoami` names you",
+}
+"""What to look at, by the status of the API server's answer; 0 stands for none."""
+
+
 class NoClusterError(CommandError):
     """No API server is configured; the message names the places that were searched, and what to set."""
+
+
+class UnreadableClusterError(CommandError):
+    """A command cannot read the cluster; the message says why, and what to look at."""
 
 
 class KubeconfigError(Exception):
@@ -48,9 +63,44 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
     except KubeconfigError as error:
         looked = str(named) if named else "the pod's service account, then ~/.kube/config"
         raise NoClusterError(
-            f"no Kubernetes API server: {error} (looked at {looked}; name one with KUBECONFIG)"
+            f"no Kubernetes API server: {error} (looked at {looked}; KUBECONFIG names another one)"
         ) from error
     return KubernetesAPI(client.ApiClient(configuration))
+
+
+def unreadable(error: ApiError, what: str, rights: str = "") -> UnreadableClusterError:
+    """Returns the error of a command that could not read something of the cluster.
+
+    Args:
+        error: the API server's refusal, or its silence.
+        what: what the command would read, such as `nodes and pods`.
+        rights: the rights that the command needs; shown if the API server forbids it.
+    """
+    hint = f"\n{rights}" if rights and error.status == HTTPStatus.FORBIDDEN else _HINTS.get(error.status, "")
+    said = error if error.status == 0 else error.message
+    return UnreadableClusterError(f"{what} cannot be read: {said}{hint}")
+
+
+def namespace_of_context(environ: Mapping[str, str]) -> str:
+    """Returns the namespace that kubectl takes without `-n`: the one of the kubeconfig's current context.
+
+    In a pod it is the pod's. It is `default` where no context names one, and where the kubeconfig cannot be read;
+    `connect` says why it cannot.
+    """
+    from kubernetes.config import kube_config  # noqa: PLC0415 - as in connect
+
+    named = environ.get("KUBECONFIG")
+    if not named and environ.get("KUBERNETES_SERVICE_HOST"):
+        try:
+            return _POD_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
+        except OSError:
+            return "default"
+    try:
+        merged: Any = kube_config.KubeConfigMerger(named or kube_config.KUBE_CONFIG_DEFAULT_LOCATION).config
+        active = merged["contexts"].get_with_name(merged["current-context"])
+        return str(active["context"].safe_get("namespace") or "default")
+    except Exception:  # noqa: BLE001 - the library does not check what it reads, and connect states the fault
+        return "default"
 
 
 def read_kubeconfig(file: str | None) -> client.Configuration:
@@ -72,6 +122,8 @@ def read_kubeconfig(file: str | None) -> client.Configuration:
         configuration = _configured(
             lambda client_configuration: config.load_kube_config(file, None, client_configuration)
         )
+    except KubeconfigError as error:
+        raise KubeconfigError(_missing(file) or str(error)) from error
     finally:
         logging.getLogger().removeFilter(said)
     if said.errors:
@@ -92,6 +144,25 @@ class _LibraryErrors(logging.Filter):
             return True
         self.errors.append(record.getMessage())
         return False
+
+
+def _missing(file: str | None) -> str:
+    """Returns which file or context a kubeconfig lacks, and what to do; nothing if it lacks something else."""
+    from kubernetes.config import kube_config  # noqa: PLC0415 - as in connect
+
+    named = file or kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+    if not any(Path(one).expanduser().exists() for one in named.split(os.pathsep) if one):
+        return "there is no kubeconfig"
+    try:
+        merged: Any = kube_config.KubeConfigMerger(named).config
+        contexts = [str(one["name"]) for one in merged["contexts"]]
+        current = merged.safe_get("current-context")
+    except Exception:  # noqa: BLE001 - the library does not check what it reads; its own error stands
+        return ""
+    if current in contexts:
+        return ""
+    allowed = ", ".join(contexts) or "none: the file has no context"
+    return f"current-context: given {current or 'nothing'}; allowed: {allowed}; write `kubectl config use-context NAME`"
 
 
 def _plugin_error(file: str | None, reason: str) -> str:
@@ -122,8 +193,10 @@ def _configured(load: Callable[..., object]) -> client.Configuration:
     try:
         load(client_configuration=configuration)
     except (ConfigException, OSError) as error:
-        raise KubeconfigError(str(error)) from error
+        raise KubeconfigError(str(error).rstrip(".")) from error
     except (YAMLError, AttributeError, LookupError, TypeError, ValueError) as error:
         # The library does not check what it reads: these are its faults at a file that is no YAML or has other fields.
-        raise KubeconfigError(f"the file is no kubeconfig: {error}") from error
+        raise KubeconfigError(
+            f"the file is no kubeconfig: {error}; allowed: YAML with the lists clusters, contexts and users"
+        ) from error
     return configuration

@@ -7,10 +7,11 @@ import json
 import os
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from fairgpu.client.tables import table
 from fairgpu.cluster.api import ApiError, KubernetesAPI
-from fairgpu.cluster.connect import connect
+from fairgpu.cluster.connect import connect, namespace_of_context, unreadable
 from fairgpu.commands import CommandError
 from scheduler.view.cluster import Cluster, forbidden, read_cluster
 from scheduler.view.gpus import Row, gpu_rows, node_rows
@@ -95,12 +96,17 @@ def run_why(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: the pod or the cluster cannot be read.
     """
+    namespace = arguments.namespace or namespace_of_context(os.environ)
+    name = f"{namespace}/{arguments.pod}"
     api = connect(os.environ)
     try:
-        pod = api.get(f"/api/v1/namespaces/{arguments.namespace}/pods/{arguments.pod}")
+        pod = api.get(f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(arguments.pod, safe='')}")
     except ApiError as error:
-        raise CommandError(f"pod {arguments.namespace}/{arguments.pod}: {error.message}") from error
-    lines = [f"Pod {arguments.namespace}/{arguments.pod}: {stage_of(pod)}"]
+        if error.not_found:
+            other = "" if arguments.namespace else "; -n names another namespace"
+            raise CommandError(f"there is no pod {name}{other}") from error
+        raise unreadable(error, f"pod {name}") from error
+    lines = [f"Pod {name}: {stage_of(pod)}"]
     lines += [f"{who} says: {text}" for who, text in conditions_of(pod)]
     if stage_of(pod) == "waits for a node":
         lines += _of_nodes(api, pod, verbose=arguments.verbose)
@@ -114,7 +120,7 @@ def _of_nodes(api: KubernetesAPI, pod: dict[str, Any], *, verbose: bool) -> list
     except ApiError as error:
         if forbidden(error):
             return [f"What each node has free is not shown: {RIGHTS}."]
-        raise CommandError(f"the cluster cannot be read: {error}") from error
+        raise unreadable(error, "nodes and pods") from error
     fitting = fitting_nodes(cluster, pod)
     if fitting:
         return [
@@ -175,7 +181,7 @@ def _whole(api: KubernetesAPI) -> Cluster:
     try:
         return read_cluster(api)
     except ApiError as error:
-        raise CommandError(f"{error.message}; {RIGHTS}" if forbidden(error) else str(error)) from error
+        raise unreadable(error, "nodes and pods", RIGHTS) from error
 
 
 def _print(text: str) -> int:

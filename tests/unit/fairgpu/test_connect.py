@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from fairgpu.client.server import from_environment
-from fairgpu.cluster.connect import NoClusterError, connect
+from fairgpu.cluster.api import ApiError
+from fairgpu.cluster.connect import NoClusterError, connect, namespace_of_context, unreadable
 from fairgpu.commands import CommandError
 
 SOUND = """
@@ -100,3 +102,66 @@ def test_what_cannot_be_a_token_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(CommandError, match="FAIRGPU_TOKEN holds") as refused:
         from_environment(SERVER | {"FAIRGPU_TOKEN": token})
     assert token not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("not there", "there is no kubeconfig"),
+        ("no such context", "current-context: given there; allowed: here; write `kubectl config use-context NAME`"),
+        ("a text", "allowed: YAML with the lists clusters, contexts and users"),
+    ],
+)
+def test_a_kubeconfig_that_lacks_something_is_answered_with_what_to_write(
+    tmp_path: Path, fault: str, said: str
+) -> None:
+    file = tmp_path / "config"
+    text = UNUSABLE[fault]
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(NoClusterError) as refused:
+        connect({"KUBECONFIG": str(file)})
+    assert said in str(refused.value)
+
+
+def test_a_silent_api_server_is_named_with_the_cause_and_what_to_look_at(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text(SOUND)
+    with pytest.raises(ApiError) as silent:
+        connect({"KUBECONFIG": str(file)}).get("/version")
+    assert re.fullmatch(
+        r"the API server at https://127\.0\.0\.1:1 does not answer: Failed to establish a new connection: .*refused",
+        str(silent.value),
+    )
+    assert str(unreadable(silent.value, "nodes")).startswith("nodes cannot be read: the API server at https://127")
+    assert "Look whether `kubectl get --raw /version` answers" in str(unreadable(silent.value, "nodes"))
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [(401, "log in anew, until `kubectl auth whoami` names you"), (403, "it needs `list`"), (500, "")],
+)
+def test_a_refusal_has_the_hint_of_its_status(status: int, hint: str) -> None:
+    first, *rest = str(unreadable(ApiError(status, "Reason", "said"), "nodes", "it needs `list`")).split("\n")
+    assert first == "nodes cannot be read: said"
+    assert hint in "\n".join(rest)
+    assert bool(rest) is bool(hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "namespace"),
+    [
+        (SOUND, "default"),
+        (SOUND.replace("user: u}", "user: u, namespace: team-a}"), "team-a"),
+        (UNUSABLE["no such context"], "default"),
+        ("hello\n", "default"),
+        (None, "default"),
+    ],
+)
+def test_without_a_namespace_that_of_the_current_context_counts(
+    tmp_path: Path, text: str | None, namespace: str
+) -> None:
+    file = tmp_path / "config"
+    if text is not None:
+        file.write_text(text)
+    assert namespace_of_context({"KUBECONFIG": str(file)}) == namespace

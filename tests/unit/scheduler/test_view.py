@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,3 +161,19 @@ def test_who_may_not_see_the_cluster_sees_the_pods_own_conditions(
 def test_a_node_that_offers_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CommandError, match="n7: no such node offers GPUs"):
         run(Api(waiting(100)), monkeypatch, "inspect", "n7")
+
+
+def test_why_without_a_namespace_asks_in_that_of_the_current_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config"
+    context = "{name: a, context: {cluster: c, user: u, namespace: team-a}}"
+    file.write_text(
+        f"current-context: a\ncontexts: [{context}]\nclusters: [{{name: c, cluster: {{}}}}]\nusers: [{{name: u}}]\n"
+    )
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    assert run(Api(waiting(100, gpus=2)), monkeypatch, "why", "w") == 0
+    assert "Pod team-a/w: waits for a node" in capsys.readouterr().out
+    api = Api(error=ApiError(404, "NotFound", 'pods "x" not found'))
+    with pytest.raises(CommandError, match="there is no pod team-a/x; -n names another namespace"):
+        run(api, monkeypatch, "why", "x")
