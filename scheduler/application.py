@@ -117,7 +117,7 @@ def build_application(
 
 
 def _follow_budgets(run_part: RunPart, api: KubernetesAPI, states: StatesSettings, state: State, wait: Wait) -> None:
-    """Keeps the budgets' states current, as the timekeeper publishes them."""
+    """Starts the threads that read the budgets' states, and the CA that proves them, from the timekeeper."""
     authority = (
         authority_file(states.ca_file)
         if states.ca_file is not None
@@ -130,7 +130,7 @@ def _follow_budgets(run_part: RunPart, api: KubernetesAPI, states: StatesSetting
 def _follow_cluster(
     run_part: RunPart, api: KubernetesAPI, lease: LeaseSettings, acting: Acting, state: State, wait: Wait
 ) -> None:
-    """Keeps pods and nodes current, and which replica's kube-scheduler leads."""
+    """Starts the threads that watch pods and nodes, read kube-scheduler's leader Lease, and look for overlaps."""
     warnings = NodeWarnings(api, _stamp)
     faults = AllocationFaults(state, warnings.warn_of_pod)
     pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show, faults)
@@ -243,7 +243,10 @@ class Routes:
         return Response(200, encode(BindResult(error_text)))
 
     async def _wait_for_gang(self, arguments: BindArguments) -> str:
-        """Waits until all pods of the gang are about to be bound; returns why they are not, or an empty text."""
+        """Waits until kube-scheduler is about to bind all pods of a pod's gang; returns why it is not, or "".
+
+        The devices held for the gang are freed if that takes too long. A pod without a gang does not wait.
+        """
         hold = arrive(self._state, arguments.pod_uid, arguments.node, self._clock.now())
         if hold is None:
             return ""
@@ -274,12 +277,12 @@ class Routes:
 
 
 def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
-    """Learns the figures of worth anew each time many more pods have asked, or a new model of GPU has appeared.
+    """Learns how much free parts of GPUs are worth, anew each time many pods have asked, or a GPU model appeared.
 
     It checks for both every LEARN_LOOK_SECONDS, until the process ends.
 
     Args:
-        state: gives the requests so far and the device classes, and takes the learned figures.
+        state: gives the requests so far and the models of GPUs, and takes the learned figures.
         wait: waits for a number of seconds, and returns true if the process ends.
     """
     learned = learned_classes = 0
@@ -329,7 +332,7 @@ def _boot_seconds() -> float:
 
 
 def _stamp() -> str:
-    """Returns the present time in the API's format."""
+    """Returns the present time in RFC 3339, as the Kubernetes API writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -41,7 +41,7 @@ def register(subparsers: Any) -> None:
 
 
 def _view(name: str, arguments: argparse.Namespace) -> int:
-    """Runs a command of scheduler.view."""
+    """Runs the function of this name in `scheduler.view.commands`; returns the exit status of the process."""
     from scheduler.view import commands
 
     status: int = getattr(commands, name)(arguments)

@@ -124,7 +124,7 @@ class Sites:
         return flags
 
     def _add_term(self, term: Json, met: Flags) -> None:
-        """Adds the nodes that meet all of a term; no node meets an empty one."""
+        """Sets, in `met`, the flag of each node that meets all of a term of the affinity; none meets an empty term."""
         looks = [(self._labels, one) for one in mappings(term.get("matchExpressions"))]
         looks += [(self._fields, one) for one in mappings(term.get("matchFields"))]
         own = self._open
@@ -137,7 +137,7 @@ class Sites:
 
 
 class _Values:
-    """The values of some nodes, by key."""
+    """The labels, or the fields, of all nodes, by which the nodes that meet a requirement are found."""
 
     def __init__(self, count: int, of_nodes: Iterable[Mapping[str, str]]) -> None:
         self._none = np.zeros(count, np.bool_)
@@ -148,7 +148,7 @@ class _Values:
                 self._places.setdefault(key, {}).setdefault(value, []).append(at)
 
     def meeting(self, requirement: Json) -> Flags:
-        """Returns the nodes that meet a requirement, as in a node affinity."""
+        """Returns, for each node, whether it meets a requirement (key, operator, values) of a node affinity."""
         key, operator = str(requirement.get("key")), requirement.get("operator")
         values = requirement.get("values") or []
         if operator == "In":
@@ -164,7 +164,7 @@ class _Values:
         return self._none
 
     def among(self, key: str, values: Iterable[Any]) -> Flags:
-        """Returns the nodes that have one of the values under a key."""
+        """Returns, for each node, whether its value of the key is one of these."""
         places = self._places.get(key)
         if places is None:
             return self._none
@@ -189,7 +189,7 @@ class _Values:
         return flags
 
     def _of(self, key: str) -> tuple[Ints, Ints]:
-        """Returns the nodes that have a key; and node and number of each whose value is a number."""
+        """Returns the indexes of the nodes that have the key; and index and value of those whose value is a number."""
         if key not in self._places:
             return _NOWHERE
         if key not in self._numbers:
@@ -204,7 +204,7 @@ _NOWHERE: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
 
 
 def _number(text: Any) -> int | None:
-    """Returns the number that a label's value is, within what comparisons take; None for any other text."""
+    """Returns a label's value as a number below 2^62 in size; None for any other text."""
     try:
         number = int(text)
     except (TypeError, ValueError):

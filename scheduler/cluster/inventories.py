@@ -66,7 +66,7 @@ class Inventories:
         return next((device.uuid for device in devices if len(self._offering[device.uuid]) > 1), None)
 
     def _forget(self, name: str) -> set[str]:
-        """Removes a node's devices; returns the other nodes that offered some of them."""
+        """Removes the node of this name; returns the names of the other nodes that offer one of its devices."""
         node = self._nodes.pop(name, None)
         if node is None:
             return set()
@@ -81,7 +81,10 @@ class Inventories:
         return {name for device in node.inventory.devices for name in self._offering[device.uuid]}
 
     def _settle(self, touched: set[str]) -> None:
-        """Adds nodes to the fleet or removes them: removals first, so that no device is in two rows."""
+        """Adds those of the named nodes to the fleet that share no device with another node, and removes the others.
+
+        Removals come first, so that the fleet never has a device twice.
+        """
         sound = {name for name in touched if name in self._nodes and self.shared(name) is None}
         for name in sorted(touched - sound):
             self._fleet.remove(name)

@@ -228,9 +228,9 @@ def read_note(pod: Json) -> PodNote:
 
 
 def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, tuple[tuple[Piece, ...], ...], str]:
-    """Returns what a bound pod holds, in all and apart by `_starts`, and why its allocation counts for nothing.
+    """Returns what a bound pod holds, the same grouped as `PodNote.starts`, and the fault of its allocation.
 
-    The last is empty if the allocation is sound or absent.
+    The fault is empty if the allocation is sound or absent. With a fault, the pod counts as holding no devices.
     """
     cpu_milli, host_mib = host_demand(spec)
     text = annotations.get(names.ALLOCATION)
@@ -247,7 +247,7 @@ def _holding(node: str, annotations: Json, spec: Json) -> tuple[Holding, tuple[t
 def _starts(
     containers: Sequence[Sequence[Share]], pieces: tuple[Piece, ...], *, has_init: bool
 ) -> tuple[tuple[Piece, ...], ...]:
-    """Returns the parts of devices that a pod's containers hold, apart for those that start without each other.
+    """Returns the parts of devices that a pod holds, one tuple for each container that starts by itself.
 
     The node agent gives a container all its devices or refuses its start, and main containers do not wait for each
     other. They wait for init containers, so a pod of which these have devices is one whole.
@@ -359,7 +359,7 @@ def _asks_for_gpu(spec: Json) -> bool:
 
 
 def _may_be_placed(spec: Json) -> bool:
-    """Whether kube-scheduler looks for a node for the pod."""
+    """Whether FairGPU's kube-scheduler looks for a node for the pod: it is named, and no scheduling gate is left."""
     return spec.get("schedulerName") == names.SCHEDULER_NAME and not spec.get("schedulingGates")
 
 
@@ -371,7 +371,7 @@ def _is_unschedulable(status: Json) -> bool:
 
 
 def _placeable(status: Json) -> str:
-    """Returns the text that this replica or another one has written into the pod's condition."""
+    """Returns the message of the pod's condition fairgpu.io/Placeable; empty if it has none."""
     return next(
         (str(one.get("message")) for one in mappings(status.get("conditions")) if one.get("type") == PLACEABLE), ""
     )
@@ -385,7 +385,10 @@ def _asked(pod: Json) -> WaitingPod | None:
 
 
 def _asking(reading: PodReading) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, bool]]]:
-    """Returns name and need of each container with a GPU request, main and init."""
+    """Returns name and need of each main container with a GPU request, and the same of each init container.
+
+    An init container has as third value whether it is a native sidecar.
+    """
     main = [(one.name, need_of(one.request)) for one in reading.containers if one.request is not None]
     init = [(one.name, need_of(one.request), one.native_sidecar) for one in reading.init if one.request is not None]
     return main, init
@@ -397,7 +400,7 @@ def _shares_of(text: str) -> tuple[str, dict[str, list[Share]]]:
     A sound allocation is decoded in a tenth of the time that `allocation.decode` takes, which names faults.
 
     Raises:
-        AllocationError: it is not an allocation.
+        AllocationError: the text is not an allocation.
     """
     try:
         sound = _ALLOCATION.decode(text)
@@ -419,12 +422,12 @@ def _shares_of(text: str) -> tuple[str, dict[str, list[Share]]]:
 
 
 def _held(text: str, node: str, spec: Json) -> tuple[list[list[Share]], list[tuple[list[Share], bool]]]:
-    """Returns the shares of an allocation: of each main container, and of each init container.
+    """Returns the shares in an allocation's text: a list for each main container, and a pair for each init container.
 
-    Each init container has whether it keeps running beside the main containers.
+    The pair's second value is whether the init container keeps running beside the main containers.
 
     Raises:
-        AllocationError: it is none, of another node, or of containers that the pod does not have.
+        AllocationError: the text is no allocation, or names another node or a container that the pod does not have.
     """
     of_node, shares = _shares_of(text)
     if of_node != node:
@@ -447,7 +450,7 @@ def _device_share(device: inventory.Device, share: Share) -> allocation.DeviceSh
 
 
 def _prefers(spec: Json) -> bool:
-    """Whether the pod has soft preferences among nodes."""
+    """Whether the pod prefers nodes without requiring them, by an affinity or a topology spread constraint."""
     affinity = mapping(spec.get("affinity"))
     soft = "preferredDuringSchedulingIgnoredDuringExecution"
     return any(

@@ -92,8 +92,7 @@ class Refusals:
         """Returns a JSON object that gives each of some nodes the same text.
 
         Args:
-            text: the text.
-            key: identifies the set of nodes, for the cache; None for an answer that is not cached.
+            key: a value that identifies the set of nodes, for the cache; None for an answer that is not cached.
             names: returns the names of the nodes; called if the answer is not in the cache.
         """
         kept = self._texts.get((text, key)) if key is not None else None

@@ -71,10 +71,10 @@ class Reservation:
 
 @dataclass(slots=True)
 class Asked:
-    """The nodes that one call of kube-scheduler asks about.
+    """The nodes that one call of kube-scheduler asks about, looked up in the fleet.
 
     Attributes:
-        offers: `State.offers` when the nodes were looked up. The fields below are stale once that number has grown.
+        offers: `State.offers` when the nodes were looked up. The other fields are stale once that number has grown.
         rows: the indexes in the fleet of the nodes that offer devices.
         unknown: the names of the nodes that offer none.
         names_json: the names of the nodes in `rows` as JSON; None until an answer has needed it.
@@ -289,7 +289,7 @@ class State:
                 self._hold_earmark(uid)
 
     def _mark(self, note: PodNote) -> None:
-        """Notes whether a pod that holds devices is ending or has a notice."""
+        """Stores whether a pod that holds devices is being deleted, and whether it has a notice of its eviction."""
         for marked, holds in ((self._noticed, bool(note.reclaim_at)), (self._leaving, note.leaving)):
             if holds and note.holding is not None:
                 marked.add(note.uid)
@@ -297,7 +297,10 @@ class State:
                 marked.discard(note.uid)
 
     def _take_earmark(self, note: PodNote) -> None:
-        """Adopts the earmark in a pod's annotation; that of a pod which does not wait yet counts once it waits."""
+        """Keeps the devices that a waiting pod's annotation names, and frees those kept so far if they differ.
+
+        The annotation of a pod that does not wait yet counts once the pod waits.
+        """
         pod, earmark = note.waits or note.member or self._asked.get(note.uid), None
         try:
             earmark = decode_earmark(note.earmark) if note.earmark else None
@@ -422,7 +425,7 @@ class State:
     # Decisions: reservations and Bindings.
 
     def rows_asked(self, key: Hashable | None, names: Callable[[], list[str]]) -> Asked:
-        """Returns the nodes that a call of kube-scheduler asks about, in any order.
+        """Returns the nodes that a call of kube-scheduler asks about, looked up in the fleet or taken from a cache.
 
         Args:
             key: identifies the set of names, for the cache; None for a set without a key.
@@ -642,7 +645,7 @@ class State:
         return in_budget and self.gangs.is_complete(pod) and not self._hopeless(pod)
 
     def _hopeless(self, pod: WaitingPod) -> bool:
-        """Whether a pod would fit nowhere even if other pods ended."""
+        """Whether a pod would fit on no node of the fleet even if all other pods ended."""
         key = (self.offers, pod.request)
         if key not in self._hopes:
             rows = np.array(sorted(self.fleet.rows.values()), np.int64)
@@ -701,12 +704,12 @@ class State:
             return self._mix.mix()
 
     def learn(self, worth: Worth) -> None:
-        """Stores newly learned figures of worth, which all later choices of nodes use."""
+        """Stores newly learned figures of what free parts of GPUs are worth; all later choices of nodes use them."""
         with self.lock:
             self.chooser.worth = worth
 
 
 def _yields(other: WaitingPod, pod: WaitingPod) -> bool:
-    """Whether devices kept for one waiting pod may go to another."""
+    """Whether devices that are kept for the waiting pod `other` may go to `pod`."""
     same_gang = other.gang is not None and (other.namespace, other.gang) == (pod.namespace, pod.gang)
     return other.uid == pod.uid or same_gang or other.priority < pod.priority

@@ -38,7 +38,7 @@ SOURCE = {"component": "fairgpu-scheduler"}
 
 
 def _noted(item: Json) -> Json:
-    """Returns the parts of a pod that are kept: a list of whole pods would not fit into memory."""
+    """Returns a pod's facts (PodNote) and its mark alone: a list of whole pods would not fit into memory."""
     return {NOTE: read_note(item), MARK: mark_of(item)}
 
 
@@ -307,6 +307,6 @@ class NodesView:
         self._look_at(self._state.remove_node(name))
 
     def _look_at(self, touched: set[str]) -> None:
-        """Looks at the pods of nodes that may offer other devices than before."""
+        """Checks the allocations of all pods on the nodes of these names, which may offer other devices than before."""
         for name in sorted(touched):
             self._faults.look_at_node(name)

@@ -112,7 +112,6 @@ def bind(state: State, pods: Pods, arguments: BindArguments, clock: Clock, leads
 
     Args:
         state: the scheduler's state, with the pod's reservation.
-        pods: the client of the API server.
         arguments: kube-scheduler's request: the pod and the node.
         leads: returns whether this replica leads for the next ATTEMPT_SECONDS.
 
@@ -146,7 +145,6 @@ def keep_settling(state: State, pods: Pods, clock: Clock, failed: Callable[[], N
 
     Args:
         state: the scheduler's state, with the reservations.
-        pods: the client of the API server.
         clock: the clock, whose wait ends the loop.
         failed: called after an unexpected error at a pod.
     """
@@ -163,7 +161,6 @@ def settle(state: State, pods: Pods, now: float, failed: Callable[[], None] = la
 
     Args:
         state: the scheduler's state, with the reservations.
-        pods: the client of the API server.
         now: the present time, in seconds of a monotonic clock.
         failed: called after an unexpected error at a pod.
     """
@@ -194,9 +191,12 @@ def _settle(state: State, pods: Pods, kept: Reservation) -> None:
 
 
 def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> tuple[Reservation, bool]:
-    """Returns the pod's reservation on this node with the allocation to send, and whether a Binding may be under way.
+    """Returns the pod's reservation on the node, and whether an earlier Binding of the pod may be under way.
 
-    Makes a reservation where filter made none.
+    The reservation has the allocation to send. It is made now if `filter` made none.
+
+    Raises:
+        BindError: the devices are not free, the budget keeps the pod back, or the pod may be bound elsewhere.
     """
     uid = arguments.pod_uid
     with state.lock:
@@ -244,7 +244,11 @@ def _read(pods: Pods, arguments: BindArguments, path: str) -> WaitingPod:
 
 
 def _allocation(state: State, kept: Reservation) -> str:
-    """Returns the allocation of a pod to which no Binding was sent; frees its devices where it can go there no more."""
+    """Returns, as JSON, the allocation for a reservation whose Binding was never sent.
+
+    Raises:
+        BindError: the pod can no longer go to the node; its devices are then freed.
+    """
     fault = state.withdrawn(kept)
     if fault:
         state.forget(kept.pod.uid)
@@ -271,14 +275,13 @@ def _binding(arguments: BindArguments, text: str) -> Json:
 def _post(
     pods: Pods, path: str, binding: Json, clock: Clock, leads: Callable[[], bool], *, doubted: bool
 ) -> Attempts | None:
-    """Posts a Binding until the answer is definite, for GIVE_UP_SECONDS at most; returns the failure, if any.
+    """Posts a Binding until the answer is definite, for GIVE_UP_SECONDS at most.
+
+    Returns the failed attempts, or None if the pod is bound.
 
     Args:
-        pods: the API server.
-        path: the pod's.
-        binding: the Binding to post.
-        clock: the clock of the attempts.
-        leads: whether this replica leads for long enough to send an attempt.
+        path: the pod's path in the API.
+        leads: returns whether this replica leads for long enough to send an attempt.
         doubted: whether an earlier bind's attempt has no definite answer.
     """
     deadline, pause = clock.now() + GIVE_UP_SECONDS, FIRST_RETRY_SECONDS
@@ -297,14 +300,19 @@ def _post(
 
 
 def _definite(error: ApiError) -> bool:
-    """Whether the API server's refusal is final."""
+    """Whether an error of the API server says for certain that this attempt did not bind the pod."""
     return 400 <= error.status < 500 and error.status != TOO_MANY
 
 
 def _fate(pods: Pods, path: str, arguments: BindArguments, text: str, failed: Attempts) -> tuple[Fate, Json | None]:
-    """Returns the outcome of a Binding whose last attempt failed; only the pod as it is now can say more.
+    """Returns the outcome of a Binding whose last attempt failed, from that failure and the pod as it is now.
 
-    Returns the pod with it where it is bound in another way.
+    The second value is the pod as JSON if it is bound to another node or with another allocation; else None.
+
+    Args:
+        path: the pod's path in the API.
+        text: the allocation in the Binding.
+        failed: the failed attempts.
     """
     unsettled = Fate.UNKNOWN if failed.open else Fate.NOT_BOUND
     if failed.error is None or not _definite(failed.error):

@@ -27,19 +27,18 @@ KEPT_AWAY = "gpu: kube-scheduler's rules keep the pod from each node with room f
 
 
 class _Asked:
-    """The nodes that kube-scheduler asks about. Their rows are looked up once an answer needs all of them."""
+    """The nodes that one call of kube-scheduler asks about, looked up in the fleet only if an answer needs it."""
 
     def __init__(self, state: State, arguments: FilterArguments) -> None:
         self._state = state
         self._arguments = arguments
 
     def has(self, name: str) -> bool:
-        """Whether kube-scheduler asks about this node."""
+        """Whether kube-scheduler asks about the node of this name."""
         return self._arguments.has(name)
 
     @property
     def names(self) -> list[str]:
-        """The names of the nodes."""
         return self._arguments.node_names
 
     @cached_property
@@ -53,18 +52,18 @@ class _Asked:
 
     @property
     def rows_json(self) -> msgspec.Raw:
-        """The names of these rows, in JSON."""
+        """The names of the nodes in `rows`, as a JSON list."""
         if self._rows_asked.names_json is None:
             self._rows_asked.names_json = encode_names(_names(self._state, self.rows))
         return self._rows_asked.names_json
 
     @property
     def unknown(self) -> list[str]:
-        """The names of the nodes that offer none."""
+        """The names of the nodes that offer no devices."""
         return self._rows_asked.unknown
 
     def with_text(self, text: str) -> msgspec.Raw:
-        """Returns one text for each of the nodes, in JSON."""
+        """Returns a JSON object that gives each of the nodes this text, keyed by node name."""
         return self._state.refusals.with_one_text(text, self._arguments.names_key, lambda: self.names)
 
 
@@ -76,7 +75,6 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
     node fits, the result has a reason for each node.
 
     Args:
-        state: the scheduler's state.
         arguments: kube-scheduler's question: the pod and the nodes.
         now: the present time, in seconds of a monotonic clock.
 
@@ -151,10 +149,11 @@ def budget_block(state: State, pod: WaitingPod) -> BudgetBlock | None:
 def explain_pod(
     state: State, pod: WaitingPod, block: BudgetBlock | None, kept_from: frozenset[str] = frozenset()
 ) -> str:
-    """Returns why a pod waits now; FITS if FairGPU has no reason against it. Only nodes that its rules allow count.
+    """Returns why a pod waits now, as a text for its author; FITS if FairGPU has no reason against it.
+
+    Only nodes that the pod's taints, selectors and affinity allow count.
 
     Args:
-        state: the scheduler's state.
         block: the answer of `budget_block` for the pod.
         kept_from: the names of nodes that do not count: they had room, and kube-scheduler did not take them.
     """
@@ -174,7 +173,10 @@ def explain_pod(
 
 
 def _room_elsewhere(state: State, pod: WaitingPod, asked: Ints) -> frozenset[str]:
-    """Returns the nodes with room for a pod that its rules allow, and about which kube-scheduler does not ask."""
+    """Returns the names of the nodes that a pod's rules allow and that have room, but that kube-scheduler left out.
+
+    `asked` has the indexes in the fleet of the nodes about which kube-scheduler asks.
+    """
     if len(asked) == len(state.fleet.rows):
         return frozenset()
     other = np.zeros(state.fleet.size, np.bool_)
@@ -184,7 +186,7 @@ def _room_elsewhere(state: State, pod: WaitingPod, asked: Ints) -> frozenset[str
 
 
 def _bound_before(state: State, pod: WaitingPod, question: _Asked) -> FilterResult | None:
-    """Returns the answer for a pod that is bound, or may be; None for one that is not."""
+    """Returns the answer to `filter` for a pod that is bound, or whose Binding was sent; None for any other pod."""
     kept = state.reservation(pod.uid)
     if kept is not None and kept.sent:
         # It is not known yet whether the pod was bound: it may hold these devices, and must not hold others.
@@ -198,7 +200,7 @@ def _bound_before(state: State, pod: WaitingPod, question: _Asked) -> FilterResu
 
 
 def _waits_for_gang(state: State, question: _Asked, text: str) -> FilterResult:
-    """Returns the answer for a pod that waits because of its gang."""
+    """Returns the answer to `filter` for a pod that waits because of its gang; `text` is the reason."""
     if not question.unknown:
         return FilterResult([], failed_nodes=question.with_text(text))
     return FilterResult(
@@ -209,7 +211,7 @@ def _waits_for_gang(state: State, question: _Asked, text: str) -> FilterResult:
 
 
 def _blocked(state: State, pod: WaitingPod, question: _Asked, block: BudgetBlock) -> FilterResult:
-    """Returns the answer for a pod that its budget keeps from every node."""
+    """Returns the answer to `filter` for a pod that its budget keeps from every node."""
     state.forget(pod.uid)
     state.waiting.refuse(pod, block.message)
     failed = question.with_text(block.message)
@@ -219,7 +221,10 @@ def _blocked(state: State, pod: WaitingPod, question: _Asked, block: BudgetBlock
 
 
 def _place(state: State, pod: WaitingPod, question: _Asked, now: float) -> tuple[list[str] | msgspec.Raw, str]:
-    """Returns the nodes to answer, the best alone or all that fit where the pod prefers some, and what a gang lacks."""
+    """Returns the names of the nodes to answer, none if the pod fits nowhere, and why its gang must wait, or "".
+
+    It is the best node alone, on which devices are then reserved; or, of a pod with soft preferences, each that fits.
+    """
     if pod.gang is not None:
         return place_member(state, pod, question.rows, now)
     if pod.prefers:
@@ -247,7 +252,6 @@ def prioritize_nodes(state: State, arguments: FilterArguments) -> Ints:
     """Returns a score for each node, in the order of the question: the best node has MAX_SCORE, the worst 0.
 
     Args:
-        state: the scheduler's state.
         arguments: kube-scheduler's question: the pod and the nodes.
 
     Raises:
@@ -268,7 +272,10 @@ def prioritize_nodes(state: State, arguments: FilterArguments) -> Ints:
 
 
 def _asked_before(state: State, arguments: FilterArguments) -> WaitingPod | None:
-    """Returns the pod as filter has read it a moment ago, else as it is in the question; None if it has a fault."""
+    """Returns the pod of a call `prioritize`: as `filter` has just read it, else read from the call's own JSON.
+
+    None if the extender cannot place the pod.
+    """
     known = state.pod_asked_about(str(mapping(arguments.pod.get("metadata")).get("uid", "")))
     if known is not None:
         return known
@@ -279,7 +286,10 @@ def _asked_before(state: State, arguments: FilterArguments) -> WaitingPod | None
 
 
 def _refusal(refusal: Refusal, unknown: list[str]) -> FilterResult:
-    """Returns one text for each cause; causes that no end of another pod removes are kept apart."""
+    """Returns the answer to `filter` that gives each node its reason; `unknown` are nodes that offer no devices.
+
+    Reasons that hold even if other pods end are in `failed_and_unresolvable_nodes`.
+    """
     final = refusal.final
     if unknown:
         final = joined(final, msgspec.Raw(msgspec.json.encode(dict.fromkeys(unknown, UNKNOWN_NODE))))

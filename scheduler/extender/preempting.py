@@ -22,7 +22,6 @@ def preempt(state: State, roster: Roster, arguments: PreemptArguments, wall: flo
     A node is left out if no pod needs to be evicted there, or if evicting all of them would not suffice.
 
     Args:
-        state: the scheduler's state.
         roster: the running pods, with the devices that each holds.
         arguments: kube-scheduler's proposal: the pod, and the nodes with their victims.
         wall: the present time, in seconds since 1970.

@@ -113,7 +113,6 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
     other pod waits for it.
 
     Args:
-        state: the scheduler's state.
         clock: the clock, whose wait ends the loop.
     """
     # None: the state may have changed since this was last run, which an error may have ended.
@@ -142,14 +141,21 @@ def keep_waking(state: State, conditions: Conditions, clock: Clock) -> None:
 
 
 def _still_late(late: Mapping[str, Late], tried: AbstractSet[str], unwritten: Unwritten, now: float) -> dict[str, Late]:
-    """Returns the pods whose conditions are still to be written after some were tried."""
+    """Returns the record of each pod whose condition is still to be written, keyed by uid.
+
+    Args:
+        late: the records before some pods were tried.
+        tried: the uids of these pods.
+        unwritten: those among them whose condition was not written.
+        now: seconds of a monotonic clock.
+    """
     still = {uid: one for uid, one in late.items() if uid not in tried}
     still |= {uid: late.get(uid, Late(0, now)) for uid in unwritten.not_tried}
     return still | {uid: late.get(uid, Late(0, now)).again(now) for uid in unwritten.failed}
 
 
 def _versions(state: State) -> tuple[int, ...]:
-    """Returns numbers that change together with the answers of waiting pods, beyond the end of other pods."""
+    """Returns numbers of which one changes whenever waiting pods may get another answer, but not if a pod ends."""
     with state.lock:
         if state.budgets.any_over:
             state.lowest_in_budget()
@@ -170,7 +176,6 @@ def wake(
     It stops after the first pod that fails: a failure may take half a minute, and the caller has other work.
 
     Args:
-        state: the scheduler's state.
         wait: waits for a number of seconds, and returns true if the process ends.
         uids: the uids of the pods to look at; None for all.
         but: the uids of the pods to leave out.
@@ -202,9 +207,9 @@ def wake(
 
 
 def _wake_one(state: State, conditions: Conditions, one: Waiting, failed: set[str]) -> bool:
-    """Writes a pod's condition where it must be written, and adds the pod to `failed` where that cannot be done.
+    """Writes the condition of one waiting pod if its text must change; returns whether it tried.
 
-    Returns whether it tried.
+    If the write fails, the pod's uid is added to `failed`.
     """
     with state.lock:
         block = budget_block(state, one.pod)
@@ -220,11 +225,11 @@ def _wake_one(state: State, conditions: Conditions, one: Waiting, failed: set[st
 
 
 def _must_be_written(one: Waiting, text: str, block: BudgetBlock | None) -> bool:
-    """Whether a pod's condition must be written.
+    """Whether `text`, why a pod waits now, must be written into its condition fairgpu.io/Placeable.
 
-    A pod without our condition shows kube-scheduler's, which has the answer to its last call. A figure in it grows old
+    A pod without that condition shows kube-scheduler's, which has the answer to its last call. A figure in it grows old
     with each pod that is placed, and alone is no reason to write: each time, thousands of waiting pods would be written
-    and asked about again. A cause that it does not name is one. Our own condition is kept current to the figure.
+    and asked about again. A new cause is a reason. FairGPU's condition, once written, is kept current to the figure.
     """
     if one.text:
         return text != one.text
@@ -239,7 +244,7 @@ def _causes(text: str) -> set[str]:
 
 
 def _patch(api: Patching, pod: WaitingPod, text: str, at: str) -> str:
-    """Writes a pod's condition; returns the outcome, one of scheduler.measures.WRITES."""
+    """Writes `text` into a pod's condition fairgpu.io/Placeable; returns the outcome, one of `measures.WRITES`."""
     fits = text == FITS
     condition = {
         "type": PLACEABLE,

@@ -35,13 +35,16 @@ _QUOTE = ord('"')
 
 
 class _Powers:
-    """The powers of an odd number and of its inverse, modulo 2^64, up to the longest list so far."""
+    """The powers f^0, f^1, … of the factor of a polynomial hash, and those of its inverse, all modulo 2^64.
+
+    With them `key_of_names` hashes each name of a list. They are computed as far as the longest list so far needs.
+    """
 
     def __init__(self) -> None:
         self._up, self._down = self._made(1 << 10)
 
     def of(self, length: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Returns at least `length` powers."""
+        """Returns at least the first `length` powers of the factor, and as many of its inverse."""
         if length > len(self._up):
             self._up, self._down = self._made(1 << length.bit_length())
         return self._up, self._down

@@ -57,7 +57,6 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
     Once all pods for which devices are held have arrived, the hold ends and their binds continue.
 
     Args:
-        state: the scheduler's state.
         node: the name of the node to which it is to be bound.
         now: the present time, in seconds of a monotonic clock.
 
@@ -90,7 +89,7 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
 
 
 def _withdrawn(state: State, hold: Hold) -> str:
-    """Returns why a pod of a hold can go no more to its node; empty if each can."""
+    """Returns why one of the pods for which devices are held can no longer go to its node; empty if all can."""
     kept = [reservation for uid in sorted(hold.uids) if (reservation := state.reservation(uid)) is not None]
     return next((fault for one in kept if (fault := state.withdrawn(one))), "")
 
@@ -99,7 +98,6 @@ def release_overdue(state: State, now: float) -> None:
     """Frees the devices that are held for gangs whose pods did not all reach their bind in time.
 
     Args:
-        state: the scheduler's state.
         now: the present time, in seconds of a monotonic clock.
     """
     with state.lock:
@@ -114,7 +112,6 @@ def release(state: State, key: GangKey, gang: Gang, text: str) -> None:
     """Frees all devices that are held for a gang, and ends the binds that wait for its other pods.
 
     Args:
-        state: the scheduler's state.
         text: the reason with which these binds fail.
     """
     hold = gang.hold
@@ -174,7 +171,7 @@ def _key(pod: WaitingPod) -> GangKey:
 
 
 def _missing(key: GangKey, gang: Gang) -> str:
-    """Returns why no devices may be held for the gang yet; empty if they may."""
+    """Returns why no devices may be held for a gang yet, such as a pod that does not exist; empty if they may."""
     there = len(gang.placed) + len(gang.waiting)
     if there < key.pods:
         return f"gang: {there} of {key.pods} pods are there"
@@ -184,13 +181,16 @@ def _missing(key: GangKey, gang: Gang) -> str:
 
 
 def _others_first(key: GangKey, gang: Gang, pod: WaitingPod) -> str:
-    """Returns why a pod waits whose gang already has as many other pods as it needs; empty for any other pod."""
+    """Returns why a pod waits that is one more than its gang needs; empty for any other pod."""
     held = 0 if gang.hold is None else len(gang.hold.uids - {pod.uid})
     return f"gang: {key.pods} of its pods are placed before any other" if len(gang.placed) + held >= key.pods else ""
 
 
 def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) -> str:
-    """Holds devices for as many pods as the gang lacks; returns why that is impossible, or an empty text."""
+    """Holds devices for all pods that a gang lacks, `pod` among them; returns why that is impossible, or "".
+
+    `rows` has the indexes in the fleet of the nodes that kube-scheduler asks about. `now` is in monotonic seconds.
+    """
     gang = state.gangs.of(key)
     asked = (rows.tobytes(), frozenset(gang.waiting))
     known = gang.refusal
@@ -204,7 +204,10 @@ def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) ->
 
 
 def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -> int:
-    """Holds devices for as many pods as the gang lacks, this one included; returns how many of all fit."""
+    """Holds devices for all pods that a gang lacks, `pod` among them, or for none.
+
+    Returns how many of the gang's pods fit, those that are placed included: `key.pods` if the devices are held.
+    """
     hold = state.gangs.begin_hold(key, now + state.gang_seconds)
     # Those that arrived stay: kube-scheduler has counted them to their nodes.
     steady = {uid for uid in hold.arrived if state.reservation(uid) is not None}
@@ -230,14 +233,18 @@ def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -
 
 
 def _first(first: Sequence[WaitingPod], others: Iterable[WaitingPod], count: int) -> list[WaitingPod]:
-    """Returns a limited number of pods: the given ones first, then the oldest."""
+    """Returns at most `count` pods: those in `first`, then the oldest of the others."""
     uids = {pod.uid for pod in first}
     rest = sorted((pod for pod in others if pod.uid not in uids), key=lambda pod: (pod.created, pod.uid))
     return [*first, *rest][:count]
 
 
 def _rows_of(state: State, gang: Gang, pod: WaitingPod, asked: WaitingPod) -> Ints:
-    """Returns the nodes on which a pod may be placed: those named for it, or now for its kind; else all."""
+    """Returns the indexes in the fleet of the nodes on which a pod of a gang may be placed.
+
+    These are the nodes that kube-scheduler named for it, and those that it named for `asked`, the pod that it asks
+    about now, if both request the same; all nodes if it named none.
+    """
     known = [gang.rows[uid] for uid in dict.fromkeys((pod.uid, asked.uid)) if uid in gang.rows]
     if pod.request != asked.request:
         known = [gang.rows[pod.uid]] if pod.uid in gang.rows else []

@@ -64,14 +64,14 @@ _Computed: TypeAlias = tuple[Floats, Flags, Flags, Ints]
 
 @dataclass(slots=True)
 class _Figures:
-    """Figures of all rows: the gains of one kind of request, or the worth of the free parts.
+    """A figure for each node of the fleet: the gain of one kind of request, or the worth of the node's free parts.
 
     Attributes:
-        version: the fleet's when they were computed.
-        of_row: by row; a gain is NONE if the request does not fit.
-        cut: by row, whether the search for devices ended without an answer, so that the node counts as not fitting.
-        unreached: by row, whether the tries ended before, so that the next refresh searches it.
-        device: by row, the device to take for a request for one GPU; 0 for any other request.
+        version: the version of the fleet for which they were computed.
+        of_row: the figures, in percent of a GPU; a gain is NONE if the request does not fit on the node.
+        cut: for each node, whether the search for devices reached its limit, so that the node counts as not fitting.
+        unreached: for each node, whether no try was left for it, so that the next refresh searches it.
+        device: for each node, the index of the device that a request for one GPU takes; 0 for any other request.
     """
 
     version: int
@@ -81,7 +81,10 @@ class _Figures:
     device: Ints
 
     def refresh(self, fleet: Fleet, compute: Callable[[Ints], _Computed]) -> None:
-        """Computes the figures of rows that have changed since, and of rows that were not reached."""
+        """Computes the figures of the nodes that have changed since the last time, or that were not reached then.
+
+        `compute` takes these nodes' rows and returns the four arrays for them.
+        """
         if self.version != fleet.version:
             new = fleet.size - len(self.of_row)
             if new > 0:
@@ -101,7 +104,7 @@ def _nothing() -> _Figures:
 
 
 def _decided(figures: Floats, device: Ints | None = None) -> _Computed:
-    """Returns figures none of which a search was cut for."""
+    """Returns the four arrays of `_Figures` for figures that needed no search: none is cut or unreached."""
     none = np.zeros(len(figures), np.bool_)
     return figures, none, none, np.zeros(len(figures), np.int64) if device is None else device
 
@@ -283,7 +286,7 @@ class Chooser:
         return _decided(gains, device)
 
     def _of_several(self, request: Request, rows: Ints) -> _Computed:
-        """Returns the gains of a request of several containers, and where a search was cut or not reached."""
+        """Returns the arrays of `_Figures` for a request of several containers, on the nodes with these rows."""
         first, group = self._groups(request, rows)
         tries = self.tries or Tries(CALL_TRIES)
         given = give_all(request, self._free(request, rows[first]), self._picks(request), tries)
@@ -302,10 +305,10 @@ class Chooser:
         return gains, cut, unreached, np.zeros(len(gains), np.int64)
 
     def _groups(self, request: Request, rows: Ints) -> tuple[Ints, Ints]:
-        """Returns rows of which one answer holds for the rest: the containers of the request get devices alike on them.
+        """Groups nodes on which the request's containers get devices alike, so that one of each group is searched.
 
         Returns:
-            The place in `rows` of the first row of each group, in order, and the group of each row.
+            For each group, the place in `rows` of its first row, in order; and for each row, the index of its group.
         """
         wanted, everything = request.wanted, np.arange(len(rows))
         by_host = self._worth is not None and any(need.gpus == 1 for need, _ in request.steps)
@@ -321,11 +324,10 @@ class Chooser:
         return first, of_number[alike]
 
     def _picks(self, request: Request, *, linked: bool = False) -> list[Pick]:
-        """Returns the picks by which several containers get devices.
+        """Returns the functions that score devices for several containers, in the order in which they are tried.
 
         Args:
-            request: the pod's need.
-            linked: whether links count where GPUs are equally full, which changes no gain. With `topology` they
+            linked: whether links decide between GPUs that are equally full. With the placement `topology` they
                 always count.
         """
         fleet, plain = self.fleet, plain_pick(request, self.fleet, self._worth)
@@ -336,14 +338,20 @@ class Chooser:
         return [*first, linked_pick(request, fleet, plain), plain, linked_pick(request, fleet, emptiest)]
 
     def _gained(self, request: Request, rows: Ints, after: Ints) -> Floats:
-        """Returns each row's gain if so much is left of its devices."""
+        """Returns each node's gain if it takes the request and `after` is the percent left of each of its devices."""
         if self._worth is None:
             return np.zeros(len(rows))
         left = _taken(self._left(rows), after, request)
         return rounded(values(self._worth, left) - self._values(self._worth)[rows])
 
     def _apart_of_several(self, request: Request, rows: Ints, taken: Flags) -> Floats:
-        """Returns the distance between the devices of each container, of all of them together."""
+        """Returns, for each node, one figure of how far apart the devices within each container are; less is nearer.
+
+        The worst link counts first, then the sum of links, then the number of NUMA nodes.
+
+        Args:
+            taken: for each container, node and device, whether the container takes the device.
+        """
         apart = np.zeros((len(rows), 3))
         for (need, _), devices in zip(request.steps, taken, strict=True):
             if need.gpus > 1:
@@ -352,7 +360,7 @@ class Chooser:
         return np.asarray((apart[:, 0] * 10_000 + apart[:, 1]) * 100 + apart[:, 2])
 
     def _free(self, request: Request, rows: Ints) -> Free:
-        """Returns what is left of the devices of some rows."""
+        """Returns the free parts of the devices on the nodes with these rows, and which the request may use."""
         fleet = self.fleet
         # Most often all rows are asked for, and a view of them is no copy.
         at = slice(fleet.size) if np.array_equal(rows, np.arange(fleet.size)) else rows
@@ -360,7 +368,7 @@ class Chooser:
         return Free(*columns, self.usable(request, rows), fleet.idle[at], rows).compact()
 
     def _together(self, request: Request, row: int) -> Assignment | None:
-        """Returns the devices of a node for each of several containers."""
+        """Returns the devices of a node for each of the request's containers; None if they do not all fit."""
         free, picks = self._free(request, np.array([row])), self._picks(request, linked=True)
         given = give_all(request, free, picks, self.tries or Tries(MAX_TRIES))
         if not given.fits[0]:
@@ -401,19 +409,19 @@ class Chooser:
         return [self.fleet.places[uuid] for uuid in uuids if uuid in self.fleet.places]
 
     def _mib(self, need: Need, rows: Ints) -> Ints:
-        """Returns the memory that the need takes of each device."""
+        """Returns the MiB that a container with this need takes of each device of these nodes."""
         if need.memory_mib:
             return np.full((len(rows), 1), need.memory_mib)
         return self.fleet.total[rows] * need.memory_percent // 100
 
     def _fitting(self, request: Request, need: Need, rows: Ints) -> Flags:
-        """Returns the devices on which one container of this need fits."""
+        """Returns, for each node and device, whether one container with this need fits."""
         fleet = self.fleet
         room = (fleet.core[rows] >= need.core_percent) & (fleet.memory[rows] >= self._mib(need, rows))
         return np.asarray(room & (fleet.slots[rows] >= 1) & self.usable(request, rows))
 
     def _after(self, need: Need, rows: Ints) -> Ints:
-        """Returns the percent that would be left of each device."""
+        """Returns the percent that would be left of each device of these nodes if a container took its share."""
         fleet = self.fleet
         core = fleet.core[rows] - need.core_percent
         memory = (fleet.memory[rows] - self._mib(need, rows)) * 100 // np.maximum(fleet.total[rows], 1)
@@ -421,7 +429,7 @@ class Chooser:
         return np.asarray(np.maximum(np.minimum(core, memory), 0).astype(np.int32))
 
     def _single(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """Returns the gain of each device of each row; NONE if the need does not fit on it."""
+        """Returns, for each node and device, the gain if the request takes that device; NONE if it does not fit."""
         fleet = self.fleet
         if request.wanted.placement is Placement.SPREAD:
             return np.where(fitting, fleet.idle[rows].astype(np.float64), NONE)
@@ -438,12 +446,12 @@ class Chooser:
         return Left(fleet.cls[rows], fleet.idle[rows], fleet.cpu[rows], fleet.host[rows])
 
     def _values(self, worth: Worth) -> Floats:
-        """Returns the worth of each row's free parts; it is the same for all kinds of requests."""
+        """Returns the worth of the free parts of each node in the fleet, in percent of a GPU."""
         self._now.refresh(self.fleet, lambda rows: _decided(values(worth, self._left(rows))))
         return self._now.of_row
 
     def _several(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """Returns each row's gain from giving its fullest devices that fit."""
+        """Returns each node's gain if a container that needs several GPUs takes the fullest ones that fit."""
         fleet = self.fleet
         if self._worth is None:
             return np.zeros(len(rows))
@@ -455,12 +463,12 @@ class Chooser:
         return self._gained(request, rows, after)
 
     def _emptiness(self, rows: Ints) -> Floats:
-        """Returns the part of each row's GPUs that is left, in percent."""
+        """Returns the mean free percent of each node's GPUs."""
         fleet = self.fleet
         return np.asarray(fleet.idle[rows].sum(axis=1) / np.maximum(fleet.offered[rows].sum(axis=1), 1))
 
     def _apart(self, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """Returns the distance between the nearest devices that fit, on each row."""
+        """Returns, for each node, one figure of how far apart the best linked devices that fit are; less is nearer."""
         known: dict[tuple[int, bytes], float] = {}
         apart = np.zeros(len(rows))
         for at, (link, free) in enumerate(zip(self.fleet.links[rows].tolist(), fitting, strict=True)):
@@ -474,7 +482,7 @@ class Chooser:
         return apart
 
     def _devices(self, request: Request, need: Need, row: int) -> tuple[int, ...] | None:
-        """Returns the devices of a node for its only container, which needs several."""
+        """Returns a node's devices for the only container of a request, which needs several; None if too few fit."""
         free = np.flatnonzero(self._fitting(request, need, np.array([row]))[0]).tolist()
         if len(free) < need.gpus:
             return None
@@ -490,7 +498,7 @@ class Chooser:
         return best_set(links, numa, alike, need.gpus - len(fixed), fixed)
 
     def _rooms(self, request: Request, row: int) -> list[Room]:
-        """Returns the free room of a node's allowed devices, the preferred ones first."""
+        """Returns the free parts of a node's devices that the request may use: the fullest first, with `spread` last."""
         fleet = self.fleet
         core, memory, slots, total = fleet.core[row], fleet.memory[row], fleet.slots[row], fleet.total[row]
         wanted = np.flatnonzero(self.usable(request, np.array([row]))[0]).tolist()
@@ -499,7 +507,10 @@ class Chooser:
         return [Room(at, int(core[at]), int(memory[at]), int(slots[at]), int(total[at])) for at in wanted]
 
     def _stages(self, request: Request, need: Need, rows: Ints) -> list[tuple[Shortage, Flags]]:
-        """Returns, for each cause in order, the shortage and its rows, independent of the causes before it."""
+        """Returns, for each cause in order, the shortage and, for each node, whether the cause keeps the need from it.
+
+        A node may be listed under several causes.
+        """
         fleet, gpus = self.fleet, need.gpus
         offered = fleet.offered[rows]
         modelled = offered & self._models(request)[fleet.cls[rows]]
@@ -537,7 +548,7 @@ def _placed(node: Node, request: Request, assignment: Assignment) -> Placed:
 
 
 def _assignment(taken: Flags) -> Assignment:
-    """Returns the devices of each container from its row of flags."""
+    """Returns the indexes of each container's devices, from flags for each container and device."""
     return tuple(tuple(np.flatnonzero(devices).tolist()) for devices in taken)
 
 
@@ -547,12 +558,12 @@ def _share(node: Node, at: int, need: Need) -> Share:
 
 
 def _taken(left: Left, after: Ints, request: Request) -> Left:
-    """Returns what would be left of nodes that took the request, where `after` is left of their devices."""
+    """Returns what would be left of nodes that took the request, if `after` is the percent left of their devices."""
     return left._replace(idle=after, cpu=left.cpu - request.cpu_milli, host=left.host - request.host_mib)
 
 
 def _nth(amounts: Ints, number: int) -> Ints:
-    """Returns, for each row, the `number`-th largest amount; -1 where the row has fewer."""
+    """Returns the `number`-th largest amount of each row, counted from 1; -1 where the row has fewer."""
     if amounts.shape[1] < number:
         return np.full(len(amounts), -1)
     return np.asarray(np.sort(amounts, axis=1)[:, -number])

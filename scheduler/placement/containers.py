@@ -175,12 +175,14 @@ class Given(NamedTuple):
 
 
 class Way(NamedTuple):
-    """The devices that containers get in turn if one Pick chooses them, on many nodes at once.
+    """The devices that a pod's containers get if they take them one after the other, on each of many nodes by itself.
+
+    Each container takes the devices that a function (Pick) gives the highest scores.
 
     Attributes:
         fits: for each node, whether every container gets its devices.
         taken: for each container, node and device, whether the container takes the device.
-        idle: the percent that is left free of each device of each node.
+        idle: for each node and device, the percent that is left free.
     """
 
     fits: Flags
@@ -229,7 +231,7 @@ def give_all(request: Request, free: Free, picks: Sequence[Pick], tries: Tries) 
 
 
 def _search(request: Request, free: Free, rest: Ints, tries: Tries, given: Given) -> None:
-    """Searches the rows of `rest` one by one, and writes what it finds into the arrays of `given`."""
+    """Searches, one by one, the nodes whose places in `free` are in `rest`, and writes the results into `given`."""
     known: dict[tuple[tuple[object, ...], ...], tuple[Assignment | None, bool]] = {}
     for at in rest.tolist():
         rooms = free.room(at)
@@ -256,13 +258,13 @@ def _search(request: Request, free: Free, rest: Ints, tries: Tries, given: Given
 
 
 def give(request: Request, free: Free, pick: Pick) -> Way:
-    """Returns the devices that a pod's containers get in turn if one Pick chooses them, on many nodes at once.
+    """Returns the devices that a pod's containers get if they take them one after the other, on each of many nodes.
 
-    Init containers that end get theirs last. `free` stays as it is.
+    The largest container comes first; init containers that end come last. `free` stays as it is.
 
     Args:
         free: the free parts of the nodes' devices.
-        pick: scores the devices on which a container fits.
+        pick: scores the devices on which a container fits; it takes those with the highest scores.
     """
     fits, steps = np.ones(len(free.usable), np.bool_), request.steps
     taken = np.zeros((len(steps), *free.usable.shape), np.bool_)
@@ -285,13 +287,13 @@ def give(request: Request, free: Free, pick: Pick) -> Way:
 
 
 def _give_init(request: Request, free: Free, pick: Pick, taken: Flags) -> Flags:
-    """Gives devices to the init containers that do not keep theirs; returns the nodes on which all of them fit.
+    """Gives devices to the init containers that end; returns, for each node, whether all of them fit there.
 
     Args:
-        request: what the pod asks for.
-        free: what is free on the nodes.
-        pick: scores devices.
-        taken: the devices of each container; those of the init containers are filled in.
+        free: the free parts of the nodes' devices before the pod.
+        pick: scores the devices on which a container fits.
+        taken: for each container, node and device, whether the container takes the device; the rows of the init
+            containers that end are filled in.
     """
     fits = np.ones(len(free.usable), np.bool_)
     held, lent = np.asarray(taken.any(axis=0)), np.zeros_like(free.usable)
@@ -381,7 +383,7 @@ def may_fit(request: Request, free: Free) -> Flags:
 
 
 def _alone(needs: Iterable[Need], free: Free) -> Flags:
-    """Returns the rows on which each container would fit without the others."""
+    """Returns, for each node, whether each container would fit there without the others."""
     fits = np.ones(len(free.usable), np.bool_)
     for need in set(needs):
         fits &= free.fitting(need, free.memory_after(need)).sum(axis=1) >= need.gpus
@@ -389,7 +391,12 @@ def _alone(needs: Iterable[Need], free: Free) -> Flags:
 
 
 def _beside(request: Request, free: Free, taken: Flags, init: int) -> Free:
-    """Returns what is left while an init container runs: beside the native sidecars before it."""
+    """Returns the free parts while one init container runs, beside the native sidecars that started before it.
+
+    Args:
+        taken: for each container, node and device, whether the container takes the device.
+        init: the init container's index among the pod's init containers.
+    """
     for at, (need, keeps) in enumerate(request.init[:init]):
         if keeps:
             free = free.without(need, taken[at])
@@ -397,7 +404,7 @@ def _beside(request: Request, free: Free, taken: Flags, init: int) -> Free:
 
 
 def _top(scores: Scores, able: Flags, count: int) -> tuple[Flags, Flags]:
-    """Returns, for each row, the `count` able devices with the highest scores, and whether so many are able."""
+    """Returns, for each node, flags of the `count` able devices with the highest scores, and whether there are so many."""
     width, kind = able.shape[1], scores.dtype
     if count > width:
         return able, np.zeros(len(able), np.bool_)

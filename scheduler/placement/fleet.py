@@ -224,7 +224,6 @@ class Fleet:
         return len(self.nodes) - 1
 
     def _grow(self, rows: int, columns: int) -> None:
-        """Adds empty rows and columns."""
         lines, table = (0, rows), ((0, rows), (0, columns))
         self.names = np.append(self.names, np.full(rows, "", np.object_))
         self.cls = np.pad(self.cls, table)
@@ -244,7 +243,7 @@ class Fleet:
             self._alike_numbers, self._alike_version = {}, -1
 
     def _describe(self, row: int, inventory: Inventory) -> None:
-        """Writes what the devices of a node are, whatever pods hold of them."""
+        """Writes the class, memory, health and links of a node's devices into the arrays."""
         devices = inventory.devices
         unused = self.cls.shape[1] - len(devices)
         pad = [0] * unused
@@ -254,7 +253,7 @@ class Fleet:
         self.links[row] = self._link_id(inventory)
 
     def _count(self, row: int, node: Node) -> None:
-        """Computes what is free on a node from what pods hold of its devices."""
+        """Writes into the arrays what is free on a node, beside what pods hold of it."""
         devices = node.inventory.devices
         columns = {device.uuid: at for at, device in enumerate(devices)}
         core = [100] * len(devices)

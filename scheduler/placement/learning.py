@@ -60,7 +60,15 @@ def learn_waste(demands: list[tuple[int, float]], random: np.random.Generator, g
 
 
 def _simulate(demands: list[tuple[int, float]], value: Floats, random: np.random.Generator, gpus: int) -> Floats:
-    """Fills the GPUs once by a value of what is left; returns what stayed free, by the levels that they passed."""
+    """Runs the simulation once; returns the mean percent that stayed free, for each level from 0 to 100 percent free.
+
+    A level's mean is over the GPUs that had that much free at some time.
+
+    Args:
+        demands: pairs of a percent of a GPU that requests need, and its weight.
+        value: the worth of each free percent from 0 to 100; a request goes where it costs the least of it.
+        gpus: the number of GPUs to fill.
+    """
     percents = np.array([percent for percent, _ in demands])
     weights = np.array([share for _, share in demands])
     gain = {percent: value[: 101 - percent] - value[percent:] for percent in percents.tolist()}

@@ -1,6 +1,7 @@
-"""Picks devices for one container of several, according to the worth that the node keeps and to links.
+"""Scores a node's devices for one of a pod's containers: by what the rest of the node is then worth, and by links.
 
-`scheduler.placement.containers` gives containers their devices in turn, and asks a pick at each.
+`scheduler.placement.containers` gives containers their devices one after the other, and asks such a function (Pick) for
+each container.
 """
 
 from __future__ import annotations
@@ -119,14 +120,13 @@ def spreads_of(fleet: Fleet, rows: Ints, taken: Flags) -> Ints:
 
 
 def _nearest(fleet: Fleet, rows: Ints, candidates: Flags, fixed: Flags, counts: tuple[int, ...]) -> Flags:
-    """Returns the devices of each row that are nearest to each other, the fixed ones and some of the candidates.
+    """Returns, for each node and device, whether the device is of the node's set that is linked best.
 
     Args:
-        fleet: the nodes.
-        rows: their rows.
-        candidates: by row, the devices to choose from.
-        fixed: by row, the devices that are taken in any case.
-        counts: how many are needed, the fixed ones among them; then how many other containers will need of the rest.
+        rows: the nodes' indexes in the fleet.
+        candidates: for each node and device, whether the device may be chosen.
+        fixed: for each node and device, whether the device is taken in any case.
+        counts: the size of the set, with the fixed devices; then the number of devices that each later container needs.
     """
     first, inverse = _alike_rows(fleet, rows, candidates, fixed)
     chosen = np.zeros((len(first), candidates.shape[1]), np.bool_)
@@ -147,7 +147,16 @@ def _nearest(fleet: Fleet, rows: Ints, candidates: Flags, fixed: Flags, counts: 
 def _exchangeable(
     request: Request, fleet: Fleet, free: Free, sets: Sequence[Sequence[int]], at: int
 ) -> list[tuple[int, ...]]:
-    """Returns groups of devices on which a container fits beside the others; it may exchange those within a group."""
+    """Returns groups of devices of one node, such that a container may exchange a device for one of the same group.
+
+    The container fits on each of them beside the other containers. With `topology` there is one group. Otherwise the
+    devices of a group are of the same model, and as much is left of each.
+
+    Args:
+        free: the free parts of the node's devices, before the pod takes any.
+        sets: the devices that each container has so far, in the order of `Request.steps`.
+        at: the index of the container that exchanges devices.
+    """
     left = {room.device: room for room in free.room(0)}
     for other, devices in enumerate(sets):
         if other != at:
@@ -163,7 +172,11 @@ def _exchangeable(
 
 
 def _alike_rows(fleet: Fleet, rows: Ints, *flags: Flags) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Returns the first of the rows that agree in links and flags, for each such group, and the group of each row."""
+    """Groups nodes that have the same links and flags, so that one of each group is looked at.
+
+    Returns:
+        For each group, the place in `rows` of its first row; and for each row, the index of its group.
+    """
     if len(rows) == 1:
         return np.zeros(1, np.intp), np.zeros(1, np.intp)
     links = np.ascontiguousarray(fleet.links[rows], np.int64).view(np.uint8).reshape(len(rows), 8)
@@ -174,7 +187,11 @@ def _alike_rows(fleet: Fleet, rows: Ints, *flags: Flags) -> tuple[npt.NDArray[np
 
 
 def _counts(request: Request, at: int) -> tuple[int, ...]:
-    """Returns the GPUs of a container, and of those after it whose links count and that cannot share GPUs with it."""
+    """Returns the number of GPUs of a container, then those of later containers whose GPUs must be others.
+
+    These are the containers that take several whole GPUs, if this one takes whole GPUs too. `at` is the container's
+    index in `Request.steps`.
+    """
     steps, order = request.steps, turns(request)
     need = steps[at][0]
     if not _whole(need) or at not in order:
@@ -184,5 +201,5 @@ def _counts(request: Request, at: int) -> tuple[int, ...]:
 
 
 def _whole(need: Need) -> bool:
-    """Whether a container takes its GPUs whole."""
+    """Whether a container takes so much of each of its GPUs that no other container that does so fits beside it."""
     return need.core_percent == 100 or need.memory_percent == 100

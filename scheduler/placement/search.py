@@ -142,7 +142,7 @@ def _size(need: Need) -> tuple[int, int, int, int]:
 
 
 class _Later:
-    """The containers from one turn on, with the sums and counts that devices must have room for.
+    """The containers that have no devices yet, summed up so that a hopeless branch of the search ends early.
 
     A device takes each container once. So it takes at most as many of them as their smallest shares fit on it.
     """
@@ -156,7 +156,7 @@ class _Later:
         self._gpus = list(accumulate(sorted((need.gpus for need in needs), reverse=True)))
 
     def may_fit(self, rooms: Sequence[Room]) -> bool:
-        """Whether neither a sum nor a count rules out that the containers fit."""
+        """Whether the containers may fit: neither their sums nor the numbers of devices that they need rule it out."""
         if sum(room.core_percent for room in rooms if room.core_percent > 0) < self._core:
             return False
         if sum(room.memory_mib for room in rooms if room.memory_mib > 0) < self._memory:
@@ -180,7 +180,10 @@ class _Later:
 
 
 class _Search:
-    """The search on one node."""
+    """Tries, on one node, sets of devices for each container of a request in turn, the largest container first.
+
+    It goes back to the last choice where a container no longer fits, until all containers have devices.
+    """
 
     def __init__(self, rooms: Sequence[Room], request: Request, tries: Tries) -> None:
         self._rooms = rooms
@@ -194,7 +197,13 @@ class _Search:
         self._failed: set[tuple[object, ...]] = set()
 
     def ways(self, rooms: tuple[Room, ...], turn: int, chosen: dict[int, tuple[int, ...]]) -> Iterator[Assignment]:
-        """Yields every way to give devices to the containers from this turn on, beside those that have theirs."""
+        """Yields the devices of all containers, for each way to give devices to those that have none yet.
+
+        Args:
+            rooms: the free parts of the devices beside the containers that have theirs.
+            turn: the index in `turns` of the first container without devices.
+            chosen: the devices of the containers that have theirs, keyed by the index in `Request.steps`.
+        """
         if turn == len(self._turns):
             whole = _with_init(self._rooms, self._request, chosen)
             if whole is not None:
@@ -223,7 +232,7 @@ class _Search:
 
 
 def _sets(rooms: Sequence[Room], need: Need) -> Iterator[tuple[int, ...]]:
-    """Yields the sets of places that a container may take; of sets of equal devices, the first."""
+    """Yields the sets of devices that a container may take, as indexes of `rooms`; of sets of equal devices, one."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for place, room in enumerate(rooms):
         if room.takes(need):
@@ -242,7 +251,11 @@ def _of_groups(groups: Sequence[Sequence[int]], count: int) -> Iterator[tuple[in
 
 
 def _with_init(rooms: Sequence[Room], request: Request, chosen: dict[int, tuple[int, ...]]) -> Assignment | None:
-    """Adds devices for the init containers that end before the main containers start."""
+    """Returns the devices of all containers: the chosen ones, and devices for the init containers that end.
+
+    None if an init container does not fit. `chosen` is keyed by the index in `Request.steps`; `rooms` are the free
+    parts of the devices before the pod takes any.
+    """
     held = dict.fromkeys(device for devices in chosen.values() for device in devices)
     lent: set[int] = set()
     left = {room.device: room for room in rooms}

@@ -79,7 +79,7 @@ def _place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, 
 
 
 def _is_exact(parts: Sequence[Part]) -> bool:
-    """Whether placing these parts one by one finds places for all of them if there are any."""
+    """Whether it is certain that placing the requests one by one succeeds if all of them fit at all."""
     one = parts[0]
     need = one.request.single
     return need is not None and need.gpus == 1 and all(_alike(one, other) for other in parts)
@@ -90,14 +90,18 @@ def _alike(one: Part, other: Part) -> bool:
 
 
 def _enough(fleet: Fleet, parts: Sequence[Part]) -> bool:
-    """Whether the GPU time that the parts ask for is free in sum."""
+    """Whether as much GPU time is free on all nodes in sum as the requests ask for."""
     rows = np.unique(np.concatenate([part.rows for part in parts]))
     free = int(np.where(fleet.offered[rows], fleet.core[rows], 0).clip(0).sum())
     return free >= sum(need.gpus * need.core_percent for part in parts for need in part.request.containers)
 
 
 def _one_by_one(chooser: Chooser, parts: Sequence[Part], *, emptiest: bool) -> dict[str, Placed]:
-    """Places parts one by one; returns the places of those before the first that does not fit."""
+    """Places requests one by one, without holding their devices afterwards.
+
+    Returns the places of those before the first that does not fit, keyed by the pod's uid. With `emptiest`, each takes
+    the emptiest devices of its node.
+    """
     fleet, found = chooser.fleet, dict[str, Placed]()
     try:
         for part in parts:
@@ -115,7 +119,7 @@ def _one_by_one(chooser: Chooser, parts: Sequence[Part], *, emptiest: bool) -> d
 
 
 class _Search:
-    """The search for places of all parts, those of the largest requests first."""
+    """Searches nodes and devices for all of several requests, by trying nodes for each request in turn."""
 
     def __init__(self, chooser: Chooser, parts: Sequence[Part]) -> None:
         self._chooser = chooser
@@ -129,11 +133,11 @@ class _Search:
         self._rows = [self._candidates(part) for part in parts]
 
     def places(self, at: int = 0, first: int = 0) -> dict[str, Placed] | None:
-        """Returns the places of the parts from `at` on; None if none were found.
+        """Returns places, keyed by the pod's uid, for the requests from the index `at` on; None if none were found.
 
         Args:
-            at: the first part without a place.
-            first: the first of its rows that it may take, since parts that are alike take theirs in order.
+            at: the index of the first request without a place.
+            first: the first of its candidate nodes to try: of equal requests, none takes a node before the last one's.
         """
         if at == len(self._parts):
             return {}
@@ -159,7 +163,10 @@ class _Search:
         return None
 
     def _candidates(self, part: Part) -> list[int]:
-        """Returns the rows that a part may take, the fullest first; of rows alike, as many as there are parts."""
+        """Returns the rows of the nodes to try for a request, the fullest first, at most MAX_ROWS.
+
+        Of nodes that are alike, there are at most as many as there are requests.
+        """
         fleet, half = self._chooser.fleet, MAX_ROWS // 2
         rows = _roomy(self._chooser, part)
         rows = rows[self._chooser.gains(part.request)[rows] != NONE]
@@ -176,7 +183,7 @@ class _Search:
         return kept if len(kept) <= MAX_ROWS else kept[:half] + kept[-half:]
 
     def _shape(self, row: int) -> bytes:
-        """Returns equal bytes for rows on which all parts have the same choices."""
+        """Returns bytes that are equal for nodes that are alike: every request has the same choices on them."""
         fleet = self._chooser.fleet
         arrays = (fleet.cls, fleet.core, fleet.memory, fleet.slots, fleet.offered, fleet.cpu, fleet.host)
         own = row.to_bytes(8) if self._by_uuid else b""
@@ -192,7 +199,10 @@ def holding_of(placed: Placed, request: Request) -> Holding:
 
 
 def _roomy(chooser: Chooser, part: Part) -> Ints:
-    """Returns the nodes with enough processor time and memory, which kube-scheduler checks for one pod at a time."""
+    """Returns those of a request's nodes that have enough processor time and memory, as indexes in the fleet.
+
+    kube-scheduler checks these for one pod at a time only.
+    """
     fleet, rows, request = chooser.fleet, part.rows, part.request
     return rows[(fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)]
 

@@ -204,16 +204,22 @@ def rounded(gains: Floats) -> Floats:
 
 
 def _in_learned_classes(worth: Worth, left: Left) -> Left:
-    """Returns the same with the class of no device for classes that came after the learning.
+    """Returns `left` with devices of classes that came after the learning marked as no devices.
 
-    No request is known to use those.
+    No request is known to use them.
     """
     unknown = left.cls >= worth.classes
     return left._replace(cls=np.where(unknown, NO_CLASS, left.cls)) if unknown.any() else left
 
 
 def _of_device(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats:
-    """Returns what each device counts for by itself."""
+    """Returns the part of the node's worth that each device accounts for by itself.
+
+    Args:
+        cls: the class of each device.
+        idle: the free percent of each device.
+        place: the level of each node (`Worth.host_level`).
+    """
     return np.asarray(worth.device.take((place[:, None] * worth.classes + cls) * 101 + idle))
 
 
@@ -226,7 +232,12 @@ def _used_by_several(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats
 
 
 def _used_by_several_but_one(worth: Worth, left: Left, then: Ints, place: Ints) -> Floats:
-    """Returns the same for each device, were it the one that changes: `then`, at most what is left of it now."""
+    """Returns, for each device, the part of the node's worth that requests for several GPUs add once it has changed.
+
+    Args:
+        then: the free percent of each device once it has changed, and no other device of its node.
+        place: the level of each node (`Worth.host_level`).
+    """
     used = np.zeros(then.shape)
     for kinds in worth.several:
         percent = kinds.percent[left.cls]
@@ -245,7 +256,7 @@ def _stranded(worth: Worth, total: Ints, cpu: Ints) -> Floats:
 
 
 def _levels(amounts: Sequence[int]) -> Ints:
-    """Returns at most MAX_HOST_LEVELS amounts, the largest among them."""
+    """Returns the distinct amounts in increasing order; of more than MAX_HOST_LEVELS, quantiles with the largest."""
     found = sorted(set(amounts))
     if len(found) > MAX_HOST_LEVELS:
         ranked = sorted(amounts)
@@ -254,7 +265,12 @@ def _levels(amounts: Sequence[int]) -> Ints:
 
 
 def _usual(percents: tuple[int, ...], common: int) -> int:
-    """Returns the percent on the most common class, else on the first class that the kind may use."""
+    """Returns the percent of a GPU that a kind of requests takes, on the most common class of device that it may use.
+
+    Args:
+        percents: the percent on each class; NEVER on one that the kind may not use.
+        common: the index of the class of which there are the most devices.
+    """
     if common < len(percents) and percents[common] < NEVER:
         return percents[common]
     return next((percent for percent in percents if percent < NEVER), 100)
@@ -263,7 +279,13 @@ def _usual(percents: tuple[int, ...], common: int) -> int:
 def _named(
     kinds: Sequence[tuple[Kind, float]], classes: Sequence[DeviceClass], capacity: Mapping[int, int], demanded: float
 ) -> Floats:
-    """Returns, by class, the percent that requests naming models take if the whole cluster is asked for."""
+    """Returns, for each device class, the share of it that requests naming models take if all GPUs are in demand.
+
+    Args:
+        kinds: each kind of requests with its share of all.
+        capacity: the number of devices of each class, keyed by the class's index.
+        demanded: the percent of GPUs that a mean request asks for.
+    """
     named = np.zeros(len(classes))
     devices = sum(capacity.values())
     for kind, share in kinds:

@@ -103,7 +103,7 @@ class Cost(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A node during the search: its free devices, processor time, memory and places for pods."""
+    """What is free on a node as the search assumes it: devices, thousandths of a core, MiB, and further pods."""
 
     rooms: tuple[Room, ...]
     cpu_milli: int
@@ -166,7 +166,10 @@ def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
 
 
 class _Planner:
-    """Plans for waiting pods in turn; a plan takes earlier pods as placed and their victims as evicted."""
+    """Plans evictions for waiting pods one after the other; earlier pods count as placed, and their victims as gone.
+
+    Victims are given as places in the arrays of `Holders`, and nodes as indexes in the fleet.
+    """
 
     def __init__(self, fleet: Fleet, victims: Victims, spare_pods: Ints) -> None:
         self._fleet = fleet
@@ -202,7 +205,7 @@ class _Planner:
         return placed
 
     def spared(self) -> list[int]:
-        """Returns the victims that the placed pods need; a pod that moved to another node frees its former victims."""
+        """Returns the victims that the placed pods need: one that would still fit beside these pods stays."""
         fleet, needed = self._fleet, []
         for at in sorted(self._evicted, key=self._dearness, reverse=True):
             uid, row = self._holders.uids[at], int(self._holders.row[at])
@@ -223,7 +226,7 @@ class _Planner:
         return bool(victims.in_budget[at]), bool(holders.high_priority[at]), spent, holders.uids[at]
 
     def _cheapest(self, pod: PodToPlace) -> tuple[int, list[int]] | None:
-        """Returns the node with the cheapest victims, and these; None if no victims make room."""
+        """Returns the node whose victims for a pod cost least, and these victims; None if no victims make room."""
         best: tuple[Cost, int, list[int]] | None = None
         order = self._in_order(pod)
         for start in range(0, len(order), SEARCHED):
@@ -241,7 +244,7 @@ class _Planner:
         return np.asarray(self._here & (lower | ~self._holders.high_priority if pod.high_priority else lower))
 
     def _in_order(self, pod: PodToPlace) -> list[int]:
-        """Returns the nodes with enough room after all possible evictions, the cheapest first."""
+        """Returns the nodes on which a pod may fit after all possible evictions, by an estimate of their cost."""
         fleet, request, may_go = self._fleet, pod.request, self._may_go(pod)
         shape = fleet.core.shape
         lines = may_go[self._holders.pieces.pod]
@@ -262,7 +265,14 @@ class _Planner:
         return able[np.argsort(costs[able], kind="stable")].tolist()  # type: ignore[no-any-return]
 
     def _costs(self, need: Need, pieces: Pieces, usable: Flags) -> Floats:
-        """Returns, for each node, the least cost of the devices to free; pods are evicted from the cheapest on."""
+        """Returns, for each node, an estimate of the cost to free the GPUs that a need asks for; infinite if too few.
+
+        On each device pods are evicted from the cheapest on, until the need fits.
+
+        Args:
+            pieces: the parts of devices of the pods that may be evicted.
+            usable: for each node and device, whether the waiting pod may use the device.
+        """
         fleet = self._fleet
         memory = need.memory_mib or fleet.total * need.memory_percent // 100
         short_core = (need.core_percent - fleet.core).ravel()
@@ -276,7 +286,7 @@ class _Planner:
         lengths = np.diff(np.append(begins, len(device)))
 
         def summed(amounts: Floats | Ints) -> Floats | Ints:
-            """The sum of each line and those before it on the same device."""
+            """Returns, for each part of a device in `order`, the sum of it and those before it on the same device."""
             total = np.cumsum(amounts[order])
             return np.asarray(total - np.repeat(total[begins] - amounts[order][begins], lengths))
 
@@ -320,7 +330,10 @@ class _Planner:
     def _on_device(
         self, need: Need, row: int, device: int, dearest_first: Sequence[int], pod: PodToPlace
     ) -> list[int] | None:
-        """Returns the pods to evict from one device so that one container fits on it."""
+        """Returns the victims on one device of a node whose eviction makes one container fit; None if none do.
+
+        `dearest_first` has the pods that may be evicted from the node.
+        """
         holds = {at for at in dearest_first if any(place == device for place, *_ in self._places(at, row))}
         room = next(one for one in self._node(pod, row, holds).rooms if one.device == device)
         if not room.takes(need):
@@ -341,7 +354,7 @@ class _Planner:
         return chosen
 
     def _spare(self, pod: PodToPlace, row: int, dearest_first: Sequence[int]) -> list[int] | None:
-        """Returns those of the given pods that must be evicted; None if evicting all does not suffice."""
+        """Returns those of the given pods on a node that must be evicted; None if evicting all does not suffice."""
         node = self._node(pod, row, dearest_first)
         if not _fits(node, pod.request, self._tries):
             return None
@@ -355,7 +368,7 @@ class _Planner:
         return chosen
 
     def _node(self, pod: PodToPlace, row: int, gone: Iterable[int]) -> _Node:
-        """Returns a copy of a node without some pods, and with only the devices that the waiting pod may use."""
+        """Returns what would be free on a node without the pods `gone`, of the devices that a waiting pod may use."""
         fleet = self._fleet
         usable = np.flatnonzero(self._chooser.usable(pod.request, np.array([row]))[0]).tolist()
         core, memory, slots = fleet.core[row].tolist(), fleet.memory[row].tolist(), fleet.slots[row].tolist()
@@ -371,14 +384,14 @@ class _Planner:
         return _Node(rooms, cpu, host, pods)
 
     def _with(self, node: _Node, at: int, row: int) -> _Node:
-        """Returns a copy of a node with one more pod."""
+        """Returns what would be free on a node if the running pod `at` stayed on it."""
         pieces = {piece[0]: piece for piece in self._places(at, row)}
         rooms = tuple(_without(room, pieces[room.device]) if room.device in pieces else room for room in node.rooms)
         cpu, host = node.cpu_milli - int(self._holders.cpu_milli[at]), node.host_mib - int(self._holders.host_mib[at])
         return _Node(rooms, cpu, host, node.pods - 1)
 
     def _places(self, at: int, row: int) -> list[tuple[int, int, int, int]]:
-        """Returns the parts of devices that a pod holds: device, core, memory, slots."""
+        """Returns the parts of a node's devices that the running pod `at` holds: device, percent, MiB, containers."""
         return [piece[1:] for piece in pieces_on(self._fleet, row, self._holding(at))]
 
     def _holding(self, at: int) -> Holding:

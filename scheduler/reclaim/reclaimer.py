@@ -87,7 +87,13 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """An earmark that the watch has not shown yet."""
+    """An earmark that was written and that the watch has not shown yet.
+
+    Attributes:
+        pod: the waiting pod.
+        earmark: the earmark in its annotation.
+        until: when the reclaimer stops to wait for the watch, in monotonic seconds.
+    """
 
     pod: WaitingPod
     earmark: Earmark
@@ -174,7 +180,7 @@ class Reclaimer:
             self._rest_until = ended + REST * (ended - began)
 
     def _apart(self, pod: WaitingPod | PodNote, *others: WaitingPod) -> AbstractContextManager[None]:
-        """Logs an unknown error at one pod and goes on; this pod and the others have their turn after RETRY_SECONDS."""
+        """Returns a context that logs an unexpected error about a pod; this pod and `others` then pause (`_pause`)."""
 
         def failed() -> None:
             self._pause(pod, *others)
@@ -200,10 +206,10 @@ class Reclaimer:
         }
 
     def _judged(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> dict[str, str]:
-        """Returns why earmarks must be withdrawn, by the pod's uid; empty if they stay.
+        """Returns, keyed by the waiting pod's uid, why its earmark must be withdrawn; empty if it stays.
 
-        Those of a gang stand and fall together. A gang is left out where one of its pods pauses, or where an unknown
-        error arises: no pod may be evicted for an earmark that cannot be judged.
+        The earmarks of a gang's pods stay or are withdrawn together. A gang is left out if one of its pods pauses, or if
+        an unexpected error arises: no pod may be evicted for an earmark that cannot be judged.
         """
         together: dict[Any, list[tuple[WaitingPod, Earmark]]] = {}
         for uid, (pod, earmark) in earmarks.items():
@@ -252,7 +258,7 @@ class Reclaimer:
         return "" if self._clocks.wall() < until else "the pods that were to go are still there"
 
     def _why_kept(self, pod: WaitingPod, victim: PodNote) -> str:
-        """Returns why a pod that was to go for another one stays; empty if it goes."""
+        """Returns why `victim`, which was to be evicted for a waiting pod, may not be any more; empty if it may."""
         if self._in_budget(victim) and (victim.high_priority or not pod.high_priority):
             return "a pod that was to go is within its budget again"
         if not victim.labelled and not victim.leaving:
@@ -386,7 +392,7 @@ class Reclaimer:
     # New plans.
 
     def _plan(self) -> None:
-        """Plans for the waiting pods, by class and then by age, and writes their earmarks."""
+        """Plans evictions for the waiting pods, by priority and then by age, and writes their earmarks."""
         plans = 0
         for pods in self._pods_to_place():
             if plans == PLANS_A_ROUND:
@@ -422,7 +428,7 @@ class Reclaimer:
                     self._write(pods, plan)
 
     def _left_out(self, uid: str) -> tuple[str, ...]:
-        """Returns the nodes on which no pod is evicted for this one; the watch shows later what was written."""
+        """Returns the names of the nodes on which no pod is evicted again for the waiting pod with this uid."""
         return self._nodes_left_out.get(uid) or self._state.left_out(uid)
 
     def _pods_to_place(self) -> Iterator[list[WaitingPod]]:
@@ -469,7 +475,10 @@ class Reclaimer:
         return shown + [one.earmark for one in self._written.values()]
 
     def _copy(self, pods: Sequence[WaitingPod]) -> tuple[Fleet, list[PodToPlace], Ints]:
-        """Returns a copy of the fleet in which devices promised to others are held and those of ending pods free."""
+        """Returns what `plan_reclaim` needs: a copy of the fleet, the pods to place, and the spare pods of each node.
+
+        In the copy, devices that are kept for other waiting pods are held, and those of ending pods are free.
+        """
         state = self._state
         fleet = state.fleet.copy()
         for uid in state.leaving() | {uid for one in self._promised() for uid in one.victims}:
@@ -530,7 +539,7 @@ class Reclaimer:
 
 
 def _whole(state: State, pod: WaitingPod) -> list[WaitingPod]:
-    """Returns the pods that must be placed together with a pod; none if its gang is not complete."""
+    """Returns a waiting pod with the pods of its gang that must be placed with it; none if the gang is not complete."""
     if pod.gang is None:
         return [pod]
     gang = state.gangs.wait(pod)

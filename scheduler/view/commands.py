@@ -114,7 +114,7 @@ def run_why(arguments: argparse.Namespace) -> int:
 
 
 def _of_nodes(api: KubernetesAPI, pod: dict[str, Any], *, verbose: bool) -> list[str]:
-    """Returns the reasons why a pod waits, from the GPUs that the caller may see."""
+    """Returns the lines that say why a pod fits on no node, or where it fits, as far as the caller may see nodes."""
     try:
         cluster = read_cluster(api)
     except ApiError as error:
