@@ -11,7 +11,7 @@ from fairgpu.leadership import Term
 from fairgpu.names import GPU_CORE, INVENTORY
 from fairgpu.states import BudgetState
 from tests.contract.timekeeper.test_wrong_clocks_and_silent_nodes import differences
-from tests.support.ledger.harness import NOON, LedgerHarness, published
+from tests.support.ledger.harness import NOON, LedgerHarness, published, report
 from timekeeper.controller.eviction import evictions
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
@@ -176,6 +176,33 @@ def test_a_capacity_that_is_seen_while_a_clock_is_ahead_holds_once_the_clock_is_
         harness.now: 4 * GPU_SECOND,
     }
     assert max(capacity_of_models(harness.client)["A100"]) == harness.now
+
+
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("bill", list(Bill))
+def test_what_a_clock_ahead_has_billed_of_a_period_is_billed_anew_once_the_period_has_ended(
+    harness: LedgerHarness,
+    bill: Bill,
+    another: bool,  # noqa: FBT001
+) -> None:
+    rules = ControllerRules(bill=bill)
+    harness.budget("a", ["team-a"], period={"every": "hour"})
+    harness.pod("p1", "team-a")
+    harness.lead(rules)
+    harness.round()
+    harness.ahead = 9000 * SECOND
+    harness.round()
+    if another:
+        harness.lead(rules)
+    harness.pass_time(1200)
+    report(harness, "p1", 1, busy_seconds=60)
+    harness.pass_time(2400)
+    harness.ahead = 0
+    harness.round()
+    for _ in range(2):
+        harness.round(10)
+    assert harness.spent("a", NOON) == (60 if bill is Bill.USED else 3600) * GPU_SECOND
+    assert differences(harness) == []
 
 
 @pytest.mark.parametrize("full", [False, True])

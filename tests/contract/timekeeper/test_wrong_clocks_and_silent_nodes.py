@@ -14,9 +14,11 @@ from timekeeper.controller.archive import Archivist
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.pricing import Bill
+from timekeeper.domain.reports import Counter
 from timekeeper.domain.timestamps import DAY, HOUR, format_instant
 from timekeeper.domain.windows import Retention
 from timekeeper.ledger import keys, reading
+from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 
 HOURLY: dict[str, Any] = {"every": "hour"}
 
@@ -34,6 +36,33 @@ def begin(harness: LedgerHarness, rules: ControllerRules) -> None:
     harness.budget("a", ["team-a"], period=HOURLY)
     harness.lead(rules)
     harness.pod("p1", "team-a")
+
+
+def received(harness: LedgerHarness, sequence: int, busy_seconds: int, seconds_ago: int = 0) -> None:
+    """A replica whose clock may be behind takes a report of p1."""
+    counters = (Counter("GPU-p1", busy_seconds * SECOND, 100 * SECOND, 0),)
+    submission = Submission("p1", "b", sequence, harness.now - seconds_ago * SECOND, counters)
+    assert ReportIntake(harness.client).take([submission]) == [IntakeOutcome.TAKEN]
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_behind_a_silent_node_use_counts_up_to_the_last_sign_of_life_whatever_rounds_have_run(
+    harness: LedgerHarness, rounds: int
+) -> None:
+    begin(harness, ControllerRules(bill=Bill.USED))
+    harness.round()
+    harness.silence("n1", harness.now)
+    for sequence, busy in ((1, 10), (2, 40)):
+        harness.pass_time(50)
+        received(harness, sequence, busy)
+        if rounds >= sequence:
+            harness.round()
+    received(harness, 3, 40, seconds_ago=40)
+    harness.round(10)
+    assert harness.spent("a", NOON) == 10 * GPU_SECOND
+    harness.silence("n1", None)
+    harness.round(10)
+    assert harness.spent("a", NOON) == 40 * GPU_SECOND
 
 
 def open_sessions(harness: LedgerHarness, account: str) -> set[str]:

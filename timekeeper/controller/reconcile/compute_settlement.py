@@ -396,8 +396,9 @@ def _known_use(inputs: _Inputs, course: Course, bill: Bill) -> RecordedUse:
         # With the first report the period before the present one is kept, too: the session may have ended in it.
         past = [span for span in _charged(inputs, 0)[0] if span not in course.segments]
         course = replace(course, segments=(*past[-1:], *course.segments))
-    present = _total(inputs).money
-    total = max(present, known.total or 0)
+    present, recorded = _total(inputs).money, known.total or 0
+    lost = not samples or samples[-1].money < recorded
+    total = max(present, recorded) if lost else present
 
     def money_before(instant: int) -> int:
         # Where the store has lost the reports, the recorded total counts as used before this instant.

@@ -148,7 +148,9 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     remembered = books.prices or later_prices(stored_prices, read_prices(kept), now)
     books.prices = remembered
     books.since = _metered_since(context, kept, now)
-    load(context.client, context.epoch, books, now, context.surely_past(now))
+    past = context.surely_past(now)
+    # What a clock that was ahead has written of a period is not final, though the period has ended since.
+    load(context.client, context.epoch, books, now, min(past, reading.past(context.client) or past))
     books.budgets.refresh(mirrors, books.rules.overhead)
     if budgets_lost:
         _mark_lost_budgets(context)

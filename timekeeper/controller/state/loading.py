@@ -226,8 +226,8 @@ def load(client: redis.Redis, epoch: int, books: Books, now: int, surely_past: i
         client: the store; its answers are bytes.
         epoch: the leader's fencing token.
         now: nanoseconds since 1970.
-        surely_past: the instant up to which time has passed by every clock, in nanoseconds since 1970. Periods that end
-            later are not final.
+        surely_past: the instant up to which time had passed by every clock when the store was last settled, in
+            nanoseconds since 1970. Periods that end later are not final.
 
     Raises:
         redis.RedisError: the store does not answer.
