@@ -99,7 +99,7 @@ def build_application(
     run_part("settling", lambda: keep_settling(state, api, Clock(time.monotonic, wait), settling))
     conditions = Conditions(api, informed, _stamp, measures)
     run_part("waking", lambda: keep_waking(state, conditions, Clock(time.monotonic, wait)))
-    run_part("learning", lambda: keep_learning(state, wait))
+    run_part("worth", lambda: keep_worth_current(state, wait))
     run_part("measures", lambda: keep_showing(state, measures, informed, wait))
     reclaimer = Reclaimer(state, api, settings.reclaim, Clocks(time.monotonic, time.time), measures, informed)
     run_part("reclaim", lambda: keep_reclaiming(reclaimer, wait))
@@ -276,13 +276,15 @@ class Routes:
         self._measures.answered(verb, outcome, time.perf_counter() - started)
 
 
-def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
-    """Learns how much free parts of GPUs are worth, anew each time many pods have asked, or a GPU model appeared.
+def keep_worth_current(state: State, wait: Callable[[float], bool]) -> None:
+    """Keeps the figures current by which nodes are scored, until the process ends.
 
-    It checks for both every LEARN_LOOK_SECONDS, until the process ends.
+    They say how useful a free part of a GPU is for the requests that usually come, and are computed from the requests
+    of all pods so far. Every LEARN_LOOK_SECONDS it is checked whether they must be computed again: after many more
+    requests, or when a new model of GPU has appeared.
 
     Args:
-        state: gives the requests so far and the models of GPUs, and takes the learned figures.
+        state: counts the requests and knows the models of GPUs; keeps the figures.
         wait: waits for a number of seconds, and returns true if the process ends.
     """
     learned = learned_classes = 0

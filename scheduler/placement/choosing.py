@@ -365,7 +365,7 @@ class Chooser:
         # Most often all rows are asked for, and a view of them is no copy.
         at = slice(fleet.size) if np.array_equal(rows, np.arange(fleet.size)) else rows
         columns = (fleet.core[at], fleet.memory[at], fleet.slots[at], fleet.total[at])
-        return Free(*columns, self.usable(request, rows), fleet.idle[at], rows).compact()
+        return Free(*columns, self.usable(request, rows), fleet.idle[at], rows).with_small_integers()
 
     def _together(self, request: Request, row: int) -> Assignment | None:
         """Returns the devices of a node for each of the request's containers; None if they do not all fit."""

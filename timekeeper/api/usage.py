@@ -252,12 +252,13 @@ class Part:
         """
         return self.first <= first < self.end and closed - self.end <= LAGGING_DAYS * HOURS_OF_A_DAY
 
-    def add_to(self, sums: UsageSums, first: int, end: int) -> None:
-        """Adds the days whose first hour lies in a range to the sums of a query.
+    def add_days_to(self, sums: UsageSums, first: int, end: int) -> None:
+        """Adds the usage of these accounts on some of the cached days to the sums that a query computes.
 
         Args:
-            first: the first hour of the range, counted from 1970.
-            end: the hour after the last.
+            sums: the sums of the query.
+            first: days that begin before this hour, counted from 1970, are left out.
+            end: days that begin at this hour or later are left out.
         """
         for number, cells in enumerate(self.days):
             hour = self.first + number * HOURS_OF_A_DAY
@@ -366,11 +367,11 @@ class WholeUsage:
         """
         for number, accounts in divided(payers(self.assignments)).items():
             key = (number, sums.aggregate)
-            if not self._add_with_what_is_known(sums, key, accounts):
-                self._add_anew(sums, key, accounts)
+            if not self._add_from_cache(sums, key, accounts):
+                self._add_from_store(sums, key, accounts)
 
-    def _add_with_what_is_known(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> bool:
-        """Adds a part with its cached days, and reads only the others; returns False if the cache is of no use."""
+    def _add_from_cache(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> bool:
+        """Adds a group's cached days, and reads the others; returns False, and adds nothing, without a valid cache."""
         part = self.closed.find(key)
         if part is None or not part.answers(self._first, self._limit):
             return False
@@ -380,7 +381,7 @@ class WholeUsage:
         usages = list(self._read(sums, accounts, within, UsageReadBefore(part.past, since)))
         if {usage.account for usage in usages if usage.past_unchanged} != part.past.keys():
             return False
-        part.add_to(sums, self._first, since)
+        part.add_days_to(sums, self._first, since)
         for usage in usages:
             sums.add(usage.account, usage.posted)
             sums.add(usage.account, usage.running)
@@ -393,13 +394,13 @@ class WholeUsage:
         if self._limit < part.end or (self._limit == part.end and not come):
             return
         closed = UsageSums(Steps(whole_days(part.first, self._limit)), key[1])
-        part.add_to(closed, part.first, part.end)
+        part.add_days_to(closed, part.first, part.end)
         for usage in usages:
             closed.add(usage.account, usage.posted)
         self.closed.remember(key, Part(part.first, self._limit, {**part.past, **come}, closed.cells))
 
-    def _add_anew(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> None:
-        """Adds a part from the store, and caches the sums of its closed days."""
+    def _add_from_store(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> None:
+        """Adds a group's usage as the store holds it, and caches the sums of its closed days."""
         limit = max(self._limit, self._first)
         days = whole_days(self._first, limit)
         closed = UsageSums(Steps(days), sums.aggregate) if days else None
@@ -413,7 +414,7 @@ class WholeUsage:
             sums.add(usage.account, usage.running)
         if closed is not None:
             part = Part(self._first, limit, past, closed.cells)
-            part.add_to(sums, self._first, limit)
+            part.add_days_to(sums, self._first, limit)
             self.closed.remember(key, part)
 
     def _read(

@@ -102,21 +102,24 @@ FRESH = 30 * SECOND
 """The age beyond which figures justify no eviction: the budget may have received money since."""
 
 
-def evictions(
+def eviction_writes(
     books: Books, settled_at: int, surely_past: int, now: int, without_notice_seconds: float
 ) -> tuple[PodWrite, ...] | None:
-    """Returns the notices of eviction, the evictions and the removals of notices that are due for all budgets.
+    """Returns the writes to pods, for the pod writer, by which all spent budgets evict their pods.
 
-    If a budget no longer evicts, its pods' notices are removed. The result is None if the figures are too old, or if
-    our clock is ahead of the store's: pods were then charged for time that may not have passed, and no later charge
-    brings an evicted pod back.
+    A write puts a notice on a pod, evicts it, or takes off the notice of a pod that may go on.
 
     Args:
+        books: the leader's state, with the figures of all budgets.
         settled_at: the instant of the last reconciliation, in nanoseconds since 1970.
         surely_past: the instant up to which time had passed by every clock then, in nanoseconds since 1970.
         now: the present, in nanoseconds since 1970.
         without_notice_seconds: the time for which the write of a notice is tried; after it, the pod is evicted without
             one.
+
+    Returns:
+        None if nothing can be decided: the figures are older than FRESH, or our clock was ahead of the store's, so that
+        pods were charged for time that may not have passed. No later charge brings an evicted pod back.
     """
     if now - settled_at > FRESH or settled_at - surely_past > SKEW:
         return None

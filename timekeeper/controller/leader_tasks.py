@@ -18,7 +18,7 @@ import structlog
 from fairgpu.leadership import Term
 from fairgpu.serving.process_probe import Progress
 from timekeeper.controller.archive import Archivist
-from timekeeper.controller.eviction import evictions
+from timekeeper.controller.eviction import eviction_writes
 from timekeeper.controller.metrics import BooksRead, JobMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan, PodWrite
@@ -186,7 +186,7 @@ class LeaderTasks:
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite] | None:
             reconciler, wait = leader_term.reconciler, self._without_notice_seconds
-            return evictions(reconciler.books, self._reconciled_at, reconciler.past, self._now(), wait)
+            return eviction_writes(reconciler.books, self._reconciled_at, reconciler.past, self._now(), wait)
 
         self._decide(Plan.EVICTIONS, decide)
 

@@ -74,18 +74,19 @@ def broken_keys(client: redis.Redis) -> list[str]:
     return broken
 
 
-def mend(client: redis.Redis, epoch: int, remembered: Iterable[str]) -> bool:
-    """Removes the keys that `broken_keys` finds, and rewrites those that later steps of a leader need.
+def replace_broken_keys(client: redis.Redis, epoch: int, accounts: Iterable[str]) -> bool:
+    """Deletes the shared keys that `broken_keys` finds, and writes the ones anew that a new leader reads next.
 
-    The caller holds the term's fencing token; taking it has already written the store's format.
+    A new leader calls it before it loads its state. The leader writes the other deleted keys later, as it changes them.
 
     Args:
         client: the store; its answers are bytes.
-        epoch: the leader's fencing token.
-        remembered: the names of the accounts in the leader's memory.
+        epoch: the leader's fencing token, which the store holds already.
+        accounts: the names of the accounts in the leader's memory. If the store's list of accounts is broken, it is
+            written anew from them and from what other keys name.
 
     Returns:
-        Whether the budgets that the store kept in their last valid version are lost.
+        Whether the store has lost the last valid versions of budgets.
 
     Raises:
         StoreError: the store refused a change, or Redis does not answer.
@@ -104,7 +105,7 @@ def mend(client: redis.Redis, epoch: int, remembered: Iterable[str]) -> bool:
         put(client, epoch, "SET", keys.BOOK_CONVERTING, [1])
     if keys.ACCOUNTS in broken:
         payers = {account for known in reading.assignments(client).values() for _, account in known}
-        shared.write_accounts(client, epoch, sorted({*remembered, *payers, *reading.kept_budgets(client)}))
+        shared.write_accounts(client, epoch, sorted({*accounts, *payers, *reading.kept_budgets(client)}))
     return keys.BUDGETS in broken
 
 

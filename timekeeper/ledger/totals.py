@@ -60,26 +60,22 @@ def read_totals(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals:
     )
 
 
-def totals_or_error(answer: Any) -> PeriodTotals | StoreError:
-    """Reads a period's totals from a script's answer; a StoreError stays one, and an unreadable answer becomes one.
+def totals_or_error(answer: Any, *, flagged: bool = False) -> PeriodTotals | StoreError:
+    """Reads a period's totals from a script's answer; returns an error instead of raising it.
+
+    One answer among many may be an error, and the caller needs the others all the same.
 
     Args:
-        answer: the answer, a list of the values that `read_totals` takes, or a StoreError.
+        answer: the values that `read_totals` takes, or the StoreError to return.
+        flagged: whether a value precedes the others that is 1 if the script created the account or applied the order.
+
+    Returns:
+        The totals, or an error if the script failed or its answer cannot be read.
     """
-    return answer if isinstance(answer, StoreError) else _read_or_error(answer)
-
-
-def totals_and_flag_or_error(answer: Any) -> PeriodTotals | StoreError:
-    """Reads a period's totals as `totals_or_error` does, from an answer with one more value before them.
-
-    That value is 1 if the call created the account or applied the order.
-    """
-    return answer if isinstance(answer, StoreError) else _read_or_error(answer[1:], new=answer[0] == 1)
-
-
-def _read_or_error(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals | StoreError:
+    if isinstance(answer, StoreError):
+        return answer
     try:
-        return read_totals(sums, new=new)
+        return read_totals(answer[1:], new=answer[0] == 1) if flagged else read_totals(answer)
     except ValueError as error:
         return ScriptError(f"the sums of this period cannot be read: {error}")
 

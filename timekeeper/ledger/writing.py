@@ -22,7 +22,7 @@ from timekeeper.ledger.client import Call, StoreError, run, run_one
 from timekeeper.ledger.codec import encode_hourly_points, encode_optional
 from timekeeper.ledger.entries import Ending, pack_note
 from timekeeper.ledger.reading import highest_epoch
-from timekeeper.ledger.totals import PeriodTotals, read_totals, totals_and_flag_or_error, totals_or_error
+from timekeeper.ledger.totals import PeriodTotals, read_totals, totals_or_error
 
 MAX_ITEMS = 500
 """The most sessions in one script call; Lua's stack holds some thousands of arguments."""
@@ -243,7 +243,7 @@ def open_periods(
         )
         touched = (account.head, account.periods, account.period(opening.start), account.ledger, account.hours)
         calls.append(Call("open_period", touched, (epoch, now, *begun)))
-    return [totals_and_flag_or_error(answer) for answer in run(client, calls)]
+    return [totals_or_error(answer, flagged=True) for answer in run(client, calls)]
 
 
 def write_settlements(
@@ -447,7 +447,7 @@ def apply_grants(
         )
         named = (grant.name, grant.amount, grant.note, encode_optional(grant.expires), grant.since)
         calls.append(Call("grant", touched, (epoch, now, grant.period, *named)))
-    return [totals_and_flag_or_error(answer) for answer in run(client, calls)]
+    return [totals_or_error(answer, flagged=True) for answer in run(client, calls)]
 
 
 def apply_corrections(
@@ -472,7 +472,7 @@ def apply_corrections(
         attributed_to = (correction.hour, dimensions(correction.namespace, "", None), int(correction.again))
         named = (correction.name, correction.amount, correction.namespace, correction.note)
         calls.append(Call("correct", touched, (epoch, now, period, *named, *attributed_to)))
-    return [totals_and_flag_or_error(answer) for answer in run(client, calls)]
+    return [totals_or_error(answer, flagged=True) for answer in run(client, calls)]
 
 
 def close_balances(

@@ -12,7 +12,7 @@ from fairgpu.names import GPU_CORE, INVENTORY
 from fairgpu.states import BudgetState
 from tests.contract.timekeeper.test_wrong_clocks_and_silent_nodes import differences
 from tests.support.ledger.harness import NOON, LedgerHarness, published, report
-from timekeeper.controller.eviction import evictions
+from timekeeper.controller.eviction import eviction_writes
 from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
 from timekeeper.controller.metrics import JobMeasures
 from timekeeper.controller.pod_writes import PodWrite, Progress, Step
@@ -299,7 +299,7 @@ def test_no_pod_is_evicted_for_money_that_was_spent_by_a_clock_ahead_of_the_stor
 
     def planned() -> tuple[PodWrite, ...] | None:
         now = harness.leaders_time()
-        return evictions(keeper.books, now, keeper.past, now, 600)
+        return eviction_writes(keeper.books, now, keeper.past, now, 600)
 
     assert published(harness, "a").state is BudgetState.OVER
     assert planned() is None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from timekeeper.controller.eviction import evictions
+from timekeeper.controller.eviction import eviction_writes
 from timekeeper.controller.metrics import PodMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan
@@ -43,7 +43,7 @@ class PodJobs:
         return work_off(self.writer)
 
     def evict(self, settled_at: int, now: int) -> int:
-        writes = evictions(self.books, settled_at, settled_at, now, self.without_notice_seconds)
+        writes = eviction_writes(self.books, settled_at, settled_at, now, self.without_notice_seconds)
         if writes is None:
             self.writer.pause(Plan.EVICTIONS)
         else:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairgpu.cluster.api import ApiError
-from scheduler.application import LEARN_AT, keep_learning
+from scheduler.application import LEARN_AT, keep_worth_current
 from scheduler.cluster.eligible import Site
 from scheduler.cluster.objects import PodError, read_note, read_waiting
 from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS, State
@@ -240,7 +240,7 @@ def test_the_worth_is_learned_again_once_a_node_has_gpus_of_a_new_model() -> Non
             assert ask(state, pod("after", core=40)).node_names
         return len(known) == 5
 
-    keep_learning(state, looked)
+    keep_worth_current(state, looked)
 
     assert known == [0, 2, 2, 3, 3]
 

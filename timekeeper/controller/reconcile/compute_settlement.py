@@ -236,17 +236,17 @@ def split_grown(
     return grown, others
 
 
-def entries_due(cases: Iterable[tuple[MeteredSession, int]]) -> list[bool]:
-    """Returns, for each session to be settled up to an instant, whether it gets a ledger entry of any amount, even 0.
+def gets_entry(metered: MeteredSession, until: int) -> bool:
+    """Returns whether a session gets a ledger entry when it is settled, even if nothing is added to its amount.
 
-    It does if the session has ended, or if its last entry is old.
+    It does if it has ended, or if its last entry is old.
+
+    Args:
+        until: the instant up to which the session is charged, in nanoseconds since 1970.
     """
-    return [_is_entry_of_any_amount_due(each.acknowledged, each.session, until) for each, until in cases]
-
-
-def _is_entry_of_any_amount_due(known: Acknowledged, session: Session, until: int) -> bool:
+    known = metered.acknowledged
     old = bool(known.open_under) and is_entry_due(known.posted_at, until)
-    return not is_closed(known) and (session.end is not None or old)
+    return not is_closed(known) and (metered.session.end is not None or old)
 
 
 def is_closed(acknowledged: Acknowledged) -> bool:

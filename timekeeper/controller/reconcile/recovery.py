@@ -24,8 +24,8 @@ from timekeeper.controller.state.loading import (
     bring_rates_up,
     catch_rates_up,
     first_forgotten,
-    later_prices,
     load,
+    newest_prices,
     read_holdings,
     read_prices,
     read_since,
@@ -41,7 +41,7 @@ from timekeeper.ledger import keys, reading, shared
 from timekeeper.ledger.client import described, isolate_failures
 from timekeeper.ledger.codec import RecordError
 from timekeeper.ledger.conversion import convert_store
-from timekeeper.ledger.mending import mark_lost, mend
+from timekeeper.ledger.mending import mark_lost, replace_broken_keys
 from timekeeper.ledger.writing import FinalizedSession, Restoration, restore
 from timekeeper.sources.base import ObjectEvent
 
@@ -139,13 +139,13 @@ def take_over(context: ReconcileContext, now: int) -> bool:
     """
     books, mirrors = context.books, context.source.mirrors
     _claim(context)
-    budgets_lost = mend(context.client, context.epoch, books.accounts)
+    budgets_lost = replace_broken_keys(context.client, context.epoch, books.accounts)
     context.capacity = context.not_settled = None  # the store may have lost them
     converted = convert_store(context.client, context.epoch)
     if converted:
         _log.info("store converted", format=keys.FORMAT, accounts=converted)
     stored_prices, kept = _stored_prices(context), context.source.read_checkpoints()
-    remembered = books.prices or later_prices(stored_prices, read_prices(kept), now)
+    remembered = books.prices or newest_prices(stored_prices, read_prices(kept), now)
     books.prices = remembered
     books.since = _metered_since(context, kept, now)
     past = context.surely_past(now)

@@ -15,7 +15,7 @@ from timekeeper.controller.reconcile.compute_settlement import (
     Grown,
     Settlement,
     compute_settlements,
-    entries_due,
+    gets_entry,
     is_closed,
     make_basis,
     report_marks,
@@ -147,7 +147,7 @@ def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession
         return Work([], _settled(basis, cases, _read_reports(context, basis, cases)))
     grown, changed = split_grown(basis, cases)
     # A session that is due an entry is computed once, with its reports; the others first have to show whether they are.
-    due = entries_due(changed)
+    due = [gets_entry(metered, until) for metered, until in changed]
     others = [case for case, entry in zip(changed, due, strict=True) if not entry]
     first = iter(_settled(basis, others, [None] * len(others)))
     prepared = [None if entry else next(first) for entry in due]

@@ -186,15 +186,15 @@ def read_prices(documents: Mapping[str, Any]) -> Prices:
         return {}
 
 
-def later_prices(stored: Prices, kept: Prices, now: int) -> Prices:
-    """Returns the store's prices or a checkpoint's prices: the ones that changed later, of the changes up to now.
+def newest_prices(stored: Prices, kept: Prices, now: int) -> Prices:
+    """Returns the prices by which a new leader charges: the store's, or a checkpoint's if these changed more recently.
 
-    A store may be empty, or older than a change of prices that a checkpoint records.
+    A store that was emptied has none, and one that was restored from a copy may lack the latest change.
 
     Args:
-        stored: the store's prices, which are returned if both changed last at the same instant.
-        kept: the prices that a checkpoint records.
-        now: nanoseconds since 1970.
+        stored: the price of each model over time, as the store holds it.
+        kept: the same, as a checkpoint holds it.
+        now: nanoseconds since 1970. Changes that take effect later are not compared.
     """
     return kept if last_change(kept, now) > last_change(stored, now) else stored
 
